@@ -1,0 +1,243 @@
+"""ZeroMQ sockets of the services: where they bind, how they are bounded, how they are secured.
+
+Every socket of the system is made here. The transport is chosen by addresses alone: `inproc://`
+within a test's loop, `ipc://` on one machine, `tcp://` with CURVE between pods; nothing else
+differs.
+
+Bounds: nothing is dropped silently. PUSH and DEALER block their sender at the high-water mark,
+ROUTER raises when a peer is unknown, and PUB/SUB carries only state that is published again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+from zmq.auth.asyncio import AsyncioAuthenticator
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages import VERSION, AnyMessage, Message
+from aiperf_svc.protocol.ports import BOUND_BY, Port
+
+HIGH_WATER_MESSAGES = 1_000
+"""Per socket and direction. The largest message is about 1 MiB, the usual one below 128 KiB."""
+LINGER_MS = 2_000
+"""Longest time that a closing socket goes on delivering."""
+UP, DOWN = b"up", b"down"
+"""Topics of the event bus: to the control services, and to everybody."""
+
+_VERSION_BYTE = bytes([VERSION])
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyMessage)
+log = logging.getLogger(__name__)
+
+
+class ProtocolMismatch(Exception):
+    """A message of another protocol version, or no message at all."""
+
+
+def encode(message: Message) -> bytes:
+    """Wire bytes of a message."""
+    return _VERSION_BYTE + _encoder.encode(message)
+
+
+def decode(data: bytes) -> AnyMessage:
+    """The message in `data`. Raises ProtocolMismatch."""
+    if data[:1] != _VERSION_BYTE:
+        raise ProtocolMismatch(f"protocol version {data[:1].hex() or 'none'}, expected {VERSION}")
+    try:
+        message: AnyMessage = _decoder.decode(memoryview(data)[1:])
+    except msgspec.MsgspecError as error:
+        raise ProtocolMismatch(str(error)) from error
+    return message
+
+
+class Addresses(msgspec.Struct, frozen=True):
+    """Turns the port map into addresses.
+
+    `base` is `inproc://NAME`, `ipc://FOLDER` or `tcp://HOST`. Over TCP, `ports` maps a port's name
+    to the number in use on this machine (the port map's own when absent), and `hosts` a service to
+    the name under which other pods reach it.
+    """
+
+    base: str
+    ports: dict[str, int] = {}
+    hosts: dict[str, str] = {}
+    advertise: str = ""
+    """Over TCP: the host at which peers reach this process directly."""
+
+    @property
+    def is_tcp(self) -> bool:
+        """Whether other machines can take part."""
+        return self.base.startswith("tcp://")
+
+    def bind(self, port: Port, instance: str = "") -> str:
+        """Address to bind `port` at; `instance` tells several binders of one port apart."""
+        if not self.is_tcp:
+            return self._local(port, instance)
+        host = "*" if self.hosts else self.base.removeprefix("tcp://")
+        number = self.ports.get(port.name, 0 if self.ports else int(port))
+        return f"tcp://{host}:{number or '*'}"
+
+    def connect(self, port: Port) -> str:
+        """Address under which the one binder of `port` is reached."""
+        if not self.is_tcp:
+            return self._local(port, "")
+        service = BOUND_BY[port]
+        host = self.hosts.get(service.value, self.base.removeprefix("tcp://"))
+        return f"tcp://{host}:{self.ports.get(port.name, int(port))}"
+
+    def _local(self, port: Port, instance: str) -> str:
+        name = port.name.lower() + (f"-{instance}" if instance else "")
+        return f"{self.base}/{name}"
+
+
+class CurveKeys(msgspec.Struct, frozen=True):
+    """The stack's key pairs, Z85: one for sockets that bind, one for sockets that connect."""
+
+    server_public: bytes
+    server_secret: bytes
+    client_public: bytes
+    client_secret: bytes
+
+    @classmethod
+    def make(cls) -> "CurveKeys":
+        """New random keys."""
+        return cls(*zmq.curve_keypair(), *zmq.curve_keypair())
+
+    @classmethod
+    def load(cls, folder: Path) -> "CurveKeys":
+        """Keys from the files of a folder. Raises EnvironmentProblem."""
+        try:
+            return cls(
+                *[(folder / _file(name)).read_bytes().strip() for name in cls.__struct_fields__]
+            )
+        except OSError as error:
+            raise EnvironmentProblem(f"cannot read the CURVE keys in {folder}: {error}") from error
+
+    def save(self, folder: Path) -> None:
+        """Write the files that `load` reads, readable by their owner only."""
+        for name in self.__struct_fields__:
+            path = folder / _file(name)
+            path.touch(mode=0o600)
+            path.write_bytes(getattr(self, name))
+
+
+def _file(name: str) -> str:
+    return name.replace("_", ".")
+
+
+class Bus:
+    """The sockets of one process."""
+
+    def __init__(self, addresses: Addresses, *, curve: CurveKeys | None = None) -> None:
+        self.addresses = addresses
+        self._curve = curve
+        self._context = zmq.asyncio.Context()
+        self._context.max_sockets = 16_384
+        self._authenticator: AsyncioAuthenticator | None = None
+        self._sockets: list[zmq.Socket[Any]] = []
+
+    @property
+    def raw_context(self) -> zmq.Context[Any]:
+        """The context for sockets that a thread uses without a loop."""
+        return zmq.Context(self._context)
+
+    async def start(self) -> None:
+        """Begin to check peers; needed once before the first socket when there are keys."""
+        if self._curve is not None:
+            keys = self._curve
+            self._authenticator = AsyncioAuthenticator(self._context)
+            self._authenticator.start()
+            self._authenticator.configure_curve_callback("*", _OneClient(keys.client_public))
+
+    def bind(self, kind: int, port: Port, *, instance: str = "") -> zmq.asyncio.Socket:
+        """A socket that listens on `port`. Raises EnvironmentProblem when the address is taken."""
+        sock = self._context.socket(kind)
+        self._sockets.append(sock)
+        self.bind_socket(sock, port, instance=instance)
+        return sock
+
+    def bind_socket(self, sock: zmq.Socket[Any], port: Port, *, instance: str = "") -> None:
+        """Secure, limit and bind a socket that its own thread will use and close."""
+        self._prepare(sock)
+        if self._curve is not None:
+            sock.curve_server = True
+            sock.curve_publickey = self._curve.server_public
+            sock.curve_secretkey = self._curve.server_secret
+        address = self.addresses.bind(port, instance)
+        try:
+            sock.bind(address)
+        except zmq.ZMQError as error:
+            raise EnvironmentProblem(f"cannot listen on {address}: {error}") from error
+
+    def connect(self, kind: int, address: str, *, identity: bytes = b"") -> zmq.asyncio.Socket:
+        """A socket that talks to the one that listens at `address`."""
+        sock = self._context.socket(kind)
+        self._sockets.append(sock)
+        self._prepare(sock)
+        if identity:
+            sock.setsockopt(zmq.IDENTITY, identity)
+        if self._curve is not None:
+            sock.curve_serverkey = self._curve.server_public
+            sock.curve_publickey = self._curve.client_public
+            sock.curve_secretkey = self._curve.client_secret
+        sock.connect(address)
+        return sock
+
+    def _prepare(self, sock: zmq.Socket[Any]) -> None:
+        sock.setsockopt(zmq.LINGER, LINGER_MS)
+        sock.setsockopt(zmq.SNDHWM, HIGH_WATER_MESSAGES)
+        sock.setsockopt(zmq.RCVHWM, HIGH_WATER_MESSAGES)
+        if sock.type == zmq.ROUTER:
+            sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            # A worker that reconnects before its old connection is noticed keeps its name.
+            sock.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        if self.addresses.is_tcp:
+            sock.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
+            sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10_000)
+            sock.setsockopt(zmq.RECONNECT_IVL, 100)
+            sock.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
+
+    async def close(self) -> None:
+        """Close every socket and end the threads that use the context; delivers for LINGER_MS."""
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        for sock in self._sockets:
+            if not sock.closed:
+                sock.close()
+        await asyncio.to_thread(self._context.term)
+
+
+class _OneClient:
+    """Lets in the stack's own client key and nobody else."""
+
+    def __init__(self, client_public: bytes) -> None:
+        self._client_public = client_public
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether `key`, Z85, may connect."""
+        return key == self._client_public
+
+
+async def receive_each(
+    sock: zmq.asyncio.Socket, handle: Callable[[AnyMessage, bytes], Awaitable[None] | None]
+) -> None:
+    """Hand every message of `sock` to `handle(message, first_frame)` until cancelled.
+
+    What is no message of this protocol is logged and dropped: it cannot be answered.
+    """
+    while True:
+        frames = await sock.recv_multipart()
+        try:
+            message = decode(frames[-1])
+        except ProtocolMismatch as error:
+            log.warning("dropped a message: %s", error)
+            continue
+        result = handle(message, frames[0])
+        if result is not None:
+            await result

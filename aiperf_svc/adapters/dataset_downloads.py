@@ -1,0 +1,248 @@
+"""Public datasets: downloaded once, resumed where a connection broke, kept in the cache folder.
+
+Beside each finished file lies a note with its URL, size and SHA-256; beside each unfinished one
+(`.part`) a note with the validator (ETag or Last-Modified) of the version it belongs to, so that
+two versions are never joined: `If-Range` makes the server send the whole file when it has changed.
+A lock file keeps two processes from writing the same part.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from aiperf_svc.config.units import format_size
+from aiperf_svc.domain.errors import ConfigError, DatasetError, EnvironmentProblem
+
+SHAREGPT_URL = (
+    "https://huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered/resolve/main/"
+    "ShareGPT_V3_unfiltered_cleaned_split.json"
+)
+
+MAX_BARREN_ATTEMPTS = 5
+"""Attempts in a row that brought no byte before the download is given up."""
+MAX_ATTEMPTS = 50
+"""Attempts in all, for a server that cuts every connection after a few bytes."""
+_RETRY_DELAY_S = 1.0
+_LOCK_POLL_S = 0.2
+_CHUNK_BYTES = 256 * 1024
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes there are and the bytes there will be (0 unknown)."""
+
+
+class Downloaded(msgspec.Struct, frozen=True):
+    """A finished file in the cache, and its note on disk."""
+
+    url: str
+    file: str
+    bytes: int
+    sha256: str
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """Note of an unfinished file."""
+
+    url: str
+    validator: str
+
+
+class _Retry(Exception):
+    """The attempt failed in a way that another may not."""
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "aiperf-svc" / "datasets"
+
+
+async def download(
+    url: str,
+    *,
+    folder: Path,
+    max_bytes: int,
+    progress: Progress = lambda have, total: None,
+    retry_delay_s: float = _RETRY_DELAY_S,
+) -> Downloaded:
+    """The file behind `url`, from `folder` when it is there already.
+
+    Raises DatasetError when it is over `max_bytes` (nothing is kept then), and EnvironmentProblem
+    when the server refuses it or cannot be reached; what has arrived is kept for the next time.
+    """
+    paths = _Paths(folder, url)
+    try:
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        async with _locked(paths.lock):
+            found = paths.finished()
+            if found is not None:
+                return found
+            await _fetch(url, paths, max_bytes, progress, retry_delay_s)
+            return await asyncio.to_thread(paths.finish)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"cannot keep the dataset in {folder}: {error.strerror or error}; set XDG_CACHE_HOME "
+            "to a folder with room that can be written"
+        ) from error
+
+
+class _Paths:
+    """The files of one URL in the cache, and what is said in their notes."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        name = Path(urlsplit(url).path).name or "dataset"
+        stem = f"{hashlib.sha256(url.encode()).hexdigest()[:12]}-{name}"
+        self.url = url
+        self.file = folder / stem
+        self.note = folder / f"{stem}.note.json"
+        self.part = folder / f"{stem}.part"
+        self.part_note = folder / f"{stem}.part.note.json"
+        self.lock = folder / f"{stem}.lock"
+
+    def finished(self) -> Downloaded | None:
+        """The cached file, unless its size is not what its note says."""
+        try:
+            note = msgspec.json.decode(self.note.read_bytes(), type=Downloaded)
+            return note if self.file.stat().st_size == note.bytes else None
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def resumable(self) -> tuple[int, str]:
+        """Bytes of the part and the validator of their version; nothing when it is not known."""
+        try:
+            note = msgspec.json.decode(self.part_note.read_bytes(), type=_Part)
+            return self.part.stat().st_size, note.validator
+        except (FileNotFoundError, msgspec.DecodeError):
+            return 0, ""
+
+    def begin(self, validator: str) -> None:
+        """Empties the part; it may be resumed only if the version can be recognised."""
+        self.part_note.unlink(missing_ok=True)
+        self.part.write_bytes(b"")
+        if validator:
+            self.part_note.write_bytes(msgspec.json.encode(_Part(self.url, validator)))
+
+    def discard(self) -> None:
+        """Removes the part."""
+        self.part_note.unlink(missing_ok=True)
+        self.part.unlink(missing_ok=True)
+
+    def finish(self) -> Downloaded:
+        """Turns the part into the file; a crash in between leaves one or the other, whole."""
+        with self.part.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            os.fsync(stream.fileno())
+        note = Downloaded(self.url, str(self.file), self.part.stat().st_size, digest)
+        self.part.replace(self.file)
+        self.part_note.unlink(missing_ok=True)
+        unfinished = self.note.with_suffix(".new")
+        unfinished.write_bytes(msgspec.json.encode(note))
+        unfinished.replace(self.note)
+        return note
+
+
+@asynccontextmanager
+async def _locked(path: Path) -> AsyncIterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_LOCK_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def _fetch(
+    url: str, paths: _Paths, max_bytes: int, progress: Progress, retry_delay_s: float
+) -> None:
+    """Fills the part, over as many connections as it takes."""
+    barren = 0
+    # Proxies of the environment apply, as they do to other tools that download.
+    async with aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=True) as session:
+        for _ in range(MAX_ATTEMPTS):
+            before = paths.resumable()
+            try:
+                await _attempt(session, url, paths, max_bytes, progress)
+                return
+            except aiohttp.InvalidURL as error:
+                raise ConfigError(
+                    f"dataset.url: {url!r} is no address; expected http:// or https://"
+                ) from error
+            except (_Retry, aiohttp.ClientError, TimeoutError) as error:
+                barren = barren + 1 if paths.resumable() == before else 0
+                reason = f"{error}" or type(error).__name__
+            if barren == MAX_BARREN_ATTEMPTS:
+                break
+            await asyncio.sleep(retry_delay_s)
+    raise EnvironmentProblem(
+        f"dataset.url: {url} could not be downloaded: {reason}; what has arrived is kept and the "
+        "next run goes on from there; or give a local copy as dataset.file"
+    )
+
+
+async def _attempt(
+    session: aiohttp.ClientSession, url: str, paths: _Paths, max_bytes: int, progress: Progress
+) -> None:
+    """One request, for all or for the rest. Returns when the part is whole."""
+    have, validator = paths.resumable()
+    # Packed on the way, ranges would count other bytes than those on disk.
+    headers = {"Accept-Encoding": "identity"}
+    if have:
+        headers |= {"Range": f"bytes={have}-", "If-Range": validator}
+    async with session.get(url, headers=headers) as response:
+        if response.status == 416:
+            paths.discard()
+            raise _Retry("the server has no such range")
+        if response.status >= 500 or response.status == 429:
+            raise _Retry(f"status {response.status}")
+        if response.status not in (200, 206):
+            raise EnvironmentProblem(
+                f"dataset.url: {url} answers with status {response.status}; check the address, or "
+                "give a local copy as dataset.file"
+            )
+        if response.status == 200:
+            have = 0
+            paths.begin(_validator(response))
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+            paths.discard()
+            raise _Retry("the server sent another range than asked for")
+        length = response.content_length
+        total = have + length if length is not None else 0
+        _check_size(max(total, have), paths, max_bytes)
+        with paths.part.open("ab") as part:
+            async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+                have += len(chunk)
+                _check_size(have, paths, max_bytes)
+                part.write(chunk)
+                progress(have, total)
+        if total and have != total:
+            raise _Retry(f"{have:,} of {total:,} bytes arrived")
+
+
+def _validator(response: aiohttp.ClientResponse) -> str:
+    """What `If-Range` takes: a strong ETag, else the date; empty when there is neither."""
+    etag = response.headers.get("ETag", "")
+    if etag and not etag.startswith("W/"):
+        return etag
+    return response.headers.get("Last-Modified", "")
+
+
+def _check_size(size: int, paths: _Paths, max_bytes: int) -> None:
+    if size > max_bytes:
+        paths.discard()
+        raise DatasetError(
+            f"dataset.url: {paths.url} is over the limit of {format_size(max_bytes)} "
+            f"({size:,} bytes and maybe more); raise dataset.max_download"
+        )

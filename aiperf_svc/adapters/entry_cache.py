@@ -1,0 +1,148 @@
+"""The dataset at a worker: entries as finished HTTP request bytes, fetched in blocks.
+
+A dataset that fits `CACHE_BYTES` is fetched whole before the run. Of a larger one the blocks that
+granted credits will need are fetched ahead and the least recently granted ones are dropped.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from aiperf_svc.adapters.target import Target
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import Conversation, DatasetBlock
+
+CACHE_BYTES = 256 * 2**20
+"""Request bytes that one worker keeps."""
+
+
+class Entry:
+    """One conversation, ready to send."""
+
+    __slots__ = ("_conversation", "_target", "after", "before", "input_tokens", "number", "turns")
+
+    def __init__(self, number: int, conversation: Conversation, target: Target) -> None:
+        self.number = number
+        self.turns = len(conversation.turns)
+        self._conversation = conversation
+        self._target = target
+        self.before, self.after = self.turn_request(0, b"")
+        self.input_tokens = conversation.turns[0].input_tokens
+
+    def turn_request(self, turn: int, history: bytes) -> tuple[bytes, bytes]:
+        """HTTP bytes of a turn, before and after the request's id."""
+        part = self._conversation.turns[turn]
+        body = self._conversation.head + history + part.messages + part.tail
+        return self._target.request(body)
+
+    def turn_messages(self, turn: int) -> bytes:
+        """What a turn adds to the history."""
+        return self._conversation.turns[turn].messages
+
+    def turn_delay_ns(self, turn: int) -> int:
+        """Pause before a turn."""
+        return self._conversation.turns[turn].delay_ns
+
+    def turn_input_tokens(self, turn: int) -> int:
+        """Tokens of a turn's own prompt, -1 unknown."""
+        return self._conversation.turns[turn].input_tokens
+
+    @property
+    def size(self) -> int:
+        """Bytes held, roughly."""
+        return len(self.before) + len(self.after) * (2 if self.turns > 1 else 1)
+
+
+class EntryCache:
+    """Entries by phase and credit index. `request(block)` asks for a block that is missing."""
+
+    def __init__(self, target: Target, request: Callable[[int], None]) -> None:
+        self._target = target
+        self._request = request
+        self._blocks: OrderedDict[int, list[Entry]] = OrderedDict()
+        self._asked: set[int] = set()
+        self._bytes = 0
+        self._block_entries = 1
+        self._block_count = 0
+        self._sizes = {int(Phase.WARMUP): (0, 1), int(Phase.PROFILING): (0, 1)}
+        self._all: list[Entry] | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the first block, hence the dataset's shape, is there."""
+        return self._block_count > 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything that fits is there."""
+        return self.is_started and not self._asked
+
+    def put(self, block: DatasetBlock) -> None:
+        """Take a block."""
+        if not self.is_started:
+            self._block_count = block.block_count
+            self._block_entries = len(block.conversations)
+            own = block.warmup_entries
+            rest = block.entry_count - own
+            self._sizes[int(Phase.PROFILING)] = (0, rest)
+            self._sizes[int(Phase.WARMUP)] = (rest, own) if own else (0, rest)
+        self._asked.discard(block.block)
+        if block.block in self._blocks:
+            return
+        entries = [
+            Entry(block.first_entry + i, conversation, self._target)
+            for i, conversation in enumerate(block.conversations)
+        ]
+        self._blocks[block.block] = entries
+        self._bytes += sum(entry.size for entry in entries)
+        if len(self._blocks) == self._block_count:
+            self._all = [entry for number in sorted(self._blocks) for entry in self._blocks[number]]
+        while self._all is None and self._bytes > CACHE_BYTES and len(self._blocks) > 2:
+            _, dropped = self._blocks.popitem(last=False)
+            self._bytes -= sum(entry.size for entry in dropped)
+
+    def fetch_what_fits(self) -> None:
+        """Ask for the next missing block, while the cache is not full."""
+        if self._bytes >= CACHE_BYTES:
+            return
+        for number in range(self._block_count or 1):
+            if number not in self._blocks:
+                self._ask(number)
+                return
+
+    def ask_again(self) -> None:
+        """Repeat the requests that have no answer yet."""
+        for number in self._asked:
+            self._request(number)
+
+    def prefetch(self, phase: int, first_index: int, last_index: int) -> None:
+        """Make sure that the entries of these credits are there or on their way."""
+        if self._all is not None:
+            return
+        for index in range(first_index, last_index + 1, self._block_entries):
+            self._touch(phase, index)
+        self._touch(phase, last_index)
+
+    def find(self, phase: int, index: int) -> Entry | None:
+        """The entry that a credit sends; None, and asked for, when it is not there yet."""
+        first, count = self._sizes[phase]
+        number = first + index % count
+        if self._all is not None:
+            return self._all[number]
+        block = self._blocks.get(number // self._block_entries)
+        if block is None:
+            self._ask(number // self._block_entries)
+            return None
+        return block[number % self._block_entries]
+
+    def _touch(self, phase: int, index: int) -> None:
+        first, count = self._sizes[phase]
+        block = (first + index % count) // self._block_entries
+        if block in self._blocks:
+            self._blocks.move_to_end(block)
+        else:
+            self._ask(block)
+
+    def _ask(self, block: int) -> None:
+        if block not in self._asked:
+            self._asked.add(block)
+            self._request(block)

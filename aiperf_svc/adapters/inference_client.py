@@ -1,0 +1,806 @@
+"""The hot path: HTTP/1.1 requests over plain sockets, every read stamped by the kernel.
+
+The problem: at 40,000 requests or 120,000 chunks a second an HTTP library costs more than the
+server, and the time at which such a library hands over a chunk says how busy *we* are, not when
+the bytes came. So this module does only what must happen while a request is in flight: write bytes
+that are ready, read, note the kernel's receive stamp, and find where the answer ends. It decodes
+nothing; the raw bytes leave in batches for a record processor.
+
+Sockets are in an epoll set of their own, whose descriptor is watched by the event loop: one
+wake-up of the loop reads every socket that has something. A poll also bounds what a stamp can
+hide: segments that wait unread merge and keep the newest stamp, so with each read goes the time of
+the previous poll, at which this socket had nothing yet.
+
+One `Connection` carries one request at a time and holds all that is known of it; nothing else is
+allocated for a request. Where the flow goes next: `services.load_generator` decides what to send,
+`core.record_assembly` reads what leaves here.
+"""
+
+import errno
+import select
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from time import monotonic_ns, time_ns
+from typing import Any, Final
+
+from aiperf_svc.adapters.target import Target
+from aiperf_svc.adapters.timerfd import WallTimer
+from aiperf_svc.core.http1 import Head, ProtocolViolation, parse_head
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import FRAGMENT, READ, Flag, Framing
+
+READ_SIZE: Final = 65_536
+FRAGMENT_BYTES: Final = 4_096
+"""Buffered bytes at which a part of an answer leaves: bounds the memory of a held connection."""
+BATCH_BYTES: Final = 131_072
+BATCH_FRAGMENTS: Final = 512
+"""A batch leaves when it has either; the rest leaves with the next housekeeping tick."""
+MAX_HEAD_BYTES: Final = 65_536
+MAX_CHUNK_LINE: Final = 1_024
+MAX_ANSWER_BYTES: Final = 256 * 2**20
+KNOWN_HEADS: Final = 512
+"""Heads repeat to the byte within a second; parsed ones are remembered, so many at the most."""
+MAX_EVENTS: Final = 65_536
+"""All that is ready must be taken by one poll, or the previous poll would not bound a stamp."""
+CLOCK_JUMP_NS: Final = 1_000_000
+
+_SO_TIMESTAMPNS: Final = 35
+_IP_BIND_ADDRESS_NO_PORT: Final = 24
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(16)
+_IN, _OUT = select.EPOLLIN, select.EPOLLOUT
+_TIMESPEC: Final = struct.Struct("@qq")
+
+# States of a connection.
+_IDLE, _CONNECTING, _HANDSHAKING, _HEAD, _BODY = range(5)
+
+_COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
+_CANCELLED = int(Outcome.CANCELLED)
+_FINAL, _REUSED, _RETRIED = int(Flag.FINAL), int(Flag.REUSED), int(Flag.RETRIED)
+_UNSTAMPED, _CLOCK_JUMP = int(Flag.UNSTAMPED), int(Flag.CLOCK_JUMP)
+
+
+class Connection:
+    """A socket and the request that it carries."""
+
+    __slots__ = (
+        "ack",
+        "body_offset",
+        "buffer",
+        "bytes_in",
+        "bytes_out",
+        "connect_ns",
+        "due",
+        "entry",
+        "fd",
+        "flags",
+        "framing",
+        "incoming",
+        "index",
+        "input_tokens",
+        "is_used",
+        "keep_alive",
+        "kept",
+        "left",
+        "line",
+        "opened_mono_ns",
+        "outgoing",
+        "part",
+        "payload",
+        "phase",
+        "read_rows",
+        "request_id",
+        "sent",
+        "session",
+        "sock",
+        "start",
+        "started_mono_ns",
+        "state",
+        "status",
+        "tls",
+        "tls_ns",
+        "turn",
+        "unsent",
+    )
+
+    def __init__(self, sock: socket.socket | None) -> None:
+        """Without a socket it only carries a request that could not even be tried to its record."""
+        self.sock: Any = sock
+        self.fd = -1 if sock is None else sock.fileno()
+        self.state = _CONNECTING
+        self.is_used = False
+        self.opened_mono_ns = self.started_mono_ns = 0
+        self.connect_ns = self.tls_ns = 0
+        self.payload: bytes | None = None
+        self.unsent: memoryview | None = None
+        # Bytes while there is one read, a bytearray from the second on.
+        self.buffer: Any = None
+        self.read_rows: Any = None
+        self.kept: bytearray | None = None
+        self.session: Any = None
+        self.tls: ssl.SSLObject | None = None
+        self.incoming: ssl.MemoryBIO | None = None
+        self.outgoing: ssl.MemoryBIO | None = None
+        self.line = b""
+        self.request_id = self.index = self.due = self.start = self.sent = self.ack = 0
+        self.bytes_in = self.bytes_out = self.body_offset = self.framing = self.left = 0
+        self.entry = self.turn = self.part = self.phase = self.status = self.flags = 0
+        self.input_tokens = -1
+        self.keep_alive = True
+
+
+class InferenceClient:
+    """Sends requests to one target and packs what comes back into raw record batches.
+
+    `on_end(connection, outcome, end_wall_ns)` is called when a request has ended, its fields still
+    in the connection; it may send the next one at once. `on_timer(now_wall_ns)` is called when the
+    time given to `wake_at` has come. `on_batch(fragments, reads, bodies, last_seq)` takes a
+    finished batch.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        on_end: Callable[[Connection, int, int], None],
+        on_timer: Callable[[int], None],
+        on_batch: Callable[[bytes, bytes, bytes, int], None],
+    ) -> None:
+        self._target = target
+        self._on_end = on_end
+        self._on_timer = on_timer
+        self._on_batch = on_batch
+        self._epoll = select.epoll()
+        self._timer = WallTimer()
+        self._epoll.register(self._timer.fd, _IN)
+        self._connections: dict[int, Connection] = {}
+        self._idle: list[Connection] = []
+        self._closing: list[socket.socket] = []
+        self._heads: dict[bytes, Head] = {}
+        self._chunk_sizes: dict[bytes, int] = {}
+        self._fragments = bytearray()
+        self._reads = bytearray()
+        self._bodies = bytearray()
+        self._polled = self._previous_poll = time_ns()
+        self._wake_at = 0
+        self._last_id = 0
+        self._next_source = 0
+        self._clock_gap_ns = time_ns() - monotonic_ns()
+        self.last_seq = 0
+        self.in_flight = 0
+        self.requests_sent = 0
+
+    @property
+    def fd(self) -> int:
+        """Readable when `run_ready` has something to do."""
+        return self._epoll.fileno()
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections, idle ones and those still connecting included."""
+        return len(self._connections)
+
+    # --- what the load generator calls -----------------------------------------------------------
+
+    def send(
+        self,
+        payload: bytes,
+        *,
+        phase: int,
+        index: int,
+        entry: int,
+        turn: int,
+        due_wall_ns: int,
+        flags: int,
+        input_tokens: int,
+        session: Any = None,
+        keep_answer: bool = False,
+    ) -> None:
+        """Write `payload`, whole HTTP request bytes, on an idle connection or on a new one.
+
+        With `keep_answer` the raw answer is in the connection's `kept` when `on_end` is called.
+        """
+        conn = self._idle.pop() if self._idle else self._open()
+        conn.payload = payload
+        conn.phase = phase
+        conn.index = index
+        conn.entry = entry
+        conn.turn = turn
+        conn.due = due_wall_ns
+        conn.flags = flags
+        conn.input_tokens = input_tokens
+        conn.session = session
+        conn.kept = bytearray() if keep_answer else None
+        self._begin(conn)
+
+    def preconnect(self, count: int) -> None:
+        """Start connecting until there are `count` connections, so that a phase starts with
+        them."""
+        while len(self._connections) < count:
+            conn = self._open()
+            if conn.fd < 0:
+                return
+
+    def wake_at(self, wall_ns: int) -> None:
+        """Call `on_timer` at `wall_ns`; 0 never."""
+        if wall_ns != self._wake_at:
+            self._wake_at = wall_ns
+            self._timer.set(wall_ns)
+
+    def cancel_in_flight(self, message: str) -> None:
+        """End every request in flight as cancelled and close its connection."""
+        for conn in list(self._connections.values()):
+            if conn.payload is not None:
+                self._finish(conn, _CANCELLED, 0, time_ns(), message=message, reuse=False)
+        self._close_sockets()
+
+    def revoke_unwritten(self) -> int:
+        """Take back the requests that wait for a connection; how many they were."""
+        waiting = [c for c in self._connections.values() if c.payload is not None and not c.start]
+        for conn in waiting:
+            conn.payload = None
+            self.in_flight -= 1
+            self._drop(conn)
+        return len(waiting)
+
+    def close(self) -> None:
+        """Close every socket."""
+        self._closing += [c.sock for c in self._connections.values() if c.sock is not None]
+        self._connections.clear()
+        self._idle.clear()
+        self._close_sockets()
+        self._timer.close()
+        self._epoll.close()
+
+    def _begin(self, conn: Connection) -> None:
+        self._last_id += 1
+        conn.request_id = self._last_id
+        conn.bytes_out = len(conn.payload or b"")
+        conn.start = conn.sent = conn.ack = 0
+        conn.bytes_in = conn.body_offset = conn.part = conn.framing = 0
+        self.in_flight += 1
+        if conn.state == _IDLE:
+            conn.status = 0
+            self._write(conn)
+        elif conn.fd < 0:
+            self._connect_failed(conn)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def run_ready(self) -> None:
+        """Handle everything that is ready now."""
+        events = self._epoll.poll(0, MAX_EVENTS)
+        self._previous_poll = self._polled
+        self._polled = time_ns()
+        connections = self._connections
+        timer_fd = self._timer.fd
+        for fd, mask in events:
+            conn = connections.get(fd)
+            if conn is not None:
+                state = conn.state
+                if state == _CONNECTING:
+                    self._connected(conn)
+                    continue
+                if mask & _OUT:
+                    self._continue_write(conn)
+                    if conn.fd < 0:
+                        continue
+                if mask & ~_OUT:
+                    self._readable(conn)
+            elif fd == timer_fd:
+                self._timer.clear()
+                self._wake()
+        if self._closing:
+            self._close_sockets()
+
+    def _wake(self) -> None:
+        now = time_ns()
+        if self._wake_at and now >= self._wake_at:
+            self._wake_at = 0
+            self._on_timer(now)
+        elif self._wake_at:
+            self._timer.set(self._wake_at)
+
+    def housekeeping(self) -> None:
+        """Every 50 ms or so: time-outs, clock jumps, and batches that wait."""
+        gap_ns = time_ns() - monotonic_ns()
+        if abs(gap_ns - self._clock_gap_ns) > CLOCK_JUMP_NS:
+            for conn in self._connections.values():
+                conn.flags |= _CLOCK_JUMP
+        self._clock_gap_ns = gap_ns
+        self.flush()
+
+    def expire(self) -> None:
+        """Every second or so: end the requests and connects that took too long."""
+        now = monotonic_ns()
+        request_before = now - self._target.request_timeout_ns
+        connect_before = now - self._target.connect_timeout_ns
+        for conn in list(self._connections.values()):
+            if conn.state == _CONNECTING or conn.state == _HANDSHAKING:
+                if conn.opened_mono_ns < connect_before:
+                    self._broken(conn, ErrorKind.CONNECT, "timed out while connecting")
+            elif conn.payload is not None and conn.started_mono_ns < request_before:
+                seconds = self._target.request_timeout_ns / 1e9
+                self._broken(conn, ErrorKind.TIMEOUT, f"not answered within {seconds:g} s")
+        self._close_sockets()
+
+    def flush(self) -> None:
+        """Hand over the batch as it is, when it holds anything."""
+        if self._fragments:
+            batch = bytes(self._fragments), bytes(self._reads), bytes(self._bodies)
+            self._fragments.clear()
+            self._reads.clear()
+            self._bodies.clear()
+            self._on_batch(*batch, self.last_seq)
+
+    # --- connecting ------------------------------------------------------------------------------
+
+    def _open(self) -> Connection:
+        target = self._target
+        try:
+            sock = socket.socket(target.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError as error:
+            return self._never_opened(error)
+        conn = Connection(sock)
+        conn.opened_mono_ns = monotonic_ns()
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            if target.source_addresses:
+                sources = target.source_addresses
+                self._next_source = (self._next_source + 1) % len(sources)
+                sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+                sock.bind((sources[self._next_source], 0))
+            code = sock.connect_ex(target.address)
+        except OSError as error:
+            sock.close()
+            return self._never_opened(error)
+        if code not in (0, errno.EINPROGRESS):
+            sock.close()
+            return self._never_opened(OSError(code, errno.errorcode.get(code, "connect")))
+        self._connections[conn.fd] = conn
+        self._epoll.register(conn.fd, _OUT)
+        return conn
+
+    def _never_opened(self, error: OSError) -> Connection:
+        """A stand-in for a connection that could not even be tried; ends its request as an
+        error."""
+        conn = Connection(None)
+        conn.line = (error.strerror or str(error)).encode()
+        conn.status = error.errno or 0
+        return conn
+
+    def _connect_failed(self, conn: Connection) -> None:
+        local = conn.status in (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
+        kind = ErrorKind.NO_RESOURCES if local else ErrorKind.CONNECT
+        message = conn.line.decode()
+        conn.status = 0
+        self._finish(conn, _ERRORED, int(kind), time_ns(), message=message, reuse=False)
+
+    def _connected(self, conn: Connection) -> None:
+        code = conn.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            local = code in (errno.EADDRNOTAVAIL, errno.ENOBUFS)
+            kind = ErrorKind.NO_RESOURCES if local else ErrorKind.CONNECT
+            self._broken(conn, kind, OSError(code, errno.errorcode.get(code, "")).strerror or "")
+            return
+        conn.connect_ns = monotonic_ns() - conn.opened_mono_ns
+        self._epoll.modify(conn.fd, _IN)
+        if self._target.tls_context is not None:
+            conn.incoming, conn.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            conn.tls = self._target.tls_context.wrap_bio(
+                conn.incoming, conn.outgoing, server_hostname=self._target.server_name
+            )
+            conn.state = _HANDSHAKING
+            self._handshake(conn)
+        else:
+            self._ready(conn)
+
+    def _handshake(self, conn: Connection) -> None:
+        assert conn.tls is not None
+        try:
+            conn.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send_pending_tls(conn)
+            return
+        except (ssl.SSLError, ssl.CertificateError) as error:
+            self._send_pending_tls(conn)
+            if conn.fd >= 0:
+                self._broken(conn, ErrorKind.TLS, str(error))
+            return
+        conn.tls_ns = monotonic_ns() - conn.opened_mono_ns - conn.connect_ns
+        self._send_pending_tls(conn)
+        if conn.fd >= 0:
+            self._ready(conn)
+
+    def _ready(self, conn: Connection) -> None:
+        conn.state = _IDLE
+        if conn.payload is not None:
+            self._write(conn)
+        else:
+            self._idle.append(conn)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def _write(self, conn: Connection) -> None:
+        payload, sock = conn.payload, conn.sock
+        assert payload is not None
+        conn.state = _HEAD
+        if conn.is_used:
+            conn.flags |= _REUSED
+        self.requests_sent += 1
+        if conn.tls is not None:
+            conn.start = time_ns()
+            conn.started_mono_ns = monotonic_ns()
+            conn.tls.write(payload)
+            self._send_pending_tls(conn)
+            conn.sent = time_ns()
+            return
+        conn.start = time_ns()
+        conn.started_mono_ns = monotonic_ns()
+        try:
+            count = sock.send(payload)
+        except BlockingIOError:
+            count = 0
+        except OSError as error:
+            self._disconnected(conn, ErrorKind.SEND, error.strerror or str(error))
+            return
+        conn.sent = time_ns()
+        if count < len(payload):
+            conn.unsent = memoryview(payload)[count:]
+            self._epoll.modify(conn.fd, _IN | _OUT)
+
+    def _continue_write(self, conn: Connection) -> None:
+        if conn.unsent is None or conn.sock is None:
+            return
+        try:
+            count = conn.sock.send(conn.unsent)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._disconnected(conn, ErrorKind.SEND, error.strerror or str(error))
+            return
+        conn.sent = time_ns()
+        conn.unsent = conn.unsent[count:]
+        if not conn.unsent:
+            conn.unsent = None
+            self._epoll.modify(conn.fd, _IN)
+
+    def _send_pending_tls(self, conn: Connection) -> None:
+        assert conn.outgoing is not None
+        data = conn.outgoing.read()
+        if not data:
+            return
+        if conn.unsent is not None:
+            conn.unsent = memoryview(bytes(conn.unsent) + data)
+            return
+        try:
+            count = conn.sock.send(data)
+        except BlockingIOError:
+            count = 0
+        except OSError as error:
+            self._disconnected(conn, ErrorKind.SEND, error.strerror or str(error))
+            return
+        if count < len(data):
+            conn.unsent = memoryview(data)[count:]
+            self._epoll.modify(conn.fd, _IN | _OUT)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def _readable(self, conn: Connection) -> None:
+        try:
+            data, ancillary, _, _ = conn.sock.recvmsg(READ_SIZE, _ANCILLARY_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._disconnected(conn, ErrorKind.DISCONNECTED, error.strerror or str(error))
+            return
+        now = time_ns()
+        if ancillary:
+            seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
+            stamp = seconds * 1_000_000_000 + nanoseconds
+        else:
+            stamp = now
+            if data:
+                conn.flags |= _UNSTAMPED
+        if conn.tls is not None:
+            plain = self._decrypt(conn, data)
+            if plain is None:
+                return
+            data = plain
+        state = conn.state
+        if state == _BODY:
+            end = self._end_of_body(conn, data, 0)
+        elif state == _HEAD:
+            if not data:
+                self._closed(conn, now)
+                return
+            if conn.buffer is not None:
+                # The head came in parts: look at all of it, note only the new read.
+                whole = bytes(conn.buffer) + data
+                end = self._take_head(conn, whole, stamp)
+                end = end - len(conn.buffer) if end > 0 else end
+            else:
+                end = self._take_head(conn, data, stamp)
+        else:
+            # Idle and closed by the server, or closed while TLS was being set up.
+            self._broken(conn, ErrorKind.TLS, "closed during the TLS handshake")
+            return
+        if not data:
+            self._closed(conn, now)
+            return
+        if end == -2:
+            self._store(conn, data, stamp, now)
+            self._broken(conn, ErrorKind.PROTOCOL, "broken HTTP/1.1 framing")
+        elif end < 0:
+            self._store(conn, data, stamp, now)
+            if len(conn.buffer) >= FRAGMENT_BYTES and conn.state == _BODY:
+                self._pack(conn, 0, 0, 0, b"")
+            if conn.bytes_in > MAX_ANSWER_BYTES:
+                self._broken(conn, ErrorKind.TOO_LARGE, f"over {MAX_ANSWER_BYTES} bytes")
+        else:
+            reuse = end == len(data)
+            self._store(conn, data[:end] if not reuse else data, stamp, now)
+            if conn.status >= 400:
+                self._finish(
+                    conn, _ERRORED, int(ErrorKind.STATUS), stamp, reuse=reuse and conn.keep_alive
+                )
+            else:
+                self._finish(conn, _COMPLETED, 0, stamp, reuse=reuse and conn.keep_alive)
+
+    def _store(self, conn: Connection, data: bytes, stamp: int, now: int) -> None:
+        conn.bytes_in += len(data)
+        row = READ.pack(stamp, self._previous_poll, now, len(data))
+        if conn.buffer is None:
+            conn.buffer = data
+            conn.read_rows = row
+        else:
+            if type(conn.buffer) is bytes:
+                conn.buffer = bytearray(conn.buffer)
+                conn.read_rows = bytearray(conn.read_rows)
+            conn.buffer += data
+            conn.read_rows += row
+        if conn.kept is not None:
+            conn.kept += data
+
+    def _take_head(self, conn: Connection, data: bytes, stamp: int) -> int:
+        """Look for the end of the headers, then for the end of the body; as `_end_of_body`."""
+        offset = 0
+        while True:
+            end = data.find(b"\r\n\r\n", offset)
+            if end < 0:
+                return -2 if len(data) > MAX_HEAD_BYTES else -1
+            raw = data[offset : end + 4]
+            head = self._heads.get(raw)
+            if head is None:
+                try:
+                    head = parse_head(raw)
+                except ProtocolViolation:
+                    return -2
+                if len(self._heads) >= KNOWN_HEADS:
+                    self._heads.clear()
+                self._heads[raw] = head
+            offset = end + 4
+            if head.status >= 200:
+                break
+        conn.ack = stamp
+        conn.status = head.status
+        conn.keep_alive = head.keep_alive
+        conn.framing = head.framing
+        conn.body_offset = offset
+        conn.left = head.length
+        conn.line = b""
+        conn.state = _BODY
+        return self._end_of_body(conn, data, offset)
+
+    def _end_of_body(self, conn: Connection, data: bytes, at: int) -> int:
+        """Offset in `data` just after the body, -1 when it goes on, -2 when its framing is
+        broken."""
+        size = len(data)
+        if conn.framing == Framing.LENGTH:
+            at += conn.left
+            if at <= size:
+                return at
+            conn.left = at - size
+            return -1
+        if conn.framing == Framing.UNTIL_CLOSE:
+            return -1
+        left = conn.left
+        line_left = conn.line
+        sizes = self._chunk_sizes
+        while True:
+            if left > 0:
+                at += left
+                if at > size:
+                    conn.left = at - size
+                    return -1
+                left = 0
+            if at == size and not line_left:
+                conn.left = 0
+                return -1
+            stop = data.find(b"\n", at)
+            if stop < 0:
+                conn.line = line_left + data[at:]
+                conn.left = left
+                return -2 if len(conn.line) > MAX_CHUNK_LINE else -1
+            line = line_left + data[at : stop + 1] if line_left else data[at : stop + 1]
+            if line_left:
+                conn.line = line_left = b""
+            at = stop + 1
+            if left < 0:
+                # After the last chunk: trailers, then an empty line.
+                if line == b"\r\n":
+                    return at
+                continue
+            chunk = sizes.get(line)
+            if chunk is None:
+                chunk = _chunk_size(line)
+                if chunk < 0:
+                    return -2
+                if len(sizes) < 4096:
+                    sizes[line] = chunk
+            left = chunk + 2 if chunk else -1
+
+    def _decrypt(self, conn: Connection, data: bytes) -> bytes | None:
+        """Plain bytes of a read; None when there is nothing to go on with."""
+        assert conn.tls is not None
+        assert conn.incoming is not None
+        if not data:
+            return b""
+        conn.incoming.write(data)
+        if conn.state == _HANDSHAKING:
+            self._handshake(conn)
+            return None
+        parts = []
+        try:
+            while True:
+                part = conn.tls.read(READ_SIZE)
+                if not part:
+                    break
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            self._broken(conn, ErrorKind.TLS, str(error))
+            return None
+        return b"".join(parts) or None
+
+    # --- endings ---------------------------------------------------------------------------------
+
+    def _closed(self, conn: Connection, now: int) -> None:
+        """The server closed the connection."""
+        if conn.state == _BODY and conn.framing == Framing.UNTIL_CLOSE:
+            kind = ErrorKind.STATUS if conn.status >= 400 else ErrorKind.NONE
+            self._finish(conn, _ERRORED if kind else _COMPLETED, int(kind), now, reuse=False)
+        else:
+            self._disconnected(conn, ErrorKind.DISCONNECTED, "closed by the server")
+
+    def _disconnected(self, conn: Connection, kind: ErrorKind, message: str) -> None:
+        """The connection broke; a reused one that answered nothing is tried once more on a new
+        one."""
+        payload = conn.payload
+        fresh = conn.bytes_in == 0 and conn.is_used and not conn.flags & _RETRIED
+        if payload is None or not fresh or conn.state != _HEAD:
+            self._broken(conn, kind, message)
+            return
+        self.requests_sent -= 1
+        self.in_flight -= 1
+        again = self._open()
+        for name in (
+            "payload",
+            "phase",
+            "index",
+            "entry",
+            "turn",
+            "due",
+            "input_tokens",
+            "session",
+        ):
+            setattr(again, name, getattr(conn, name))
+        again.flags = (conn.flags | _RETRIED) & ~_REUSED
+        again.kept = conn.kept
+        conn.payload = None
+        self._drop(conn)
+        self._begin(again)
+
+    def _broken(self, conn: Connection, kind: ErrorKind, message: str) -> None:
+        if conn.payload is None:
+            self._drop(conn)
+        else:
+            self._finish(conn, _ERRORED, int(kind), time_ns(), message=message, reuse=False)
+
+    def _finish(
+        self,
+        conn: Connection,
+        outcome: int,
+        error: int,
+        end_wall_ns: int,
+        *,
+        reuse: bool,
+        message: str = "",
+    ) -> None:
+        self.last_seq += 1
+        conn.flags |= _FINAL
+        self._pack(conn, outcome, error, end_wall_ns, message.encode() if message else b"")
+        conn.payload = None
+        self.in_flight -= 1
+        if reuse and self._target.keep_alive:
+            conn.state = _IDLE
+            conn.is_used = True
+            conn.connect_ns = conn.tls_ns = 0
+            self._idle.append(conn)
+        else:
+            self._drop(conn)
+        self._on_end(conn, outcome, end_wall_ns)
+
+    def _pack(
+        self, conn: Connection, outcome: int, error: int, end_wall_ns: int, message: bytes
+    ) -> None:
+        """Move what is buffered of a request into the batch."""
+        body, rows = conn.buffer, conn.read_rows
+        is_final = conn.flags & _FINAL
+        self._fragments += FRAGMENT.pack(
+            conn.request_id,
+            self.last_seq if is_final else 0,
+            conn.index,
+            conn.due,
+            conn.start,
+            conn.sent,
+            conn.ack,
+            end_wall_ns,
+            conn.connect_ns,
+            conn.tls_ns,
+            conn.bytes_out,
+            conn.body_offset,
+            len(rows) // READ.size if rows is not None else 0,
+            len(body) if body is not None else 0,
+            len(message),
+            conn.entry,
+            conn.input_tokens,
+            conn.part,
+            conn.turn,
+            conn.status,
+            conn.flags,
+            conn.phase,
+            outcome,
+            error,
+            conn.framing,
+        )
+        if body is not None:
+            self._bodies += body
+            self._reads += rows
+            conn.buffer = conn.read_rows = None
+        if message:
+            self._bodies += message
+        conn.part += 1
+        if (
+            len(self._bodies) >= BATCH_BYTES
+            or len(self._fragments) >= BATCH_FRAGMENTS * FRAGMENT.size
+        ):
+            self.flush()
+
+    def _drop(self, conn: Connection) -> None:
+        """Forget a connection; its socket is closed after the current events, so that no event of
+        this batch can meet a new connection with the same descriptor."""
+        if conn.fd < 0:
+            return
+        self._connections.pop(conn.fd, None)
+        if conn.state == _IDLE and conn in self._idle:
+            self._idle.remove(conn)
+        self._epoll.unregister(conn.fd)
+        self._closing.append(conn.sock)
+        conn.fd = -1
+
+    def _close_sockets(self) -> None:
+        for sock in self._closing:
+            sock.close()
+        self._closing.clear()
+
+
+def _chunk_size(line: bytes) -> int:
+    """Size in a chunk's first line, extensions ignored; -1 when it is none."""
+    digits = line.split(b";", 1)[0].strip(b" \t\r\n")
+    if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdefABCDEF"):
+        return -1
+    return int(digits, 16)

@@ -1,0 +1,94 @@
+"""The three forwarders that the system controller hosts, a thread each.
+
+Everybody connects to the controller, nobody has to know where the others are. The event bus and the
+dataset path are plain ZeroMQ proxies. Raw records must reach the one processor that has the earlier
+fragments of the same request, so theirs routes by name and refuses to drop: a worker's frames are
+`[processor, payload]`.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from aiperf_svc.adapters.bus import Bus
+from aiperf_svc.protocol.ports import Port
+
+log = logging.getLogger(__name__)
+
+
+class Proxies:
+    """Starts the threads; they end when the bus closes its context."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Bind all six ports, then forward. Raises EnvironmentProblem when one is taken."""
+        plain, routed = self._forward, _route_by_name
+        self._start("events", plain, zmq.XSUB, Port.EVENTS_IN, zmq.XPUB, Port.EVENTS_OUT)
+        self._start("dataset", plain, zmq.ROUTER, Port.DATASET_FRONT, zmq.DEALER, Port.DATASET_BACK)
+        self._start("raw", routed, zmq.ROUTER, Port.RAW_FRONT, zmq.ROUTER, Port.RAW_BACK)
+
+    def _start(
+        self,
+        name: str,
+        forward: Callable[[zmq.Socket[Any], zmq.Socket[Any]], None],
+        front_kind: int,
+        front_port: Port,
+        back_kind: int,
+        back_port: Port,
+    ) -> None:
+        context = self._bus.raw_context
+        front, back = context.socket(front_kind), context.socket(back_kind)
+        self._bus.bind_socket(front, front_port)
+        self._bus.bind_socket(back, back_port)
+        if forward == self._forward:
+            for sock in (front, back):
+                if sock.type == zmq.ROUTER:
+                    # A reply to a client that has gone is of no use to anybody.
+                    sock.setsockopt(zmq.ROUTER_MANDATORY, 0)
+        thread = threading.Thread(
+            target=_until_closed, args=(forward, front, back), name=f"proxy-{name}", daemon=True
+        )
+        thread.start()
+        self._threads.append(thread)
+
+    @staticmethod
+    def _forward(front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
+        zmq.proxy(front, back)
+
+    def join(self) -> None:
+        """Wait for the threads, after the bus is closed."""
+        for thread in self._threads:
+            thread.join()
+
+
+def _until_closed(
+    forward: Callable[[zmq.Socket[Any], zmq.Socket[Any]], None],
+    front: zmq.Socket[Any],
+    back: zmq.Socket[Any],
+) -> None:
+    try:
+        forward(front, back)
+    except zmq.ZMQError as error:
+        if error.errno not in (zmq.ETERM, zmq.ENOTSOCK):
+            log.exception("a proxy stopped")
+    finally:
+        front.close(0)
+        back.close(0)
+
+
+def _route_by_name(front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
+    while True:
+        _, name, payload = front.recv_multipart(copy=False)
+        try:
+            back.send_multipart([name, payload], copy=False)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            # Its worker still has the batch and sends it again when the roster names another.
+            log.warning("no record processor %s", bytes(name.buffer).decode())

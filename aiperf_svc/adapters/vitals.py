@@ -1,0 +1,81 @@
+"""A process' own health: CPU, throttling by the cgroup, delay of its event loop, memory,
+descriptors."""
+
+import asyncio
+import os
+import resource
+from pathlib import Path
+from time import monotonic_ns
+
+from aiperf_svc.protocol.messages import Vitals
+
+SAMPLE_S = 0.05
+"""Spacing of the probes of the event loop's delay."""
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_CPU_STATS = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
+
+
+class VitalsProbe:
+    """Measures between two calls of `take`."""
+
+    def __init__(self) -> None:
+        self._mono_ns = monotonic_ns()
+        self._cpu_s = _cpu_s()
+        self._lag_ns = 0
+        self._throttled_at_start_ns = _throttled_ns()
+
+    async def watch_loop(self) -> None:
+        """Keep probing the delay of the running event loop."""
+        while True:
+            before = monotonic_ns()
+            await asyncio.sleep(SAMPLE_S)
+            late = monotonic_ns() - before - round(SAMPLE_S * 1e9)
+            self._lag_ns = max(self._lag_ns, late)
+
+    def take(self) -> Vitals:
+        """Health since the last call."""
+        now, cpu_s = monotonic_ns(), _cpu_s()
+        elapsed_s = max(1e-3, (now - self._mono_ns) / 1e9)
+        vitals = Vitals(
+            cpu_fraction=(cpu_s - self._cpu_s) / elapsed_s,
+            throttled_ns=_throttled_ns() - self._throttled_at_start_ns,
+            loop_lag_ns=self._lag_ns,
+            rss_bytes=_rss_bytes(),
+            open_fds=_open_fds(),
+            fd_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        )
+        self._mono_ns, self._cpu_s, self._lag_ns = now, cpu_s, 0
+        return vitals
+
+
+def boot_id() -> str:
+    """Id of the running kernel, hence of its clock."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+def _open_fds() -> int:
+    """Since Linux 6.2 the folder's size is the count; listing 20,000 of them takes milliseconds."""
+    folder = Path("/proc/self/fd")
+    return folder.stat().st_size or sum(1 for _ in folder.iterdir())
+
+
+def _throttled_ns() -> int:
+    """Time that the cgroup's quota has taken; 0 where there is no quota to read."""
+    for path in _CPU_STATS:
+        try:
+            fields = dict(line.split() for line in path.read_text().splitlines())
+        except OSError:
+            continue
+        if "throttled_usec" in fields:
+            return int(fields["throttled_usec"]) * 1_000
+        return int(fields.get("throttled_time", 0))
+    return 0

@@ -1,0 +1,293 @@
+"""What a user writes: one frozen BenchmarkConfig, the same for a laptop and for a cluster.
+
+Every default is stated here and nowhere else. Unknown keys are refused. Durations are nanoseconds
+and sizes bytes once they are in the model (`units`). Checks that span several keys are at the
+bottom of the model that owns the keys.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from aiperf_svc.config.units import CpuMillis, DurationNs, SizeBytes
+
+SECOND_NS = 10**9
+
+
+class Model(BaseModel):
+    """Base of every part of the config."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+
+
+class EndpointType(StrEnum):
+    """The HTTP API that the target speaks."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+
+
+class Tls(Model):
+    """How the target's certificate is checked, for an https URL."""
+
+    verify: bool = True
+    ca_file: str | None = None
+    """PEM file of the authorities to trust instead of the system's."""
+    server_name: str | None = None
+    """Name to check the certificate against, when it is not the URL's host."""
+
+
+class Endpoint(Model):
+    """The target and how a request to it is made."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")]
+    """Base URL; a path in it goes before the endpoint's own path (`/v1/chat/completions`)."""
+    type: EndpointType = EndpointType.CHAT
+    model: Annotated[str, Field(min_length=1)]
+    streaming: bool = False
+    path: Annotated[str, Field(pattern=r"^/")] | None = None
+    """Replaces the endpoint's own path."""
+    headers: dict[str, str] = {}
+    """Sent with every request. Secrets do not belong here: see `api_key_env`."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the target's API key (sent as a bearer token)."""
+    extra_inputs: dict[str, object] = {}
+    """Merged into every request's JSON body."""
+    request_timeout: DurationNs = 600 * SECOND_NS
+    connect_timeout: DurationNs = 30 * SECOND_NS
+    connections: Literal["keep-alive", "per-request"] = "keep-alive"
+    request_usage: bool = True
+    """Ask a streaming server for token usage (`stream_options.include_usage`)."""
+    force_output_length: bool = True
+    """With an output length in the dataset, also send `ignore_eos` and `min_tokens`."""
+    tls: Tls = Tls()
+    source_addresses: tuple[str, ...] = ()
+    """Local addresses to connect from, in turn; one address reaches about 28,000 connections."""
+
+
+class Arrival(Model):
+    """The spacing of requests in open loop."""
+
+    pattern: Literal["constant", "poisson", "gamma"] = "poisson"
+    burstiness: Annotated[float, Field(gt=0)] = 1.0
+    """Shape of the gamma distribution: 1 is Poisson, below 1 burstier, above 1 more regular."""
+
+    @model_validator(mode="after")
+    def _burstiness_belongs_to_gamma(self) -> Self:
+        if self.burstiness != 1.0 and self.pattern != "gamma":
+            raise ValueError("burstiness needs pattern: gamma")
+        return self
+
+
+class Warmup(Model):
+    """Requests sent before the measurement and left out of the results."""
+
+    requests: Annotated[int, Field(gt=0)] | None = None
+    duration: DurationNs | None = None
+    grace_period: DurationNs = 30 * SECOND_NS
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.requests is None and not self.duration:
+            raise ValueError("a warmup needs requests or duration")
+        return self
+
+
+class Load(Model):
+    """How much load, and until when.
+
+    Closed loop: `concurrency` users, each sending its next request when the answer to the last one
+    has ended. Open loop: `request_rate` requests a second whatever the server does, at most
+    `concurrency` at a time when that is given too.
+    """
+
+    concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
+    request_rate: Annotated[float, Field(gt=0)] | None = None
+    arrival: Arrival = Arrival()
+    requests: Annotated[int, Field(gt=0)] | None = None
+    duration: DurationNs | None = None
+    grace_period: DurationNs = 30 * SECOND_NS
+    """How long requests in flight may go on after the end of a duration before they are
+    cancelled."""
+    ramp: DurationNs = 0
+    """Time over which concurrency or rate grows linearly from zero."""
+    warmup: Warmup | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.concurrency is None and self.request_rate is None:
+            raise ValueError("needs concurrency (closed loop) or request_rate (open loop)")
+        if self.requests is None and not self.duration:
+            raise ValueError("needs requests or duration, or the run would never end")
+        if self.request_rate is None and self.arrival != Arrival():
+            raise ValueError("arrival needs request_rate: a closed loop has no arrival process")
+        if self.duration and self.ramp > self.duration:
+            raise ValueError("ramp is longer than duration")
+        return self
+
+    @property
+    def is_open_loop(self) -> bool:
+        """Whether requests are due by the clock rather than by the previous answer."""
+        return self.request_rate is not None
+
+
+class Length(Model):
+    """A normal distribution of token counts, cut off below one."""
+
+    mean: Annotated[float, Field(gt=0)]
+    stddev: Annotated[float, Field(ge=0)] = 0.0
+
+
+class DatasetKind(StrEnum):
+    """Where the prompts come from."""
+
+    SYNTHETIC = "synthetic"
+    SINGLE_TURN = "single_turn"
+    """JSONL, one prompt or whole payload a line."""
+    MULTI_TURN = "multi_turn"
+    """JSONL, one conversation a line."""
+    SHAREGPT = "sharegpt"
+    """A ShareGPT JSON file: a list of conversations."""
+
+
+class Dataset(Model):
+    """The prompts. Built once, rendered to bytes once; what request `i` sends depends on `i` and
+    the seed."""
+
+    kind: DatasetKind = DatasetKind.SYNTHETIC
+    file: str | None = None
+    public: Literal["sharegpt"] | None = None
+    """A public dataset, downloaded once into the cache folder."""
+    url: str | None = None
+    """Where the public dataset is, when it is not at its usual place."""
+    max_download: SizeBytes = 2 * 2**30
+    entries: Annotated[int, Field(gt=0)] | None = None
+    """Number of distinct prompts: 1,000 when synthetic, all of a file."""
+    order: Literal["sequential", "shuffled"] = "sequential"
+    input_tokens: Length = Length(mean=550)
+    output_tokens: Length | None = None
+    """Sent as the request's maximum; a file's own values win."""
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> Self:
+        if self.kind is DatasetKind.SYNTHETIC and (self.file or self.public):
+            raise ValueError("kind: synthetic takes no file; name the file's kind")
+        if self.kind in (DatasetKind.SINGLE_TURN, DatasetKind.MULTI_TURN) and not self.file:
+            raise ValueError(f"kind: {self.kind} needs file")
+        if self.kind is DatasetKind.SHAREGPT and bool(self.file) == bool(self.public):
+            raise ValueError("kind: sharegpt needs either file or public: sharegpt")
+        if self.public and self.kind is not DatasetKind.SHAREGPT:
+            raise ValueError("public: sharegpt needs kind: sharegpt")
+        if self.url and not self.public:
+            raise ValueError("url needs public: it says where the public dataset is")
+        return self
+
+
+class Tokenizer(Model):
+    """Counts tokens exactly: a `tokenizer.json`, a folder that holds one, or a hub name."""
+
+    name: Annotated[str, Field(min_length=1)] | None = None
+    """Without one, synthetic lengths are approximate and output tokens come from the server's
+    usage."""
+    revision: str = "main"
+
+
+class Workers(Model):
+    """How many processes or pods make the load."""
+
+    max: Annotated[int, Field(gt=0, le=10_000)] | None = None
+    connections_per_worker: Annotated[int, Field(gt=0, le=60_000)] = 500
+    """How many users one worker carries when the load is sized for a cluster."""
+    record_processors: Annotated[int, Field(gt=0, le=10_000)] | None = None
+    """A quarter of the workers when not given."""
+
+
+class Objective(Model):
+    """A limit on one statistic of one metric; the unit is the metric's, durations take units."""
+
+    metric: str
+    stat: Literal["avg", "min", "max", "p50", "p75", "p90", "p95", "p99"] = "avg"
+    max: float | str | None = None
+    min: float | str | None = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.max is None and self.min is None:
+            raise ValueError("an objective needs max or min")
+        return self
+
+
+class Slo(Model):
+    """What must hold for the run to pass (exit code 4 otherwise), and what makes a request good."""
+
+    objectives: tuple[Objective, ...] = ()
+    goodput: dict[str, float | str] = {}
+    """Metric tag to the highest value of a good request."""
+
+
+class Artifacts(Model):
+    """What is written, and where."""
+
+    dir: str = "artifacts"
+    jsonl_limit: Annotated[int, Field(ge=0)] = 1_000_000
+    """Most lines of profile_export.jsonl; the records themselves are all in records.parquet."""
+
+
+class Resources(Model):
+    """Requests of one pod; the memory request is also its limit."""
+
+    cpu: CpuMillis
+    memory: SizeBytes
+
+
+class Transport(Model):
+    """How the services' messages travel on one machine (between pods it is always TCP with
+    CURVE)."""
+
+    kind: Literal["ipc", "tcp"] = "ipc"
+    curve: bool = False
+
+    @model_validator(mode="after")
+    def _curve_needs_tcp(self) -> Self:
+        if self.curve and self.kind != "tcp":
+            raise ValueError("curve needs kind: tcp; ipc sockets are protected by their folder")
+        return self
+
+
+class Deployment(Model):
+    """How the same services are laid out."""
+
+    layout: Literal["auto", "per-service", "compact"] = "auto"
+    """`compact` puts the five single services into one process or pod; auto: compact locally,
+    per-service on a cluster."""
+    raw_route: Literal["auto", "proxy", "direct"] = "auto"
+    """Raw records through the controller's proxy, or from worker to record processor."""
+    transport: Transport = Transport()
+    registration_timeout: DurationNs = 60 * SECOND_NS
+    """How long the run waits for every service to register."""
+
+
+class BenchmarkConfig(Model):
+    """One load test, whole."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")] = "benchmark"
+    endpoint: Endpoint
+    load: Load
+    dataset: Dataset = Dataset()
+    tokenizer: Tokenizer = Tokenizer()
+    workers: Workers = Workers()
+    deployment: Deployment = Deployment()
+    slo: Slo = Slo()
+    artifacts: Artifacts = Artifacts()
+    random_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.endpoint.type is EndpointType.EMBEDDINGS and self.endpoint.streaming:
+            raise ValueError("endpoint.streaming: the embeddings API does not stream")
+        conversations = (DatasetKind.MULTI_TURN, DatasetKind.SHAREGPT)
+        if self.dataset.kind in conversations and self.endpoint.type is not EndpointType.CHAT:
+            raise ValueError(f"dataset.kind: {self.dataset.kind} needs endpoint.type: chat")
+        return self

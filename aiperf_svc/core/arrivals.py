@@ -1,0 +1,71 @@
+"""When requests are due in open loop: the schedule, independent of what the server does.
+
+Arrival `i` is due at a time that depends on the load, the seed and `i` alone. Gaps are drawn with
+mean one (constant, exponential, or gamma of a given shape) and summed; the sum is then mapped
+through the inverse of the expected count of arrivals by time t, which is `rate * t` after the ramp
+and `rate * t^2 / (2 * ramp)` within it (time change of a Poisson process: Çinlar, Introduction to
+Stochastic Processes, 1975, ch. 4.7).
+"""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 4_096
+"""Arrivals drawn at a time."""
+
+Pattern = Literal["constant", "poisson", "gamma"]
+
+
+class Arrivals:
+    """The due times of one phase, in order, as nanoseconds from its start."""
+
+    def __init__(
+        self,
+        *,
+        rate: float,
+        pattern: Pattern,
+        burstiness: float = 1.0,
+        ramp_ns: int = 0,
+        seed: int,
+        stream: int,
+    ) -> None:
+        """`rate` per second; `stream` tells the phases of one seed apart."""
+        self._rate = rate
+        self._pattern = pattern
+        self._burstiness = burstiness
+        self._ramp_s = ramp_ns / 1e9
+        self._random = np.random.default_rng(np.random.SeedSequence([seed, 0xA221, stream]))
+        self._drawn = 0.0
+        self._ready: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+    def take(self, *, before_ns: int, at_most: int | None = None) -> NDArray[np.int64]:
+        """The next arrivals that are due before `before_ns`, at most so many; int64, ascending."""
+        limit = at_most if at_most is not None else 2**62
+        while len(self._ready) < limit and (not len(self._ready) or self._ready[-1] < before_ns):
+            self._ready = np.concatenate([self._ready, self._draw()])
+        count = min(limit, int(np.searchsorted(self._ready, before_ns, side="left")))
+        taken, self._ready = self._ready[:count], self._ready[count:]
+        return taken
+
+    def _draw(self) -> NDArray[np.int64]:
+        if self._pattern == "constant":
+            gaps = np.ones(BLOCK)
+        elif self._pattern == "poisson":
+            gaps = self._random.exponential(size=BLOCK)
+        else:
+            shape = self._burstiness
+            gaps = self._random.gamma(shape, 1.0 / shape, size=BLOCK)
+        expected = self._drawn + np.cumsum(gaps)
+        self._drawn = float(expected[-1])
+        if self._pattern == "constant":
+            # The first one is due at the start, not one gap later.
+            expected = expected - 1.0
+        due_s = expected / self._rate
+        if self._ramp_s > 0:
+            within = self._rate * self._ramp_s / 2
+            early = np.sqrt(2 * self._ramp_s * np.minimum(expected, within) / self._rate)
+            late = self._ramp_s + (expected - within) / self._rate
+            due_s = np.where(expected <= within, early, late)
+        return np.rint(due_s * 1e9).astype(np.int64)

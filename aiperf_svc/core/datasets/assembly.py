@@ -1,0 +1,210 @@
+"""From prompts to a finished dataset: warmup's share, order, output lengths, token counts, bytes.
+
+Everything here follows from the config and its seed, so a resolved config makes the same requests
+in the same order again.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from aiperf_svc.config.models import BenchmarkConfig, DatasetKind, Warmup
+from aiperf_svc.core.datasets import synthetic
+from aiperf_svc.core.datasets.base import (
+    PromptConversation,
+    PromptTurn,
+    Purpose,
+    TokenCounter,
+    generator,
+)
+from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
+from aiperf_svc.core.datasets.counting import count_inputs
+from aiperf_svc.core.datasets.lengths import draw_lengths
+from aiperf_svc.core.endpoints.base import Endpoint, Prompt, Rendered, extra_input_problems
+from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.domain.errors import ConfigError, DatasetError
+from aiperf_svc.protocol.messages import Conversation, Turn
+
+DEFAULT_WARMUP_ENTRIES = 100
+"""Entries kept for a warmup that is given by its duration."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where prompts came from, for the report."""
+
+    name: str
+    sha256: str = ""
+    """Of the file; empty when there is none."""
+    left_out: int = 0
+    """Entries of the file that are no conversations this tool can send."""
+
+
+def synthetic_prompts(
+    config: BenchmarkConfig, counter: TokenCounter | None
+) -> list[PromptConversation]:
+    """The synthetic entries of a config, those of its warmup at the end."""
+    entries = config.dataset.entries or synthetic.DEFAULT_ENTRIES
+    total = entries + _wanted_warmup(config.load.warmup, entries)
+    return synthetic.generate(config.dataset.input_tokens, total, config.random_seed, counter)
+
+
+def assemble(
+    config: BenchmarkConfig,
+    prompts: Sequence[PromptConversation],
+    source: Source,
+    counter: TokenCounter | None,
+) -> BuiltDataset:
+    """The finished dataset.
+
+    Raises DatasetError for prompts that the endpoint cannot carry, and for none at all;
+    ConfigError for `extra_inputs` that contradict the rest of the config.
+    """
+    endpoint = ENDPOINTS[config.endpoint.type]
+    problems = extra_input_problems(endpoint, config.endpoint)
+    if problems:
+        raise ConfigError("; ".join(problems))
+    if not prompts:
+        raise DatasetError(f"{source.name}: no entries; a dataset needs at least one prompt")
+    warmup_entries = _warmup_entries(config, len(prompts))
+    ordered = _ordered(config, prompts, warmup_entries)
+    ordered = _with_output_lengths(config, ordered, counter)
+    input_tokens = _input_tokens(ordered, endpoint, counter)
+    conversations = _rendered(config, endpoint, ordered, input_tokens)
+    summary = _summary(config, source, ordered, conversations, input_tokens, counter)
+    summary["warmup_entries"] = warmup_entries
+    return BuiltDataset(conversations, warmup_entries, summary)
+
+
+def _wanted_warmup(warmup: Warmup | None, entries: int) -> int:
+    return min(warmup.requests or DEFAULT_WARMUP_ENTRIES, entries) if warmup else 0
+
+
+def _warmup_entries(config: BenchmarkConfig, total: int) -> int:
+    """How many of `total` entries are the warmup's own: what was generated for it on top, or up to
+    a tenth of a file. A file of one entry cannot be shared out, so both phases use it."""
+    warmup = config.load.warmup
+    if config.dataset.kind is DatasetKind.SYNTHETIC:
+        return _wanted_warmup(warmup, config.dataset.entries or synthetic.DEFAULT_ENTRIES)
+    return 0 if total == 1 else _wanted_warmup(warmup, max(1, total // 10))
+
+
+def _ordered(
+    config: BenchmarkConfig, prompts: Sequence[PromptConversation], warmup_entries: int
+) -> list[PromptConversation]:
+    if config.dataset.order == "sequential":
+        return list(prompts)
+    profiling = len(prompts) - warmup_entries
+    order = generator(config.random_seed, Purpose.ORDER).permutation(profiling)
+    return [*(prompts[place] for place in order.tolist()), *prompts[profiling:]]
+
+
+def _with_output_lengths(
+    config: BenchmarkConfig, entries: list[PromptConversation], counter: TokenCounter | None
+) -> list[PromptConversation]:
+    """A turn's own length wins, then the length of the file's answer, then the distribution."""
+    turns = [turn for entry in entries for turn in entry.turns]
+    lengths: list[int | None] = [None] * len(turns)
+    if config.dataset.output_tokens is not None:
+        rng = generator(config.random_seed, Purpose.OUTPUT_LENGTHS)
+        lengths = [*draw_lengths(config.dataset.output_tokens, len(turns), rng).tolist()]
+    if counter is not None:
+        answered = [place for place, turn in enumerate(turns) if turn.answer]
+        counts = counter.count_batch([turns[place].answer for place in answered])
+        for place, count in zip(answered, counts, strict=True):
+            lengths[place] = max(1, count)
+    finished = iter(map(_with_output_length, turns, lengths))
+    return [
+        msgspec.structs.replace(entry, turns=tuple(next(finished) for _ in entry.turns))
+        for entry in entries
+    ]
+
+
+def _with_output_length(turn: PromptTurn, length: int | None) -> PromptTurn:
+    if length is None or turn.prompt.output_tokens is not None:
+        return turn
+    prompt = msgspec.structs.replace(turn.prompt, output_tokens=length)
+    return msgspec.structs.replace(turn, prompt=prompt)
+
+
+def _input_tokens(
+    entries: list[PromptConversation], endpoint: Endpoint, counter: TokenCounter | None
+) -> list[int]:
+    """Of each turn, in order; -1 unknown."""
+    turns = [turn for entry in entries for turn in entry.turns]
+    known = [turn.input_tokens for turn in turns]
+    if counter is not None and -1 in known:
+        prompts: list[Prompt] = [turn.prompt for turn in turns]
+        return count_inputs(prompts, endpoint.prompt_key, counter)
+    return known
+
+
+def _rendered(
+    config: BenchmarkConfig,
+    endpoint: Endpoint,
+    entries: list[PromptConversation],
+    input_tokens: list[int],
+) -> tuple[Conversation, ...]:
+    tokens = iter(input_tokens)
+    conversations = []
+    for entry in entries:
+        try:
+            bodies = [endpoint.render(turn.prompt, config.endpoint) for turn in entry.turns]
+        except ValueError as error:
+            raise DatasetError(f"{entry.place}: {error}") from None
+        if len(bodies) == 1:
+            # Nothing will be put in between, so the body is one piece.
+            bodies = [Rendered(body=bodies[0].whole)]
+        turns = tuple(
+            Turn(body.body, body.tail, turn.delay_ns, next(tokens))
+            for body, turn in zip(bodies, entry.turns, strict=True)
+        )
+        conversations.append(Conversation(entry.id, turns, head=bodies[0].head))
+    return tuple(conversations)
+
+
+def _summary(
+    config: BenchmarkConfig,
+    source: Source,
+    entries: list[PromptConversation],
+    conversations: tuple[Conversation, ...],
+    input_tokens: list[int],
+    counter: TokenCounter | None,
+) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    for entry in conversations:
+        digest.update(entry.head)
+        for turn in entry.turns:
+            digest.update(turn.messages)
+            digest.update(turn.tail)
+    outputs = [turn.prompt.output_tokens for entry in entries for turn in entry.turns]
+    return {
+        "kind": config.dataset.kind.value,
+        "source": source.name,
+        "source_sha256": source.sha256 or None,
+        "sha256": digest.hexdigest(),
+        "entries": len(conversations),
+        "turns": len(input_tokens),
+        "left_out": source.left_out,
+        "bytes": sum(map(entry_bytes, conversations)),
+        "tokenizer": counter.name if counter is not None else None,
+        "input_tokens": _statistics([count for count in input_tokens if count >= 0]),
+        "output_tokens": _statistics([count for count in outputs if count is not None]),
+    }
+
+
+def _statistics(counts: list[int]) -> dict[str, float] | None:
+    """None when nothing is known."""
+    if not counts:
+        return None
+    values = np.array(counts, dtype=np.int64)
+    return {
+        "avg": float(values.mean()),
+        "std": float(values.std()),
+        "min": int(values.min()),
+        "max": int(values.max()),
+        "count": len(counts),
+        "sum": int(values.sum()),
+    }

@@ -1,0 +1,66 @@
+"""A finished dataset: every request as bytes, ready to be served, and what reports say about it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from aiperf_svc.protocol.messages import Conversation
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Consecutive entries, as many as travel in one message."""
+
+    first_entry: int
+    conversations: tuple[Conversation, ...]
+
+
+class BuiltDataset(msgspec.Struct, frozen=True):
+    """All entries of a run; the last `warmup_entries` are the warmup's own."""
+
+    conversations: tuple[Conversation, ...]
+    warmup_entries: int
+    summary: dict[str, Any]
+    """Kind, source, numbers and hashes, for the report; JSON values only."""
+
+    @property
+    def turns(self) -> bytes:
+        """Turns of each entry, uint16 little-endian; empty when every entry has one."""
+        counts = np.array([len(entry.turns) for entry in self.conversations], dtype="<u2")
+        return b"" if (counts == 1).all() else counts.tobytes()
+
+    def blocks(self, *, max_bytes: int = 2**20, max_entries: int = 256) -> list[Block]:
+        """The entries in order, cut where a block would hold more than `max_bytes` of bodies or
+        `max_entries` entries; one entry over `max_bytes` is a block of its own."""
+        blocks: list[Block] = []
+        pending: list[Conversation] = []
+        size = first = 0
+        for index, entry in enumerate(self.conversations):
+            added = entry_bytes(entry)
+            if pending and (size + added > max_bytes or len(pending) == max_entries):
+                blocks.append(Block(first, tuple(pending)))
+                pending, size, first = [], 0, index
+            pending.append(entry)
+            size += added
+        if pending:
+            blocks.append(Block(first, tuple(pending)))
+        return blocks
+
+    def inputs_json(self) -> Iterator[bytes]:
+        """The file inputs.json, `{"data": [{"session_id": …, "payloads": […]}]}`, in chunks.
+
+        A later turn's payload stands without the history, which only the run will know.
+        """
+        yield b'{"data":['
+        for index, entry in enumerate(self.conversations):
+            payloads = b",".join(entry.head + t.messages + t.tail for t in entry.turns)
+            start = b",\n" if index else b"\n"
+            name = msgspec.json.encode(entry.id)
+            yield b'%b{"session_id":%b,"payloads":[%b]}' % (start, name, payloads)
+        yield b"\n]}\n"
+
+
+def entry_bytes(entry: Conversation) -> int:
+    """Size of an entry's request bodies."""
+    return len(entry.head) + sum(len(turn.messages) + len(turn.tail) for turn in entry.turns)

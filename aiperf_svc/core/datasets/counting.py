@@ -1,0 +1,49 @@
+"""Input tokens of a prompt: its own text and nothing else.
+
+Chat templates, roles, special tokens and the history of a conversation are not counted: they are
+the server's, which states them in its usage. Text parts of messages count, other parts do not.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from aiperf_svc.core.datasets.base import TokenCounter
+from aiperf_svc.core.endpoints.base import Prompt
+
+
+def count_inputs(prompts: Iterable[Prompt], key: str, counter: TokenCounter) -> list[int]:
+    """Tokens of each prompt; `key` is the member of a payload that holds its prompt."""
+    texts: list[str] = []
+    owners: list[int] = []
+    totals: list[int] = []
+    for index, prompt in enumerate(prompts):
+        totals.append(0)
+        for part in _parts(prompt, key):
+            if isinstance(part, str):
+                texts.append(part)
+                owners.append(index)
+            else:
+                totals[index] += 1
+    for owner, count in zip(owners, counter.count_batch(texts), strict=True):
+        totals[owner] += count
+    return totals
+
+
+def _parts(prompt: Prompt, key: str) -> Iterator[str | int]:
+    """Texts, and token ids of payloads that hold tokens instead of text."""
+    if prompt.payload is not None:
+        yield from _flatten(prompt.payload.get(key))
+    else:
+        yield from prompt.texts
+        yield from _flatten(list(prompt.messages))
+
+
+def _flatten(value: Any) -> Iterator[str | int]:
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _flatten(item)
+    elif isinstance(value, dict):
+        # A message holds `content`, a part of one holds `text`.
+        yield from _flatten(value.get("content", value.get("text")))

@@ -1,0 +1,104 @@
+"""The members that a prompt may have in a file's line, the same for single turns and for the turns
+of a conversation.
+
+    text, prompt, content   a string (or, as `texts`, a list of strings)
+    messages                message objects of the chat API
+    payload                 a whole request body
+    output_length           most tokens of the answer; also max_tokens
+    delay                   milliseconds after the previous answer
+
+Members that are not known are ignored, as files carry notes of their own; media are refused,
+because leaving them out would measure another load than the file describes.
+"""
+
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.core.datasets.base import MS_NS, PromptTurn
+from aiperf_svc.core.endpoints.base import Prompt
+
+_MEDIA = ("image", "images", "audio", "audios", "video", "videos")
+LONGEST_DELAY_MS = 86_400_000.0
+
+
+class TurnFields(msgspec.Struct):
+    """One prompt as written."""
+
+    text: str | None = None
+    prompt: str | None = None
+    content: str | None = None
+    texts: list[str] | None = None
+    messages: list[dict[str, Any]] | None = None
+    payload: dict[str, Any] | None = None
+    role: str | None = None
+    output_length: int | None = None
+    max_tokens: int | None = None
+    delay: float | None = None
+    session_id: str | None = None
+    id: str | int | None = None
+    image: Any = None
+    images: Any = None
+    audio: Any = None
+    audios: Any = None
+    video: Any = None
+    videos: Any = None
+
+
+PROMPT_MEMBERS = "one of text, prompt, texts, messages or payload"
+
+
+def turn_of(fields: TurnFields, *, default_role: str = "user") -> PromptTurn:
+    """The turn that `fields` describe. Raises ValueError that says what is wrong."""
+    media = [name for name in _MEDIA if getattr(fields, name)]
+    if media:
+        raise ValueError(f"`{media[0]}` is not supported, prompts are text only")
+    return PromptTurn(
+        prompt=Prompt(
+            texts=(texts := _texts(fields)),
+            messages=_messages(fields, texts),
+            payload=fields.payload,
+            role=fields.role or default_role,
+            output_tokens=_output_tokens(fields),
+        ),
+        delay_ns=_delay_ns(fields),
+    )
+
+
+def _texts(fields: TurnFields) -> tuple[str, ...]:
+    names = ("text", "prompt", "content", "texts", "messages", "payload")
+    given = [name for name in names if getattr(fields, name) is not None]
+    if len(given) != 1:
+        found = " and ".join(f"`{name}`" for name in given) or "none"
+        raise ValueError(f"needs exactly one prompt, found {found}")
+    value = getattr(fields, given[0])
+    if not value or (given[0] == "texts" and not all(value)):
+        raise ValueError(f"`{given[0]}` is empty")
+    if given[0] == "texts":
+        return tuple(value)
+    return (value,) if isinstance(value, str) else ()
+
+
+def _messages(fields: TurnFields, texts: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
+    if texts or not fields.messages:
+        return ()
+    for position, message in enumerate(fields.messages):
+        if not isinstance(message.get("role"), str):
+            raise ValueError(f"`messages[{position}]` has no `role`")
+    return tuple(fields.messages)
+
+
+def _output_tokens(fields: TurnFields) -> int | None:
+    if fields.output_length is not None and fields.max_tokens is not None:
+        raise ValueError("has both `output_length` and `max_tokens`")
+    value = fields.output_length if fields.output_length is not None else fields.max_tokens
+    if value is not None and not 1 <= value < 2**31:
+        raise ValueError(f"output length {value} is not a positive number of tokens")
+    return value
+
+
+def _delay_ns(fields: TurnFields) -> int:
+    delay_ms = fields.delay or 0.0
+    if not 0 <= delay_ms <= LONGEST_DELAY_MS:
+        raise ValueError(f"`delay` {delay_ms:g} is not between 0 and 86,400,000 milliseconds")
+    return round(delay_ms * MS_NS)

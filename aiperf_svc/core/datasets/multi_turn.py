@@ -1,0 +1,102 @@
+"""JSONL with one conversation a line: `{"session_id": …, "turns": [{"text": …}, …]}`.
+
+Every turn is one request (see `fields`; a plain string will do), but for those with the role
+`system` or `developer`: they go in front of the next turn's message. The answers that become the
+history are the server's own, so a file states none.
+"""
+
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.core.datasets.base import (
+    Lines,
+    PromptConversation,
+    PromptTurn,
+    decode_line,
+    default_id,
+    line_error,
+    numbered,
+)
+from aiperf_svc.core.datasets.fields import TurnFields, turn_of
+from aiperf_svc.core.endpoints.base import Prompt
+
+EXPECTED = 'an object such as {"session_id": "a", "turns": [{"text": "Hello", "delay": 500}]}'
+MAX_TURNS = 65_535
+"""Of a conversation: the shape of a dataset and the records hold turns in 16 bits."""
+
+_INSTRUCTIONS = ("system", "developer")
+
+
+class _Conversation(msgspec.Struct):
+    turns: list[str | TurnFields]
+    session_id: str | None = None
+    id: str | int | None = None
+
+
+_decoder = msgspec.json.Decoder(_Conversation)
+
+
+def parse(
+    lines: Lines, source: str, *, limit: int | None = None
+) -> tuple[list[PromptConversation], int]:
+    """The first `limit` conversations of a file, and the number of those left out: none.
+
+    Raises DatasetError that names file and line.
+    """
+    entries: list[PromptConversation] = []
+    for number, line in numbered(lines):
+        if limit is not None and len(entries) == limit:
+            break
+        place = f"{source}:{number}"
+        written = decode_line(line, _decoder, place=place, expected=EXPECTED)
+        try:
+            turns = _turns(written.turns)
+        except ValueError as error:
+            raise line_error(place, str(error), expected=EXPECTED) from None
+        name = written.session_id or str(written.id or default_id(len(entries)))
+        entries.append(PromptConversation(id=name, turns=turns, place=place))
+    return entries, 0
+
+
+def _turns(written: list[str | TurnFields]) -> tuple[PromptTurn, ...]:
+    if not written:
+        raise ValueError("`turns` is empty")
+    if len(written) > MAX_TURNS:
+        raise ValueError(f"{len(written):,} turns are over the most of {MAX_TURNS:,}")
+    turns: list[PromptTurn] = []
+    instructions: list[dict[str, Any]] = []
+    for position, item in enumerate(written):
+        fields = TurnFields(text=item) if isinstance(item, str) else item
+        try:
+            turn = _turn(fields)
+        except ValueError as error:
+            raise ValueError(f"turns[{position}]: {error}") from None
+        prompt = turn.prompt
+        if fields.role in _INSTRUCTIONS:
+            instructions.extend(_as_messages(prompt))
+            continue
+        if instructions:
+            joined = Prompt(
+                messages=(*instructions, *_as_messages(prompt)), output_tokens=prompt.output_tokens
+            )
+            turn = PromptTurn(joined, delay_ns=turn.delay_ns)
+            instructions = []
+        turns.append(turn)
+    if instructions:
+        raise ValueError("the last turn is an instruction that no request carries")
+    return tuple(turns)
+
+
+def _turn(fields: TurnFields) -> PromptTurn:
+    if fields.payload is not None:
+        raise ValueError("`payload` is a whole request and cannot carry a history; use `messages`")
+    if fields.role == "assistant":
+        raise ValueError("role `assistant`: the history is made of the server's own answers")
+    return turn_of(fields)
+
+
+def _as_messages(prompt: Prompt) -> tuple[Any, ...]:
+    if prompt.messages:
+        return prompt.messages
+    return tuple({"role": prompt.role, "content": text} for text in prompt.texts)

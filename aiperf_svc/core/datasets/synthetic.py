@@ -1,0 +1,158 @@
+"""Synthetic prompts of a wanted number of tokens, made of common words.
+
+With a tokenizer the count is exact, by construction and by proof: words are chosen by what each
+costs after a space, which adds up in every tokenizer that keeps words apart, and the finished texts
+are encoded again. One that is off is repaired by words, letters and marks at its end until the
+count is right (`_repaired`). A byte-level BPE costs a common word one token, so its prompts have
+about as many words as tokens. Without a tokenizer a word stands for a token.
+
+A server's prefix cache would make answers faster than the load asks for if prompts began alike. So
+the first words are not drawn but counted: entry `i` begins with word `i` of a shuffled list, and
+when the list has been used up the second word tells entries apart, then the third.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.config.models import Length
+from aiperf_svc.core.datasets.base import (
+    PromptConversation,
+    PromptTurn,
+    Purpose,
+    TokenCounter,
+    default_id,
+    generator,
+)
+from aiperf_svc.core.datasets.lengths import draw_lengths
+from aiperf_svc.core.datasets.words import WORDS
+from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.domain.errors import DatasetError
+
+DEFAULT_ENTRIES = 1000
+MAX_INPUT_TOKENS = 10_000_000
+"""Over any model's context; beyond it a length is a slip of the pen."""
+
+_COUNTED_WORDS = 3
+"""Words at the start of an entry that follow from its index: they tell 1,000³ entries apart."""
+_MAX_REPAIRS = 256
+_ENDINGS = (*(" " + word for word in WORDS[::25]), *"aeiostnr.,;:!?-0123456789")
+"""What a text is repaired with: words, letters and marks cost different numbers of tokens."""
+
+Int64s = NDArray[np.int64]
+
+
+def generate(
+    length: Length, count: int, seed: int, counter: TokenCounter | None
+) -> list[PromptConversation]:
+    """`count` single-turn entries. The first ones do not depend on `count`.
+
+    Raises DatasetError when the tokenizer cannot make a text of some wanted length.
+    """
+    targets = draw_lengths(length, count, generator(seed, Purpose.INPUT_LENGTHS))
+    if targets.size and int(targets.max()) > MAX_INPUT_TOKENS:
+        raise DatasetError(
+            f"dataset.input_tokens: a prompt of {int(targets.max()):,} tokens; "
+            f"expected at most {MAX_INPUT_TOKENS:,}"
+        )
+    texts = _texts(targets, seed, counter)
+    if counter is not None:
+        counts = counter.count_batch(texts)
+        texts = [
+            text if have == want else _repaired(text, want, counter)
+            for text, have, want in zip(texts, counts, targets.tolist(), strict=True)
+        ]
+    return [
+        PromptConversation(
+            id=default_id(index),
+            turns=(
+                PromptTurn(
+                    Prompt(texts=(text,)),
+                    input_tokens=int(targets[index]) if counter is not None else -1,
+                ),
+            ),
+            place=f"synthetic entry {index}",
+        )
+        for index, text in enumerate(texts)
+    ]
+
+
+def _texts(targets: Int64s, seed: int, counter: TokenCounter | None) -> list[str]:
+    """One text for each target, right if words cost the same wherever they stand."""
+    rng = generator(seed, Purpose.WORDS)
+    costs, first_costs = _word_costs(counter)
+    words = np.array(WORDS, dtype=object)
+    cheap = np.flatnonzero(costs == costs.min())
+    cheapest = int(costs.min())
+    begin = _beginnings(rng.permutation(len(WORDS)))
+    texts = []
+    for index, target in enumerate(targets.tolist()):
+        chosen = rng.integers(len(WORDS), size=target)
+        filling = rng.integers(len(cheap), size=int(costs.max()))
+        counted = begin(index)[:target]
+        chosen[: len(counted)] = counted
+        total = np.cumsum(costs[chosen])
+        total += first_costs[chosen[0]] - costs[chosen[0]]
+        whole = int(np.searchsorted(total, target, side="right"))
+        missing = target - (int(total[whole - 1]) if whole else 0)
+        fill = cheap[filling[: missing // cheapest]] if whole else cheap[:0]
+        texts.append(" ".join(words[np.concatenate((chosen[:whole], fill))]))
+    return texts
+
+
+def _word_costs(counter: TokenCounter | None) -> tuple[Int64s, Int64s]:
+    """Tokens of each word after a space, and at the start of a text."""
+    if counter is None:
+        ones = np.ones(len(WORDS), dtype=np.int64)
+        return ones, ones
+    anchor = WORDS[0]
+    after = np.array(counter.count_batch([f"{anchor} {word}" for word in WORDS]), dtype=np.int64)
+    costs = np.maximum(after - counter.count(anchor), 1)
+    return costs, np.array(counter.count_batch(WORDS), dtype=np.int64)
+
+
+def _beginnings(shuffled: Int64s) -> Callable[[int], list[int]]:
+    """Entry to its first words, as places in the word list: a different row for each entry."""
+    size = len(shuffled)
+
+    def begin(index: int) -> list[int]:
+        row, place = [], 0
+        for _ in range(_COUNTED_WORDS):
+            place = (place + index) % size
+            row.append(int(shuffled[place]))
+            index //= size
+        return row
+
+    return begin
+
+
+def _repaired(text: str, target: int, counter: TokenCounter) -> str:
+    """`text` with another end, so that it has `target` tokens.
+
+    Each round either cuts the last word (or letter) of a text that is too long or appends the
+    ending that brings one that is too short nearest to the target without passing it.
+    """
+    have = counter.count(text)
+    for _ in range(_MAX_REPAIRS):
+        if have == target:
+            return text
+        if have > target:
+            text = text.rpartition(" ")[0] or text[:-1]
+            have = counter.count(text)
+            continue
+        repeat = max(1, (target - have) // 4)
+        candidates = [(text + ending * n).lstrip() for ending in _ENDINGS for n in {1, repeat}]
+        counts = counter.count_batch(candidates)
+        fitting = [
+            (n, candidate)
+            for n, candidate in zip(counts, candidates, strict=True)
+            if have < n <= target
+        ]
+        if not fitting:
+            break
+        have, text = max(fitting, key=lambda pair: pair[0])
+    raise DatasetError(
+        f"tokenizer {counter.name!r} could not make a prompt of exactly {target:,} tokens, the "
+        f"nearest has {have:,}; use another dataset.input_tokens, or a file dataset"
+    )

@@ -1,0 +1,210 @@
+"""What an endpoint is: how a prompt becomes a request's body, and how an answer's JSON becomes a
+Delta.
+
+An endpoint is a value, not a class: one module holds its functions and one `Endpoint` constant,
+`registry` lists them. To add one, write such a module, its test, and a line in the registry.
+
+Bodies are rendered once, when the dataset is built. `parse_event` runs once per token of every
+answer, so answers are decoded into minimal structs (unknown fields are skipped, never built).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.config import models as config
+from aiperf_svc.config.models import EndpointType
+
+DONE = b"[DONE]"
+"""Data of the event that ends a stream; it is no JSON and never reaches `parse_event`."""
+
+EVENT_STREAM = ("text/event-stream",)
+JSON = ("application/json",)
+
+_MESSAGE_LIMIT = 500
+"""Characters of an error message that are kept: enough to recognise it, small in every record."""
+
+
+class MalformedAnswer(ValueError):
+    """No valid UTF-8, no JSON, or JSON of another shape than the endpoint's."""
+
+
+class Delta(msgspec.Struct, gc=False):
+    """What one event, or one whole body, adds to an answer. Counts are -1 when not stated."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: str = ""
+    """Names and arguments, concatenated: output like content, but no text for a history."""
+    prompt_tokens: int = -1
+    completion_tokens: int = -1
+    reasoning_tokens: int = -1
+    finish_reason: str = ""
+    error: str = ""
+    """Message of an error object inside an answer with a good status."""
+    vectors: int = 0
+    """Embeddings received."""
+
+    @property
+    def has_output(self) -> bool:
+        """Whether this is more than a role, a usage or an end: a token for the time to first."""
+        return bool(self.content or self.reasoning or self.tool_calls or self.vectors)
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """What one request asks; exactly one of `texts`, `messages` and `payload` is set."""
+
+    texts: tuple[str, ...] = ()
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """Message objects of the chat API, sent as they are."""
+    payload: Mapping[str, Any] | None = None
+    """A whole body, see `finish_body`."""
+    role: str = "user"
+    """Of the message that `texts` become."""
+    output_tokens: int | None = None
+    """Sent as the request's maximum."""
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """A request's body in three parts; with a history it is `head + history + body + tail`."""
+
+    body: bytes
+    head: bytes = b""
+    tail: bytes = b""
+
+    @property
+    def whole(self) -> bytes:
+        """The body of a request without history."""
+        return self.head + self.body + self.tail
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One HTTP API."""
+
+    type: EndpointType
+    path: str
+    """Goes after the base URL, unless the config names another."""
+    prompt_key: str
+    """Member of the body that holds the prompt."""
+    render: Callable[[Prompt, config.Endpoint], Rendered]
+    """Raises ValueError, with the reason, for a prompt that this API cannot carry."""
+    parse_event: Callable[[bytes], Delta]
+    """Of the data of one server-sent event. Raises MalformedAnswer."""
+    parse_body: Callable[[bytes], Delta]
+    """Of a whole answer that is no stream. Raises MalformedAnswer."""
+
+    def content_types(self, *, streaming: bool) -> tuple[str, ...]:
+        """Media types, without parameters, that a good answer may have."""
+        return EVENT_STREAM if streaming else JSON
+
+
+class CompletionDetails(msgspec.Struct, gc=False):
+    """Part of a usage object."""
+
+    reasoning_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    """The `usage` object, the same in all APIs."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    completion_tokens_details: CompletionDetails | None = None
+
+
+def add_usage(delta: Delta, usage: Usage) -> None:
+    """Writes the stated counts into `delta`."""
+    if usage.prompt_tokens is not None:
+        delta.prompt_tokens = usage.prompt_tokens
+    if usage.completion_tokens is not None:
+        delta.completion_tokens = usage.completion_tokens
+    details = usage.completion_tokens_details
+    if details is not None and details.reasoning_tokens is not None:
+        delta.reasoning_tokens = details.reasoning_tokens
+
+
+def malformed(error: Exception, data: bytes) -> MalformedAnswer:
+    """The exception for bytes that could not be decoded, with their beginning."""
+    shown = data[:80].decode("utf-8", "backslashreplace")
+    return MalformedAnswer(f"{error}: {shown}{'…' if len(data) > 80 else ''}")
+
+
+def error_text(error: object) -> str:
+    """The message inside an `error` member, which servers fill with a string or an object."""
+    if isinstance(error, dict):
+        message = error.get("message") or error.get("detail")
+        error = message if message and isinstance(message, str) else error
+    text = error if isinstance(error, str) else msgspec.json.encode(error).decode()
+    return (text or "error without a message")[:_MESSAGE_LIMIT]
+
+
+def error_message(body: bytes) -> str:
+    """What a body says went wrong, under a bad status or in an error object under a good one.
+
+    Knows `{"error": …}`, `{"object": "error", "message": …}` and `{"detail": …}`; anything else is
+    quoted from its beginning. Empty for an empty body.
+    """
+    found = find_error(body)
+    return found or body[: 4 * _MESSAGE_LIMIT].decode("utf-8", "replace").strip()[:_MESSAGE_LIMIT]
+
+
+def find_error(body: bytes) -> str:
+    """The message of an error object, empty when `body` is none."""
+    try:
+        answer = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    if not isinstance(answer, dict):
+        return ""
+    if answer.get("error"):
+        return error_text(answer["error"])
+    if answer.get("object") == "error" or "detail" in answer:
+        return error_text(answer)
+    return ""
+
+
+def finish_body(
+    prompt: Prompt, options: config.Endpoint, *, prompt_key: str, streams: bool = True
+) -> dict[str, Any]:
+    """Everything of a request's body but the prompt, in the order in which it is sent.
+
+    Later wins: a payload's own members, then `model` and the output length where the payload states
+    none, then `stream` and `stream_options`, which decide how the answer is read, and
+    `extra_inputs` last, where null removes a member.
+    """
+    body: dict[str, Any] = {"model": options.model}
+    if prompt.payload is not None:
+        body |= {key: value for key, value in prompt.payload.items() if key != prompt_key}
+        for key in ("stream", "stream_options"):
+            body.pop(key, None)
+    if streams and options.streaming:
+        body["stream"] = True
+        if options.request_usage:
+            body["stream_options"] = {"include_usage": True}
+    if streams and prompt.output_tokens and not _LENGTH_KEYS & body.keys():
+        # `max_tokens` is older than `max_completion_tokens` and known to more servers; for one
+        # that refuses it: extra_inputs {max_tokens: null, max_completion_tokens: N}.
+        body["max_tokens"] = prompt.output_tokens
+        if options.force_output_length:
+            body["min_tokens"] = prompt.output_tokens
+            body["ignore_eos"] = True
+    body |= options.extra_inputs
+    for key in [key for key, value in options.extra_inputs.items() if value is None]:
+        del body[key]
+    return body
+
+
+_LENGTH_KEYS = {"max_tokens", "max_completion_tokens", "min_tokens"}
+
+
+def extra_input_problems(endpoint: Endpoint, options: config.Endpoint) -> list[str]:
+    """What is wrong with `extra_inputs`: members that another setting decides."""
+    owners = {"stream": "endpoint.streaming", endpoint.prompt_key: "the dataset"}
+    return [
+        f"endpoint.extra_inputs.{key}: {owner} decides this member of the request; remove it"
+        for key, owner in owners.items()
+        if key in options.extra_inputs
+    ]

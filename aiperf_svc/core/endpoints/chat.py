@@ -1,0 +1,180 @@
+"""Chat completions (`/v1/chat/completions`), streamed or not.
+
+A conversation's later requests carry the real answers of its earlier ones, so their bodies cannot
+be rendered ahead. They are cut where the history goes: `head` ends inside the `messages` array,
+`body` is this turn's message objects joined by commas, `tail` closes the array and the body. A
+history is empty or ends with a comma, so that `head + history + body + tail` is always JSON.
+"""
+
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.config import models as config
+from aiperf_svc.config.models import EndpointType
+from aiperf_svc.core.endpoints import base
+from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+
+
+class _Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct, gc=False):
+    function: _Function | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    """`message` of a whole answer and `delta` of an event: the same members."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _EventChoice(msgspec.Struct, gc=False):
+    delta: _Message | None = None
+    finish_reason: str | None = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    choices: list[_EventChoice] | None = None
+    usage: base.Usage | None = None
+    error: Any = None
+
+
+class _BodyChoice(msgspec.Struct, gc=False):
+    message: _Message | None = None
+    finish_reason: str | None = None
+
+
+class _Body(msgspec.Struct, gc=False):
+    choices: list[_BodyChoice] | None = None
+    usage: base.Usage | None = None
+    error: Any = None
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_body = msgspec.json.Decoder(_Body).decode
+
+
+def parse_event(data: bytes) -> Delta:
+    """One `chat.completion.chunk`."""
+    try:
+        event = _decode_event(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise base.malformed(error, data) from None
+    delta = Delta()
+    if event.choices is None:
+        _explain(delta, data, has_meaning=bool(event.usage or event.error))
+    else:
+        for choice in event.choices:
+            message = choice.delta
+            if message is not None:
+                _add(delta, message)
+            if choice.finish_reason:
+                delta.finish_reason = choice.finish_reason
+    if event.usage:
+        base.add_usage(delta, event.usage)
+    if event.error:
+        delta.error = base.error_text(event.error)
+    return delta
+
+
+def parse_body(body: bytes) -> Delta:
+    """One `chat.completion`."""
+    try:
+        answer = _decode_body(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise base.malformed(error, body) from None
+    delta = Delta()
+    if answer.choices is None:
+        _explain(delta, body, has_meaning=bool(answer.error))
+    for choice in answer.choices or ():
+        if choice.message is not None:
+            _add(delta, choice.message)
+        if choice.finish_reason is not None:
+            delta.finish_reason = choice.finish_reason
+    if answer.usage is not None:
+        base.add_usage(delta, answer.usage)
+    if answer.error:
+        delta.error = base.error_text(answer.error)
+    return delta
+
+
+def _add(delta: Delta, message: _Message) -> None:
+    if message.content:
+        delta.content += message.content
+    elif message.refusal:
+        delta.content += message.refusal
+    # Servers in transition between the two names send the same text under both.
+    reasoning = message.reasoning_content or message.reasoning
+    if reasoning:
+        delta.reasoning += reasoning
+    if message.tool_calls:
+        for call in message.tool_calls:
+            if call.function is not None:
+                delta.tool_calls += (call.function.name or "") + (call.function.arguments or "")
+
+
+def _explain(delta: Delta, data: bytes, *, has_meaning: bool) -> None:
+    """An answer without choices: an error object, or not an answer of this API."""
+    if has_meaning:
+        return
+    delta.error = base.find_error(data)
+    if not delta.error:
+        raise base.malformed(ValueError("no choices, usage or error"), data)
+
+
+def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
+    """The body as `{"model": …, "messages": [` + messages + `], …}`."""
+    messages = _messages(prompt)
+    body = base.finish_body(prompt, options, prompt_key="messages")
+    opening = {key: body.pop(key) for key in ("model",) if key in body}
+    start, rest = msgspec.json.encode(opening)[:-1], msgspec.json.encode(body)[1:]
+    return Rendered(
+        head=start + (b"," if opening else b"") + b'"messages":[',
+        body=b",".join(msgspec.json.encode(message) for message in messages),
+        tail=b"]" + (b"," if body else b"") + rest,
+    )
+
+
+def _messages(prompt: Prompt) -> list[Any]:
+    if prompt.payload is not None:
+        messages = prompt.payload.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise ValueError("a payload of the chat API needs a non-empty list `messages`")
+        return messages
+    if prompt.messages:
+        return list(prompt.messages)
+    if len(prompt.texts) == 1:
+        return [{"role": prompt.role, "content": prompt.texts[0]}]
+    parts = [{"type": "text", "text": text} for text in prompt.texts]
+    return [{"role": prompt.role, "content": parts}]
+
+
+def append_history(history: bytes, turn_messages: bytes, answer: str) -> bytes:
+    """The history of the next turn: what was before, what this turn asked, what was answered.
+
+    `history` is b"" or ends with a comma, `turn_messages` has neither a leading nor a trailing
+    one, and the result ends with one.
+    """
+    return b"%b%b,%b," % (history, turn_messages, assistant_message(answer))
+
+
+def assistant_message(text: str) -> bytes:
+    """JSON of an answer as a message object, without commas around it."""
+    return b'{"role":"assistant","content":%b}' % msgspec.json.encode(text)
+
+
+CHAT = Endpoint(
+    type=EndpointType.CHAT,
+    path="/v1/chat/completions",
+    prompt_key="messages",
+    render=render,
+    parse_event=parse_event,
+    parse_body=parse_body,
+)

@@ -1,0 +1,76 @@
+"""Completions (`/v1/completions`), streamed or not. Events and whole answers have one shape."""
+
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.config import models as config
+from aiperf_svc.config.models import EndpointType
+from aiperf_svc.core.endpoints import base
+from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+
+
+class _Choice(msgspec.Struct, gc=False):
+    text: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    finish_reason: str | None = None
+
+
+class _Answer(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: base.Usage | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+def parse(data: bytes) -> Delta:
+    """One `text_completion`, whole or an event of a stream."""
+    try:
+        answer = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise base.malformed(error, data) from None
+    delta = Delta()
+    if answer.choices is None and answer.usage is None and not answer.error:
+        delta.error = base.find_error(data)
+        if not delta.error:
+            raise base.malformed(ValueError("no choices, usage or error"), data)
+    for choice in answer.choices or ():
+        if choice.text:
+            delta.content += choice.text
+        reasoning = choice.reasoning_content or choice.reasoning
+        if reasoning:
+            delta.reasoning += reasoning
+        if choice.finish_reason is not None:
+            delta.finish_reason = choice.finish_reason
+    if answer.usage is not None:
+        base.add_usage(delta, answer.usage)
+    if answer.error:
+        delta.error = base.error_text(answer.error)
+    return delta
+
+
+def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
+    """The whole body; several texts are sent as a list of prompts."""
+    if prompt.messages:
+        raise ValueError("messages need endpoint.type: chat; the completions API takes texts")
+    if prompt.payload is None:
+        value: Any = prompt.texts[0] if len(prompt.texts) == 1 else list(prompt.texts)
+    else:
+        value = prompt.payload.get("prompt")
+        if not isinstance(value, str | list) or not value:
+            raise ValueError("a payload of the completions API needs `prompt`")
+    rest = base.finish_body(prompt, options, prompt_key="prompt")
+    return Rendered(body=msgspec.json.encode({"prompt": value} | rest))
+
+
+COMPLETIONS = Endpoint(
+    type=EndpointType.COMPLETIONS,
+    path="/v1/completions",
+    prompt_key="prompt",
+    render=render,
+    parse_event=parse,
+    parse_body=parse,
+)

@@ -1,0 +1,74 @@
+"""Embeddings (`/v1/embeddings`). They do not stream, and their vectors are counted, not decoded."""
+
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.config import models as config
+from aiperf_svc.config.models import EndpointType
+from aiperf_svc.core.endpoints import base
+from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+
+
+class _Item(msgspec.Struct, gc=False):
+    embedding: msgspec.Raw
+    """A list of floats, or base64 of them."""
+
+
+class _Answer(msgspec.Struct, gc=False):
+    data: list[_Item] | None = None
+    usage: base.Usage | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+_NO_VECTOR = (b"null", b"[]", b'""')
+
+
+def parse_body(body: bytes) -> Delta:
+    """A list of embeddings; an empty vector is none."""
+    try:
+        answer = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise base.malformed(error, body) from None
+    delta = Delta()
+    if answer.data is not None:
+        delta.vectors = sum(bytes(item.embedding) not in _NO_VECTOR for item in answer.data)
+    elif not answer.error:
+        delta.error = base.find_error(body)
+        if not delta.error:
+            raise base.malformed(ValueError("no data or error"), body)
+    if answer.usage is not None:
+        base.add_usage(delta, answer.usage)
+    if answer.error:
+        delta.error = base.error_text(answer.error)
+    return delta
+
+
+def parse_event(data: bytes) -> Delta:
+    """Never right: whatever sends events is not this API."""
+    raise base.malformed(ValueError("the embeddings API does not stream"), data)
+
+
+def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
+    """The whole body; several texts are sent as a list of inputs."""
+    if prompt.messages:
+        raise ValueError("messages need endpoint.type: chat; the embeddings API takes texts")
+    if prompt.payload is None:
+        value: Any = prompt.texts[0] if len(prompt.texts) == 1 else list(prompt.texts)
+    else:
+        value = prompt.payload.get("input")
+        if not isinstance(value, str | list) or not value:
+            raise ValueError("a payload of the embeddings API needs `input`")
+    rest = base.finish_body(prompt, options, prompt_key="input", streams=False)
+    return Rendered(body=msgspec.json.encode({"input": value} | rest))
+
+
+EMBEDDINGS = Endpoint(
+    type=EndpointType.EMBEDDINGS,
+    path="/v1/embeddings",
+    prompt_key="input",
+    render=render,
+    parse_event=parse_event,
+    parse_body=parse_body,
+)

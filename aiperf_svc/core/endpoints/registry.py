@@ -1,0 +1,11 @@
+"""The endpoints by type."""
+
+from aiperf_svc.config.models import EndpointType
+from aiperf_svc.core.endpoints.base import Endpoint
+from aiperf_svc.core.endpoints.chat import CHAT
+from aiperf_svc.core.endpoints.completions import COMPLETIONS
+from aiperf_svc.core.endpoints.embeddings import EMBEDDINGS
+
+ENDPOINTS: dict[EndpointType, Endpoint] = {
+    endpoint.type: endpoint for endpoint in (CHAT, COMPLETIONS, EMBEDDINGS)
+}

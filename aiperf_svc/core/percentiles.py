@@ -1,0 +1,134 @@
+"""One column of values to its statistics, exactly, and honestly about what was never observed.
+
+Percentiles interpolate linearly between the two nearest values, as numpy's default and AIPerf do
+(Hyndman and Fan, The American Statistician 50(4), 1996, definition 7). The standard deviation is
+the population's (divided by n), as AIPerf's.
+
+*Right-censored* values are known only to be larger than a bound: a request cancelled after 3 s
+would have taken longer than 3 s. They take their places above every observed value, so a percentile
+whose place is among them has no value. What is true is that it lies beyond the same percentile of
+the observed values and the bounds together; that number is stated instead.
+
+A percentile is *thin* when fewer than one value is expected outside it: p99 needs 100 values, p99.9
+needs 1,000, p1 needs 100.
+"""
+
+import math
+
+import msgspec
+import numpy as np
+
+from aiperf_svc.domain.metric_formulas import Floats
+
+QUANTILES = {
+    "p1": 0.01,
+    "p5": 0.05,
+    "p10": 0.10,
+    "p25": 0.25,
+    "p50": 0.50,
+    "p75": 0.75,
+    "p90": 0.90,
+    "p95": 0.95,
+    "p99": 0.99,
+    "p99_9": 0.999,
+}
+_PIECE = 1 << 20
+
+
+class Distribution(msgspec.Struct, frozen=True):
+    """The statistics of one metric, in its unit; None where there is no honest number."""
+
+    count: int
+    """Observed values."""
+    stats: dict[str, float | None]
+    """`avg`, `min`, `max`, `std`, `sum` and the names of `QUANTILES`."""
+    censored: int = 0
+    """Values known only to be larger than a bound."""
+    beyond: dict[str, float] = {}
+    """For statistics that are None by censoring: what they are known to lie beyond."""
+    unreliable: tuple[str, ...] = ()
+    """Percentiles with too few values outside them."""
+
+    @property
+    def censored_share(self) -> float:
+        """Of all values, 0 to 1."""
+        total = self.count + self.censored
+        return self.censored / total if total else 0.0
+
+
+def is_thin(q: float, count: int) -> bool:
+    """Whether fewer than one of `count` values is expected outside the quantile `q`."""
+    return round(count * min(q, 1 - q), 9) < 1.0
+
+
+def quantile(ordered: Floats, q: float, *, of: int | None = None) -> float | None:
+    """The quantile `q` of ascending values by linear interpolation.
+
+    With `of` over the length, so many more values lie above all that are given; None when the
+    quantile's place is among those.
+    """
+    place = q * ((len(ordered) if of is None else of) - 1)
+    low = math.floor(place)
+    part = place - low
+    high = low + (1 if part > 0 else 0)
+    if high >= len(ordered):
+        return None
+    below, above = float(ordered[low]), float(ordered[high])
+    # From the nearer end, as numpy does, so that the results are the same to the last bit.
+    return above - (above - below) * (1 - part) if part >= 0.5 else below + (above - below) * part
+
+
+def describe(
+    values: Floats, *, bounds: Floats | None = None, is_thin_null: bool = False
+) -> Distribution:
+    """The statistics of `values`, which are put in order in place.
+
+    `bounds` are the lower bounds of right-censored values. With `is_thin_null` thin percentiles are
+    None instead of only named.
+    """
+    values.sort()
+    censored = 0 if bounds is None else len(bounds)
+    total = len(values) + censored
+    stats: dict[str, float | None] = {}
+    beyond: dict[str, float] = {}
+    if len(values):
+        _moments(values, stats)
+    for name, q in QUANTILES.items():
+        stats[name] = quantile(values, q, of=total) if total else None
+    if bounds is not None and censored:
+        _censor(values, bounds, stats, beyond)
+    unreliable = tuple(name for name, q in QUANTILES.items() if is_thin(q, total))
+    if is_thin_null:
+        for name in unreliable:
+            stats[name] = None
+            beyond.pop(name, None)
+    return Distribution(len(values), stats, censored, beyond, unreliable)
+
+
+def _moments(ordered: Floats, stats: dict[str, float | None]) -> None:
+    total = float(ordered.sum())
+    mean = total / len(ordered)
+    squares = 0.0
+    for begin in range(0, len(ordered), _PIECE):
+        squares += float(np.square(ordered[begin : begin + _PIECE] - mean).sum())
+    stats["avg"] = mean
+    stats["min"], stats["max"] = float(ordered[0]), float(ordered[-1])
+    stats["std"] = math.sqrt(squares / len(ordered))
+    stats["sum"] = total
+
+
+def _censor(
+    ordered: Floats, bounds: Floats, stats: dict[str, float | None], beyond: dict[str, float]
+) -> None:
+    """Withdraw what the censored values could change; say what it lies beyond."""
+    everything = np.concatenate((ordered, bounds))
+    everything.sort()
+    beyond["avg"] = float(everything.mean())
+    beyond["max"] = float(everything[-1])
+    beyond["sum"] = float(everything.sum())
+    for name, q in QUANTILES.items():
+        bound = quantile(everything, q)
+        if stats[name] is None and bound is not None:
+            beyond[name] = bound
+    stats["avg"] = stats["max"] = stats["std"] = stats["sum"] = None
+    stats.setdefault("min", None)

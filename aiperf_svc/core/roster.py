@@ -1,0 +1,143 @@
+"""Who takes part in the run, and who has been lost: pure, fed with heartbeats and the time.
+
+Members register by their first heartbeat. When everybody expected is there the roster is complete;
+when the run is ready it freezes: ranks are final, and an instance that appears later (a pod that
+Kubernetes replaced) stays out. A member that is silent for `SILENCE_NS` is lost for good: its
+epoch is fenced, whatever it says later is late.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from aiperf_svc.protocol.messages import ClockEstimate, Heartbeat, Member, Service
+
+SILENCE_NS = 3_500_000_000
+"""Heartbeats come every second; a loss is declared within five seconds of the last sign of life."""
+
+
+class _Entry(msgspec.Struct):
+    member: Member
+    seen_mono_ns: int
+
+
+class Roster:
+    """The members of a run. `number` grows with every change that others must know of."""
+
+    def __init__(self, expected: dict[Service, int]) -> None:
+        self._expected = expected
+        self._entries: dict[str, _Entry] = {}
+        self.number = 0
+        self.is_frozen = False
+        self.refused: set[str] = set()
+        """Ids that came too late or too many; each is worth one line in the log."""
+
+    def heard(self, beat: Heartbeat, now_mono_ns: int) -> bool:
+        """Take a heartbeat; whether the roster changed."""
+        entry = self._entries.get(beat.sender)
+        if entry is not None and entry.member.epoch == beat.epoch:
+            if not entry.member.lost:
+                entry.seen_mono_ns = now_mono_ns
+                if beat.clock != entry.member.clock:
+                    entry.member = msgspec.structs.replace(entry.member, clock=beat.clock)
+            return False
+        if self.is_frozen:
+            self.refused.add(beat.sender)
+            return False
+        count = sum(e.member.service == beat.service for e in self._entries.values())
+        if entry is None and count >= self._expected.get(beat.service, 0):
+            self.refused.add(beat.sender)
+            return False
+        member = Member(
+            id=beat.sender,
+            service=beat.service,
+            epoch=beat.epoch,
+            rank=0,
+            address=beat.address,
+            clock=beat.clock,
+        )
+        self._entries[beat.sender] = _Entry(member, now_mono_ns)
+        self._rank()
+        self.number += 1
+        return True
+
+    def lose_silent(self, now_mono_ns: int) -> list[Member]:
+        """Declare the silent lost; before the freeze they are only forgotten. The newly lost."""
+        silent = [
+            entry
+            for entry in self._entries.values()
+            if not entry.member.lost and now_mono_ns - entry.seen_mono_ns > SILENCE_NS
+        ]
+        if not silent:
+            return []
+        for entry in silent:
+            if self.is_frozen:
+                entry.member = msgspec.structs.replace(entry.member, lost=True)
+            else:
+                del self._entries[entry.member.id]
+        if self.is_frozen:
+            self._assign()
+        else:
+            self._rank()
+        self.number += 1
+        return [entry.member for entry in silent] if self.is_frozen else []
+
+    def freeze(self) -> None:
+        """From now on nobody joins."""
+        if not self.is_frozen:
+            self.is_frozen = True
+            self.number += 1
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All members, the lost ones included, by service and rank."""
+        members = (entry.member for entry in self._entries.values())
+        return tuple(sorted(members, key=lambda m: (m.service, m.rank)))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What is still expected, in words: `worker (3 of 4)`."""
+        words = []
+        for service, count in sorted(self._expected.items()):
+            have = sum(e.member.service == service for e in self._entries.values())
+            if have < count:
+                words.append(f"{service.value} ({have} of {count})")
+        return tuple(words)
+
+    def _rank(self) -> None:
+        for service in self._expected:
+            ids = [m.id for m in self._of(service)]
+            for rank, name in enumerate(sorted(ids, key=_natural)):
+                entry = self._entries[name]
+                entry.member = msgspec.structs.replace(entry.member, rank=rank)
+        self._assign()
+
+    def _assign(self) -> None:
+        """Give every worker a record processor; a worker keeps its own while that is alive."""
+        alive = [m.id for m in self.members if _processes(m) and not m.lost]
+        for member in self.members:
+            keeps_its_own = self.is_frozen and member.processor in alive
+            if member.service is Service.WORKER and not keeps_its_own:
+                self._give(member, alive[member.rank % len(alive)] if alive else "")
+
+    def _give(self, member: Member, processor: str) -> None:
+        entry = self._entries[member.id]
+        entry.member = msgspec.structs.replace(entry.member, processor=processor)
+
+    def _of(self, service: Service) -> Iterable[Member]:
+        return (e.member for e in self._entries.values() if e.member.service is service)
+
+
+def _processes(member: Member) -> bool:
+    return member.service is Service.RECORD_PROCESSOR
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    """Orders `worker-10` after `worker-9`."""
+    stem, _, tail = name.rpartition("-")
+    return (stem, int(tail), "") if tail.isdigit() else (name, -1, tail)
+
+
+def clock_of(members: Iterable[Member]) -> dict[int, ClockEstimate]:
+    """Clock estimate of each worker by rank."""
+    return {m.rank: m.clock for m in members if m.service is Service.WORKER}

@@ -1,0 +1,174 @@
+"""The states of a run: events in, instructions out, no I/O and no clock.
+
+    pending ─ roster complete → configuring ─ all configured → ready ─ all saw the frozen roster →
+    warmup (if any) → profiling ─ timing manager done → draining ─ nothing on its way → processing ─
+    results written → done | failed | cancelled
+
+Work is asked for by naming a state and confirmed by services that say in their heartbeat which
+state's work they have finished (`reached`). A lost message costs one heartbeat, never the run.
+"""
+
+from collections import deque
+
+import msgspec
+
+from aiperf_svc.protocol.messages import Heartbeat, Member, RunState, Service
+
+ORDER = tuple(RunState)
+_INDEX = {state: number for number, state in enumerate(ORDER)}
+
+NEEDED: dict[RunState, frozenset[Service]] = {
+    RunState.CONFIGURING: frozenset(Service) - {Service.SYSTEM_CONTROLLER},
+    RunState.READY: frozenset(Service) - {Service.SYSTEM_CONTROLLER},
+    RunState.WARMUP: frozenset({Service.TIMING_MANAGER}),
+    RunState.PROFILING: frozenset({Service.TIMING_MANAGER}),
+    RunState.DRAINING: frozenset({Service.RECORDS_MANAGER}),
+    RunState.PROCESSING: frozenset({Service.RECORDS_MANAGER}),
+}
+"""Whose work ends each state."""
+
+
+class RosterChanged(msgspec.Struct, frozen=True):
+    """Event: the roster as it is now."""
+
+    members: tuple[Member, ...]
+    is_complete: bool
+
+
+class HeartbeatReceived(msgspec.Struct, frozen=True):
+    """Event: a member reported."""
+
+    beat: Heartbeat
+
+
+class CancelAsked(msgspec.Struct, frozen=True):
+    """Event: the user wants to stop."""
+
+    reason: str
+
+
+class DeadlinePassed(msgspec.Struct, frozen=True):
+    """Event: the state took longer than it may."""
+
+    state: RunState
+    reason: str
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """Instruction: tell everybody the state."""
+
+    state: RunState
+    reason: str
+    is_cancelling: bool
+
+
+class MarkStarted(msgspec.Struct, frozen=True):
+    """Instruction: note durably that this run has begun, so that it never begins twice."""
+
+
+class FreezeRoster(msgspec.Struct, frozen=True):
+    """Instruction: nobody joins any more."""
+
+
+Event = RosterChanged | HeartbeatReceived | CancelAsked | DeadlinePassed
+Instruction = Publish | MarkStarted | FreezeRoster
+
+
+class RunMachine:
+    """Decides what state the run is in."""
+
+    def __init__(self, *, has_warmup: bool) -> None:
+        self.state = RunState.PENDING
+        self.reason = ""
+        self.is_cancelling = False
+        self._has_warmup = has_warmup
+        self._members: dict[str, Member] = {}
+        self._is_complete = False
+        self._reached: dict[str, tuple[int, RunState]] = {}
+        self.story: deque[str] = deque(maxlen=32)
+        """The last events, for the message of an error."""
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Take one event; what is to be done now."""
+        if self.state.is_final:
+            return []
+        before = (self.state, self.reason, self.is_cancelling)
+        self.story.append(f"{self.state.value}: {type(event).__name__}")
+        match event:
+            case RosterChanged():
+                self._members = {m.id: m for m in event.members}
+                self._is_complete = event.is_complete
+                self._check_losses()
+            case HeartbeatReceived(beat=beat):
+                self._reached[beat.sender] = (beat.epoch, beat.reached)
+                member = self._members.get(beat.sender)
+                if beat.error and (member is None or not member.lost):
+                    self._fail(f"{beat.sender}: {beat.error}")
+            case CancelAsked(reason=reason):
+                if not self.is_cancelling:
+                    self.is_cancelling = True
+                    self.reason = reason
+            case DeadlinePassed(state=state, reason=reason):
+                if state is self.state:
+                    self._fail(reason)
+        instructions: list[Instruction] = []
+        while not self.state.is_final and self._is_state_done():
+            instructions += self._advance()
+        if (self.state, self.reason, self.is_cancelling) != before:
+            instructions.append(Publish(self.state, self.reason, self.is_cancelling))
+        return instructions
+
+    def waiting_for(self) -> tuple[str, ...]:
+        """Ids whose work the current state still needs."""
+        needed = NEEDED.get(self.state, frozenset())
+        return tuple(
+            m.id
+            for m in self._members.values()
+            if m.service in needed and not m.lost and not self._has_reached(m)
+        )
+
+    def _is_state_done(self) -> bool:
+        early = _INDEX[self.state] < _INDEX[RunState.WARMUP]
+        if self.is_cancelling and early:
+            return True
+        if self.state is RunState.PENDING:
+            return self._is_complete
+        return not self.waiting_for()
+
+    def _has_reached(self, member: Member) -> bool:
+        epoch, reached = self._reached.get(member.id, (0, RunState.PENDING))
+        return epoch == member.epoch and _INDEX[reached] >= _INDEX[self.state]
+
+    def _advance(self) -> list[Instruction]:
+        if self.is_cancelling and _INDEX[self.state] < _INDEX[RunState.WARMUP]:
+            self.state = RunState.CANCELLED
+            return []
+        match self.state:
+            case RunState.PENDING:
+                self.state = RunState.CONFIGURING
+            case RunState.CONFIGURING:
+                self.state = RunState.READY
+                return [FreezeRoster()]
+            case RunState.READY:
+                self.state = RunState.WARMUP if self._has_warmup else RunState.PROFILING
+                return [MarkStarted()]
+            case RunState.WARMUP:
+                self.state = RunState.DRAINING if self.is_cancelling else RunState.PROFILING
+            case RunState.PROFILING:
+                self.state = RunState.DRAINING
+            case RunState.DRAINING:
+                self.state = RunState.PROCESSING
+            case RunState.PROCESSING:
+                self.state = RunState.CANCELLED if self.is_cancelling else RunState.DONE
+            case _:
+                raise AssertionError(f"no way on from {self.state}; {list(self.story)}")
+        return []
+
+    def _check_losses(self) -> None:
+        for member in self._members.values():
+            if member.lost and member.service not in (Service.WORKER, Service.RECORD_PROCESSOR):
+                self._fail(f"{member.id} was lost; the run cannot go on without it")
+
+    def _fail(self, reason: str) -> None:
+        self.state = RunState.FAILED
+        self.reason = reason

@@ -1,0 +1,43 @@
+"""The error tree. Library errors are translated into these at the adapter that met them.
+
+AiperfError
+├── ConfigError          bad input, refused before anything starts        exit 2
+│   └── DatasetError     names file and line
+├── BenchmarkFailed      the run started and could not be finished        exit 3
+├── LeakError            something is left behind                         exit 6
+└── EnvironmentProblem   machine, folder, port, network, tool             exit 1
+"""
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+
+class AiperfError(Exception):
+    """Base of all errors that a user sees as one message, never as a traceback."""
+
+    exit_code = ExitCode.ERROR
+
+
+class ConfigError(AiperfError):
+    """Config, flags or input refused before anything starts."""
+
+    exit_code = ExitCode.BAD_CONFIG
+
+
+class DatasetError(ConfigError):
+    """A dataset that cannot be read; the message names file and line."""
+
+
+class BenchmarkFailed(AiperfError):
+    """The run started and could not be finished."""
+
+    exit_code = ExitCode.BENCHMARK_FAILED
+
+
+class LeakError(AiperfError):
+    """Something that the run created is still there."""
+
+    exit_code = ExitCode.LEAKED
+
+
+class EnvironmentProblem(AiperfError):
+    """The machine, a folder, a port, the network or a tool prevents the work."""

@@ -1,0 +1,24 @@
+"""Every exit code of the command line, in one place. Numbers are an interface: never renumbered."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process says to the shell that started it."""
+
+    OK = 0
+    """The run finished, its verdict is not `invalid`, and every SLO held."""
+    ERROR = 1
+    """Something outside the benchmark failed: a folder, a port, a library."""
+    BAD_CONFIG = 2
+    """Refused before anything was started: config, flags or usage."""
+    BENCHMARK_FAILED = 3
+    """The run started and could not be finished, or nothing succeeded."""
+    SLO_MISSED = 4
+    """The run is believable and an SLO of the config does not hold."""
+    VERDICT_INVALID = 5
+    """The client, not the server, shaped the numbers: do not use them."""
+    LEAKED = 6
+    """Something that the run created is still there; the list is printed."""
+    INTERRUPTED = 130
+    """Stopped by the user, after a full teardown; what was measured is kept."""

@@ -1,0 +1,332 @@
+"""The one table of all metrics: what each is called, its unit, formula, source and who it covers.
+
+Tags, display names, units and formulas are those of AIPerf 0.13 wherever it has the metric, so that
+its users' tools and notebooks go on working; `is_ours` marks the rest. `docs/metrics.md` is printed
+from this table, the exports and the report take names and units from it, and a test holds every tag
+to a computation.
+"""
+
+from dataclasses import KW_ONLY, dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any
+
+from aiperf_svc.domain import metric_formulas as f
+
+
+class Kind(StrEnum):
+    """How a metric comes to be one number or a distribution."""
+
+    RECORD = "per request"
+    """One value a request, then a distribution with exact percentiles."""
+    POOLED = "pooled"
+    """Many values a request, all in one histogram with a stated relative error."""
+    TIMED = "over time"
+    """A level that is held for a time; statistics are weighted by time."""
+    SCALAR = "one number"
+
+
+class Population(StrEnum):
+    """Which requests a metric covers."""
+
+    COMPLETED = "completed"
+    """Successes only: AIPerf's meaning."""
+    SENT = "sent"
+    """Everything of which a byte was written, whatever became of it."""
+    DUE = "due"
+    """Everything that was due; what was not answered in time is right-censored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table."""
+
+    tag: str
+    name: str
+    unit: str
+    kind: Kind
+    formula: str
+    source: str
+    compute: f.Formula | None = None
+    """Only of Kind.RECORD."""
+    _: KW_ONLY
+    population: Population = Population.COMPLETED
+    better: str = ""
+    """`higher`, `lower`, or empty when neither is."""
+    needs: str = ""
+    """`streaming`, `tokens`, `usage` or empty: without it the metric is absent."""
+    is_ours: bool = False
+    in_table: bool = False
+
+    @property
+    def aggregation(self) -> str:
+        """What is published of it."""
+        return {
+            Kind.RECORD: "avg, percentiles, min, max, std, sum",
+            Kind.POOLED: "avg, percentiles (histogram), min, max, std, sum",
+            Kind.TIMED: "avg, p50 to p99, min, max, std, weighted by time",
+            Kind.SCALAR: "one number",
+        }[self.kind]
+
+    @property
+    def header(self) -> str:
+        """Display name with the unit in brackets; plain counts have none, as in AIPerf's CSV."""
+        is_plain = self.unit in ("requests", "count")
+        return self.name if is_plain else f"{self.name} ({self.unit})"
+
+    @property
+    def is_duration(self) -> bool:
+        """Whether a limit on it may be written as `250ms`."""
+        return self.unit in ("ms", "sec")
+
+
+STREAM, TOKENS, USAGE = "streaming", "tokens", "usage"
+STREAM_TOKENS = f"{STREAM}, {TOKENS}"
+HIGHER, LOWER = "higher", "lower"
+KERNEL = "kernel receive stamps"
+WRITE = "worker's clock at the write"
+
+
+def _record(
+    tag: str, name: str, unit: str, compute: f.Formula, formula: str, source: str, **more: Any
+) -> Metric:
+    return Metric(tag, name, unit, Kind.RECORD, formula, source, compute, **more)
+
+
+def _pooled(tag: str, name: str, unit: str, formula: str, source: str, **more: Any) -> Metric:
+    return Metric(tag, name, unit, Kind.POOLED, formula, source, **more)
+
+
+def _timed(tag: str, name: str, unit: str, formula: str, source: str, **more: Any) -> Metric:
+    return Metric(tag, name, unit, Kind.TIMED, formula, source, **more)
+
+
+def _scalar(
+    tag: str, name: str, unit: str, formula: str, source: str = "metric records", **more: Any
+) -> Metric:
+    return Metric(tag, name, unit, Kind.SCALAR, formula, source, **more)
+
+
+# fmt: off
+# Latencies of successes, in AIPerf's sense, but from the write and by kernel stamps.
+_LATENCIES = (
+    _record("request_latency", "Request Latency", "ms", f.request_latency, "last content - start",
+        KERNEL, better=LOWER, in_table=True),
+    _record("time_to_first_token", "Time to First Token", "ms", f.time_to_first_token,
+        "first content or reasoning delta - start", KERNEL, better=LOWER, needs=STREAM,
+        in_table=True),
+    _record("time_to_second_token", "Time to Second Token", "ms", f.time_to_second_token,
+        "second delta - first delta", KERNEL, better=LOWER, needs=STREAM, in_table=True),
+    _record("time_to_first_output_token", "Time to First Output Token", "ms",
+        f.time_to_first_output_token, "first content delta that is not reasoning - start", KERNEL,
+        better=LOWER, needs=STREAM),
+    _record("inter_token_latency", "Inter Token Latency", "ms", f.inter_token_latency,
+        "(request_latency - time_to_first_token) / (output_sequence_length - 1); "
+        "undefined under two tokens", KERNEL, better=LOWER, needs=STREAM_TOKENS, in_table=True),
+    _pooled("inter_chunk_latency", "Inter Chunk Latency", "ms",
+        "gaps between the content chunks of a request, all requests pooled", KERNEL, better=LOWER,
+        needs=STREAM, in_table=True),
+    _record("decode_duration", "Decode Duration", "ms", f.decode_duration,
+        "request_latency - time_to_first_token", KERNEL, better=LOWER, needs=STREAM),
+    _record("credit_to_start_latency", "Credit-to-Start Latency", "ms", f.schedule_lag,
+        "start - due, of successes", WRITE, better=LOWER),
+    _record("effective_latency", "Effective Latency (CO-aware)", "ms", f.intended_request_latency,
+        "last content - due, of successes", KERNEL, better=LOWER),
+)
+
+# From the due time: what a user who came at that time would have waited. Survivors do not lie here.
+_INTENDED = (
+    _record("intended_request_latency", "Intended Request Latency", "ms",
+        f.intended_request_latency,
+        "last content - due; cancelled, timed out and unsent are right-censored", KERNEL,
+        population=Population.DUE, better=LOWER, is_ours=True, in_table=True),
+    _record("intended_time_to_first_token", "Intended Time to First Token", "ms",
+        f.intended_time_to_first_token,
+        "first content or reasoning delta - due; what never had one is right-censored", KERNEL,
+        population=Population.DUE, better=LOWER, needs=STREAM, is_ours=True, in_table=True),
+)
+
+# Speed as one user sees it.
+_PER_USER = (
+    _record("output_token_throughput_per_user", "Output Token Throughput Per User",
+        "tokens/sec/user", f.output_token_throughput_per_user, "1 / inter_token_latency", KERNEL,
+        better=HIGHER, needs=STREAM_TOKENS, in_table=True),
+    _record("e2e_output_token_throughput", "E2E Output Token Throughput", "tokens/sec/user",
+        f.e2e_output_token_throughput, "output_sequence_length / request_latency", KERNEL,
+        better=HIGHER, needs=TOKENS),
+    _record("prefill_throughput_per_user", "Prefill Throughput Per User", "tokens/sec/user",
+        f.prefill_throughput_per_user, "input_sequence_length / time_to_first_token", KERNEL,
+        better=HIGHER, needs=STREAM_TOKENS),
+)
+
+# Tokens, counted here and as the server says.
+_TOKEN_COUNTS = (
+    _record("output_sequence_length", "Output Sequence Length", "tokens",
+        f.count_of("output_tokens"), "all output tokens, reasoning included",
+        "tokenizer, else the server's usage", needs=TOKENS, in_table=True),
+    _record("output_token_count", "Output Token Count", "tokens", f.output_token_count,
+        "output tokens without reasoning", "tokenizer, else the server's usage", needs=TOKENS),
+    _record("reasoning_token_count", "Reasoning Token Count", "tokens", f.reasoning_token_count,
+        "reasoning tokens, of requests that have some", "tokenizer, else the server's usage",
+        needs=TOKENS),
+    _record("input_sequence_length", "Input Sequence Length", "tokens", f.count_of("input_tokens"),
+        "input tokens", "dataset, else the server's usage", needs=TOKENS, in_table=True),
+    _record("usage_prompt_tokens", "Usage Prompt Tokens", "tokens",
+        f.count_of("usage_prompt_tokens"), "prompt_tokens of the server's usage", "server",
+        needs=USAGE),
+    _record("usage_completion_tokens", "Usage Completion Tokens", "tokens",
+        f.count_of("usage_completion_tokens"), "completion_tokens of the server's usage", "server",
+        needs=USAGE),
+    _record("usage_total_tokens", "Usage Total Tokens", "tokens", f.usage_total_tokens,
+        "usage_prompt_tokens + usage_completion_tokens", "server", needs=USAGE),
+    _record("usage_prompt_tokens_diff_pct", "Usage Prompt Diff %", "%",
+        f.difference_of("usage_prompt_tokens", "input_tokens"),
+        "|input_sequence_length - usage_prompt_tokens| / input_sequence_length",
+        "dataset and server", needs=USAGE),
+    _record("usage_completion_tokens_diff_pct", "Usage Completion Diff %", "%",
+        f.difference_of("usage_completion_tokens", "output_tokens"),
+        "|output_sequence_length - usage_completion_tokens| / output_sequence_length",
+        "tokenizer and server", needs=USAGE),
+)
+
+# The client's own share: what the verdict looks at.
+_CLIENT = (
+    _record("schedule_lag", "Schedule Lag", "ms", f.schedule_lag, "start - due", WRITE,
+        population=Population.SENT, better=LOWER, is_ours=True, in_table=True),
+    _record("receive_lag", "Receive Lag", "ms", f.duration_of("receive_lag_ns"),
+        "our code - kernel stamp, largest over the request's reads", KERNEL,
+        population=Population.SENT, better=LOWER, is_ours=True),
+    _record("stamp_uncertainty", "Stamp Uncertainty", "ms", f.stamp_uncertainty,
+        "stamp - previous poll, of a merged read that holds the first token (last content "
+        "without streaming)", KERNEL, population=Population.SENT, better=LOWER, is_ours=True),
+)
+
+# The parts of the exchange, in the names that AIPerf took from k6.
+_HTTP = (
+    _record("http_req_connecting", "HTTP Connecting", "ms", f.connecting,
+        "DNS + TCP connect + TLS handshake; 0 on a reused connection", "worker's clock",
+        better=LOWER),
+    _record("http_req_connection_overhead", "HTTP Connection Overhead", "ms", f.connecting,
+        "http_req_connecting", "worker's clock", better=LOWER),
+    _record("http_req_connection_reused", "HTTP Connection Reused", "ratio",
+        f.connection_reused, "1 on a reused connection, else 0", "worker"),
+    _record("http_req_sending", "HTTP Sending", "ms", f.between("start_wall_ns", "sent_wall_ns"),
+        "after the last byte is written - before the first", "worker's clock", better=LOWER),
+    _record("http_req_waiting", "HTTP Waiting (TTFB)", "ms",
+        f.between("sent_wall_ns", "ack_wall_ns"),
+        "end of the response's headers - last byte written", KERNEL, better=LOWER),
+    _record("http_req_receiving", "HTTP Receiving", "ms", f.between("ack_wall_ns", "end_wall_ns"),
+        "last byte - end of the response's headers", KERNEL, better=LOWER),
+    _record("http_req_duration", "HTTP Duration (excl. conn)", "ms",
+        f.between("start_wall_ns", "end_wall_ns"), "last byte - start", KERNEL, better=LOWER),
+    _record("http_req_total", "HTTP Total Time", "ms", f.http_total,
+        "http_req_connecting + http_req_duration", KERNEL, better=LOWER),
+    _record("http_req_data_sent", "HTTP Data Sent", "KB", f.size_of("bytes_out"),
+        "bytes written / 1024", "worker"),
+    _record("http_req_data_received", "HTTP Data Received", "KB", f.size_of("bytes_in"),
+        "bytes read / 1024", "worker"),
+    _record("http_req_chunks_received", "HTTP Chunks Received", "count", f.number_of("reads"),
+        "reads of the socket", "worker"),
+    _record("content_chunk_count", "Content Chunks", "count", f.number_of("chunks"),
+        "events that carry content; a chunk is not a token", "record processor", needs=STREAM,
+        is_ours=True),
+)
+
+# One number each, over the whole phase.
+_SCALARS = (
+    _scalar("request_throughput", "Request Throughput", "requests/sec",
+        "request_count / benchmark_duration", better=HIGHER, in_table=True),
+    _scalar("request_count", "Request Count", "requests", "completed requests", in_table=True),
+    _scalar("error_request_count", "Error Request Count", "requests",
+        "requests that ended in an error", better=LOWER, in_table=True),
+    _scalar("completed_request_count", "Completed Requests (Success + Error)", "requests",
+        "request_count + error_request_count"),
+    _scalar("request_error_rate", "Request Error Rate", "%",
+        "error_request_count / completed_request_count", better=LOWER),
+    _scalar("benchmark_duration", "Benchmark Duration", "sec",
+        "last end - first start, on the timing manager's clock", in_table=True),
+    _scalar("output_token_throughput", "Output Token Throughput", "tokens/sec",
+        "total_osl / benchmark_duration", better=HIGHER, needs=TOKENS, in_table=True),
+    _scalar("input_token_throughput", "Input Token Throughput", "tokens/sec",
+        "total_isl / benchmark_duration", better=HIGHER, needs=TOKENS),
+    _scalar("total_token_throughput", "Total Token Throughput", "tokens/sec",
+        "(total_isl + total_osl) / benchmark_duration", better=HIGHER, needs=TOKENS),
+    _scalar("total_isl", "Total Input Sequence Length", "tokens", "sum of ISL", needs=TOKENS),
+    _scalar("total_osl", "Total Output Sequence Length", "tokens", "sum of OSL", needs=TOKENS),
+    _scalar("total_output_tokens", "Total Output Tokens", "tokens", "sum of output_token_count",
+        needs=TOKENS),
+    _scalar("total_reasoning_tokens", "Total Reasoning Tokens", "tokens",
+        "sum of reasoning_token_count", needs=TOKENS),
+    _scalar("total_usage_prompt_tokens", "Total Usage Prompt Tokens", "tokens",
+        "sum of usage_prompt_tokens", needs=USAGE),
+    _scalar("total_usage_completion_tokens", "Total Usage Completion Tokens", "tokens",
+        "sum of usage_completion_tokens", needs=USAGE),
+    _scalar("total_usage_total_tokens", "Total Usage Total Tokens", "tokens",
+        "sum of usage_total_tokens", needs=USAGE),
+    _scalar("usage_discrepancy_count", "Usage Discrepancy Count", "requests",
+        "requests whose input or output count is over 10% off the server's usage", needs=USAGE),
+    _scalar("goodput", "Goodput", "requests/sec", "good_request_count / benchmark_duration",
+        better=HIGHER, in_table=True),
+    _scalar("good_request_count", "Good Request Count", "requests",
+        "completed requests within every limit of slo.goodput; a missing metric is bad",
+        better=HIGHER),
+    _scalar("steady_state_request_throughput", "Steady State Request Throughput", "requests/sec",
+        "completed within [end of ramp, stop] / its length; the stop is when the duration "
+        "is over or the last request starts", better=HIGHER, is_ours=True, in_table=True),
+    _scalar("requested_rate", "Requested Rate", "requests/sec", "load.request_rate",
+        source="config", is_ours=True),
+    _scalar("achieved_rate", "Achieved Rate", "requests/sec", "requested_rate x rate_achievement",
+        better=HIGHER, is_ours=True, in_table=True),
+    _scalar("rate_achievement", "Achieved / Due Rate", "ratio",
+        "sent / (sent + unsent) x min(1, span of due times / span of starts)", better=HIGHER,
+        is_ours=True),
+    _scalar("concurrency_achievement", "Held / Asked Concurrency", "ratio",
+        "slot time in use / slot time asked for, each worker over [end of ramp, stop]",
+        better=HIGHER, is_ours=True),
+    _scalar("unsent_request_count", "Unsent Requests", "requests",
+        "due before the stop, first byte not written by it", source="accounts", better=LOWER,
+        is_ours=True, in_table=True),
+    _scalar("cancelled_request_count", "Cancelled Requests", "requests",
+        "written, then cut by the end of the grace period or by the user", better=LOWER,
+        is_ours=True, in_table=True),
+    _scalar("timed_out_request_count", "Timed Out Requests", "requests", "errors of kind timeout",
+        better=LOWER, is_ours=True),
+    _scalar("lost_request_count", "Lost Requests", "requests",
+        "credits and records that went with a lost process", source="accounts", better=LOWER,
+        is_ours=True),
+    _scalar("capped_request_count", "Capped Requests", "requests",
+        "waited for the concurrency cap or the connection limit", better=LOWER, is_ours=True),
+    _scalar("retried_request_count", "Retried Requests", "requests",
+        "sent again because the server had closed the reused connection", is_ours=True),
+    _scalar("unstamped_request_share", "Unstamped Requests", "%",
+        "requests with a read that has no kernel stamp", better=LOWER, is_ours=True),
+    _scalar("distinct_prompt_count", "Distinct Prompts", "count",
+        "dataset entries that were sent; fewer than requests means prompts were reused",
+        is_ours=True),
+    _scalar("max_concurrency", "Maximum Concurrency", "requests",
+        "largest number in flight at once", is_ours=True),
+)
+
+_TIMED = (
+    _timed("effective_concurrency", "Effective Concurrency", "requests",
+        "requests in flight, from write to last byte, over [phase start, stop]", KERNEL,
+        in_table=True),
+)
+# fmt: on
+
+METRICS: tuple[Metric, ...] = (
+    *_LATENCIES,
+    *_INTENDED,
+    *_PER_USER,
+    *_TOKEN_COUNTS,
+    *_TIMED,
+    *_SCALARS,
+    *_CLIENT,
+    *_HTTP,
+)
+CATALOG: dict[str, Metric] = {metric.tag: metric for metric in METRICS}
+
+
+def nearest_tags(word: str) -> list[str]:
+    """Up to three tags that look like `word`, best first."""
+    return get_close_matches(word.lower().replace("-", "_").replace(" ", "_"), CATALOG, n=3)

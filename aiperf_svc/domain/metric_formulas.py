@@ -1,0 +1,214 @@
+"""Every per-request metric as a vectorised function of the base columns.
+
+A formula takes a mapping of column name to array, all of one length, and returns float64 of that
+length in the metric's own unit, NaN where the metric is not defined for a request. Times are 0 and
+token counts -1 where there is none. Nothing here knows where the columns are kept.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = Mapping[str, NDArray[Any]]
+Floats = NDArray[np.float64]
+Formula = Callable[[Rows], Floats]
+
+NS_PER_MS = 1e6
+BYTES_PER_KB = 1024.0
+"""AIPerf's KB is 1,024 bytes."""
+
+
+def between(begin: str, end: str) -> Formula:
+    """Milliseconds from one time column to another; undefined unless both are there."""
+
+    def formula(rows: Rows) -> Floats:
+        first, last = rows[begin], rows[end]
+        gap: Floats = (last - first) / NS_PER_MS
+        gap[(first == 0) | (last == 0)] = np.nan
+        return gap
+
+    return formula
+
+
+def last_content(rows: Rows) -> NDArray[np.int64]:
+    """Wall time of the last content, or of the last byte where an answer has no content events
+    (embeddings)."""
+    last, end = rows["last_token_wall_ns"], rows["end_wall_ns"]
+    return np.where(last == 0, end, last)
+
+
+def _since(begin: str) -> Formula:
+    def formula(rows: Rows) -> Floats:
+        first, last = rows[begin], last_content(rows)
+        gap: Floats = (last - first) / NS_PER_MS
+        gap[(first == 0) | (last == 0)] = np.nan
+        return gap
+
+    return formula
+
+
+request_latency = _since("start_wall_ns")
+intended_request_latency = _since("due_wall_ns")
+_first_token = between("start_wall_ns", "first_token_wall_ns")
+_intended_first_token = between("due_wall_ns", "first_token_wall_ns")
+
+
+def _streamed(formula: Formula) -> Formula:
+    def only_streams(rows: Rows) -> Floats:
+        values = formula(rows)
+        values[~rows["is_streamed"]] = np.nan
+        return values
+
+    return only_streams
+
+
+time_to_first_token = _streamed(_first_token)
+intended_time_to_first_token = _streamed(_intended_first_token)
+time_to_first_output_token = _streamed(between("start_wall_ns", "first_output_wall_ns"))
+time_to_second_token = _streamed(between("first_token_wall_ns", "second_token_wall_ns"))
+
+
+def count_of(column: str) -> Formula:
+    """A token count; undefined where it is not known (negative)."""
+
+    def formula(rows: Rows) -> Floats:
+        values = rows[column].astype(np.float64)
+        values[values < 0] = np.nan
+        return values
+
+    return formula
+
+
+def number_of(column: str) -> Formula:
+    """A count that is always known."""
+    return lambda rows: rows[column].astype(np.float64)
+
+
+def duration_of(column: str) -> Formula:
+    """A duration column in milliseconds."""
+    return lambda rows: rows[column] / NS_PER_MS
+
+
+def size_of(column: str) -> Formula:
+    """A byte column in KB."""
+    return lambda rows: rows[column] / BYTES_PER_KB
+
+
+_output_tokens = count_of("output_tokens")
+_input_tokens = count_of("input_tokens")
+
+
+def output_token_count(rows: Rows) -> Floats:
+    """Output tokens without the reasoning ones."""
+    return _output_tokens(rows) - np.maximum(rows["reasoning_tokens"], 0)
+
+
+def reasoning_token_count(rows: Rows) -> Floats:
+    """Reasoning tokens, defined only where there are some."""
+    values = rows["reasoning_tokens"].astype(np.float64)
+    values[values <= 0] = np.nan
+    return values
+
+
+def decode_duration(rows: Rows) -> Floats:
+    """From the first token to the last."""
+    return request_latency(rows) - time_to_first_token(rows)
+
+
+def inter_token_latency(rows: Rows) -> Floats:
+    """(request latency - TTFT) / (output tokens - 1); undefined under two tokens."""
+    tokens = _output_tokens(rows)
+    tokens[tokens < 2] = np.nan
+    return decode_duration(rows) / (tokens - 1)
+
+
+def _inverted(values: Floats, *, numerator: Floats | float) -> Floats:
+    values[values <= 0] = np.nan
+    rate: Floats = numerator / values
+    return rate
+
+
+def output_token_throughput_per_user(rows: Rows) -> Floats:
+    """Tokens per second as one user sees them: 1 / inter-token latency."""
+    return _inverted(inter_token_latency(rows), numerator=1e3)
+
+
+def e2e_output_token_throughput(rows: Rows) -> Floats:
+    """Output tokens over the whole request latency."""
+    return _inverted(request_latency(rows), numerator=_output_tokens(rows) * 1e3)
+
+
+def prefill_throughput_per_user(rows: Rows) -> Floats:
+    """Input tokens over TTFT."""
+    return _inverted(time_to_first_token(rows), numerator=_input_tokens(rows) * 1e3)
+
+
+def usage_total_tokens(rows: Rows) -> Floats:
+    """The server's prompt plus completion tokens."""
+    return count_of("usage_prompt_tokens")(rows) + count_of("usage_completion_tokens")(rows)
+
+
+def difference_of(reported: str, counted: str) -> Formula:
+    """|counted - reported by the server| in per cent of counted."""
+
+    def formula(rows: Rows) -> Floats:
+        ours = count_of(counted)(rows)
+        ours[ours == 0] = np.nan
+        off: Floats = np.abs(ours - count_of(reported)(rows)) / ours * 100.0
+        return off
+
+    return formula
+
+
+def connecting(rows: Rows) -> Floats:
+    """DNS, TCP connect and TLS handshake; 0 on a reused connection."""
+    values: Floats = (rows["connect_ns"] + rows["tls_ns"]) / NS_PER_MS
+    return values
+
+
+_http_duration = between("start_wall_ns", "end_wall_ns")
+
+
+def http_total(rows: Rows) -> Floats:
+    """Connecting, sending, waiting and receiving."""
+    return connecting(rows) + _http_duration(rows)
+
+
+def connection_reused(rows: Rows) -> Floats:
+    """1 on a reused connection, else 0."""
+    values: Floats = rows["is_reused"].astype(np.float64)
+    return values
+
+
+schedule_lag = between("due_wall_ns", "start_wall_ns")
+
+
+def client_lag(rows: Rows) -> Floats:
+    """The part of the schedule lag that only the client can have caused: connecting is taken off,
+    and a request that waited for the concurrency cap is undefined."""
+    lag = np.maximum(schedule_lag(rows) - connecting(rows), 0.0)
+    lag[rows["is_capped"]] = np.nan
+    return lag
+
+
+def write_time(rows: Rows) -> Floats:
+    """Between the stamps just before and just after the write. The true departure lies between the
+    two, as long as the request fits into the socket's send buffer; larger ones, which may wait for
+    the network, count as 0."""
+    values = between("start_wall_ns", "sent_wall_ns")(rows)
+    values[(rows["bytes_out"] > SEND_BUFFER_BYTES) | np.isnan(values)] = 0.0
+    return values
+
+
+SEND_BUFFER_BYTES = 16_384
+"""Linux' initial send buffer (net.ipv4.tcp_wmem): up to here a write never waits for the peer."""
+
+
+def stamp_uncertainty(rows: Rows) -> Floats:
+    """How much earlier than its stamp the event that sets the headline latency may have arrived:
+    the first token of a stream, the last content otherwise."""
+    first, last = rows["ttft_uncertainty_ns"], rows["last_uncertainty_ns"]
+    values: Floats = np.where(rows["is_streamed"], first, last) / NS_PER_MS
+    return values

@@ -1,0 +1,59 @@
+"""How a request or a credit can end, and the names under which errors are counted."""
+
+from enum import IntEnum
+
+
+class Phase(IntEnum):
+    """The two phases of a run; only `PROFILING` is in the results."""
+
+    WARMUP = 0
+    PROFILING = 1
+
+
+class Outcome(IntEnum):
+    """How a credit ended. Every issued credit has exactly one."""
+
+    COMPLETED = 0
+    """Answered whole, with a good status."""
+    ERRORED = 1
+    """Answered badly or not at all; see `ErrorKind`."""
+    CANCELLED = 2
+    """Written, then cut by the end of the grace period or by the user."""
+    UNSENT = 3
+    """Due before the stop, its first byte not written by then (open loop only)."""
+    LOST = 4
+    """Gone with its worker."""
+
+
+class ErrorKind(IntEnum):
+    """What went wrong with a request, in the order in which it can."""
+
+    NONE = 0
+    DNS = 1
+    CONNECT = 2
+    """Refused, unreachable, or timed out before it was connected."""
+    TLS = 3
+    NO_RESOURCES = 4
+    """This machine ran out of file descriptors or local ports: the client's fault."""
+    SEND = 5
+    """The connection broke while the request was written."""
+    TIMEOUT = 6
+    """Connected and written; not answered whole within the request's timeout."""
+    PROTOCOL = 7
+    """Not HTTP/1.1, or a broken framing of the body."""
+    STATUS = 8
+    """A status of 400 or above; the status is kept."""
+    DISCONNECTED = 9
+    """Closed by the server before the answer was whole."""
+    CONTENT_TYPE = 10
+    """Not the type that the endpoint answers with."""
+    MALFORMED = 11
+    """A body or event that is no valid UTF-8 or JSON of the endpoint's shape."""
+    SERVER = 12
+    """An error object inside an answer with a good status."""
+    EMPTY = 13
+    """A whole answer without any content."""
+    TOO_LARGE = 14
+    """An answer over the size that this tool keeps."""
+    DATASET = 15
+    """The request could not be made, e.g. a history that cannot be built."""

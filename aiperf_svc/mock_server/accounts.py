@@ -1,0 +1,244 @@
+"""What one serving process truly did: counters, always; and, when asked for, one row per request.
+
+Times are wall-clock nanoseconds. A request's arrival is the kernel's receive stamp of the read that
+holds its last byte (when rows are kept); a send time is taken just before the `send` that put the
+bytes on the wire.
+"""
+
+import json
+import time
+from array import array
+from collections.abc import Iterator
+from enum import IntEnum
+
+_time_ns = time.time_ns
+
+
+class Outcome(IntEnum):
+    """How a request ended, as its row tells it."""
+
+    OPEN = 0
+    """Not ended yet."""
+    COMPLETED = 1
+    """Every byte of a success was sent."""
+    ERROR = 2
+    """Every byte of an answer with status 400 or more was sent."""
+    CUT = 3
+    """The server cut the connection, as told to."""
+    DISCONNECTED = 4
+    """The client left before the end."""
+
+
+COUNTERS = (
+    "requests",
+    "completed",
+    "errors",
+    "cuts",
+    "hangs",
+    "disconnected",
+    "writes",
+    "bytes_in",
+    "bytes_out",
+    "in_flight",
+    "max_in_flight",
+    "connections",
+    "open_connections",
+    "max_open_connections",
+    "refused",
+    "rejected",
+    "unstamped_arrivals",
+)
+"""Counters of a process. `requests` are the inference requests whose last byte was read; each ends
+as one of completed, errors, cuts or disconnected, or is in flight. `hangs` are those in flight that
+will get nothing more, counted when they begin to hang. `writes` are sends of answers. `refused`
+connections were closed at once for want of file descriptors; `rejected` are requests that are no
+valid HTTP.
+"""
+
+
+class Rows:
+    """One row per request in compact columns, at most `limit` rows and `limit` chunk times."""
+
+    __slots__ = (
+        "_arrival",
+        "_chunk_ns",
+        "_chunk_row",
+        "_connection",
+        "_end",
+        "_head",
+        "_ids",
+        "_limit",
+        "_outcome",
+        "_status",
+        "base",
+        "chunks_dropped",
+        "dropped",
+    )
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.base = 0
+        self._ids: list[bytes | None] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets every row; numbers of forgotten rows stay invalid for ever."""
+        self.base += len(self._ids)
+        self.dropped = 0
+        self.chunks_dropped = 0
+        self._ids = []
+        self._connection = array("q")
+        self._status = array("h")
+        self._outcome = array("b")
+        self._arrival = array("q")
+        self._head = array("q")
+        self._end = array("q")
+        self._chunk_row = array("l")
+        self._chunk_ns = array("q")
+
+    def open(
+        self, request_id: bytes | None, connection: int, status: int, arrival_wall_ns: int
+    ) -> int:
+        """Begins a row and returns its number, -1 when the table is full."""
+        ids = self._ids
+        row = len(ids)
+        if row >= self._limit:
+            self.dropped += 1
+            return -1
+        ids.append(request_id)
+        self._connection.append(connection)
+        self._status.append(status)
+        self._outcome.append(0)
+        self._arrival.append(arrival_wall_ns)
+        self._head.append(0)
+        self._end.append(0)
+        return self.base + row
+
+    def sent(self, number: int, is_first: bool, is_chunk: bool, is_last: bool) -> None:
+        """Stamps one write of an answer: call just before its send, so that no stamp is later than
+        what the client saw.
+
+        The first write carries the head, the last one ends the request; a chunk is a token's write
+        or a whole body.
+        """
+        row = number - self.base
+        if row < 0:
+            return
+        now = _time_ns()
+        if is_chunk:
+            if len(self._chunk_ns) < self._limit:
+                self._chunk_row.append(row)
+                self._chunk_ns.append(now)
+            else:
+                self.chunks_dropped += 1
+        if is_first:
+            self._head[row] = now
+        if is_last:
+            self._end[row] = now
+
+    def sent_rest(self, number: int) -> None:
+        """Moves the end of a request whose last write had to wait for the client: call before each
+        further send.
+        """
+        row = number - self.base
+        if row >= 0:
+            self._end[row] = _time_ns()
+
+    def close(self, number: int, outcome: Outcome) -> None:
+        """Says how a request ended; one whose last write was never begun ends now."""
+        row = number - self.base
+        if row >= 0:
+            self._outcome[row] = outcome
+            if not self._end[row] or outcome is Outcome.DISCONNECTED:
+                self._end[row] = _time_ns()
+
+    def intervals(self) -> "tuple[array[int], array[int]]":
+        """Arrival and end times, each sorted; a request without an end has no end time."""
+        return array("q", sorted(self._arrival)), array("q", sorted(filter(None, self._end)))
+
+    def dumps(self, process: int) -> Iterator[bytes]:
+        """Each row as a JSON object."""
+        chunks: list[list[int] | None] = [None] * len(self._ids)
+        for row, stamp in zip(self._chunk_row, self._chunk_ns, strict=True):
+            times = chunks[row]
+            if times is None:
+                chunks[row] = [stamp]
+            else:
+                times.append(stamp)
+        for row, request_id in enumerate(self._ids):
+            times = chunks[row] or []
+            yield json.dumps(
+                {
+                    "request_id": None if request_id is None else request_id.decode("latin-1"),
+                    "process": process,
+                    "connection": self._connection[row],
+                    "status": self._status[row],
+                    "outcome": Outcome(self._outcome[row]).name.lower(),
+                    "arrival_wall_ns": self._arrival[row],
+                    "head_wall_ns": self._head[row] or None,
+                    "chunk_wall_ns": times,
+                    "end_wall_ns": self._end[row] or None,
+                }
+            ).encode()
+
+
+class Account:
+    """Counters and rows of one process."""
+
+    __slots__ = (*COUNTERS, "rows")
+
+    def __init__(self, *, row_limit: int | None) -> None:
+        self.rows = None if row_limit is None else Rows(row_limit)
+        for name in COUNTERS:
+            setattr(self, name, 0)
+
+    requests: int
+    completed: int
+    errors: int
+    cuts: int
+    hangs: int
+    disconnected: int
+    writes: int
+    bytes_in: int
+    bytes_out: int
+    in_flight: int
+    max_in_flight: int
+    connections: int
+    open_connections: int
+    max_open_connections: int
+    refused: int
+    rejected: int
+    unstamped_arrivals: int
+
+    def reset(self) -> None:
+        """Starts again: what is open stays counted as open, everything else is zero."""
+        in_flight, open_connections = self.in_flight, self.open_connections
+        for name in COUNTERS:
+            setattr(self, name, 0)
+        self.in_flight = self.max_in_flight = in_flight
+        self.open_connections = self.max_open_connections = open_connections
+        if self.rows is not None:
+            self.rows.clear()
+
+    def counters(self) -> dict[str, int]:
+        """Every counter by name, with what the rows had no room for."""
+        values: dict[str, int] = {name: getattr(self, name) for name in COUNTERS}
+        rows = self.rows
+        values["rows_dropped"] = 0 if rows is None else rows.dropped
+        values["chunk_times_dropped"] = 0 if rows is None else rows.chunks_dropped
+        return values
+
+
+def max_overlap(arrivals: list[int], ends: list[int]) -> int:
+    """Most intervals that were open at once; both lists sorted. An end at the time of an arrival
+    comes first.
+    """
+    most = open_now = 0
+    position, count = 0, len(ends)
+    for arrival in arrivals:
+        while position < count and ends[position] <= arrival:
+            position += 1
+            open_now -= 1
+        open_now += 1
+        most = max(most, open_now)
+    return most

@@ -1,0 +1,199 @@
+"""From the bytes of a request to its reply, without parsing what was seen before.
+
+Heads are cached by their bytes, replies by the bytes of the body: an exact key, so a hit is as
+right as a fresh parse. Requests that differ in their prompt only share one reply (same ask), hence
+the cache holds keys, mostly.
+"""
+
+import random
+import time
+
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.faults import FAULTS, find_fault
+from aiperf_svc.mock_server.replies import (
+    Draft,
+    Drafts,
+    Ending,
+    Reply,
+    assemble,
+    compact,
+    draft_error,
+)
+from aiperf_svc.mock_server.requests import (
+    INFERENCE,
+    Ask,
+    AskDefaults,
+    BadRequest,
+    Head,
+    parse_ask,
+    parse_head,
+)
+
+_MAX_HEADS = 4096
+_MAX_CACHED_BODY = 64 * 1024
+CACHE_BYTES = 8 * 1024 * 1024
+"""Per process: sixty processes that each met a million different bodies stay within half a GiB."""
+_REPLY_COST = 200
+"""Bytes that a cached reply costs beside its body."""
+
+_CONTROLS = {
+    ("GET", "/healthz"): "health",
+    ("GET", "/v1/models"): "models",
+    ("GET", "/truth"): "truth",
+    ("POST", "/truth/reset"): "reset",
+}
+
+
+class Route:
+    """Where requests with one head go: to a control endpoint (`control` is its name) or an
+    inference endpoint (`replies` holds its replies by body). If there is a `refusal`, it is the
+    only answer.
+    """
+
+    __slots__ = ("control", "head", "is_inference", "length", "refusal", "replies")
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.length = head.length
+        self.control = _CONTROLS.get((head.method, head.path), "")
+        self.is_inference = head.method == "POST" and head.path in INFERENCE
+        self.replies: dict[bytes, Reply] = {}
+        self.refusal: Reply | None = None
+
+
+class Answers:
+    """All replies of one process, as its config has them."""
+
+    def __init__(self, config: MockServerConfig, *, rng: random.Random) -> None:
+        self.routes: dict[bytes, Route] = {}
+        self._config = config
+        self._random = rng.random
+        self._defaults = AskDefaults(
+            model=config.model,
+            tokens=config.tokens,
+            force_tokens=config.force_tokens,
+            reasoning_tokens=config.reasoning_tokens,
+            usage=config.usage,
+        )
+        self._drafts = Drafts(
+            created_s=int(time.time()),
+            role_chunk=config.role_chunk,
+            embedding_dimensions=config.embedding_dimensions,
+        )
+        self._early_head = config.ttft != "0"
+        self._by_body: dict[tuple[str, bool, str], dict[bytes, Reply]] = {}
+        self._by_ask: dict[tuple[Ask, bool, str], Reply] = {}
+        self._cached_bytes = 0
+        self._fault_shares = (
+            (config.error_rate, f"error-{config.error_status}"),
+            (config.hang_rate, "hang"),
+            (config.cut_rate, "cut"),
+            (config.malformed_rate, "malformed"),
+        )
+        self.has_fault_rates = any(share for share, _ in self._fault_shares)
+
+    def route(self, head_bytes: bytes) -> Route:
+        """The route of a head that `routes` does not hold; BadRequest if it is not valid HTTP."""
+        head = parse_head(head_bytes)
+        route = Route(head)
+        if route.is_inference:
+            key = (head.path, head.is_last, head.fault)
+            route.replies = self._by_body.setdefault(key, {})
+        refused = self._refused(route)
+        if refused is not None:
+            route.refusal = self.error(head, refused.status, refused.message)
+        if len(self.routes) >= _MAX_HEADS:
+            self.routes.clear()
+        self.routes[head_bytes] = route
+        return route
+
+    def _refused(self, route: Route) -> BadRequest | None:
+        head = route.head
+        wanted = f"Bearer {self._config.api_key}"
+        if self._config.api_key and head.path != "/healthz" and head.authorization != wanted:
+            return BadRequest(401, "the API key is missing or wrong")
+        if route.is_inference:
+            if head.fault and find_fault(head.fault) is None:
+                known = ", ".join(FAULTS)
+                return BadRequest(
+                    400, f"X-Mock-Fault is {head.fault!r}; expected error-STATUS or one of {known}"
+                )
+        elif head.path in INFERENCE or any(path == head.path for _, path in _CONTROLS):
+            if not route.control:
+                return BadRequest(405, f"{head.method} is not allowed at {head.path}")
+        else:
+            return BadRequest(404, f"there is nothing at {head.path}")
+        return None
+
+    def reply(self, route: Route, body: bytes) -> Reply:
+        """The reply to an inference request whose body the route does not hold."""
+        try:
+            ask = parse_ask(route.head.path, body, self._defaults)
+        except BadRequest as bad:
+            return self.error(route.head, bad.status, bad.message)
+        fault = route.head.fault
+        if not fault and ask.model.startswith("mock-") and find_fault(ask.model[5:]) is not None:
+            fault = ask.model[5:]
+        reply = self._reply_to_ask(ask, is_last=route.head.is_last, fault=fault)
+        if len(body) <= _MAX_CACHED_BODY:
+            self._cached_bytes += len(body) + _REPLY_COST
+            if self._cached_bytes > CACHE_BYTES:
+                for replies in self._by_body.values():
+                    replies.clear()
+                self._cached_bytes = len(body) + _REPLY_COST
+            route.replies[body] = reply
+        return reply
+
+    def draw_fault(self) -> str:
+        """The fault that the next request gets by the configured shares, usually none (empty)."""
+        drawn = self._random()
+        for share, fault in self._fault_shares:
+            drawn -= share
+            if drawn < 0:
+                return fault
+        return ""
+
+    def spoiled(self, route: Route, body: bytes, fault: str) -> Reply:
+        """The reply to a request that is to fail in this way."""
+        try:
+            ask = parse_ask(route.head.path, body, self._defaults)
+        except BadRequest as bad:
+            return self.error(route.head, bad.status, bad.message)
+        return self._reply_to_ask(ask, is_last=route.head.is_last, fault=fault)
+
+    def _reply_to_ask(self, ask: Ask, *, is_last: bool, fault: str) -> Reply:
+        key = (ask, is_last, fault)
+        reply = self._by_ask.get(key)
+        if reply is not None:
+            return reply
+        draft = self._drafts.draft(ask)
+        spoil = find_fault(fault) if fault else None
+        if spoil is not None:
+            draft = spoil(draft)
+        early_head = self._early_head or draft.ending is Ending.REPEAT
+        reply = assemble(draft, close=is_last, early_head=early_head)
+        if len(self._by_ask) >= _MAX_HEADS:
+            self._by_ask.clear()
+        self._by_ask[key] = reply
+        return reply
+
+    def error(self, head: Head | None, status: int, message: str) -> Reply:
+        """An error reply; without a head (it was not understood) the connection closes."""
+        draft = draft_error(status, message, kind="invalid_request_error")
+        return assemble(draft, close=head is None or head.is_last, early_head=False)
+
+    def control(self, route: Route) -> Reply:
+        """The answer to GET /v1/models or /healthz."""
+        if route.control == "models":
+            return assemble(
+                self._drafts.models(self._config.model), close=route.head.is_last, early_head=False
+            )
+        return self.json(route, compact({"status": "ok"}))
+
+    def json(self, route: Route, body: bytes) -> Reply:
+        """An answer of that JSON."""
+        return assemble(Draft(body=body), close=route.head.is_last, early_head=False)
+
+    def unready(self, head: Head) -> Reply:
+        """The answer to everything during a slow start."""
+        return self.error(head, 503, "the server is starting")

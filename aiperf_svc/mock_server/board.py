@@ -1,0 +1,169 @@
+"""What the serving processes share, so that any of them can tell the truth about all.
+
+Counters and rows live in each process, where keeping them costs least. Whoever gets a `GET /truth`
+asks all others: it takes the lock, posts the question in shared memory and wakes them through their
+eventfds; each publishes its account into its memory file and acknowledges; when all have, the asker
+merges, answers and lets go of the lock. Everything here is anonymous memory made before the fork:
+nothing is left behind however the processes end.
+"""
+
+import fcntl
+import json
+import mmap
+import os
+from array import array
+from enum import IntEnum
+from typing import Any
+
+from aiperf_svc.mock_server.accounts import Account, max_overlap
+
+_NUMBER, _QUESTION, _ASKER, _FIRST_REQUEST, _ACKS = range(5)
+
+
+class Question(IntEnum):
+    """What an asker wants of every process."""
+
+    COUNTERS = 0
+    ROWS = 1
+    RESET = 2
+
+
+class Board:
+    """Shared memory of `processes` processes; make it before forking, then `sit` in each child."""
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._words = memoryview(mmap.mmap(-1, 8 * (_ACKS + processes))).cast("q")
+        self._files = [os.memfd_create(f"truth-{index}") for index in range(processes)]
+        self._bells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(processes)]
+        self._seat = 0
+        self._answered = 0
+        self._is_asking = False
+
+    def sit(self, seat: int) -> int:
+        """Takes the place of process `seat`; the descriptor that is readable when `heed` must be
+        called.
+        """
+        self._seat = seat
+        return self._bells[seat]
+
+    @property
+    def first_request_mono_ns(self) -> int:
+        """When the first request of all processes began, 0 before."""
+        return self._words[_FIRST_REQUEST]
+
+    @first_request_mono_ns.setter
+    def first_request_mono_ns(self, mono_ns: int) -> None:
+        self._words[_FIRST_REQUEST] = mono_ns
+
+    def ask(self, question: Question) -> bool:
+        """Puts a question to every process, this one too; False if another asker is not done (try
+        when woken).
+        """
+        if self._is_asking:
+            return False
+        try:
+            fcntl.lockf(self._files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        self._is_asking = True
+        words = self._words
+        words[_QUESTION], words[_ASKER] = question, self._seat
+        words[_NUMBER] += 1
+        self._ring_all()
+        return True
+
+    def heed(self, account: Account) -> None:
+        """Answers the question that is on the board, if this process has not answered it yet."""
+        os.eventfd_read(self._bells[self._seat])
+        words = self._words
+        if words[_NUMBER] == self._answered:
+            return
+        self._answered = words[_NUMBER]
+        if words[_QUESTION] == Question.RESET:
+            account.reset()
+            words[_FIRST_REQUEST] = 0
+        _publish(self._files[self._seat], account, self._seat, words[_QUESTION] == Question.ROWS)
+        words[_ACKS + self._seat] = self._answered
+        os.eventfd_write(self._bells[words[_ASKER]], 1)
+
+    def collect(self) -> bytes | None:
+        """The merged JSON answer to this process's own question, None while one is missing or none
+        was asked.
+        """
+        if not self._is_asking:
+            return None
+        number = self._words[_NUMBER]
+        if any(ack != number for ack in self._words[_ACKS:]):
+            return None
+        merged = _merge([_take(file) for file in self._files])
+        self._is_asking = False
+        fcntl.lockf(self._files[0], fcntl.LOCK_UN)
+        self._ring_all()
+        return merged
+
+    def _ring_all(self) -> None:
+        for bell in self._bells:
+            os.eventfd_write(bell, 1)
+
+
+def _publish(file: int, account: Account, process: int, with_rows: bool) -> None:
+    """Writes an account: one line of JSON, then the rows, then the sorted arrivals and ends."""
+    rows = account.rows if with_rows else None
+    listing = b",\n".join(rows.dumps(process)) if rows is not None else b""
+    arrivals, ends = rows.intervals() if rows is not None else (array("q"), array("q"))
+    header = {
+        "counters": account.counters(),
+        "has_rows": rows is not None,
+        "listing": len(listing),
+        "arrivals": len(arrivals),
+    }
+    data = b"".join(
+        (json.dumps(header).encode(), b"\n", listing, arrivals.tobytes(), ends.tobytes())
+    )
+    os.ftruncate(file, 0)
+    written = 0
+    while written < len(data):
+        written += os.pwrite(file, memoryview(data)[written:], written)
+
+
+def _take(file: int) -> bytes:
+    """What a process published; its memory is freed."""
+    parts, offset = [], 0
+    while part := os.pread(file, 1 << 30, offset):
+        parts.append(part)
+        offset += len(part)
+    os.ftruncate(file, 0)
+    return b"".join(parts)
+
+
+def _merge(published: list[bytes]) -> bytes:
+    """One JSON object from what all processes published: sums, the counters of each, and the rows
+    if there are any.
+    """
+    counters: list[dict[str, int]] = []
+    listings: list[bytes] = []
+    arrivals: list[int] = []
+    ends: list[int] = []
+    has_rows = False
+    for data in published:
+        line, _, rest = data.partition(b"\n")
+        header: dict[str, Any] = json.loads(line)
+        counters.append(header["counters"])
+        has_rows = has_rows or header["has_rows"]
+        times_at = header["listing"]
+        ends_at = times_at + 8 * header["arrivals"]
+        if times_at:
+            listings.append(rest[:times_at])
+        arrivals.extend(memoryview(rest[times_at:ends_at]).cast("q"))
+        ends.extend(memoryview(rest[ends_at:]).cast("q"))
+    total: dict[str, object] = {name: sum(each[name] for each in counters) for name in counters[0]}
+    is_whole = has_rows and not total["rows_dropped"]
+    if is_whole:
+        total["max_in_flight"] = max_overlap(sorted(arrivals), sorted(ends))
+    total["max_in_flight_is_exact"] = is_whole or len(counters) == 1
+    total["processes"] = counters
+    text = json.dumps(total).encode()
+    if not has_rows:
+        return text
+    return text[:-1] + b',"rows":[' + b",\n".join(listings) + b"]}"

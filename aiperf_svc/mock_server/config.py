@@ -1,0 +1,179 @@
+"""What the mock server can be told to do. One field is one flag; every value is checked before
+anything starts.
+
+Values stay as the user wrote them (text, numbers, flags), so that a config goes to another process
+as arguments and comes back equal. Durations and distributions are parsed by `delays`.
+"""
+
+import argparse
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from aiperf_svc.mock_server.delays import duration_ns, parse_delay
+
+T = TypeVar("T")
+
+
+class MockServerConfigError(ValueError):
+    """A setting that cannot work: names the flag, its value, and what was expected."""
+
+
+def _option(default: T, text: str, *, choices: tuple[str, ...] = ()) -> T:
+    """A field with its help text; typed as its default, which is what the dataclass makes of it."""
+    made: T = field(default=default, metadata={"help": text, "choices": choices})
+    return made
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MockServerConfig:
+    """Settings of one mock server; MockServerConfigError if a value cannot work."""
+
+    host: str = _option("127.0.0.1", "addresses to listen on, separated by commas")
+    port: int = _option(0, "port to listen on; 0 takes a free one")
+    ports: int = _option(
+        1, "number of ports, consecutive from --port (each one free if --port is 0)"
+    )
+    processes: int = _option(1, "serving processes; they share every port")
+    model: str = _option("mock-model", "model name that /v1/models lists")
+    ttft: str = _option("0", "time to first token: 20ms, or a distribution such as normal:20ms,2ms")
+    itl: str = _option("0", "time between tokens: 5ms, exp:5ms, uniform:2ms,8ms, lognormal:5ms,0.5")
+    tokens: int = _option(32, "tokens of an answer; a request's max_tokens can make it shorter")
+    force_tokens: bool = _option(
+        False, "always give --tokens tokens, whatever the request asks for"
+    )
+    reasoning_tokens: int = _option(0, "reasoning tokens before the answer (chat)")
+    role_chunk: bool = _option(False, "send the role in a chunk of its own before the first token")
+    usage: str = _option(
+        "requested", "when a stream carries usage", choices=("requested", "always", "never")
+    )
+    embedding_dimensions: int = _option(8, "numbers in an embedding")
+    seed: int = _option(0, "seed of all random choices; each process derives its own")
+    error_rate: float = _option(0.0, "share of requests answered with --error-status")
+    error_status: int = _option(500, "status of the answers that --error-rate makes")
+    cut_rate: float = _option(0.0, "share of requests whose connection is cut half way")
+    hang_rate: float = _option(0.0, "share of requests that are never answered")
+    malformed_rate: float = _option(0.0, "share of requests answered with malformed JSON")
+    slow_start: str = _option("0", "answer 503 to everything for this long after the start")
+    freeze_at: str = _option("0", "begin the freeze this long after the first request")
+    freeze_for: str = _option("0", "serve nothing at all for this long; 0 is no freeze")
+    keepalive_timeout: str = _option("0", "close a connection idle for this long; 0 is never")
+    api_key: str = _option("", "require `Authorization: Bearer KEY`; 401 otherwise")
+    tls_cert: str = _option("", "PEM file of the certificate chain; turns TLS on")
+    tls_key: str = _option("", "PEM file of the private key")
+    truth: bool = _option(False, "keep one row per request with its arrival and send times")
+    truth_limit: int = _option(2_000_000, "most chunk times, and most rows, that a process keeps")
+    json: bool = _option(False, "print the address as one JSON object")
+    owner_fd: int = _option(-1, "stop when this inherited pipe reaches its end; -1 is none")
+
+    def __post_init__(self) -> None:
+        """Checks every value, alone and together."""
+        for name, least, most in _RANGES:
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise _refusal(name, value, f"expected a number from {least} to {most}")
+        for name in ("ttft", "itl"):
+            _checked(name, getattr(self, name), parse_delay)
+        for name in ("slow_start", "freeze_at", "freeze_for", "keepalive_timeout"):
+            _checked(name, getattr(self, name), duration_ns)
+        for entry in dataclasses.fields(self):
+            choices = entry.metadata["choices"]
+            if choices and getattr(self, entry.name) not in choices:
+                raise _refusal(
+                    entry.name, getattr(self, entry.name), f"expected one of {', '.join(choices)}"
+                )
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if not all(self.hosts):
+            raise _refusal("host", self.host, "expected addresses separated by commas")
+        rates = self.error_rate + self.cut_rate + self.hang_rate + self.malformed_rate
+        if rates > 1:
+            raise MockServerConfigError(
+                f"--error-rate, --cut-rate, --hang-rate and --malformed-rate add up to {rates:g}; "
+                "expected at most 1: lower one of them"
+            )
+        if self.port and self.port + self.ports - 1 > 65_535:
+            raise _refusal(
+                "ports",
+                self.ports,
+                f"expected at most {65_536 - self.port} from --port {self.port}",
+            )
+        if self.tls_key and not self.tls_cert:
+            raise _refusal("tls_key", self.tls_key, "expected --tls-cert beside it")
+        for name in ("tls_cert", "tls_key"):
+            path = getattr(self, name)
+            if path and not Path(path).is_file():
+                raise _refusal(name, path, "expected an existing PEM file")
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The addresses to listen on."""
+        return tuple(host.strip() for host in self.host.split(","))
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("port", 0, 65_535),
+    ("ports", 1, 1_000),
+    ("processes", 1, 1_000),
+    ("tokens", 1, 1_000_000),
+    ("reasoning_tokens", 0, 1_000_000),
+    ("embedding_dimensions", 1, 100_000),
+    ("error_rate", 0, 1),
+    ("error_status", 400, 599),
+    ("cut_rate", 0, 1),
+    ("hang_rate", 0, 1),
+    ("malformed_rate", 0, 1),
+    ("truth_limit", 1, 1_000_000_000),
+)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _refusal(name: str, value: object, expected: str) -> MockServerConfigError:
+    return MockServerConfigError(f"{_flag(name)} is {value!r}; {expected}")
+
+
+def _checked(name: str, value: str, parse: object) -> None:
+    assert callable(parse)
+    try:
+        parse(value)
+    except ValueError as error:
+        raise MockServerConfigError(f"{_flag(name)}: {error}") from error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds one flag per setting to the parser."""
+    for entry in dataclasses.fields(MockServerConfig):
+        text = entry.metadata["help"].replace("%", "%%")
+        hidden = entry.name == "owner_fd"
+        if isinstance(entry.default, bool):
+            parser.add_argument(_flag(entry.name), action="store_true", help=text)
+        else:
+            parser.add_argument(
+                _flag(entry.name),
+                type=type(entry.default),
+                default=entry.default,
+                choices=entry.metadata["choices"] or None,
+                help=argparse.SUPPRESS if hidden else f"{text} (default: {entry.default!r})",
+            )
+
+
+def config_from_args(args: argparse.Namespace) -> MockServerConfig:
+    """The config that parsed arguments describe; MockServerConfigError if a value cannot work."""
+    names = (entry.name for entry in dataclasses.fields(MockServerConfig))
+    return MockServerConfig(**{name: getattr(args, name) for name in names})
+
+
+def args_from_config(config: MockServerConfig) -> list[str]:
+    """Arguments that `config_from_args` turns back into an equal config."""
+    args: list[str] = []
+    for entry in dataclasses.fields(config):
+        value = getattr(config, entry.name)
+        if value == entry.default:
+            continue
+        args.append(_flag(entry.name) if value is True else f"{_flag(entry.name)}={value}")
+    return args

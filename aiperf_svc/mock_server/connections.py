@@ -1,0 +1,140 @@
+"""The open connections of one serving process."""
+
+import os
+import select
+import socket
+import time
+from collections import OrderedDict
+
+from aiperf_svc.mock_server.accounts import Account, Outcome
+from aiperf_svc.mock_server.replies import Reply
+
+
+class Connection:
+    """One open connection. Between requests, and while a reply is on its way, it holds no
+    buffer.
+    """
+
+    __slots__ = (
+        "arrival_wall_ns",
+        "due",
+        "fd",
+        "inbuf",
+        "is_counted",
+        "need",
+        "number",
+        "out",
+        "reply",
+        "row",
+        "sock",
+        "step",
+    )
+
+    def __init__(self, sock: socket.socket, fd: int, number: int) -> None:
+        self.sock = sock
+        self.fd = fd  # -1 once closed
+        self.number = number
+        self.reply: Reply | None = None  # the reply on its way
+        self.step = 0  # its next write
+        self.due = 0  # the timer entry of its next write; the last one's while that is on its way
+        self.is_counted = False  # the reply is to an inference request: it appears in the account
+        self.row = -1
+        self.arrival_wall_ns = 0  # when the newest bytes arrived, if rows are kept
+        self.inbuf: bytearray | None = (
+            None  # a request not complete, or one that came during a reply
+        )
+        self.need = 0  # bytes that inbuf must hold before parsing makes sense
+        self.out: memoryview | None = None  # what the kernel did not take of the last write
+
+
+class Connections:
+    """Connections by descriptor, in one epoll set, with idle ones closed after `keepalive_ns` (0:
+    never).
+    """
+
+    def __init__(self, account: Account, *, keepalive_ns: int) -> None:
+        self.table: list[Connection | None] = [None] * 64
+        self.epoll = select.epoll()
+        self._account = account
+        self._keepalive_ns = keepalive_ns
+        self._idle: OrderedDict[int, int] = (
+            OrderedDict()
+        )  # descriptor -> when to close, soonest first
+        self._opened = 0
+        self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def open(self, sock: socket.socket) -> None:
+        """Takes in a socket that was just accepted."""
+        account, table = self._account, self.table
+        fd = sock.fileno()
+        while fd >= len(table):
+            table.extend([None] * len(table))
+        account.connections += 1
+        account.open_connections += 1
+        if account.open_connections > account.max_open_connections:
+            account.max_open_connections = account.open_connections
+        self._opened += 1
+        connection = table[fd] = Connection(sock, fd, self._opened)
+        self.epoll.register(fd, select.EPOLLIN)
+        self.note_idle(connection)
+
+    def refuse(self, listener: socket.socket) -> None:
+        """Closes one waiting connection by means of the spare descriptor, so that its client learns
+        of it at once.
+        """
+        os.close(self._spare_fd)
+        try:
+            sock, _address = listener.accept()
+            sock.close()
+            self._account.refused += 1
+        except OSError:
+            pass  # the client was gone already, or the system as a whole has no files left
+        self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self, connection: Connection) -> None:
+        """Closes a connection that has no reply on its way."""
+        self.table[connection.fd] = None
+        self._idle.pop(connection.fd, None)
+        connection.fd = -1
+        connection.inbuf = connection.out = None
+        connection.sock.close()
+        self._account.open_connections -= 1
+
+    def drop(self, connection: Connection) -> None:
+        """Closes a connection whose client is gone; a reply on its way ends as disconnected."""
+        if connection.reply is not None and connection.is_counted:
+            account = self._account
+            account.in_flight -= 1
+            account.disconnected += 1
+            if account.rows is not None:
+                account.rows.close(connection.row, Outcome.DISCONNECTED)
+        connection.reply = None
+        self.close(connection)
+
+    def note_idle(self, connection: Connection) -> None:
+        """Starts the idle time of a connection that waits for its next request."""
+        if self._keepalive_ns and connection.fd >= 0 and connection.reply is None:
+            self._idle[connection.fd] = time.monotonic_ns() + self._keepalive_ns
+            self._idle.move_to_end(connection.fd)
+
+    def note_busy(self, connection: Connection) -> None:
+        """Ends the idle time."""
+        if self._keepalive_ns:
+            self._idle.pop(connection.fd, None)
+
+    def next_close_ns(self) -> int:
+        """Monotonic time of the next idle close, 0 if there is none."""
+        return next(iter(self._idle.values())) if self._idle else 0
+
+    def close_idle(self) -> None:
+        """Closes every connection whose idle time is over."""
+        if not self._idle:
+            return
+        now_ns = time.monotonic_ns()
+        while self._idle:
+            fd, due_ns = next(iter(self._idle.items()))
+            if due_ns > now_ns:
+                return
+            connection = self.table[fd]
+            assert connection is not None
+            self.close(connection)

@@ -1,0 +1,55 @@
+"""The endpoints that are not inference: health, models, and the truth about all processes."""
+
+from aiperf_svc.mock_server.accounts import Account
+from aiperf_svc.mock_server.answers import Answers, Route
+from aiperf_svc.mock_server.board import Board, Question
+from aiperf_svc.mock_server.connections import Connection
+from aiperf_svc.mock_server.replies import Ending, Reply
+from aiperf_svc.mock_server.sender import Sender
+
+_WAITING = Reply(status=200, writes=[], early=0, delay_tokens=0, ending=Ending.HANG)
+"""Stands for the reply of a connection whose question to all processes is not answered yet."""
+
+
+class Controls:
+    """Answers control requests of one process; those for the truth wait for the other processes."""
+
+    def __init__(self, board: Board, account: Account, *, answers: Answers, sender: Sender) -> None:
+        self._board = board
+        self._account = account
+        self._answers = answers
+        self._sender = sender
+        self._asks: list[tuple[Connection, Route, Question]] = []
+
+    def answer(self, connection: Connection, route: Route, *, is_starting: bool) -> None:
+        """Answers a control request, at once or when the board has been asked."""
+        if route.refusal is not None:
+            self._sender.begin_uncounted(connection, route.refusal)
+        elif route.control in ("truth", "reset"):
+            connection.reply, connection.is_counted = _WAITING, False
+            self._asks.append((connection, route, _question(route)))
+            self._ask_next()
+        elif is_starting:
+            self._sender.begin_uncounted(connection, self._answers.unready(route.head))
+        else:
+            self._sender.begin_uncounted(connection, self._answers.control(route))
+
+    def bell_rang(self) -> None:
+        """Someone asks, an answer has come, or the board is free again."""
+        self._board.heed(self._account)
+        merged = self._board.collect()
+        if merged is not None:
+            connection, route, _ = self._asks.pop(0)
+            if connection.fd >= 0:
+                self._sender.begin_uncounted(connection, self._answers.json(route, merged))
+        self._ask_next()
+
+    def _ask_next(self) -> None:
+        if self._asks:
+            self._board.ask(self._asks[0][2])
+
+
+def _question(route: Route) -> Question:
+    if route.control == "reset":
+        return Question.RESET
+    return Question.ROWS if "rows=1" in route.head.query.split("&") else Question.COUNTERS

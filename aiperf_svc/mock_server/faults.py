@@ -1,0 +1,228 @@
+"""Every way in which the mock server can misbehave towards one request: one table, one function
+each.
+
+A request asks for a fault with the header `X-Mock-Fault: NAME`, or with the model name `mock-NAME`;
+a model name that is no fault is an ordinary model. A fault spoils the draft of the right answer.
+"""
+
+import re
+from collections.abc import Callable
+
+from aiperf_svc.mock_server.replies import DONE, Draft, Ending, chunk, draft_error
+
+HUGE_BYTES = 4 * 1024 * 1024
+"""Length of the text in the one event of `huge-chunk`."""
+_EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
+_HTML = b"<!doctype html><title>mock</title><p>This is not the API."
+
+
+def hang(draft: Draft) -> Draft:
+    """Takes the request and never answers."""
+    return Draft(head=b"", raw=[], ending=Ending.HANG)
+
+
+def stall(draft: Draft) -> Draft:
+    """Sends half of the answer, then nothing more, with the connection open."""
+    return _half(draft, Ending.HANG)
+
+
+def close(draft: Draft) -> Draft:
+    """Closes the connection without a byte of answer."""
+    return Draft(head=b"", raw=[], ending=Ending.CUT)
+
+
+def cut(draft: Draft) -> Draft:
+    """Closes the connection half way through the answer."""
+    return _half(draft, Ending.CUT)
+
+
+def reset(draft: Draft) -> Draft:
+    """Resets the connection half way through the answer."""
+    return _half(draft, Ending.RESET)
+
+
+def malformed(draft: Draft) -> Draft:
+    """JSON that ends too early, in the middle event or in the body."""
+    if draft.is_stream:
+        return _middle(draft, b'data: {"choices":[{"index":0,"delta":{"content":\n\n')
+    draft.body = draft.body[: len(draft.body) // 2]
+    return draft
+
+
+def invalid_utf8(draft: Draft) -> Draft:
+    """Bytes that are no UTF-8 within a JSON string."""
+    if draft.is_stream:
+        return _middle(
+            draft,
+            _EVENT % b"\xff\xfe",
+        )
+    draft.body = draft.body[:-1] + b',"note":"\xff\xfe"}'
+    return draft
+
+
+def wrong_content_type(draft: Draft) -> Draft:
+    """An HTML page with status 200."""
+    return Draft(content_type="text/html", body=_HTML)
+
+
+def huge_chunk(draft: Draft) -> Draft:
+    """One event (or body) of several MiB."""
+    text = b"x" * HUGE_BYTES
+    if draft.is_stream:
+        return _middle(
+            draft,
+            _EVENT % text,
+        )
+    draft.body = draft.body[:-1] + b',"note":"%b"}' % text
+    return draft
+
+
+def never_ends(draft: Draft) -> Draft:
+    """A stream that goes on until the client leaves; an answer that is no stream hangs half way."""
+    if not draft.is_stream:
+        return _half(draft, Ending.HANG)
+    draft.tail, draft.has_last_chunk, draft.ending = [], False, Ending.REPEAT
+    return draft
+
+
+def error_in_stream(draft: Draft) -> Draft:
+    """An error object as the middle event, after which the stream ends in good order."""
+    if not draft.is_stream:
+        return draft_error(500, "mock error")
+    keep = draft.events[: len(draft.events) // 2]
+    draft.events = [
+        *keep,
+        b'data: {"error":{"message":"mock error in stream","type":"mock_error","code":500}}\n\n',
+    ]
+    draft.tail = [DONE]
+    return draft
+
+
+def no_done(draft: Draft) -> Draft:
+    """A stream whose HTTP body ends in good order, without `[DONE]`."""
+    draft.tail = [event for event in draft.tail if event != DONE]
+    return draft
+
+
+def no_usage(draft: Draft) -> Draft:
+    """A stream without the usage event that the request asked for."""
+    draft.tail = [event for event in draft.tail if b'"usage"' not in event]
+    return draft
+
+
+def empty(draft: Draft) -> Draft:
+    """A stream without any token, or an empty body."""
+    draft.events, draft.body = [], b""
+    return draft
+
+
+def no_last_chunk(draft: Draft) -> Draft:
+    """All events, then the connection closes without the chunk of length 0."""
+    draft.has_last_chunk, draft.ending = False, Ending.CUT
+    return draft
+
+
+def bad_chunk_size(draft: Draft) -> Draft:
+    """A chunk length that is no hexadecimal number; for an answer that is no stream, a bad
+    Content-Length.
+    """
+    if draft.is_stream:
+        draft.raw, draft.ending = [b"XYZ\r\ndata: {}\n\n\r\n"], Ending.CUT
+        return draft
+    return Draft(
+        head=b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", body=b"{}", ending=Ending.CUT
+    )
+
+
+def short_body(draft: Draft) -> Draft:
+    """A Content-Length greater than the body that follows, then the connection closes."""
+    return Draft(body=b'{"choices":[', content_length=1000, ending=Ending.CUT)
+
+
+def garbage(draft: Draft) -> Draft:
+    """An answer that is not HTTP."""
+    return Draft(head=b"", raw=[b"SSH-2.0-mock\r\n"], ending=Ending.CUT)
+
+
+def one_byte_writes(draft: Draft) -> Draft:
+    """The right answer, one byte in each write: legal, and a test of every split."""
+    if draft.is_stream:
+        stream = b"".join(map(chunk, draft.opening + draft.events + draft.tail)) + b"0\r\n\r\n"
+    else:
+        stream, draft.content_length = draft.body, len(draft.body)
+    draft.raw = [bytes((byte,)) for byte in stream]
+    return draft
+
+
+def one_chunk(draft: Draft) -> Draft:
+    """The right stream with all events in one HTTP chunk: legal."""
+    draft.opening, draft.events = [], [b"".join(draft.opening + draft.events + draft.tail)]
+    draft.tail = []
+    return draft
+
+
+def crlf(draft: Draft) -> Draft:
+    """The right stream with CRLF line ends, comments and event names: legal."""
+    for part in (draft.opening, draft.events, draft.tail):
+        part[:] = [
+            b": keep-alive\r\n\r\nevent: message\r\n" + event.replace(b"\n", b"\r\n")
+            for event in part
+        ]
+    return draft
+
+
+FAULTS: dict[str, Callable[[Draft], Draft]] = {
+    "hang": hang,
+    "stall": stall,
+    "close": close,
+    "cut": cut,
+    "reset": reset,
+    "malformed": malformed,
+    "invalid-utf8": invalid_utf8,
+    "wrong-content-type": wrong_content_type,
+    "huge-chunk": huge_chunk,
+    "never-ends": never_ends,
+    "error-in-stream": error_in_stream,
+    "no-done": no_done,
+    "no-usage": no_usage,
+    "empty": empty,
+    "no-last-chunk": no_last_chunk,
+    "bad-chunk-size": bad_chunk_size,
+    "short-body": short_body,
+    "garbage": garbage,
+    "one-byte-writes": one_byte_writes,
+    "one-chunk": one_chunk,
+    "crlf": crlf,
+}
+"""Faults by name; beside them, `error-STATUS` (400 to 599) answers with that status."""
+
+_ERROR = re.compile(r"error-([45]\d\d)")
+
+
+def find_fault(name: str) -> Callable[[Draft], Draft] | None:
+    """The fault of that name, None if there is none."""
+    match = _ERROR.fullmatch(name)
+    if match is not None:
+        status = int(match[1])
+        return lambda draft: draft_error(status, f"mock error {status}, as asked for")
+    return FAULTS.get(name)
+
+
+def _half(draft: Draft, ending: Ending) -> Draft:
+    """The first half of the draft, at least one event, and then that ending."""
+    if draft.is_stream:
+        draft.events = draft.events[: max(1, len(draft.events) // 2)]
+        draft.tail, draft.has_last_chunk = [], False
+    else:
+        draft.content_length = len(draft.body)
+        draft.body = draft.body[: len(draft.body) // 2]
+    draft.ending = ending
+    return draft
+
+
+def _middle(draft: Draft, event: bytes) -> Draft:
+    """The draft with its middle event replaced; a list of its own, since events are shared."""
+    events = list(draft.events)
+    events[len(events) // 2 : len(events) // 2 + 1] = [event]
+    draft.events = events
+    return draft

@@ -1,0 +1,237 @@
+"""The parent of the serving processes: it forks them, waits for a reason to stop, and leaves none
+behind.
+
+The parent makes each child's listening sockets just before it forks that child, so errors are seen
+where they can be reported, and clients may connect as soon as the address is announced. All
+processes listen on the same ports (SO_REUSEPORT); the kernel spreads connections among them.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import ssl
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from aiperf_svc.mock_server.board import Board
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.server import Server
+
+_BACKLOG = 4096
+_PR_SET_PDEATHSIG = 1
+_STOPS = (signal.SIGTERM, signal.SIGINT)
+
+Address = tuple[str, int]
+
+
+class MockServerError(Exception):
+    """The server cannot start, or one of its processes died; the message says what to do."""
+
+
+def serve(config: MockServerConfig) -> None:
+    """Serves until SIGTERM, SIGINT or the end of `owner_fd`, then returns with every child process
+    gone.
+
+    Prints one line with the address once clients may connect. Call it in the main thread of a
+    process without other threads, since it forks. MockServerError if it cannot listen or a child
+    dies.
+    """
+    tls = _tls_context(config)
+    _raise_file_limit()
+    board = Board(config.processes)
+    started_mono_ns = time.monotonic_ns()
+    children: list[int] = []
+    addresses: list[Address] = []
+    gc.collect()
+    gc.freeze()  # what exists now stays shared between the processes
+    with _caught_signals() as wake_fd:
+        try:
+            for index in range(config.processes):
+                listeners = _listen(config, addresses)
+                addresses = [_address(listener) for listener in listeners]
+
+                def run(index: int = index, listeners: list[socket.socket] = listeners) -> None:
+                    Server(
+                        config,
+                        index=index,
+                        listeners=listeners,
+                        board=board,
+                        tls=tls,
+                        started_mono_ns=started_mono_ns,
+                    ).run()
+
+                children.append(_fork(run))
+                for listener in listeners:
+                    listener.close()
+            _announce(config, addresses)
+            _wait_for_stop(wake_fd, config.owner_fd)
+        finally:
+            for child in children:
+                os.kill(child, signal.SIGTERM)
+            for child in children:
+                os.waitpid(child, 0)
+            gc.unfreeze()
+
+
+# Listening
+
+
+def _listen(config: MockServerConfig, known: list[Address]) -> list[socket.socket]:
+    """Sockets on every host and port, in the same order each time; `known` are the addresses of the
+    first call.
+    """
+    listeners: list[socket.socket] = []
+    wanted = known or [
+        (host, config.port + step if config.port else 0)
+        for step in range(config.ports)
+        for host in config.hosts
+    ]
+    try:
+        for position, (host, port) in enumerate(wanted):
+            if port == 0 and position % len(config.hosts):
+                port = _address(listeners[-1])[1]  # every host has the same ports
+            listeners.append(_listener(host, port, is_first=not known))
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        raise MockServerError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; "
+            "choose another --port or --host"
+        ) from error
+    return listeners
+
+
+def _listener(host: str, port: int, *, is_first: bool) -> socket.socket:
+    family, kind, protocol, _name, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not is_first:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+        # Only now for the first one: otherwise it would quietly share a port with another server.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _address(listener: socket.socket) -> Address:
+    host, port = listener.getsockname()[:2]
+    return host, port
+
+
+def _announce(config: MockServerConfig, addresses: list[Address]) -> None:
+    scheme = "https" if config.tls_cert else "http"
+    urls = [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in addresses]
+    if config.json:
+        line = json.dumps({"url": urls[0], "urls": urls, "pid": os.getpid()})
+    else:
+        line = f"listening on {', '.join(urls)}"
+    print(line, flush=True)
+
+
+def _tls_context(config: MockServerConfig) -> ssl.SSLContext | None:
+    if not config.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise MockServerError(
+            f"cannot use --tls-cert {config.tls_cert} with --tls-key {config.tls_key or '(none)'}: "
+            f"{error}; expected PEM files of a certificate and its key"
+        ) from error
+    return context
+
+
+def _raise_file_limit() -> None:
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+# Processes
+
+
+def _fork(run: Callable[[], None]) -> int:
+    """Runs something in a child that dies with this process; the child's id."""
+    parent = os.getpid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    child = os.fork()
+    if child:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+        return child
+    _run_in_child(run, parent)
+
+
+def _run_in_child(run: Callable[[], None], parent: int) -> NoReturn:
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # Ctrl-C reaches the whole group; the parent decides
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == parent:
+            gc.disable()  # the loop makes no reference cycles, and connections are many
+            run()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+@contextmanager
+def _caught_signals() -> Iterator[int]:
+    """While it lasts, a stop signal or the death of a child makes the descriptor readable; then all
+    is as before.
+    """
+    wake_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    caught = (*_STOPS, signal.SIGCHLD)
+    previous = {number: signal.signal(number, lambda *_: None) for number in caught}
+    previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    try:
+        yield wake_fd
+    finally:
+        signal.set_wakeup_fd(previous_fd)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        os.close(wake_fd)
+        os.close(write_fd)
+
+
+def _wait_for_stop(wake_fd: int, owner_fd: int) -> None:
+    """Returns on a stop signal or when the owner's pipe ends; MockServerError if a child dies
+    first.
+    """
+    poll = select.poll()
+    poll.register(wake_fd, select.POLLIN)
+    if owner_fd >= 0:
+        poll.register(owner_fd, select.POLLIN)
+    while True:
+        for fd, _event in poll.poll():
+            if fd == owner_fd:
+                return
+            if any(number in _STOPS for number in os.read(wake_fd, 4096)):
+                return
+            dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if dead is not None:
+                raise MockServerError(
+                    f"serving process {dead.si_pid} died (status {dead.si_status}); its error is "
+                    "above; all others are stopped, since their account would not be complete"
+                )

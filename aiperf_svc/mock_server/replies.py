@@ -1,0 +1,318 @@
+"""The bytes of every answer, made once and shared by all requests that ask the same.
+
+An answer is drafted as parts (`Draft`), which a fault may spoil, and then assembled into a `Reply`:
+a list of writes, one `send` each, and what happens after the last.
+"""
+
+import base64
+import json
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import lru_cache
+
+from aiperf_svc.mock_server.requests import CHAT, EMBEDDINGS, Ask
+
+_TEXT = """
+the quick model reads every word and writes one more token at a time while people wait for it to say
+what they hope is true about long rivers small cities old machines new music cold winters warm bread
+bright stars deep water open roads quiet books green hills and kind friends
+"""
+WORDS = _TEXT.split()
+"""Token i of every answer is word i of this list, round and round."""
+
+DONE = b"data: [DONE]\n\n"
+LAST_CHUNK = b"0\r\n\r\n"
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    411: "Length Required",
+    413: "Content Too Large",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+    505: "HTTP Version Not Supported",
+}
+
+
+class Ending(IntEnum):
+    """What happens after the last write of a reply."""
+
+    KEEP = 0
+    """The connection waits for its next request."""
+    CLOSE = 1
+    """The connection closes in good order: the reply is complete."""
+    CUT = 2
+    """The connection closes although the reply is not complete."""
+    RESET = 3
+    """As CUT, with a TCP reset."""
+    HANG = 4
+    """Nothing more is ever sent; the connection stays open until the client leaves."""
+    REPEAT = 5
+    """The paced writes begin again: the reply never ends."""
+
+
+class Reply:
+    """An answer as the server sends it. Immutable once assembled; shared by many connections.
+
+    `writes` are sent one at a time: the first `early` of them at once, the next after the time to
+    first token, each further one an inter-token time later. `delay_tokens` is how many inter-token
+    times pass before the only write of an answer that is not a stream. `whole` is all of the writes
+    as one, for a server without delays, if there is only one paced write.
+    """
+
+    __slots__ = (
+        "count",
+        "delay_tokens",
+        "early",
+        "ending",
+        "is_plain",
+        "status",
+        "whole",
+        "writes",
+    )
+
+    def __init__(
+        self, *, status: int, writes: list[bytes], early: int, delay_tokens: int, ending: Ending
+    ) -> None:
+        self.status = status
+        self.writes = writes
+        self.early = early
+        self.delay_tokens = delay_tokens
+        self.ending = ending
+        self.count = len(writes)
+        is_single = self.count - early == 1 and ending is not Ending.REPEAT
+        self.whole = b"".join(writes) if is_single else None
+        self.is_plain = status == 200 and ending is Ending.KEEP
+
+
+@dataclass(slots=True)
+class Draft:
+    """An answer in parts. A stream has `events`, one per token, and a `tail` that goes with the
+    last one; any other answer has a `body`. `raw` replaces everything after the head, `head` the
+    head itself.
+    """
+
+    status: int = 200
+    content_type: str = "application/json"
+    is_stream: bool = False
+    events: list[bytes] = field(default_factory=list)
+    tail: list[bytes] = field(default_factory=list)
+    opening: list[bytes] = field(default_factory=list)
+    """Events that go out with the head, before the first token: the role."""
+    body: bytes = b""
+    delay_tokens: int = 0
+    ending: Ending = Ending.KEEP
+    has_last_chunk: bool = True
+    content_length: int | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    head: bytes | None = None
+    raw: list[bytes] | None = None
+
+
+def compact(value: object) -> bytes:
+    """JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+@lru_cache(maxsize=4096)
+def chunk(data: bytes) -> bytes:
+    """One chunk of the chunked transfer encoding."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def draft_error(status: int, message: str, *, kind: str = "mock_error") -> Draft:
+    """An error as OpenAI-compatible servers send it."""
+    error = {"message": message, "type": kind, "param": None, "code": status}
+    headers = (("Retry-After", "1"),) if status in (429, 503) else ()
+    return Draft(status=status, body=compact({"error": error}), headers=headers)
+
+
+class Drafts:
+    """Drafts the answers to asks; `created_s` is the time that they carry, in seconds since the
+    epoch.
+    """
+
+    def __init__(self, *, created_s: int, role_chunk: bool, embedding_dimensions: int) -> None:
+        self._created_s = created_s
+        self._role_chunk = role_chunk
+        self._dimensions = embedding_dimensions
+        self._events: dict[tuple[str, str, str], list[bytes]] = {}
+
+    def draft(self, ask: Ask) -> Draft:
+        """The answer to an ask."""
+        if ask.path == EMBEDDINGS:
+            return Draft(body=self._embeddings(ask))
+        if ask.is_stream:
+            return self._stream(ask)
+        return Draft(body=self._completion(ask), delay_tokens=max(ask.tokens - 1, 0))
+
+    def models(self, model: str) -> Draft:
+        """The list of models: just one."""
+        entry = {"id": model, "object": "model", "created": self._created_s, "owned_by": "mock"}
+        return Draft(body=compact({"object": "list", "data": [entry]}))
+
+    def _stream(self, ask: Ask) -> Draft:
+        is_chat = ask.path == CHAT
+        made = Draft(content_type="text/event-stream; charset=utf-8", is_stream=True)
+        answer = self._tokens(ask, "content" if is_chat else "text", ask.tokens - ask.reasoning)
+        made.events = self._tokens(ask, "reasoning_content", ask.reasoning) + answer
+        if is_chat:
+            role = {"role": "assistant", "content": ""}
+            if self._role_chunk:
+                made.opening.append(self._event(ask, {"delta": role}))
+            elif made.events:
+                key = "reasoning_content" if ask.reasoning else "content"
+                made.events[0] = self._event(ask, {"delta": role | {key: _word(0)}})
+        finish: dict[str, object] = {"delta": {}} if is_chat else {"text": ""}
+        made.tail.append(self._event(ask, finish, finish_reason=_finish_reason(ask)))
+        if ask.has_usage:
+            made.tail.append(
+                b"data: %b\n\n" % compact(self._envelope(ask, []) | {"usage": _usage(ask)})
+            )
+        made.tail.append(DONE)
+        return made
+
+    def _tokens(self, ask: Ask, key: str, count: int) -> list[bytes]:
+        """The events of `count` tokens; the events of one turn through the words are made once per
+        model.
+        """
+        if count == 0:
+            return []
+        turn = self._events.get((ask.path, ask.model, key))
+        if turn is None:
+            if len(self._events) >= 256:
+                self._events.clear()
+            made = [
+                self._event(
+                    ask, {"text": _word(i)} if key == "text" else {"delta": {key: _word(i)}}
+                )
+                for i in range(len(WORDS))
+            ]
+            turn = self._events[ask.path, ask.model, key] = made
+        return (turn * (count // len(turn) + 1))[:count]
+
+    def _event(
+        self, ask: Ask, part: dict[str, object], *, finish_reason: str | None = None
+    ) -> bytes:
+        choice = {"index": 0, **part, "finish_reason": finish_reason}
+        return b"data: %b\n\n" % compact(self._envelope(ask, [choice]))
+
+    def _envelope(self, ask: Ask, choices: list[dict[str, object]]) -> dict[str, object]:
+        is_chat = ask.path == CHAT
+        if not is_chat:
+            kind = "text_completion"
+        elif ask.is_stream:
+            kind = "chat.completion.chunk"
+        else:
+            kind = "chat.completion"
+        return {
+            "id": "chatcmpl-mock" if is_chat else "cmpl-mock",
+            "object": kind,
+            "created": self._created_s,
+            "model": ask.model,
+            "choices": choices,
+        }
+
+    def _completion(self, ask: Ask) -> bytes:
+        text = "".join(map(_word, range(ask.tokens - ask.reasoning)))
+        choice: dict[str, object] = {"index": 0, "finish_reason": _finish_reason(ask)}
+        if ask.path == CHAT:
+            message: dict[str, object] = {"role": "assistant", "content": text}
+            if ask.reasoning:
+                message["reasoning_content"] = "".join(map(_word, range(ask.reasoning)))
+            choice["message"] = message
+        else:
+            choice["text"] = text
+        made = self._envelope(ask, [choice])
+        if ask.has_usage:
+            made["usage"] = _usage(ask)
+        return compact(made)
+
+    def _embeddings(self, ask: Ask) -> bytes:
+        numbers = [(i % 17 - 8) / 16 for i in range(self._dimensions)]
+        packed = struct.pack(f"<{len(numbers)}f", *numbers)
+        value = base64.b64encode(packed).decode() if ask.is_base64 else numbers
+        data = [
+            {"object": "embedding", "index": index, "embedding": value}
+            for index in range(ask.inputs)
+        ]
+        usage = {"prompt_tokens": ask.prompt_tokens, "total_tokens": ask.prompt_tokens}
+        return compact({"object": "list", "data": data, "model": ask.model, "usage": usage})
+
+
+def assemble(draft: Draft, *, close: bool, early_head: bool) -> Reply:
+    """The reply that a draft describes.
+
+    With `close`, the head says so and the connection closes afterwards. With `early_head`, the head
+    of a stream is a write of its own, sent before the first token; otherwise it goes with the first
+    token.
+    """
+    ending = Ending.CLOSE if close and draft.ending is Ending.KEEP else draft.ending
+    head = draft.head if draft.head is not None else _head(draft, close=close)
+    early = 0
+    if draft.raw is not None:
+        writes = [head + draft.raw[0], *draft.raw[1:]] if draft.raw else []
+        if not writes and head:
+            writes = [head]
+    elif draft.is_stream:
+        opening = head + b"".join(map(chunk, draft.opening))
+        writes = [chunk(event) for event in draft.events]
+        tail = b"".join(map(chunk, draft.tail)) + (LAST_CHUNK if draft.has_last_chunk else b"")
+        if writes:
+            writes[-1] += tail
+        elif tail:
+            writes = [tail]
+        if early_head or not writes:
+            writes.insert(0, opening)
+            early = 1
+        else:
+            writes[0] = opening + writes[0]
+    else:
+        writes = [head + draft.body]
+    return Reply(
+        status=draft.status,
+        writes=writes,
+        early=early,
+        delay_tokens=draft.delay_tokens,
+        ending=ending,
+    )
+
+
+def _head(draft: Draft, *, close: bool) -> bytes:
+    reason = _REASONS.get(draft.status, "Mock")
+    lines = [f"HTTP/1.1 {draft.status} {reason}", f"Content-Type: {draft.content_type}"]
+    if draft.is_stream:
+        lines += ["Cache-Control: no-cache", "Transfer-Encoding: chunked"]
+    else:
+        length = len(draft.body) if draft.content_length is None else draft.content_length
+        lines.append(f"Content-Length: {length}")
+    lines += [f"{name}: {value}" for name, value in draft.headers]
+    if close:
+        lines.append("Connection: close")
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _word(index: int) -> str:
+    return (" " if index else "") + WORDS[index % len(WORDS)]
+
+
+def _finish_reason(ask: Ask) -> str:
+    return "length" if ask.is_cut_short else "stop"
+
+
+def _usage(ask: Ask) -> dict[str, object]:
+    usage: dict[str, object] = {
+        "prompt_tokens": ask.prompt_tokens,
+        "completion_tokens": ask.tokens,
+        "total_tokens": ask.prompt_tokens + ask.tokens,
+    }
+    if ask.reasoning:
+        usage["completion_tokens_details"] = {"reasoning_tokens": ask.reasoning}
+    return usage

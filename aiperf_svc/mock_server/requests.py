@@ -1,0 +1,219 @@
+"""What a request says: the HTTP head, and the parameters in the JSON body that shape the answer.
+
+Both are pure functions of bytes, so the server caches their results by those very bytes and parses
+only what it has never seen.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MAX_HEAD = 64 * 1024
+"""Bytes of head beyond which a request is refused (431)."""
+MAX_BODY = 64 * 1024 * 1024
+"""Bytes of body beyond which a request is refused (413)."""
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+EMBEDDINGS = "/v1/embeddings"
+INFERENCE = frozenset((CHAT, COMPLETIONS, EMBEDDINGS))
+
+
+class BadRequest(Exception):
+    """A request that is answered with an error: `status` and a message for the client."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(slots=True)
+class Head:
+    """The head of a request: method, target, and those headers that matter here."""
+
+    method: str
+    path: str
+    query: str
+    length: int = 0
+    is_last: bool = False
+    """The connection closes after the answer."""
+    expects_continue: bool = False
+    authorization: str = ""
+    fault: str = ""
+
+
+def parse_head(head: bytes) -> Head:
+    """The head from its bytes, without the blank line that ends it; BadRequest if it is not valid
+    HTTP/1.1.
+    """
+    first, *lines = head.decode("latin-1").split("\r\n")
+    parts = first.split(" ")
+    if len(parts) != 3 or not parts[0].isalpha() or not parts[1].startswith("/"):
+        raise BadRequest(400, f"not an HTTP request line: {first[:80]!r}")
+    if parts[2] != "HTTP/1.1":
+        raise BadRequest(505, f"HTTP version {parts[2][:20]!r} is not supported; use HTTP/1.1")
+    path, _, query = parts[1].partition("?")
+    found = Head(parts[0], path, query)
+    length: str | None = None
+    for line in lines:
+        name, colon, value = line.partition(":")
+        name, value = name.lower(), value.strip(" \t")
+        if not colon or not name or name != name.strip():
+            raise BadRequest(400, f"not a header line: {line[:80]!r}")
+        if name == "content-length":
+            if length not in (None, value):
+                raise BadRequest(400, f"Content-Length is both {length} and {value}")
+            length = value
+        elif name == "connection":
+            found.is_last = "close" in (option.strip() for option in value.lower().split(","))
+        elif name == "transfer-encoding":
+            raise BadRequest(411, "send the body with a Content-Length")
+        elif name == "expect":
+            found.expects_continue = value.lower() == "100-continue"
+        elif name == "authorization":
+            found.authorization = value
+        elif name == "x-mock-fault":
+            found.fault = value
+    if length is not None:
+        if not (length.isascii() and length.isdigit()):
+            raise BadRequest(400, f"Content-Length is {length[:20]!r}; expected a number")
+        found.length = int(length)
+        if found.length > MAX_BODY:
+            raise BadRequest(
+                413, f"the body has {found.length} bytes; at most {MAX_BODY} are taken"
+            )
+    return found
+
+
+class Ask(NamedTuple):
+    """The parameters of an inference request that shape its answer; equal asks get equal
+    answers.
+    """
+
+    path: str
+    model: str
+    is_stream: bool
+    tokens: int
+    """Answer tokens, reasoning included; of an embeddings request, 0."""
+    reasoning: int
+    """How many of the tokens are reasoning."""
+    is_cut_short: bool
+    """The request's own limit ended the answer: finish_reason is `length`."""
+    has_usage: bool
+    prompt_tokens: int
+    """Words of the prompt: a cheap stand-in for a tokenizer's count."""
+    inputs: int = 1
+    """Embeddings: how many inputs there are."""
+    is_base64: bool = False
+    """Embeddings: the encoding that the request wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskDefaults:
+    """What the server's settings contribute to every ask (see MockServerConfig)."""
+
+    model: str
+    tokens: int
+    force_tokens: bool
+    reasoning_tokens: int
+    usage: str
+
+
+def parse_ask(path: str, body: bytes, defaults: AskDefaults) -> Ask:
+    """The ask in a body; BadRequest if it is not JSON of the endpoint's shape."""
+    try:
+        data = json.loads(body)
+    except ValueError as error:
+        raise BadRequest(400, f"the body is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise BadRequest(400, "the body is not a JSON object")
+    model = data.get("model", defaults.model)
+    if not isinstance(model, str):
+        raise BadRequest(400, f"model is {model!r}; expected a string")
+    if path == EMBEDDINGS:
+        return _embeddings_ask(model, data)
+    key = "messages" if path == CHAT else "prompt"
+    if key not in data:
+        raise BadRequest(400, f"{key} is missing")
+    is_stream = data.get("stream") is True
+    options = data.get("stream_options")
+    wants_usage = isinstance(options, dict) and options.get("include_usage") is True
+    reasoning = defaults.reasoning_tokens if path == CHAT else 0
+    tokens, is_cut_short = answer_length(data, defaults, reasoning)
+    return Ask(
+        path=path,
+        model=model,
+        is_stream=is_stream,
+        tokens=tokens,
+        reasoning=min(reasoning, tokens),
+        is_cut_short=is_cut_short,
+        has_usage=defaults.usage == "always"
+        or (defaults.usage == "requested" and (wants_usage or not is_stream)),
+        prompt_tokens=_count_words(data[key]),
+    )
+
+
+def answer_length(
+    data: dict[str, object], defaults: AskDefaults, reasoning: int
+) -> tuple[int, bool]:
+    """Tokens of the answer, reasoning included, and whether the request's limit ended it.
+
+    The server's own length is --tokens plus the reasoning tokens. --force-tokens gives that
+    whatever the request says. Otherwise, with max_completion_tokens or max_tokens: exactly that
+    many if `ignore_eos` is true, else at most that many. `min_tokens` lengthens an answer up to
+    that limit.
+    """
+    own = defaults.tokens + reasoning
+    if defaults.force_tokens:
+        return own, False
+    limit = _count(data, "max_completion_tokens") or _count(data, "max_tokens")
+    own = max(own, _count(data, "min_tokens"))
+    if not limit:
+        return own, False
+    if data.get("ignore_eos") is True:
+        return limit, True
+    return min(own, limit), own > limit
+
+
+def _count(data: dict[str, object], key: str) -> int:
+    value = data.get(key)
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 10_000_000:
+        raise BadRequest(400, f"{key} is {value!r}; expected a number from 0 to 10000000")
+    return value
+
+
+def _embeddings_ask(model: str, data: dict[str, object]) -> Ask:
+    given = data.get("input")
+    if not isinstance(given, str | list) or not given:
+        raise BadRequest(400, "input is missing; expected a string or a list")
+    is_many = isinstance(given, list) and not isinstance(given[0], int)
+    return Ask(
+        path=EMBEDDINGS,
+        model=model,
+        is_stream=False,
+        tokens=0,
+        reasoning=0,
+        is_cut_short=False,
+        has_usage=True,
+        prompt_tokens=_count_words(given),
+        inputs=len(given) if is_many else 1,
+        is_base64=data.get("encoding_format") == "base64",
+    )
+
+
+def _count_words(value: object) -> int:
+    """Words of all text in a prompt: a string, a list of messages or of content parts; a number is
+    one token.
+    """
+    if isinstance(value, str):
+        return len(value.split())
+    if isinstance(value, int):
+        return 1
+    if isinstance(value, list):
+        return sum(map(_count_words, value))
+    if isinstance(value, dict):
+        return _count_words(value.get("content", value.get("text")))
+    return 0

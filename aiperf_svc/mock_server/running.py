@@ -1,0 +1,125 @@
+"""A mock server for the length of a `with` block, in processes of its own."""
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiperf_svc.mock_server.config import MockServerConfig, args_from_config
+from aiperf_svc.mock_server.processes import MockServerError
+
+_ROOT = Path(__file__).parents[2]
+_STOP_TIMEOUT_S = 10.0
+
+
+class RunningMockServer:
+    """A mock server that accepts connections; see `running`."""
+
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", owner_fd: int, urls: tuple[str, ...]
+    ) -> None:
+        self._process = process
+        self._owner_fd = owner_fd
+        self.urls = urls
+        self.url = urls[0]
+        self.port = urlsplit(self.url).port or 0
+        self.pid = process.pid
+
+    def truth(self, *, rows: bool = False) -> dict[str, Any]:
+        """What the server truly did since its start or the last reset: counters over all processes,
+        those of each (`processes`), and with `rows` (and a config with `truth`) a list `rows` of
+        one object per request.
+        """
+        found: dict[str, Any] = json.loads(self._call("GET", f"/truth?rows={int(rows)}"))
+        return found
+
+    def reset(self) -> None:
+        """Starts the account again in every process."""
+        self._call("POST", "/truth/reset")
+
+    def stop(self) -> None:
+        """Stops every process of the server and waits for their end; harmless when done before."""
+        if self._owner_fd < 0:
+            return
+        os.close(self._owner_fd)
+        self._owner_fd = -1
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # the kernel kills its children with it
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _call(self, method: str, target: str) -> bytes:
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            # A server of our own making on this machine, with a certificate that nobody vouches
+            # for.
+            context = ssl._create_unverified_context()
+            connection = http.client.HTTPSConnection(host, self.port, context=context)
+        else:
+            connection = http.client.HTTPConnection(host, self.port)
+        with contextlib.closing(connection):
+            key = self._api_key
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            connection.request(method, target, headers=headers)
+            response = connection.getresponse()
+            body = response.read()
+            if response.status != 200:
+                raise MockServerError(
+                    f"{method} {target} was answered with {response.status}: {body!r}"
+                )
+            return body
+
+    _api_key = ""
+
+
+@contextmanager
+def running(config: MockServerConfig) -> Iterator[RunningMockServer]:
+    """Starts a mock server, waits until clients may connect, and stops it at the end whatever
+    happens.
+
+    The server also stops by itself if this process dies. MockServerError if it does not start; its
+    own message goes to stderr.
+    """
+    owner_read, owner_write = os.pipe()
+    wanted = dataclasses.replace(config, json=True, owner_fd=owner_read)
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "aiperf_svc.mock_server", *args_from_config(wanted)],
+            env=os.environ | {"PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            pass_fds=(owner_read,),
+        )
+    except BaseException:
+        os.close(owner_write)
+        raise
+    finally:
+        os.close(owner_read)
+    assert process.stdout is not None
+    server = RunningMockServer(process, owner_write, ("",))
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise MockServerError(
+                f"the mock server ended with status {process.wait()} before it listened"
+            )
+        server = RunningMockServer(process, owner_write, tuple(json.loads(line)["urls"]))
+        server._api_key = config.api_key
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,310 @@
+"""Sends replies, each write when it is due.
+
+What is due waits in a heap of integers, the due time (monotonic ns) above the descriptor: an entry
+costs 40 bytes and compares fast. An entry that no longer equals its connection's `due` is stale and
+is dropped when it comes up. One pass makes at most one write per connection, so that streams
+without delay take turns. Each due time is computed from the one before it, not from the send:
+lateness does not add up.
+"""
+
+import random
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from aiperf_svc.mock_server.accounts import Account, Outcome
+from aiperf_svc.mock_server.connections import Connection, Connections
+from aiperf_svc.mock_server.delays import Delay
+from aiperf_svc.mock_server.replies import Ending, Reply
+
+_FD_BITS = 24
+_FD_MASK = (1 << _FD_BITS) - 1
+_SENDS_PER_PASS = 512
+"""Reading and accepting have their turn after so many sends, even if more are due."""
+_LEAST_REPEAT_NS = 1_000_000
+"""Gap between the writes of a reply that never ends, when tokens have no delay."""
+_LINGER_RESET = struct.pack("ii", 1, 0)
+AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a socket raises when there is nothing to do now."""
+
+_monotonic_ns = time.monotonic_ns
+
+
+class Sender:
+    """The replies on their way in one process. `on_free` is told of a connection with buffered
+    input whose reply is over.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        account: Account,
+        *,
+        ttft: Delay,
+        itl: Delay,
+        rng: random.Random,
+        on_free: Callable[[Connection], None],
+    ) -> None:
+        self._connections = connections
+        self._account = account
+        self._rows = account.rows
+        self._on_free = on_free
+        self._ttft_ns, self._draw_ttft = ttft.fixed_ns, ttft.sampler(rng)
+        self._itl_ns, self._draw_itl = itl.fixed_ns, itl.sampler(rng)
+        self.is_instant = self._ttft_ns == 0 and self._itl_ns == 0
+        self.heap: list[int] = []
+        self._pass_ns = 0
+
+    def next_due_ns(self) -> int:
+        """Monotonic time of the next write, 0 if none is planned."""
+        return self.heap[0] >> _FD_BITS if self.heap else 0
+
+    def shift(self, by_ns: int) -> None:
+        """Moves every planned write into the future."""
+        by = by_ns << _FD_BITS
+        for connection in self._connections.table:
+            if connection is not None:
+                connection.due += by
+        self.heap[:] = [entry + by for entry in self.heap]
+        heapify(self.heap)
+
+    def begin(
+        self, connection: Connection, reply: Reply, request_id: bytes | None, size: int
+    ) -> None:
+        """Counts an inference request of `size` bytes and sends what is due at once of its
+        reply.
+        """
+        account, rows = self._account, self._rows
+        account.requests += 1
+        account.bytes_in += size
+        if rows is not None:
+            connection.row = rows.open(
+                request_id, connection.number, reply.status, connection.arrival_wall_ns
+            )
+        account.in_flight += 1
+        if account.in_flight > account.max_in_flight:
+            account.max_in_flight = account.in_flight
+        connection.is_counted = True
+        connection.reply = reply
+        whole = reply.whole
+        if whole is not None and (self.is_instant or reply.status >= 400):
+            # The whole answer in one send: the path that a speed test takes.
+            if rows is not None:
+                rows.sent(connection.row, True, True, True)
+            connection.step = reply.count
+            if self._send(connection, whole):
+                self._finish(connection, reply)
+            return
+        self._start(connection, reply)
+
+    def begin_whole(self, connection: Connection, reply: Reply, size: int) -> None:
+        """As `begin`, for a plain reply that goes out in one send on a server without delays and
+        rows.
+        """
+        account, whole = self._account, reply.whole
+        assert whole is not None
+        account.requests += 1
+        account.bytes_in += size
+        if account.in_flight >= account.max_in_flight:
+            account.max_in_flight = account.in_flight + 1
+        try:
+            sent = connection.sock.send(whole)
+        except AGAIN:
+            sent = 0
+        except OSError:
+            account.disconnected += 1
+            self._connections.drop(connection)
+            return
+        account.writes += 1
+        account.bytes_out += sent
+        if sent == len(whole):
+            account.completed += 1
+            return
+        account.in_flight += 1
+        connection.is_counted = True
+        connection.reply, connection.step = reply, reply.count
+        self._stall(connection, memoryview(whole)[sent:])
+
+    def begin_uncounted(self, connection: Connection, reply: Reply) -> None:
+        """Sends an answer that is no part of the account, at once."""
+        connection.is_counted = False
+        connection.reply = reply
+        connection.step = reply.count
+        if self._send(connection, reply.writes[0]):
+            self._finish(connection, reply)
+
+    def _start(self, connection: Connection, reply: Reply) -> None:
+        connection.step = 0
+        connection.due = _monotonic_ns() << _FD_BITS | connection.fd
+        if reply.count == 0:
+            self._finish(connection, reply)
+        elif reply.early or not (delay_ns := self._first_delay_ns(reply)):
+            if self._write(connection, reply):
+                self._go_on(connection, reply)
+        else:
+            self._plan(connection, delay_ns)
+
+    def _first_delay_ns(self, reply: Reply) -> int:
+        """From the arrival to the first token, or to the only write of an answer that is no
+        stream.
+        """
+        delay_ns = self._draw_ttft() if self._ttft_ns is None else self._ttft_ns
+        if not reply.delay_tokens:
+            return delay_ns
+        if self._itl_ns is not None:
+            return delay_ns + reply.delay_tokens * self._itl_ns
+        return delay_ns + sum(self._draw_itl() for _ in range(reply.delay_tokens))
+
+    def _plan(self, connection: Connection, gap_ns: int) -> None:
+        """Plans the next write, that long after the last one was due, but not within the pass that
+        is going on.
+        """
+        due_ns = max((connection.due >> _FD_BITS) + gap_ns, self._pass_ns + 1)
+        connection.due = due_ns << _FD_BITS | connection.fd
+        heappush(self.heap, connection.due)
+
+    def send_due(self) -> None:
+        """Makes every write that is due, one per connection."""
+        heap, table, account, rows = self.heap, self._connections.table, self._account, self._rows
+        itl_ns = self._itl_ns
+        self._pass_ns = _monotonic_ns()
+        bound = (self._pass_ns + 1) << _FD_BITS
+        for _ in range(_SENDS_PER_PASS):
+            if not heap or heap[0] >= bound:
+                return
+            entry = heappop(heap)
+            fd = entry & _FD_MASK
+            connection = table[fd]
+            if connection is None or connection.due != entry:
+                continue
+            reply = connection.reply
+            assert reply is not None
+            step = connection.step
+            if itl_ns is None or step + 1 >= reply.count:
+                if self._write(connection, reply):
+                    self._go_on(connection, reply)
+                continue
+            # A token within a stream of fixed pace: `_write` and `_plan` without the calls.
+            data = reply.writes[step]
+            if rows is not None:
+                rows.sent(connection.row, step == 0, True, False)
+            try:
+                sent = connection.sock.send(data)
+            except AGAIN:
+                sent = 0
+            except OSError:
+                self._connections.drop(connection)
+                continue
+            account.writes += 1
+            account.bytes_out += sent
+            connection.step = step + 1
+            if sent != len(data):
+                self._stall(connection, memoryview(data)[sent:])
+                continue
+            entry += itl_ns << _FD_BITS
+            if entry < bound:
+                entry = bound | fd
+            connection.due = entry
+            heappush(heap, entry)
+
+    def _write(self, connection: Connection, reply: Reply) -> bool:
+        """Makes the next write of a reply; False if the connection is gone or not all of it was
+        taken.
+        """
+        step = connection.step
+        connection.step = step + 1
+        if self._rows is not None:
+            self._rows.sent(connection.row, step == 0, step >= reply.early, step + 1 == reply.count)
+        return self._send(connection, reply.writes[step])
+
+    def _send(self, connection: Connection, data: bytes) -> bool:
+        try:
+            sent = connection.sock.send(data)
+        except AGAIN:
+            sent = 0
+        except OSError:
+            self._connections.drop(connection)
+            return False
+        if connection.is_counted:
+            self._account.writes += 1
+            self._account.bytes_out += sent
+        if sent == len(data):
+            return True
+        self._stall(connection, memoryview(data)[sent:])
+        return False
+
+    def _stall(self, connection: Connection, rest: memoryview) -> None:
+        """Waits for the client to take what it was sent."""
+        connection.out = rest
+        self._connections.epoll.modify(connection.fd, select.EPOLLIN | select.EPOLLOUT)
+
+    def flush(self, connection: Connection) -> None:
+        """Sends more of a write that had to wait; the reply goes on once it is through."""
+        rest, reply = connection.out, connection.reply
+        assert rest is not None
+        assert reply is not None
+        if self._rows is not None and connection.is_counted and connection.step == reply.count:
+            self._rows.sent_rest(connection.row)
+        try:
+            sent = connection.sock.send(rest)
+        except AGAIN:
+            return
+        except OSError:
+            self._connections.drop(connection)
+            return
+        if connection.is_counted:
+            self._account.bytes_out += sent
+        if sent < len(rest):
+            connection.out = rest[sent:]
+            return
+        connection.out = None
+        self._connections.epoll.modify(connection.fd, select.EPOLLIN)
+        self._go_on(connection, reply)
+
+    def _go_on(self, connection: Connection, reply: Reply) -> None:
+        """Plans the next write of a reply, or ends it."""
+        if connection.step >= reply.count:
+            self._finish(connection, reply)
+        elif connection.step == reply.early:
+            self._plan(connection, self._first_delay_ns(reply))
+        else:
+            self._plan(connection, self._draw_itl() if self._itl_ns is None else self._itl_ns)
+
+    def _finish(self, connection: Connection, reply: Reply) -> None:
+        """Does what comes after the last write."""
+        ending = reply.ending
+        if ending is Ending.REPEAT:
+            connection.step = reply.early
+            self._plan(connection, max(_LEAST_REPEAT_NS, self._itl_ns or 0))
+            return
+        account = self._account
+        if ending is Ending.HANG:
+            account.hangs += 1
+            return
+        connection.reply = None
+        is_cut = ending is Ending.CUT or ending is Ending.RESET
+        if connection.is_counted:
+            account.in_flight -= 1
+            if is_cut:
+                account.cuts += 1
+                outcome = Outcome.CUT
+            elif reply.status >= 400:
+                account.errors += 1
+                outcome = Outcome.ERROR
+            else:
+                account.completed += 1
+                outcome = Outcome.COMPLETED
+            if self._rows is not None:
+                self._rows.close(connection.row, outcome)
+        if ending is not Ending.KEEP:
+            if ending is Ending.RESET:
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+            self._connections.close(connection)
+        elif connection.inbuf is not None:
+            self._on_free(connection)
+        else:
+            self._connections.note_idle(connection)

@@ -1,0 +1,354 @@
+"""The loop of one serving process: it waits, accepts, reads, and has the sender send.
+
+asyncio costs more for one request than all of this does, and its timers are too coarse to pace
+tokens; so this is a bare epoll loop with one small object per connection and no parsing of what was
+seen before (`answers`). What goes out, and when, is the sender's; what happened is the account's;
+what all processes must know of each other is the board's.
+"""
+
+import errno
+import random
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable
+
+from aiperf_svc.mock_server.accounts import Account
+from aiperf_svc.mock_server.answers import CACHE_BYTES, Answers, Route
+from aiperf_svc.mock_server.board import Board
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.connections import Connection, Connections
+from aiperf_svc.mock_server.controls import Controls
+from aiperf_svc.mock_server.delays import duration_ns, parse_delay
+from aiperf_svc.mock_server.replies import Ending, Reply
+from aiperf_svc.mock_server.requests import MAX_BODY, MAX_HEAD, BadRequest
+from aiperf_svc.mock_server.sender import AGAIN, Sender
+from aiperf_svc.mock_server.timers import Timer
+
+_READ_SIZE = 64 * 1024
+_EVENTS_PER_POLL = 512
+_ACCEPTS_PER_POLL = 256
+"""Bounds that keep reading, accepting and sending in turn when all three have plenty to do."""
+_REQUEST_ID = b"\r\nx-request-id:"
+_SO_TIMESTAMPNS = 35
+"""Linux's number; Python's socket module has no name for it."""
+_TIMESPEC = struct.Struct("qq")
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_CONTINUE = Reply(
+    status=100,
+    writes=[b"HTTP/1.1 100 Continue\r\n\r\n"],
+    early=0,
+    delay_tokens=0,
+    ending=Ending.KEEP,
+)
+
+
+class Server:
+    """One serving process: `run` never returns. Make it after the fork; it takes seat `index` at
+    the board.
+    """
+
+    def __init__(
+        self,
+        config: MockServerConfig,
+        *,
+        index: int,
+        listeners: list[socket.socket],
+        board: Board,
+        tls: ssl.SSLContext | None,
+        started_mono_ns: int,
+    ) -> None:
+        rng = random.Random(f"{config.seed}/{index}")
+        self._answers = Answers(config, rng=rng)
+        self._account = Account(row_limit=config.truth_limit if config.truth else None)
+        self._connections = Connections(
+            self._account, keepalive_ns=duration_ns(config.keepalive_timeout)
+        )
+        self._sender = Sender(
+            self._connections,
+            self._account,
+            ttft=parse_delay(config.ttft),
+            itl=parse_delay(config.itl),
+            rng=rng,
+            on_free=self._resume,
+        )
+        self._has_idle = config.keepalive_timeout != "0"
+        self._board = board
+        self._controls = Controls(board, self._account, answers=self._answers, sender=self._sender)
+        self._tls = tls
+        self._has_stamps = config.truth and tls is None
+        slow_ns = duration_ns(config.slow_start)
+        self._ready_mono_ns = started_mono_ns + slow_ns if slow_ns else 0
+        self._freeze_at_ns = duration_ns(config.freeze_at)
+        self._freeze_for_ns = duration_ns(config.freeze_for)
+        self._frozen_run_ns = 0  # the first request whose freeze is over
+        self._is_quick = (
+            self._sender.is_instant
+            and not config.truth
+            and not self._answers.has_fault_rates
+            and not slow_ns
+            and not self._freeze_for_ns
+        )
+        self._quick: dict[
+            bytes, Reply
+        ] = {}  # whole requests, without their ids, answered by one send
+        self._quick_bytes = 0
+        self._timer = Timer()
+        self._armed_ns = 0
+        self._specials: dict[int, Callable[[], None]] = {}
+        epoll = self._connections.epoll
+        for listener in listeners:
+            self._listen(listener)
+        self._specials[self._timer.fd] = self._disarm
+        epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)
+        bell = board.sit(index)
+        self._specials[bell] = self._controls.bell_rang
+        epoll.register(bell, select.EPOLLIN)
+
+    def run(self) -> None:
+        """Serves until the process is killed."""
+        connections, sender, read = self._connections, self._sender, self._read
+        poll, table, heap = connections.epoll.poll, connections.table, sender.heap
+        has_idle = self._has_idle
+        size = len(table)
+        while True:
+            events = poll(self._timeout_s(), _EVENTS_PER_POLL)
+            if self._freeze_for_ns:
+                self._sit_out_freeze()
+            for fd, event in events:
+                if fd >= size:
+                    size = len(table)
+                connection = table[fd] if fd < size else None
+                if connection is None:
+                    special = self._specials.get(fd)
+                    if special is not None:
+                        special()
+                    continue
+                if event & select.EPOLLOUT and connection.out is not None:
+                    sender.flush(connection)
+                if event != select.EPOLLOUT and connection.fd >= 0:
+                    read(connection)
+            if heap:
+                sender.send_due()
+            if has_idle:
+                connections.close_idle()
+
+    # Waiting
+
+    def _timeout_s(self) -> float:
+        """0 if something is due, else -1 with the timer armed for what comes first."""
+        due_ns = self._sender.next_due_ns()
+        close_ns = self._connections.next_close_ns()
+        if close_ns and (close_ns < due_ns or not due_ns):
+            due_ns = close_ns
+        if due_ns and due_ns != self._armed_ns:
+            if due_ns <= time.monotonic_ns():
+                return 0
+            self._armed_ns = due_ns
+            self._timer.arm(due_ns)
+        return -1
+
+    def _disarm(self) -> None:
+        self._armed_ns = 0
+
+    def _sit_out_freeze(self) -> None:
+        """Sleeps if the freeze has begun; streams then go on as if no time had passed."""
+        first_ns = self._board.first_request_mono_ns
+        if not first_ns or first_ns == self._frozen_run_ns:
+            return
+        now_ns = time.monotonic_ns()
+        if now_ns < first_ns + self._freeze_at_ns:
+            return
+        self._frozen_run_ns = first_ns
+        end_ns = first_ns + self._freeze_at_ns + self._freeze_for_ns
+        while now_ns < end_ns:
+            time.sleep((end_ns - now_ns) / 1e9)
+            now_ns = time.monotonic_ns()
+        self._sender.shift(self._freeze_for_ns)
+
+    # Reading
+
+    def _listen(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        if self._has_stamps:
+            listener.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self._specials[listener.fileno()] = lambda: self._accept(listener)
+        self._connections.epoll.register(listener.fileno(), select.EPOLLIN)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Accepts what waits; accepted sockets inherit the listener's options."""
+        for _ in range(_ACCEPTS_PER_POLL):
+            try:
+                sock, _address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF_FILES:
+                    self._connections.refuse(listener)
+                    return
+                continue  # the client was gone before it was accepted
+            sock.setblocking(False)
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            self._connections.open(sock)
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            if self._has_stamps:
+                data, control, _flags, _address = connection.sock.recvmsg(_READ_SIZE, 64)
+                if control:
+                    seconds, nanoseconds = _TIMESPEC.unpack(control[0][2])
+                    connection.arrival_wall_ns = seconds * 1_000_000_000 + nanoseconds
+                elif data:
+                    self._account.unstamped_arrivals += 1
+                    connection.arrival_wall_ns = time.time_ns()
+            else:
+                data = connection.sock.recv(_READ_SIZE)
+                if self._tls is not None:
+                    data = self._rest_of_record(connection, data)
+        except AGAIN:
+            return
+        except OSError:
+            self._connections.drop(connection)
+            return
+        if not data:
+            self._connections.drop(connection)
+            return
+        if self._has_idle:
+            self._connections.note_busy(connection)
+        if connection.inbuf is None and connection.reply is None:
+            reply = self._quick.get(data)
+            if reply is not None:
+                self._sender.begin_whole(connection, reply, len(data))
+            else:
+                self._consume(connection, data)
+        else:
+            self._buffer(connection, data)
+        if self._has_idle:
+            self._connections.note_idle(connection)
+
+    def _rest_of_record(self, connection: Connection, data: bytes) -> bytes:
+        """The data with what TLS has decrypted already: epoll does not know of that."""
+        if self._account.rows is not None and data:
+            connection.arrival_wall_ns = time.time_ns()
+            self._account.unstamped_arrivals += 1
+        sock = connection.sock
+        assert isinstance(sock, ssl.SSLSocket)
+        while data and sock.pending():
+            data += sock.recv(_READ_SIZE)
+        return data
+
+    def _buffer(self, connection: Connection, data: bytes) -> None:
+        """Adds to what waits, and goes on with it once it may be a whole request."""
+        if connection.inbuf is None:
+            connection.inbuf, connection.need = bytearray(data), 0
+        else:
+            connection.inbuf += data
+        if len(connection.inbuf) > MAX_HEAD + MAX_BODY + _READ_SIZE:
+            self._account.rejected += 1
+            self._connections.drop(connection)
+        elif connection.reply is None:
+            self._resume(connection)
+
+    def _resume(self, connection: Connection) -> None:
+        """Goes on with buffered input, if that may hold a whole request."""
+        waiting = connection.inbuf
+        if waiting is not None and len(waiting) >= connection.need:
+            connection.inbuf = None
+            self._consume(connection, bytes(waiting))
+
+    def _consume(self, connection: Connection, data: bytes) -> None:
+        """Begins the reply to each whole request in data, one after the other; keeps what is
+        left.
+        """
+        routes = self._answers.routes
+        while True:
+            end = data.find(b"\r\n\r\n")
+            if end < 0 and len(data) <= MAX_HEAD:
+                connection.inbuf, connection.need = bytearray(data), 0
+                return
+            try:
+                if not 0 <= end <= MAX_HEAD:
+                    raise BadRequest(431, f"the head exceeds {MAX_HEAD} bytes")
+                head, request_id = split_request_id(data[:end])
+                if request_id is not None and self._quick:
+                    reply = self._quick.get(head + data[end:])
+                    if reply is not None:
+                        self._sender.begin_whole(connection, reply, len(data))
+                        return
+                route = routes.get(head) or self._answers.route(head)
+            except BadRequest as bad:
+                self._account.rejected += 1
+                self._sender.begin_uncounted(
+                    connection, self._answers.error(None, bad.status, bad.message)
+                )
+                return
+            body_at = end + 4
+            total = body_at + route.length
+            if len(data) < total:
+                connection.inbuf, connection.need = bytearray(data), total
+                if route.head.expects_continue:
+                    self._sender.begin_uncounted(connection, _CONTINUE)
+                return
+            is_alone = len(data) == total
+            if is_alone and self._is_quick:
+                self._learn(route, head + data[end:], data[body_at:])
+            self._answer(connection, route, data[body_at:total], request_id, total)
+            if is_alone or connection.fd < 0:
+                return
+            data = data[total:]
+            if connection.reply is not None:
+                connection.inbuf, connection.need = bytearray(data), 0
+                return
+
+    def _learn(self, route: Route, request: bytes, body: bytes) -> None:
+        """Remembers the reply to a whole request, if one send is all that it takes."""
+        reply = route.replies.get(body)
+        if reply is None or reply.whole is None or not reply.is_plain or len(request) > _READ_SIZE:
+            return
+        self._quick_bytes += len(request)
+        if self._quick_bytes > CACHE_BYTES:
+            self._quick.clear()
+            self._quick_bytes = len(request)
+        self._quick[request] = reply
+
+    # Answering
+
+    def _answer(
+        self, connection: Connection, route: Route, body: bytes, request_id: bytes | None, size: int
+    ) -> None:
+        if not route.is_inference:
+            is_starting = self._ready_mono_ns != 0 and self._is_starting()
+            self._controls.answer(connection, route, is_starting=is_starting)
+            return
+        answers = self._answers
+        reply = route.refusal or route.replies.get(body) or answers.reply(route, body)
+        if answers.has_fault_rates and reply.status == 200:
+            fault = answers.draw_fault()
+            if fault:
+                reply = answers.spoiled(route, body, fault)
+        if self._freeze_for_ns and not self._board.first_request_mono_ns:
+            self._board.first_request_mono_ns = time.monotonic_ns()
+        if self._ready_mono_ns and self._is_starting():
+            reply = answers.unready(route.head)
+        self._sender.begin(connection, reply, request_id, size)
+
+    def _is_starting(self) -> bool:
+        if time.monotonic_ns() >= self._ready_mono_ns:
+            self._ready_mono_ns = 0
+        return self._ready_mono_ns != 0
+
+
+def split_request_id(head: bytes) -> tuple[bytes, bytes | None]:
+    """A head without its X-Request-Id line, and the id. Each request has its own, and else heads
+    repeat.
+    """
+    at = head.lower().find(_REQUEST_ID)
+    if at < 0:
+        return head, None
+    stop = head.find(b"\r\n", at + 2)
+    if stop < 0:
+        stop = len(head)
+    return head[:at] + head[stop:], head[at + len(_REQUEST_ID) : stop].strip()

@@ -1,0 +1,135 @@
+"""From a config and what is known of the machine to what will run: pure, so that a diff can be
+reviewed.
+
+`plan()` decides everything that depends on the size of the load. The local launcher and the Pulumi
+program only translate its answer: into processes, into pods.
+"""
+
+import math
+from typing import Literal
+
+import msgspec
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.protocol.messages import Service
+
+SINGLETONS = (
+    Service.SYSTEM_CONTROLLER,
+    Service.DATASET_MANAGER,
+    Service.TIMING_MANAGER,
+    Service.WORKER_MANAGER,
+    Service.RECORDS_MANAGER,
+)
+
+CAPPED_SLOTS_PER_WORKER = 250
+"""Fewest users of a worker under an open-loop cap: split smaller, a request waits in one worker
+while another has a free slot (pooling loss of many small queues)."""
+LOCAL_CONNECTIONS_PER_WORKER = 15_000
+"""Locally the fd limit and the cores set the number of workers, not `connections_per_worker`."""
+RESERVED_FDS = 512
+"""File descriptors of a worker that are not connections: sockets of the bus, logs, libraries."""
+PROXY_CONCURRENCY_LIMIT = 5_000
+"""Concurrent streams up to which raw records stay well below what one proxy passes: at 20 chunks of
+230 bytes a second each, 5,000 streams are 23 MB/s of the 350 MB/s that one thread forwards under
+CURVE."""
+
+
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of the place where the run happens."""
+
+    where: Literal["local", "cluster"]
+    cores: float = 2.0
+    """Usable by this run: cgroup quota and affinity, not the node's count."""
+    fd_limit: int = 1_048_576
+    """File descriptors of one process."""
+    memory_bytes: int = 0
+    worker_requests_per_s: float = 5_000.0
+    """Open-loop rate that one worker carries; `aiperf-svc calibrate` measures it."""
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Identical processes or pods."""
+
+    name: str
+    services: tuple[Service, ...]
+    replicas: int
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """What will run."""
+
+    layout: Literal["per-service", "compact"]
+    groups: tuple[Group, ...]
+    workers: int
+    record_processors: int
+    raw_route: Literal["proxy", "direct"]
+
+    @property
+    def expected(self) -> dict[Service, int]:
+        """How many instances of each service must register before the run starts."""
+        return {service: g.replicas for g in self.groups for service in g.services}
+
+
+def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
+    """The topology for `config` at a place described by `facts`.
+
+    Raises ConfigError when the load cannot be carried under the config's limits.
+    """
+    workers = _worker_count(config, facts)
+    processors = config.workers.record_processors or max(1, math.ceil(workers / 4))
+    layout = config.deployment.layout
+    if layout == "auto":
+        layout = "compact" if facts.where == "local" else "per-service"
+    raw_route = config.deployment.raw_route
+    if raw_route == "auto":
+        small = (config.load.concurrency or 0) <= PROXY_CONCURRENCY_LIMIT and workers <= 16
+        raw_route = "proxy" if small else "direct"
+    control = (
+        (Group("control", SINGLETONS, 1),)
+        if layout == "compact"
+        else tuple(Group(service.value, (service,), 1) for service in SINGLETONS)
+    )
+    return Topology(
+        layout=layout,
+        groups=(
+            *control,
+            Group(Service.RECORD_PROCESSOR.value, (Service.RECORD_PROCESSOR,), processors),
+            Group(Service.WORKER.value, (Service.WORKER,), workers),
+        ),
+        workers=workers,
+        record_processors=processors,
+        raw_route=raw_route,
+    )
+
+
+def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
+    load, limits = config.load, config.workers
+    per_worker = min(
+        limits.connections_per_worker if facts.where == "cluster" else LOCAL_CONNECTIONS_PER_WORKER,
+        facts.fd_limit - RESERVED_FDS,
+    )
+    if per_worker < 1:
+        raise ConfigError(
+            f"a process may open only {facts.fd_limit} files here; "
+            f"raise the limit above {RESERVED_FDS} (ulimit -n)"
+        )
+    wanted = math.ceil((load.concurrency or 1) / per_worker)
+    if load.request_rate is not None:
+        wanted = max(wanted, math.ceil(load.request_rate / facts.worker_requests_per_s))
+        if load.concurrency is not None:
+            wanted = min(wanted, max(1, load.concurrency // CAPPED_SLOTS_PER_WORKER))
+    elif facts.where == "local":
+        # One worker a core, one core left for the target or the control services.
+        spare = max(1, int(facts.cores) - 1)
+        wanted = max(wanted, min(spare, math.ceil((load.concurrency or 1) / 50)))
+    count = max(1, min(wanted, load.concurrency or wanted))
+    if limits.max is not None:
+        count = min(count, limits.max)
+    if load.concurrency is not None and load.concurrency > count * (facts.fd_limit - RESERVED_FDS):
+        raise ConfigError(
+            f"load.concurrency {load.concurrency:,} needs more than workers.max {count} processes "
+            f"of {facts.fd_limit:,} file descriptors; raise workers.max to "
+            f"{math.ceil(load.concurrency / (facts.fd_limit - RESERVED_FDS))} or the limit"
+        )
+    return count

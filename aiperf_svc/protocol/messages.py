@@ -1,0 +1,399 @@
+"""Every message between services. Read this to know what the system says.
+
+Three kinds of path, three rules:
+
+- The *event bus* is publish/subscribe and may lose anything, so what travels on it is state, not
+  change: the whole current state, published on every change and again while somebody has not
+  confirmed it.
+- *Credits* travel on an addressed, mandatory-routing pair of sockets, in blocks.
+- *Records* travel in batches with per-worker sequence numbers and are kept until acknowledged.
+
+Every message carries the run it belongs to and the epoch (start time) of the process that sent it,
+so that what a previous run or a restarted process says is recognised and refused.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from aiperf_svc.domain.outcomes import Phase
+
+VERSION = 1
+"""First byte of every message; a mismatch is refused by name."""
+
+
+class Service(StrEnum):
+    """The seven services."""
+
+    SYSTEM_CONTROLLER = "system-controller"
+    DATASET_MANAGER = "dataset-manager"
+    TIMING_MANAGER = "timing-manager"
+    WORKER_MANAGER = "worker-manager"
+    RECORDS_MANAGER = "records-manager"
+    WORKER = "worker"
+    RECORD_PROCESSOR = "record-processor"
+
+
+class RunState(StrEnum):
+    """Where a run is; the three last are final."""
+
+    PENDING = "pending"
+    CONFIGURING = "configuring"
+    READY = "ready"
+    WARMUP = "warmup"
+    PROFILING = "profiling"
+    DRAINING = "draining"
+    PROCESSING = "processing"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing follows."""
+        return self in (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True):
+    """Base of the parts of messages."""
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all messages."""
+
+    run_id: str
+    sender: str
+    """Id of the service that sent it, e.g. `worker-3`."""
+    epoch: int
+    """Wall-clock nanoseconds at which the sending process started."""
+
+
+# --- event bus, up: from every service to the control services -----------------------------------
+
+
+class Vitals(Value, frozen=True):
+    """What a service says about its own health, for the verdict. CPU and lag are of the last
+    interval."""
+
+    cpu_fraction: float = 0.0
+    """Of one core."""
+    throttled_ns: int = 0
+    """Time taken away by the cgroup's CPU quota since start."""
+    loop_lag_ns: int = 0
+    """Largest delay of the event loop."""
+    rss_bytes: int = 0
+    open_fds: int = 0
+    fd_limit: int = 0
+
+
+class WorkerCounts(Value, frozen=True):
+    """What a worker did in one phase; cumulative."""
+
+    phase: Phase
+    granted: int = 0
+    completed: int = 0
+    errored: int = 0
+    cancelled: int = 0
+    unsent: int = 0
+    revoked: int = 0
+    requests_sent: int = 0
+    in_flight: int = 0
+    max_in_flight: int = 0
+    capped: int = 0
+    """Requests that waited for the concurrency cap or a connection."""
+    last_seq: int = 0
+    """Highest record sequence number given out, over all phases."""
+    records_dropped: int = 0
+    """Records that could not be kept for resending when their record processor died."""
+
+
+class ClockEstimate(Value, frozen=True):
+    """Offset of a worker's clock to the timing manager's: `timing = worker + offset`."""
+
+    offset_ns: int = 0
+    uncertainty_ns: int = 0
+    drift_ppm: float = 0.0
+    same_host: bool = False
+
+
+class Heartbeat(Message, frozen=True):
+    """Registration and health in one, every second and on every change of `reached`."""
+
+    service: Service
+    seen_state: int
+    """Newest `RunStatePublished.number` acted on."""
+    seen_roster: int
+    reached: RunState
+    """The newest state of the run whose work this service has finished."""
+    error: str = ""
+    """Why the service cannot go on; ends the run."""
+    address: str = ""
+    """Where peers reach it directly (record processors)."""
+    boot_id: str = ""
+    """Of the kernel: two services with one kernel have one clock."""
+    vitals: Vitals = Vitals()
+    counts: tuple[WorkerCounts, ...] = ()
+    clock: ClockEstimate = ClockEstimate()
+    detail: bytes = b""
+    """JSON for people and reports, e.g. what the dataset manager built."""
+
+
+class CancelRequested(Message, frozen=True):
+    """The user wants the run to stop and keep what was measured. Repeated until the state shows
+    it."""
+
+    reason: str
+
+
+# --- event bus, down: from the control services to all -------------------------------------------
+
+
+class Member(Value, frozen=True):
+    """One service instance that takes part in the run."""
+
+    id: str
+    service: Service
+    epoch: int
+    rank: int
+    """0, 1, … among the instances of its service, fixed when the roster freezes."""
+    address: str = ""
+    processor: str = ""
+    """Workers: id of the record processor that takes its records."""
+    lost: bool = False
+    clock: ClockEstimate = ClockEstimate()
+
+
+class RosterPublished(Message, frozen=True):
+    """Who takes part. Published by the worker manager on change, and again until everybody has
+    seen it."""
+
+    number: int
+    frozen: bool
+    complete: bool
+    """Every expected instance has registered."""
+    missing: tuple[str, ...]
+    members: tuple[Member, ...]
+
+
+class RunStatePublished(Message, frozen=True):
+    """The state of the run. Published by the system controller on change, and again twice a
+    second."""
+
+    number: int
+    state: RunState
+    reason: str = ""
+    """Why it failed or was cancelled."""
+    is_cancelling: bool = False
+    since_wall_ns: int = 0
+
+
+class RecordsAcknowledged(Message, frozen=True):
+    """What the records manager has: per worker the highest sequence number below which nothing is
+    missing."""
+
+    highest: dict[str, int]
+
+
+# --- credits: timing manager <-> worker ----------------------------------------------------------
+
+
+class WorkerAttached(Message, frozen=True):
+    """First message of a worker on its credit socket, so that the router knows it."""
+
+
+class ClockProbed(Message, frozen=True):
+    """Asks the timing manager for its time."""
+
+    sent_wall_ns: int
+
+
+class ClockAnswered(Message, frozen=True):
+    """The four-timestamp exchange of NTP, without the last one."""
+
+    sent_wall_ns: int
+    received_wall_ns: int
+    answered_wall_ns: int
+    boot_id: str
+
+
+class PhaseOpened(Message, frozen=True):
+    """A phase is about to start. All times are of the timing manager's clock."""
+
+    phase: Phase
+    start_wall_ns: int
+    stop_wall_ns: int
+    """No request is sent from here on; 0: when the credits run out."""
+    grace_ns: int
+    is_open_loop: bool
+    concurrency: int
+    """Over all workers: users in closed loop, the cap in open loop (0: none)."""
+    ramp_ns: int
+    worker_rank: int
+    worker_count: int
+
+
+class CreditsGranted(Message, frozen=True):
+    """Permission to run the conversations `first_index + k * stride` for k in 0..count-1."""
+
+    phase: Phase
+    first_index: int
+    stride: int
+    count: int
+    due_wall_ns: bytes = b""
+    """Open loop: int64 little-endian due times, timing manager's clock; empty in closed loop."""
+    last_turns: int = 0
+    """When over 0, the last conversation of the block ends after so many turns."""
+
+
+class PhaseStopped(Message, frozen=True):
+    """Send nothing more, give back what is not sent, and cancel what is in flight at
+    `cancel_wall_ns`."""
+
+    phase: Phase
+    stop_wall_ns: int
+    cancel_wall_ns: int
+
+
+class CreditsReturned(Message, frozen=True):
+    """What became of a worker's credits; cumulative, so that a repeated message changes nothing."""
+
+    counts: WorkerCounts
+    is_idle: bool
+    """Holds no credit and has nothing in flight."""
+
+
+# --- dataset: worker <-> dataset manager ---------------------------------------------------------
+
+
+class Turn(Value, frozen=True):
+    """One request of a conversation. The body is `head + history + messages + tail`."""
+
+    messages: bytes
+    """JSON of what this turn adds; for endpoints without conversations the whole body."""
+    tail: bytes = b""
+    delay_ns: int = 0
+    """Pause after the end of the previous answer."""
+    input_tokens: int = -1
+    """Exact when a tokenizer is given; -1 unknown."""
+
+
+class Conversation(Value, frozen=True):
+    """A dataset entry."""
+
+    id: str
+    turns: tuple[Turn, ...]
+    head: bytes = b""
+
+
+class DatasetBlockRequested(Message, frozen=True):
+    """Asks for a block of entries."""
+
+    block: int
+
+
+class DatasetBlock(Message, frozen=True):
+    """Entries `first_entry`, `first_entry + 1`, … of the dataset."""
+
+    block: int
+    block_count: int
+    entry_count: int
+    warmup_entries: int
+    """The last so many entries are the warmup's own; the rest are profiling's."""
+    first_entry: int
+    conversations: tuple[Conversation, ...]
+
+
+class DatasetShapeRequested(Message, frozen=True):
+    """The timing manager asks how many turns each entry has."""
+
+
+class DatasetShape(Message, frozen=True):
+    """What the timing manager needs to count requests."""
+
+    entry_count: int
+    warmup_entries: int
+    turns: bytes
+    """uint16 little-endian, one per entry; empty when every entry has one turn."""
+
+
+# --- records -------------------------------------------------------------------------------------
+
+
+class RawBatch(Message, frozen=True):
+    """Fragments of requests, worker to record processor. Layouts in `protocol.records`."""
+
+    number: int
+    fragments: bytes
+    reads: bytes
+    bodies: bytes
+    is_resent: bool = False
+
+
+class SequenceSpan(Value, frozen=True):
+    """Records `first..last` of one worker, all in this batch."""
+
+    worker: str
+    worker_epoch: int
+    first: int
+    last: int
+
+
+class HistogramDelta(Value, frozen=True):
+    """Counts to add to a pooled histogram: parallel little-endian int32 buckets and int64
+    counts."""
+
+    phase: Phase
+    tag: str
+    buckets: bytes
+    counts: bytes
+    total: int
+    sum_ns: int
+    min_ns: int
+    max_ns: int
+    sum_squares: float = 0.0
+
+
+class ErrorSample(Value, frozen=True):
+    """Errors of one kind within a batch, with the first message."""
+
+    phase: Phase
+    kind: int
+    status: int
+    message: str
+    count: int
+
+
+class MetricBatch(Message, frozen=True):
+    """Finished requests, record processor to records manager."""
+
+    spans: tuple[SequenceSpan, ...]
+    rows: bytes
+    """METRIC_DTYPE rows."""
+    jsonl: bytes = b""
+    """Finished lines of profile_export.jsonl."""
+    histograms: tuple[HistogramDelta, ...] = ()
+    errors: tuple[ErrorSample, ...] = ()
+    lost: tuple[SequenceSpan, ...] = ()
+    """Requests whose earlier fragments died with another record processor."""
+
+
+AnyMessage = (
+    Heartbeat
+    | CancelRequested
+    | RosterPublished
+    | RunStatePublished
+    | RecordsAcknowledged
+    | WorkerAttached
+    | ClockProbed
+    | ClockAnswered
+    | PhaseOpened
+    | CreditsGranted
+    | PhaseStopped
+    | CreditsReturned
+    | DatasetBlockRequested
+    | DatasetBlock
+    | DatasetShapeRequested
+    | DatasetShape
+    | RawBatch
+    | MetricBatch
+)

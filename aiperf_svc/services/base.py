@@ -1,0 +1,249 @@
+"""What all services have in common: they register, follow the run's state, and report.
+
+A service names in `work` what it does in which state. It learns the state from the event bus, does
+the work, and says in its heartbeats which state's work it has finished. Heartbeats and states are
+published again and again, so a lost message costs a moment and nothing else.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from time import monotonic_ns, time_ns
+from typing import Any, ClassVar
+
+import zmq
+
+from aiperf_svc.adapters.bus import DOWN, UP, Bus, encode, receive_each
+from aiperf_svc.adapters.vitals import VitalsProbe
+from aiperf_svc.domain.errors import AiperfError
+from aiperf_svc.protocol.messages import (
+    AnyMessage,
+    CancelRequested,
+    ClockEstimate,
+    Heartbeat,
+    Member,
+    Message,
+    RecordsAcknowledged,
+    RosterPublished,
+    RunState,
+    RunStatePublished,
+    Service,
+    WorkerCounts,
+)
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.services.context import RunContext
+
+HEARTBEAT_S = 1.0
+REGISTERING_S = 0.2
+"""Between heartbeats until the roster shows this service: joins are quick, the bus may lose the
+first."""
+
+
+class BaseService:
+    """Base of the seven services."""
+
+    service: ClassVar[Service]
+    is_control: ClassVar[bool] = False
+    """Whether heartbeats of the others are of interest."""
+
+    def __init__(self, context: RunContext, bus: Bus) -> None:
+        self.context = context
+        self.bus = bus
+        self.id = context.id_of(self.service)
+        self.log = logging.getLogger(f"aiperf_svc.{self.service.value}")
+        self.state = RunState.PENDING
+        self.is_cancelling = False
+        self.reached = RunState.PENDING
+        self.error = ""
+        self.address = ""
+        self.detail = b""
+        self.roster: RosterPublished | None = None
+        self.work: dict[RunState, Callable[[], Awaitable[None]]] = {}
+        self.finished = asyncio.Event()
+        """Set when this service has nothing more to do in this run."""
+        self._state_number = 0
+        self._controller_epoch = 0
+        self._states: asyncio.Queue[RunState] = asyncio.Queue()
+        self._beat_now = asyncio.Event()
+        self._vitals = VitalsProbe()
+        self._publisher = bus.connect(zmq.PUB, bus.addresses.connect(Port.EVENTS_IN))
+        self._subscriber = bus.connect(zmq.SUB, bus.addresses.connect(Port.EVENTS_OUT))
+        self._subscriber.setsockopt(zmq.SUBSCRIBE, DOWN)
+        if self.is_control:
+            self._subscriber.setsockopt(zmq.SUBSCRIBE, UP)
+
+    async def run(self) -> None:
+        """Take part in the run until cancelled or `finished`."""
+        tasks: list[Coroutine[Any, Any, None]] = [
+            self._send_heartbeats(),
+            receive_each(self._subscriber, self._take),
+            self._follow(),
+            self._vitals.watch_loop(),
+            *self.tasks(),
+        ]
+        async with asyncio.TaskGroup() as group:
+            for task in tasks:
+                group.create_task(task, name=f"{self.id} {getattr(task, '__qualname__', task)}")
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """Coroutines that run as long as the service."""
+        return []
+
+    # --- what a service may override -------------------------------------------------------------
+
+    def on_heartbeat(self, beat: Heartbeat) -> None:
+        """A service reported (control services only)."""
+
+    def on_roster(self, roster: RosterPublished) -> None:
+        """The roster is new."""
+
+    def on_state(self, state: RunStatePublished) -> None:
+        """The state is new; slow work belongs in `work`."""
+
+    def on_acknowledged(self, message: RecordsAcknowledged) -> None:
+        """The records manager confirmed records."""
+
+    def on_cancel_requested(self, message: CancelRequested) -> None:
+        """The user wants to stop (control services only)."""
+
+    def counts(self) -> tuple[WorkerCounts, ...]:
+        """A worker's accounts."""
+        return ()
+
+    def clock(self) -> ClockEstimate:
+        """A worker's clock."""
+        return ClockEstimate()
+
+    # --- what a service uses ---------------------------------------------------------------------
+
+    @property
+    def header(self) -> tuple[str, str, int]:
+        """First three fields of every message."""
+        return self.context.run_id, self.id, self.context.epoch
+
+    @property
+    def me(self) -> Member | None:
+        """This service in the roster."""
+        if self.roster is None:
+            return None
+        mine = (m for m in self.roster.members if m.id == self.id)
+        return next((m for m in mine if m.epoch == self.context.epoch), None)
+
+    async def publish(self, topic: bytes, message: Message) -> None:
+        """Put a message on the event bus."""
+        await self._publisher.send_multipart([topic, encode(message)])
+
+    def beat(self) -> None:
+        """Send a heartbeat now."""
+        self._beat_now.set()
+
+    def fail(self, reason: str) -> None:
+        """Tell the controller that this service cannot go on."""
+        if not self.error:
+            self.log.error("%s", reason)
+            self.error = reason
+            self.beat()
+
+    # --- the common machinery --------------------------------------------------------------------
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            self._beat_now.clear()
+            await self.publish(UP, self._heartbeat())
+            interval = HEARTBEAT_S if self.me is not None else REGISTERING_S
+            try:
+                await asyncio.wait_for(self._beat_now.wait(), interval)
+            except TimeoutError:
+                continue
+
+    def _heartbeat(self) -> Heartbeat:
+        return Heartbeat(
+            *self.header,
+            service=self.service,
+            seen_state=self._state_number,
+            seen_roster=self.roster.number if self.roster is not None else 0,
+            reached=self.reached,
+            error=self.error,
+            address=self.address,
+            boot_id=self.context.boot_id,
+            vitals=self._vitals.take(),
+            counts=self.counts(),
+            clock=self.clock(),
+            detail=self.detail,
+        )
+
+    def _take(self, message: AnyMessage, _topic: bytes) -> None:
+        if message.run_id != self.context.run_id:
+            return
+        match message:
+            case Heartbeat():
+                self.on_heartbeat(message)
+            case RunStatePublished():
+                self._take_state(message)
+            case RosterPublished():
+                if self.roster is None or message.number > self.roster.number:
+                    self.roster = message
+                    self.on_roster(message)
+                    if message.frozen:
+                        self.beat()
+            case RecordsAcknowledged():
+                self.on_acknowledged(message)
+            case CancelRequested():
+                self.on_cancel_requested(message)
+            case _:
+                self.log.warning("not expected on the event bus: %s", type(message).__name__)
+
+    def _take_state(self, message: RunStatePublished) -> None:
+        if self._controller_epoch == 0:
+            self._controller_epoch = message.epoch
+        if message.epoch != self._controller_epoch or message.number <= self._state_number:
+            return
+        self._state_number = message.number
+        is_new = message.state is not self.state
+        self.state = message.state
+        self.is_cancelling = message.is_cancelling
+        self.on_state(message)
+        if is_new:
+            self._states.put_nowait(message.state)
+
+    async def _follow(self) -> None:
+        while True:
+            state = await self._states.get()
+            work = self.work.get(state)
+            self.log.info("run is %s", state.value)
+            if work is not None:
+                try:
+                    await work()
+                except AiperfError as error:
+                    self.fail(str(error))
+                    continue
+                except Exception as error:
+                    self.log.exception("failed while %s", state.value)
+                    self.fail(f"{type(error).__name__}: {error}")
+                    continue
+            self.reached = state
+            self.beat()
+            if state.is_final and not self.stays_after_end:
+                self.finished.set()
+
+    stays_after_end: ClassVar[bool] = False
+    """Whether the service is still needed when the run has ended."""
+
+
+async def every(seconds: float, action: Callable[[], Awaitable[None] | None]) -> None:
+    """Call `action` about every so many seconds, until cancelled."""
+    while True:
+        await asyncio.sleep(seconds)
+        result = action()
+        if result is not None:
+            await result
+
+
+def mono_ns() -> int:
+    """Monotonic time, for intervals."""
+    return monotonic_ns()
+
+
+def wall_ns() -> int:
+    """Wall-clock time, for due times and stamps."""
+    return time_ns()

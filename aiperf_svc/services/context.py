@@ -1,0 +1,90 @@
+"""What a service is given: its name, the run, the config, the plan, the sockets. Read from the
+environment.
+
+The launcher and the Pulumi program set the same variables, so a service cannot tell where it runs.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time_ns
+
+import msgspec
+
+from aiperf_svc.adapters.bus import Addresses, Bus, CurveKeys
+from aiperf_svc.adapters.vitals import boot_id
+from aiperf_svc.config.load_config import load_config
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.messages import Service
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """One process' part in a run."""
+
+    run_id: str
+    instance: str
+    """Name of this process or pod; a service that shares it with others adds its own name."""
+    config: BenchmarkConfig
+    topology: Topology
+    addresses: Addresses
+    artifacts: Path
+    """Folder of the results."""
+    state: Path
+    """Folder for what must outlive a restart of the process but not the run."""
+    api_token: str = ""
+    api_fd: int = -1
+    """A listening socket for the results API, when the launcher made one."""
+    api_port: int = 9090
+    curve: CurveKeys | None = None
+    epoch: int = field(default_factory=time_ns)
+    boot_id: str = field(default_factory=boot_id)
+
+    def id_of(self, service: Service) -> str:
+        """Id of a service of this process."""
+        singleton = service not in (Service.WORKER, Service.RECORD_PROCESSOR)
+        return service.value if singleton else self.instance
+
+
+def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
+    """The context that the environment describes. Raises EnvironmentProblem, ConfigError."""
+    try:
+        return RunContext(
+            run_id=environ["AIPERF_RUN_ID"],
+            instance=environ["AIPERF_SERVICE_ID"],
+            config=load_config(Path(environ["AIPERF_CONFIG"])),
+            topology=msgspec.json.decode(
+                Path(environ["AIPERF_TOPOLOGY"]).read_bytes(), type=Topology
+            ),
+            addresses=Addresses(
+                base=environ["AIPERF_BUS"].rstrip("/"),
+                ports=json.loads(environ.get("AIPERF_PORTS", "{}")),
+                hosts=json.loads(environ.get("AIPERF_HOSTS", "{}")),
+                advertise=environ.get("AIPERF_ADVERTISE", ""),
+            ),
+            artifacts=Path(environ["AIPERF_ARTIFACTS"]),
+            state=Path(environ.get("AIPERF_STATE_DIR", environ["AIPERF_ARTIFACTS"])),
+            api_token=environ.get("AIPERF_API_TOKEN", ""),
+            api_fd=int(environ.get("AIPERF_RESULTS_FD", "-1")),
+            api_port=int(environ.get("AIPERF_RESULTS_PORT", "9090")),
+            curve=_curve(environ.get("AIPERF_CURVE_DIR")),
+        )
+    except KeyError as error:
+        raise EnvironmentProblem(
+            f"{error.args[0]} is not set; services are started by `profile`, `run` or a stack"
+        ) from error
+    except (OSError, msgspec.DecodeError) as error:
+        raise EnvironmentProblem(f"cannot read the run's files: {error}") from error
+
+
+def make_bus(context: RunContext) -> Bus:
+    """The sockets of this process."""
+    return Bus(context.addresses, curve=context.curve)
+
+
+def _curve(folder: str | None) -> CurveKeys | None:
+    return CurveKeys.load(Path(folder)) if folder else None

@@ -1,0 +1,96 @@
+"""Dataset manager: builds the prompts once and serves them in blocks."""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import zmq
+
+from aiperf_svc.adapters.bus import Bus, encode, receive_each
+from aiperf_svc.adapters.dataset_builder import BuiltDataset, build_dataset
+from aiperf_svc.protocol.messages import (
+    AnyMessage,
+    DatasetBlock,
+    DatasetBlockRequested,
+    DatasetShape,
+    DatasetShapeRequested,
+    RunState,
+    Service,
+)
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.services.base import BaseService
+from aiperf_svc.services.context import RunContext
+
+
+class DatasetManager(BaseService):
+    """Answers requests for blocks as soon as the dataset is built."""
+
+    service = Service.DATASET_MANAGER
+
+    def __init__(self, context: RunContext, bus: Bus) -> None:
+        super().__init__(context, bus)
+        self._built: BuiltDataset | None = None
+        self._ready = asyncio.Event()
+        self._blocks: list[bytes] = []
+        self._socket = bus.connect(zmq.REP, bus.addresses.connect(Port.DATASET_BACK))
+        self.work = {RunState.CONFIGURING: self._build}
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._serve()]
+
+    async def _build(self) -> None:
+        built = await build_dataset(self.context.config, progress=self._progress)
+        blocks = list(built.blocks())
+        first = 0
+        for number, conversations in enumerate(blocks):
+            block = DatasetBlock(
+                *self.header,
+                block=number,
+                block_count=len(blocks),
+                entry_count=len(built.conversations),
+                warmup_entries=built.warmup_entries,
+                first_entry=first,
+                conversations=tuple(conversations),
+            )
+            self._blocks.append(encode(block))
+            first += len(conversations)
+        self._built = built
+        self.detail = json.dumps(built.summary).encode()
+        self._write_inputs(built)
+        self._ready.set()
+
+    def _write_inputs(self, built: BuiltDataset) -> None:
+        """inputs.json, when this process can reach the folder of the results."""
+        try:
+            self.context.artifacts.mkdir(parents=True, exist_ok=True)
+            with (self.context.artifacts / "inputs.json").open("wb") as file:
+                file.writelines(built.inputs_json())
+        except OSError as error:
+            self.log.warning("inputs.json is not written: %s", error)
+
+    def _progress(self, text: str) -> None:
+        self.detail = json.dumps({"progress": text}).encode()
+        self.beat()
+
+    async def _serve(self) -> None:
+        await self._ready.wait()
+        await receive_each(self._socket, self._answer)
+
+    async def _answer(self, message: AnyMessage, _frame: bytes) -> None:
+        assert self._built is not None
+        match message:
+            case DatasetBlockRequested(block=number) if 0 <= number < len(self._blocks):
+                await self._socket.send(self._blocks[number])
+            case DatasetShapeRequested():
+                shape = DatasetShape(
+                    *self.header,
+                    entry_count=len(self._built.conversations),
+                    warmup_entries=self._built.warmup_entries,
+                    turns=self._built.turns,
+                )
+                await self._socket.send(encode(shape))
+            case _:
+                # A REP socket must answer; an empty block says that there is none.
+                self.log.warning("no answer for %s", message)
+                await self._socket.send(b"")

@@ -1,0 +1,80 @@
+"""Runs one or several services in this process: the entry point of every process and pod."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from importlib import import_module
+
+import uvloop
+
+from aiperf_svc.adapters.child_processes import die_with_parent
+from aiperf_svc.adapters.logs import set_up_logs
+from aiperf_svc.domain.errors import AiperfError
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.protocol.messages import Service
+from aiperf_svc.services.base import BaseService
+from aiperf_svc.services.context import RunContext, make_bus, read_context
+
+STOP_S = 5.0
+"""Longest time for an orderly end after SIGTERM."""
+
+log = logging.getLogger(__name__)
+
+
+def run_services(names: Sequence[Service]) -> int:
+    """Run the services until the run has ended or the process is told to stop; an exit code."""
+    die_with_parent()
+    try:
+        context = read_context()
+        set_up_logs(context, names)
+        uvloop.run(_run(context, names))
+    except AiperfError as error:
+        log.error("%s", error)
+        return int(error.exit_code)
+    return int(ExitCode.OK)
+
+
+async def _run(context: RunContext, names: Sequence[Service]) -> None:
+    bus = make_bus(context)
+    await bus.start()
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    services = [service_class(name)(context, bus) for name in names]
+    running = [asyncio.create_task(s.run(), name=s.id) for s in services]
+    ended = asyncio.create_task(_all_finished(services), name="finished")
+    told = asyncio.create_task(stopping.wait(), name="told to stop")
+    try:
+        await asyncio.wait([*running, ended, told], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (*running, ended, told):
+            task.cancel()
+        results = await asyncio.gather(*running, return_exceptions=True)
+        await bus.close()
+    for result in results:
+        if isinstance(result, ExceptionGroup):
+            raise result.exceptions[0]
+        if isinstance(result, Exception):
+            raise result
+
+
+async def _all_finished(services: list[BaseService]) -> None:
+    for service in services:
+        await service.finished.wait()
+
+
+def service_class(name: Service) -> type[BaseService]:
+    """The class of a service; imported only where it runs, so that a worker stays small."""
+    module = import_module(f"aiperf_svc.services.{name.value.replace('-', '_')}")
+    found = getattr(module, "".join(part.title() for part in name.value.split("-")))
+    assert issubclass(found, BaseService)
+    return found
+
+
+def services_from_environment() -> tuple[Service, ...]:
+    """The services that AIPERF_SERVICE names, separated by commas."""
+    names = os.environ.get("AIPERF_SERVICE", "")
+    return tuple(Service(name) for name in names.split(",") if name)

@@ -1,0 +1,415 @@
+"""What a worker sends, and when: users, due times and conversations over the inference client.
+
+Closed loop: each user (slot) sends its next request when the answer to its last one has ended; the
+request is due at the kernel's stamp of that end, so whatever we lose on the way shows as schedule
+lag. Open loop: each credit carries its due time and a kernel timer fires it. A credit is a
+conversation; it keeps its user through the pauses between its turns.
+
+The flow: `grant` and the ends of requests put work in, `_run_due` sends what is due, and `_arm`
+sets the one timer for what is due next. An error never sends from within its own handling (it goes
+through the queue), so a target that fails at once cannot make this recurse.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from itertools import count as counter
+from time import time_ns
+from typing import Final
+
+import numpy as np
+
+from aiperf_svc.adapters.entry_cache import Entry, EntryCache
+from aiperf_svc.adapters.inference_client import Connection, InferenceClient
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages import CreditsGranted, PhaseOpened, PhaseStopped, WorkerCounts
+from aiperf_svc.protocol.records import Flag
+
+CONNECT_BACKOFF_NS: Final = 10_000_000
+"""Pause of a user whose connection failed: a target that is away is asked a hundred times a second
+by each user, not ten thousand times."""
+NEVER: Final = 2**62
+
+_COMPLETED = int(Outcome.COMPLETED)
+_CANCELLED = int(Outcome.CANCELLED)
+_LAST_TURN, _STREAMED, _CAPPED = int(Flag.LAST_TURN), int(Flag.STREAMED), int(Flag.CAPPED)
+
+
+class _Block:
+    """Credits in hand: indexes in steps of `stride`, in open loop with their due times."""
+
+    __slots__ = ("at", "count", "due", "first", "last_turns", "stride")
+
+    def __init__(self, message: CreditsGranted, offset_ns: int) -> None:
+        self.first = message.first_index
+        self.stride = message.stride
+        self.count = message.count
+        self.at = 0
+        self.last_turns = message.last_turns
+        self.due: list[int] = []
+        if message.due_wall_ns:
+            times = np.frombuffer(message.due_wall_ns, dtype="<i8") - offset_ns
+            self.due = times.tolist()
+
+    @property
+    def left(self) -> int:
+        return self.count - self.at
+
+
+class _Session:
+    """A conversation under way."""
+
+    __slots__ = ("entry", "flags", "history", "index", "turn", "turns")
+
+    def __init__(self, index: int, entry: Entry, turns: int, flags: int) -> None:
+        self.index = index
+        self.entry = entry
+        self.turns = turns
+        self.turn = 0
+        self.history = b""
+        self.flags = flags
+
+
+class LoadGenerator:
+    """Runs one phase at a time. All times of its interface are of this worker's wall clock."""
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        entries: EntryCache,
+        is_streaming: bool,
+        connection_limit: int,
+        extend_history: Callable[[bytes, bytes, Connection], bytes],
+        on_starved: Callable[[], None],
+    ) -> None:
+        """`extend_history(history, turn_messages, connection)` adds an answer to a history;
+        `on_starved` is called when users wait because the credits have run out."""
+        self._run_id = run_id
+        self._entries = entries
+        self._base_flags = _STREAMED if is_streaming else 0
+        self._connection_limit = connection_limit
+        self._extend_history = extend_history
+        self._on_starved = on_starved
+        self.client: InferenceClient = None  # type: ignore[assignment]  # given by `attach`
+        self._order = counter()
+        self._reset(Phase.PROFILING)
+        self._is_open = False
+
+    def attach(self, client: InferenceClient) -> None:
+        """The client whose ends and timer come here."""
+        self.client = client
+
+    def _reset(self, phase: Phase) -> None:
+        self.phase = int(phase)
+        self._id_prefix = f"{self._run_id}-{'wp'[phase]}-".encode()
+        self._is_open_loop = False
+        self._blocks: deque[_Block] = deque()
+        self._users: deque[int] = deque()
+        """Users that wait for a credit: the time from which each has been free."""
+        self._openings: deque[int] = deque()
+        """Times at which further users begin."""
+        self._later: list[tuple[int, int, _Session | None]] = []
+        """Heap of (due, order, session for its next turn | None for a user to be freed)."""
+        self._waiting: deque[tuple[int, int, int]] = deque()
+        """Open loop, at the cap: (index, due, turns)."""
+        self._limit = NEVER
+        self._active = 0
+        """Credits begun and not ended."""
+        self._stop = self._cancel = NEVER
+        self._is_stopped = False
+        self.granted = self.completed = self.errored = self.cancelled = 0
+        self.unsent = self.revoked = self.capped = 0
+        self.max_in_flight = 0
+        self._sent_before = 0
+
+    # --- from the timing manager -----------------------------------------------------------------
+
+    def open_phase(self, message: PhaseOpened, offset_ns: int) -> None:
+        """Prepare a phase; `offset_ns` is what must be added to local times to get the
+        manager's."""
+        self._reset(message.phase)
+        self._is_open = True
+        self._sent_before = self.client.requests_sent
+        self._is_open_loop = message.is_open_loop
+        start = message.start_wall_ns - offset_ns
+        if message.stop_wall_ns:
+            self._stop = message.stop_wall_ns - offset_ns
+            self._cancel = self._stop + message.grace_ns
+        mine = range(message.worker_rank, message.concurrency, message.worker_count)
+        if message.is_open_loop:
+            cap = len(mine) if message.concurrency else NEVER
+            self._limit = min(cap, self._connection_limit)
+        else:
+            self._limit = len(mine)
+            step = message.ramp_ns / max(1, message.concurrency)
+            self._openings = deque(start + round(step * slot) for slot in mine)
+            self.client.preconnect(min(len(mine), self._connection_limit))
+        self._arm()
+
+    def grant(self, message: CreditsGranted, offset_ns: int) -> None:
+        """Take credits."""
+        if message.phase != self.phase or not self._is_open:
+            return
+        self.granted += message.count
+        self._blocks.append(_Block(message, offset_ns))
+        last = message.first_index + (message.count - 1) * message.stride
+        self._entries.prefetch(self.phase, message.first_index, last)
+        self._run_due(time_ns())
+
+    def stop(self, message: PhaseStopped, offset_ns: int) -> None:
+        """Stop earlier than announced."""
+        if message.phase == self.phase:
+            self._stop = min(self._stop, message.stop_wall_ns - offset_ns)
+            self._cancel = min(self._cancel, message.cancel_wall_ns - offset_ns)
+            self._run_due(time_ns())
+
+    def entries_arrived(self) -> None:
+        """Dataset entries that were missing are there."""
+        self._run_due(time_ns())
+
+    # --- for reports -----------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """No credit in hand and none under way."""
+        return not self._active and not self._blocks and not self._waiting
+
+    def counts(self, *, last_seq: int, records_dropped: int) -> WorkerCounts:
+        """What became of this phase's credits so far."""
+        client = self.client
+        return WorkerCounts(
+            phase=Phase(self.phase),
+            granted=self.granted,
+            completed=self.completed,
+            errored=self.errored,
+            cancelled=self.cancelled,
+            unsent=self.unsent,
+            revoked=self.revoked,
+            requests_sent=client.requests_sent - self._sent_before,
+            in_flight=client.in_flight,
+            max_in_flight=self.max_in_flight,
+            capped=self.capped,
+            last_seq=last_seq,
+            records_dropped=records_dropped,
+        )
+
+    # --- from the client -------------------------------------------------------------------------
+
+    def on_timer(self, now: int) -> None:
+        """Something is due."""
+        self._run_due(now)
+
+    def on_end(self, conn: Connection, outcome: int, end: int) -> None:
+        """A request has ended: go on with its conversation, or end its credit and free its user."""
+        session: _Session | None = conn.session
+        if session is not None and session.turn + 1 < session.turns and outcome == _COMPLETED:
+            self._continue(session, conn, end)
+            return
+        self._active -= 1
+        if outcome == _COMPLETED:
+            self.completed += 1
+        elif outcome == _CANCELLED:
+            self.cancelled += 1
+        else:
+            self.errored += 1
+            failed_at_once = conn.start == 0
+            pause = CONNECT_BACKOFF_NS if failed_at_once else 0
+            heapq.heappush(self._later, (end + pause, next(self._order), None))
+            self._arm()
+            return
+        if self._is_stopped:
+            return
+        if self._is_open_loop:
+            if self._waiting:
+                self._run_due(time_ns())
+            return
+        if self._blocks and end < self._stop and not self._users:
+            entry = self._peek()
+            if entry is not None:
+                self._begin(entry, self._take(), end, 0)
+                return
+        self._users.append(end)
+        if not self._blocks:
+            self._on_starved()
+        if end >= self._stop:
+            self._run_due(end)
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def _take(self) -> tuple[int, int]:
+        """Index of the next credit, and its number of turns when that is limited (0: all)."""
+        block = self._blocks[0]
+        index = block.first + block.at * block.stride
+        block.at += 1
+        if block.at < block.count:
+            return index, 0
+        self._blocks.popleft()
+        return index, block.last_turns
+
+    def _run_due(self, now: int) -> None:
+        """Send everything that is due by `now`, and arm the timer for what is due next."""
+        if not self._is_open:
+            return
+        if now >= self._stop and not self._is_stopped:
+            self._give_back()
+        if now >= self._cancel:
+            self._cancel = NEVER
+            self._cancel_all()
+        if not self._is_stopped:
+            later = self._later
+            while later and later[0][0] <= now:
+                due, _, session = heapq.heappop(later)
+                if session is not None:
+                    self._send_turn(session, due)
+                elif not self._is_open_loop:
+                    self._users.append(due)
+            if self._is_open_loop:
+                self._run_open_loop(now)
+            else:
+                self._run_closed_loop(now)
+        self._arm()
+
+    def _run_closed_loop(self, now: int) -> None:
+        openings, users, blocks = self._openings, self._users, self._blocks
+        while openings and openings[0] <= now:
+            users.append(openings.popleft())
+        while users and blocks:
+            entry = self._peek()
+            if entry is None:
+                return
+            self._begin(entry, self._take(), users.popleft(), 0)
+
+    def _run_open_loop(self, now: int) -> None:
+        waiting, blocks = self._waiting, self._blocks
+        while waiting and self._active < self._limit:
+            index, due, turns = waiting[0]
+            entry = self._entries.find(self.phase, index)
+            if entry is None:
+                return
+            waiting.popleft()
+            self._begin(entry, (index, turns), due, _CAPPED)
+        while blocks:
+            block = blocks[0]
+            due = block.due[block.at]
+            if due > now:
+                return
+            if self._active >= self._limit:
+                self.capped += 1
+                index, turns = self._take()
+                waiting.append((index, due, turns))
+                continue
+            entry = self._peek()
+            if entry is None:
+                return
+            self._begin(entry, self._take(), due, 0)
+            now = time_ns()
+
+    def _peek(self) -> Entry | None:
+        """What the next credit sends; None while it is still on its way from the dataset
+        manager."""
+        block = self._blocks[0]
+        return self._entries.find(self.phase, block.first + block.at * block.stride)
+
+    def _begin(self, entry: Entry, credit: tuple[int, int], due: int, flags: int) -> None:
+        index, turns = credit
+        self._active += 1
+        if self._active > self.max_in_flight:
+            self.max_in_flight = self._active
+        turns = min(turns or entry.turns, entry.turns)
+        if turns > 1:
+            self._send_turn(_Session(index, entry, turns, flags), due)
+            return
+        self.client.send(
+            b"%b%b%d-0%b" % (entry.before, self._id_prefix, index, entry.after),
+            phase=self.phase,
+            index=index,
+            entry=entry.number,
+            turn=0,
+            due_wall_ns=due,
+            flags=self._base_flags | _LAST_TURN | flags,
+            input_tokens=entry.input_tokens,
+        )
+
+    def _send_turn(self, session: _Session, due: int) -> None:
+        is_last = session.turn + 1 == session.turns
+        entry = session.entry
+        before, after = entry.turn_request(session.turn, session.history)
+        self.client.send(
+            b"%b%b%d-%d%b" % (before, self._id_prefix, session.index, session.turn, after),
+            phase=self.phase,
+            index=session.index,
+            entry=entry.number,
+            turn=session.turn,
+            due_wall_ns=due,
+            flags=self._base_flags | session.flags | (_LAST_TURN if is_last else 0),
+            input_tokens=entry.turn_input_tokens(session.turn),
+            session=session,
+            keep_answer=not is_last,
+        )
+
+    def _continue(self, session: _Session, conn: Connection, end: int) -> None:
+        entry = session.entry
+        messages = entry.turn_messages(session.turn)
+        try:
+            session.history = self._extend_history(session.history, messages, conn)
+        except ValueError:
+            # The answer was whole but is no answer; its record says so. The credit ends here.
+            self._active -= 1
+            self.errored += 1
+            heapq.heappush(self._later, (end, next(self._order), None))
+            self._arm()
+            return
+        conn.kept = None
+        session.turn += 1
+        due = end + entry.turn_delay_ns(session.turn)
+        heapq.heappush(self._later, (due, next(self._order), session))
+        self._run_due(time_ns())
+
+    # --- stopping --------------------------------------------------------------------------------
+
+    def _give_back(self) -> None:
+        """At the stop: what was due and is not written is unsent, what was not due is revoked."""
+        self._is_stopped = True
+        self._openings.clear()
+        self._users.clear()
+        unsent = len(self._waiting)
+        self._waiting.clear()
+        for block in self._blocks:
+            due_by_now = 0
+            if block.due:
+                due_by_now = sum(due < self._stop for due in block.due[block.at :])
+            unsent += due_by_now
+            self.revoked += block.left - due_by_now
+        self._blocks.clear()
+        unwritten = self.client.revoke_unwritten()
+        self._active -= unwritten
+        if self._is_open_loop:
+            unsent += unwritten
+        else:
+            self.revoked += unwritten
+        self.unsent += unsent
+        # Conversations between two turns end here, cut by the stop.
+        sessions = sum(session is not None for _, _, session in self._later)
+        self._later.clear()
+        self._active -= sessions
+        self.cancelled += sessions
+
+    def _cancel_all(self) -> None:
+        self.client.cancel_in_flight("cut by the end of the grace period")
+
+    def _arm(self) -> None:
+        """Set the timer to whatever comes next."""
+        wake = NEVER
+        if not self._is_stopped:
+            wake = self._stop
+            if self._later and self._later[0][0] < wake:
+                wake = self._later[0][0]
+            if self._openings and self._openings[0] < wake:
+                wake = self._openings[0]
+            blocks = self._blocks
+            if self._is_open_loop and blocks and self._active < self._limit and self._peek():
+                wake = min(wake, blocks[0].due[blocks[0].at])
+        elif self._active:
+            wake = self._cancel
+        self.client.wake_at(0 if wake == NEVER else wake)

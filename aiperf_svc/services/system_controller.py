@@ -1,0 +1,136 @@
+"""System controller: owns the state of the run and hosts the proxies that everybody talks
+through."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from aiperf_svc.adapters.bus import DOWN, Bus
+from aiperf_svc.adapters.proxies import Proxies
+from aiperf_svc.core import run_machine
+from aiperf_svc.core.run_machine import RunMachine
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages import (
+    CancelRequested,
+    Heartbeat,
+    RosterPublished,
+    RunState,
+    RunStatePublished,
+    Service,
+)
+from aiperf_svc.services.base import BaseService, wall_ns
+from aiperf_svc.services.context import RunContext
+
+REPUBLISH_S = 0.5
+CONFIGURING_S = 600.0
+"""Longest time for building the dataset and connecting; downloads are in it."""
+READY_S = 30.0
+DRAINING_S = 60.0
+"""Longest time for the last records to arrive; the records manager gives up on them before."""
+PROCESSING_S = 900.0
+
+log = logging.getLogger(__name__)
+
+
+class SystemController(BaseService):
+    """Runs the state machine against the event bus."""
+
+    service = Service.SYSTEM_CONTROLLER
+    is_control = True
+
+    def __init__(self, context: RunContext, bus: Bus) -> None:
+        self._proxies = Proxies(bus)
+        self._proxies.start()
+        super().__init__(context, bus)
+        self._machine = RunMachine(has_warmup=context.config.load.warmup is not None)
+        self._number = 1
+        self._since_wall_ns = wall_ns()
+        self._changed = asyncio.Event()
+        self._deadlines = {
+            RunState.PENDING: context.config.deployment.registration_timeout / 1e9,
+            RunState.CONFIGURING: CONFIGURING_S,
+            RunState.READY: READY_S,
+            RunState.DRAINING: DRAINING_S,
+            RunState.PROCESSING: PROCESSING_S,
+        }
+        self._marker = context.state / f"started-{context.run_id}"
+        if self._marker.exists():
+            self._handle_failed("this run had begun before its controller was restarted")
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._publish_state(), self._watch_deadlines()]
+
+    def on_roster(self, roster: RosterPublished) -> None:
+        self._handle(run_machine.RosterChanged(roster.members, roster.complete))
+
+    def on_heartbeat(self, beat: Heartbeat) -> None:
+        if beat.seen_state > self._number and beat.sender != self.id:
+            self._handle_failed("this run had begun before its controller was replaced")
+        self._handle(run_machine.HeartbeatReceived(beat))
+
+    def on_cancel_requested(self, message: CancelRequested) -> None:
+        self._handle(run_machine.CancelAsked(message.reason))
+
+    def _handle_failed(self, reason: str) -> None:
+        self._handle(run_machine.DeadlinePassed(self._machine.state, reason))
+
+    def _handle(self, event: run_machine.Event) -> None:
+        for instruction in self._machine.handle(event):
+            match instruction:
+                case run_machine.MarkStarted():
+                    self._mark_started()
+                case run_machine.Publish(state=state, reason=reason):
+                    self._number += 1
+                    self._since_wall_ns = wall_ns()
+                    self._changed.set()
+                    log.info("%s %s", state.value, reason)
+
+    def _mark_started(self) -> None:
+        try:
+            self._marker.touch()
+        except OSError as error:
+            problem = EnvironmentProblem(f"cannot write {self._marker}: {error.strerror}")
+            self._handle_failed(str(problem))
+
+    async def _publish_state(self) -> None:
+        while True:
+            self._changed.clear()
+            machine = self._machine
+            await self.publish(
+                DOWN,
+                RunStatePublished(
+                    *self.header,
+                    number=self._number,
+                    state=machine.state,
+                    reason=machine.reason,
+                    is_cancelling=machine.is_cancelling,
+                    since_wall_ns=self._since_wall_ns,
+                ),
+            )
+            try:
+                await asyncio.wait_for(self._changed.wait(), REPUBLISH_S)
+            except TimeoutError:
+                continue
+
+    async def _watch_deadlines(self) -> None:
+        while True:
+            state = self._machine.state
+            limit_s = self._deadlines.get(state)
+            await asyncio.sleep(0.25)
+            elapsed_s = (wall_ns() - self._since_wall_ns) / 1e9
+            if limit_s is None or state is not self._machine.state or elapsed_s < limit_s:
+                continue
+            missing = self._missing()
+            self._handle(
+                run_machine.DeadlinePassed(
+                    state, f"{state.value} took over {limit_s:g} s; still missing: {missing}"
+                )
+            )
+
+    def _missing(self) -> str:
+        if self._machine.state is RunState.PENDING:
+            missing = self.roster.missing if self.roster is not None else ("the worker manager",)
+        else:
+            missing = self._machine.waiting_for()
+        return ", ".join(missing) or "nobody"

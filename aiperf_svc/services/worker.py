@@ -1,0 +1,342 @@
+"""Worker: makes the load. Joins the load generator and the inference client to the bus.
+
+What leaves the hot path is shipped from here: finished batches go to the record processor that the
+roster names, and are kept until the records manager has confirmed them, so that another processor
+can take over. What comes in are credits, dataset blocks and the clock's answers.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import zmq
+
+from aiperf_svc.adapters.bus import Bus, decode, encode, receive_each
+from aiperf_svc.adapters.entry_cache import EntryCache
+from aiperf_svc.adapters.inference_client import Connection, InferenceClient
+from aiperf_svc.adapters.target import resolve_target
+from aiperf_svc.core.answers import answer_text
+from aiperf_svc.core.clock import ClockOffset
+from aiperf_svc.core.endpoints.chat import append_history
+from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import (
+    AnyMessage,
+    ClockAnswered,
+    ClockEstimate,
+    ClockProbed,
+    CreditsGranted,
+    CreditsReturned,
+    DatasetBlock,
+    DatasetBlockRequested,
+    PhaseOpened,
+    PhaseStopped,
+    RawBatch,
+    RecordsAcknowledged,
+    RosterPublished,
+    RunState,
+    Service,
+    WorkerAttached,
+    WorkerCounts,
+)
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.services.base import BaseService, every, wall_ns
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.load_generator import LoadGenerator
+
+HOUSEKEEPING_S = 0.05
+RETURN_S = 0.02
+STARVED_RETURN_S = 0.002
+"""Least time between returns when users wait for credits."""
+EXPIRE_S = 0.5
+KEPT_BYTES = 64 * 2**20
+"""Unconfirmed record bytes that a worker keeps for sending again."""
+FIRST_PROBES = 8
+RESERVED_FDS = 256
+
+
+class Worker(BaseService):
+    """One load-making process."""
+
+    service = Service.WORKER
+
+    def __init__(self, context: RunContext, bus: Bus) -> None:
+        super().__init__(context, bus)
+        connect = bus.addresses.connect
+        self._identity = f"{self.id}.{context.epoch:x}".encode()
+        self._credits = bus.connect(zmq.DEALER, connect(Port.CREDIT_DROP), identity=self._identity)
+        self._returns = bus.connect(zmq.PUSH, connect(Port.CREDIT_RETURN))
+        self._raw: zmq.asyncio.Socket | None = None
+        self._dataset = bus.connect(zmq.REQ, connect(Port.DATASET_FRONT))
+        self._wanted: asyncio.Queue[int] = asyncio.Queue()
+        self._clock = ClockOffset()
+        self._client: InferenceClient | None = None
+        self._generator: LoadGenerator | None = None
+        self._entries: EntryCache | None = None
+        self._past: dict[Phase, WorkerCounts] = {}
+        self._returned: WorkerCounts | None = None
+        self._return_now = asyncio.Event()
+        self._outbox: deque[tuple[RawBatch, int]] = deque()
+        self._kept: deque[tuple[RawBatch, int, int]] = deque()
+        self._kept_bytes = 0
+        self._confirmed = 0
+        self._forgotten = 0
+        self._records_dropped = 0
+        self._batch_number = 0
+        self._shipping = asyncio.Event()
+        self._processor = ""
+        self._moved = asyncio.Event()
+        self.work = {
+            RunState.CONFIGURING: self._configure,
+            RunState.READY: self._connect_processor,
+            RunState.DRAINING: self._drain,
+            RunState.DONE: self._close,
+            RunState.CANCELLED: self._close,
+            RunState.FAILED: self._close,
+        }
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        return [
+            receive_each(self._credits, self._from_timing_manager),
+            self._probe_clock(),
+            self._fetch_blocks(),
+            self._send_returns(),
+            self._ship(),
+            every(HOUSEKEEPING_S, self._housekeeping),
+            every(EXPIRE_S, self._expire),
+        ]
+
+    async def _until(self, is_true: Callable[[], bool]) -> None:
+        """Wait for a condition of this object; `_moved` is set whenever one may have changed."""
+        while not is_true():
+            self._moved.clear()
+            await self._moved.wait()
+
+    # --- configuring -----------------------------------------------------------------------------
+
+    async def _configure(self) -> None:
+        config = self.context.config
+        target = await asyncio.to_thread(resolve_target, config)
+        self._entries = entries = EntryCache(target, self._wanted.put_nowait)
+        self._generator = generator = LoadGenerator(
+            run_id=self.context.run_id,
+            entries=entries,
+            is_streaming=config.endpoint.streaming,
+            connection_limit=max(1, self._vitals.take().fd_limit - RESERVED_FDS),
+            extend_history=self._extend_history,
+            on_starved=self._return_now.set,
+        )
+        self._client = client = InferenceClient(
+            target,
+            on_end=generator.on_end,
+            on_timer=generator.on_timer,
+            on_batch=self._on_batch,
+        )
+        generator.attach(client)
+        asyncio.get_running_loop().add_reader(client.fd, client.run_ready)
+        await self._credits.send(encode(WorkerAttached(*self.header)))
+        entries.fetch_what_fits()
+        await self._until(lambda: entries.is_ready and self._clock.is_known)
+
+    def _extend_history(self, history: bytes, messages: bytes, conn: Connection) -> bytes:
+        endpoint = self.context.config.endpoint
+        text = answer_text(
+            bytes(conn.kept or b""),
+            body_offset=conn.body_offset,
+            framing=conn.framing,
+            is_streaming=endpoint.streaming,
+            endpoint=ENDPOINTS[endpoint.type],
+        )
+        return append_history(history, messages, text)
+
+    async def _fetch_blocks(self) -> None:
+        while True:
+            number = await self._wanted.get()
+            await self._dataset.send(encode(DatasetBlockRequested(*self.header, block=number)))
+            data = await self._dataset.recv()
+            block = decode(data) if data else None
+            if not isinstance(block, DatasetBlock):
+                self.fail(f"the dataset manager has no block {number}")
+                return
+            assert self._entries is not None
+            assert self._generator is not None
+            self._entries.put(block)
+            self._entries.fetch_what_fits()
+            self._moved.set()
+            self._generator.entries_arrived()
+
+    # --- clock -----------------------------------------------------------------------------------
+
+    async def _probe_clock(self) -> None:
+        sent = 0
+        while True:
+            await self._credits.send(encode(ClockProbed(*self.header, sent_wall_ns=wall_ns())))
+            sent += 1
+            await asyncio.sleep(0.02 if sent < FIRST_PROBES else 1.0)
+
+    def clock(self) -> ClockEstimate:
+        return self._clock.at(wall_ns()) if self._clock.is_known else ClockEstimate()
+
+    # --- credits ---------------------------------------------------------------------------------
+
+    def _from_timing_manager(self, message: AnyMessage, _frame: bytes) -> None:
+        if message.run_id != self.context.run_id:
+            return
+        if isinstance(message, ClockAnswered):
+            if message.boot_id == self.context.boot_id:
+                self._clock.same_host()
+            self._clock.add(
+                message.sent_wall_ns,
+                message.received_wall_ns,
+                message.answered_wall_ns,
+                wall_ns(),
+            )
+            self._moved.set()
+            return
+        generator = self._generator
+        if generator is None:
+            return
+        offset_ns = self._clock.at(wall_ns()).offset_ns
+        match message:
+            case PhaseOpened():
+                if generator.phase != message.phase:
+                    self._past[Phase(generator.phase)] = self._now()
+                generator.open_phase(message, offset_ns)
+            case CreditsGranted():
+                generator.grant(message, offset_ns)
+            case PhaseStopped():
+                generator.stop(message, offset_ns)
+
+    def _now(self) -> WorkerCounts:
+        assert self._generator is not None
+        assert self._client is not None
+        return self._generator.counts(
+            last_seq=self._client.last_seq, records_dropped=self._records_dropped
+        )
+
+    def counts(self) -> tuple[WorkerCounts, ...]:
+        if self._generator is None:
+            return ()
+        return (*self._past.values(), self._now())
+
+    async def _send_returns(self) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(self._return_now.wait(), RETURN_S)
+                await asyncio.sleep(STARVED_RETURN_S)
+            except TimeoutError:
+                pass
+            self._return_now.clear()
+            if self._generator is None:
+                continue
+            counts, is_idle = self._now(), self._generator.is_idle
+            if counts == self._returned:
+                continue
+            self._returned = counts
+            await self._returns.send(
+                encode(CreditsReturned(*self.header, counts=counts, is_idle=is_idle))
+            )
+
+    # --- records ---------------------------------------------------------------------------------
+
+    def _on_batch(self, fragments: bytes, reads: bytes, bodies: bytes, last_seq: int) -> None:
+        self._batch_number += 1
+        batch = RawBatch(
+            *self.header,
+            number=self._batch_number,
+            fragments=fragments,
+            reads=reads,
+            bodies=bodies,
+        )
+        self._outbox.append((batch, last_seq))
+        self._shipping.set()
+
+    async def _ship(self) -> None:
+        while True:
+            while self._outbox and self._raw is not None:
+                batch, last_seq = self._outbox.popleft()
+                if not batch.is_resent:
+                    self._keep(batch, last_seq)
+                await self._raw.send_multipart([self._processor.encode(), encode(batch)])
+            self._moved.set()
+            self._shipping.clear()
+            await self._shipping.wait()
+
+    def _keep(self, batch: RawBatch, last_seq: int) -> None:
+        size = len(batch.fragments) + len(batch.reads) + len(batch.bodies)
+        self._kept.append((batch, last_seq, size))
+        self._kept_bytes += size
+        while self._kept_bytes > KEPT_BYTES:
+            _, forgotten, size = self._kept.popleft()
+            self._kept_bytes -= size
+            self._forgotten = forgotten
+
+    def on_acknowledged(self, message: RecordsAcknowledged) -> None:
+        self._confirmed = message.highest.get(self.id, self._confirmed)
+        while self._kept and self._kept[0][1] <= self._confirmed:
+            self._kept_bytes -= self._kept.popleft()[2]
+
+    def on_roster(self, roster: RosterPublished) -> None:
+        me = self.me
+        if roster.frozen and me is None:
+            self.log.warning("not part of the run; staying idle")
+        elif me is not None and roster.frozen and me.processor != self._processor:
+            self._take_processor()
+
+    async def _connect_processor(self) -> None:
+        await self._until(lambda: self._raw is not None)
+
+    def _take_processor(self) -> None:
+        """Send records to the processor that the roster names; on a change also what is not
+        confirmed."""
+        assert self.roster is not None
+        me = self.me
+        assert me is not None
+        if not me.processor:
+            self.fail("no record processor is left")
+            return
+        addresses = {m.id: m.address for m in self.roster.members}
+        is_change = bool(self._processor)
+        if self.context.topology.raw_route == "direct":
+            address = addresses[me.processor]
+        else:
+            address = self.bus.addresses.connect(Port.RAW_FRONT)
+        if self._raw is not None:
+            self._raw.close(0)
+        self._raw = self.bus.connect(zmq.DEALER, address, identity=self._identity)
+        self._processor = me.processor
+        self._moved.set()
+        if is_change:
+            again = [
+                (msgspec.structs.replace(batch, is_resent=True), last_seq)
+                for batch, last_seq, _ in self._kept
+            ]
+            self._outbox.extendleft(reversed(again))
+            self._records_dropped += max(0, self._forgotten - self._confirmed)
+            self.log.warning(
+                "record processor is now %s; sending %d batches again", self._processor, len(again)
+            )
+        self._shipping.set()
+
+    async def _drain(self) -> None:
+        assert self._client is not None
+        self._client.flush()
+        self._shipping.set()
+        await self._until(lambda: not self._outbox)
+
+    def _housekeeping(self) -> None:
+        if self._client is not None:
+            self._client.housekeeping()
+
+    def _expire(self) -> None:
+        if self._client is not None:
+            self._client.expire()
+
+    async def _close(self) -> None:
+        if self._client is not None:
+            asyncio.get_running_loop().remove_reader(self._client.fd)
+            self._client.close()
+            self._client = None
+            self._generator = None

@@ -1,0 +1,76 @@
+"""Worker manager: knows who takes part, who is healthy, and who is lost."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from aiperf_svc.adapters.bus import DOWN, Bus
+from aiperf_svc.core.roster import Roster
+from aiperf_svc.protocol.messages import Heartbeat, RosterPublished, RunState, Service
+from aiperf_svc.services.base import BaseService, mono_ns
+from aiperf_svc.services.context import RunContext
+
+CHECK_S = 0.25
+REPUBLISH_S = 1.0
+
+
+class WorkerManager(BaseService):
+    """Publishes the roster."""
+
+    service = Service.WORKER_MANAGER
+    is_control = True
+
+    def __init__(self, context: RunContext, bus: Bus) -> None:
+        super().__init__(context, bus)
+        self._roster = Roster(context.topology.expected)
+        self._seen: dict[str, int] = {}
+        self._changed = asyncio.Event()
+        self._refused: set[str] = set()
+        self.work = {RunState.READY: self._freeze}
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._publish_roster(), self._watch_silence()]
+
+    def on_heartbeat(self, beat: Heartbeat) -> None:
+        self._seen[beat.sender] = beat.seen_roster
+        if self._roster.heard(beat, mono_ns()):
+            self._changed.set()
+        for name in self._roster.refused - self._refused:
+            self._refused.add(name)
+            self.log.warning("%s came too late or too many; it stays idle", name)
+
+    async def _freeze(self) -> None:
+        self._roster.freeze()
+        self._changed.set()
+
+    async def _watch_silence(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            for member in self._roster.lose_silent(mono_ns()):
+                self.log.error("%s is lost: no sign of life", member.id)
+                self._changed.set()
+
+    async def _publish_roster(self) -> None:
+        while True:
+            if self._changed.is_set() or not self._everybody_has_seen_it():
+                self._changed.clear()
+                await self.publish(DOWN, self._message())
+            try:
+                await asyncio.wait_for(self._changed.wait(), REPUBLISH_S)
+            except TimeoutError:
+                continue
+
+    def _everybody_has_seen_it(self) -> bool:
+        members = (m for m in self._roster.members if not m.lost)
+        return all(self._seen.get(m.id, 0) >= self._roster.number for m in members)
+
+    def _message(self) -> RosterPublished:
+        missing = self._roster.missing
+        return RosterPublished(
+            *self.header,
+            number=self._roster.number,
+            frozen=self._roster.is_frozen,
+            complete=not missing,
+            missing=missing,
+            members=self._roster.members,
+        )

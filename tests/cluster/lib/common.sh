@@ -1,0 +1,75 @@
+# shellcheck shell=bash disable=SC2034  # the names are for the scripts that source this
+# What every script here shares: where things are, what they are called, how a failure is told.
+# A script sources this first; CLUSTER_HOME is tests/cluster, CACHE the folder that outlives checkouts.
+set -euo pipefail
+
+CLUSTER_HOME=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+CHECKOUT=$(cd "$CLUSTER_HOME/../.." && pwd -P)
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/aiperf-svc
+SELF=tests/cluster/$(basename "$0")
+
+say() { echo "$SELF: $*" >&2; }
+fail() {
+  say "$*"
+  exit 1
+}
+
+require_root() {
+  [ "$(uname -s)" = Linux ] || fail "needs Linux, this is $(uname -s): give the tests a cluster of your own instead"
+  [ "$(id -u)" = 0 ] || fail "needs root (namespaces, mounts, network links), this is user $(id -un): run it with sudo"
+}
+
+# The names of a checkout's cluster. Two checkouts never share one, so neither can break the other's.
+name_cluster() { # CLUSTER_ID
+  ID=$1
+  NAME=aiperf-$ID           # network link, cgroup, kubeconfig context
+  RUN=$CACHE/clusters/$ID   # everything that the cluster keeps on disk
+  KUBECONFIG_FILE=$RUN/kubeconfig
+  CONTAINERD_SOCKET=$RUN/containerd.sock
+}
+name_cluster "$(printf %s "$CHECKOUT" | sha256sum | cut -c1-6)"
+
+# The addresses of a cluster: one of 16 slots, the first whose ranges nobody on this machine routes to.
+NODE=node1
+SLOTS=16
+name_addresses() { # SLOT
+  SLOT=$1
+  LINK_CIDR=172.30.$SLOT.0/30 HOST_IP=172.30.$SLOT.1 NODE_IP=172.30.$SLOT.2
+  POD_CIDR=10.$((192 + SLOT)).0.0/16 NODE_POD_CIDR=10.$((192 + SLOT)).0.0/24
+  DNS_IP=10.$((192 + SLOT)).255.53
+  SERVICE_CIDR=10.$((208 + SLOT)).0.0/16 API_SERVICE_IP=10.$((208 + SLOT)).0.1
+  FAKE_POD_CIDR=10.$((224 + SLOT)).0.1/16
+}
+
+# A process is remembered by its id and its start time: ids are used again.
+identify() { # PID: prints "PID START", fails if there is no such process
+  local stat
+  stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+  stat=${stat##*) } # the command's name may hold anything, spaces too
+  echo "$1 $(cut -d' ' -f20 <<<"$stat")"
+}
+still_runs() { # FILE written by identify
+  local pid start
+  [ -s "$1" ] && read -r pid start <"$1" && [ "$(identify "$pid")" = "$pid $start" ]
+}
+
+# Waits until a command succeeds; fails when the time is over or a given process has ended.
+wait_until() { # SECONDS WHAT FILE_OF_PROCESS|- COMMAND...
+  local deadline=$((SECONDS + $1)) what=$2 process=$3
+  shift 3
+  until "$@" >/dev/null 2>&1; do
+    [ "$SECONDS" -lt "$deadline" ] || fail "$what: still not so after its time limit; logs: $RUN/log"
+    [ "$process" = - ] || still_runs "$process" || fail "$what: the node has ended; logs: $RUN/log"
+    sleep 0.05
+  done
+}
+
+require_up() {
+  still_runs "$RUN/init.process" || fail "no cluster is up for $CHECKOUT: run tests/cluster/up"
+  # shellcheck source=/dev/null
+  . "$RUN/addresses"
+  name_addresses "$SLOT"
+}
+
+# shellcheck source=lib/parts.sh
+. "$CLUSTER_HOME/lib/parts.sh"

@@ -1,0 +1,152 @@
+# shellcheck shell=bash disable=SC2164  # common.sh sets errexit: a failing cd ends the recipe
+# The parts that the cluster is made of, and how each is made.
+#
+# A part is a folder in the cache, named after a hash of its sources and of its recipe: the text of the function
+# below. Whatever changes either makes a new folder; a folder that exists is complete, for a recipe works in a
+# temporary one. A recipe runs with OUT set to that folder and CLUSTER_HOME as its working folder.
+
+# part -> the files that it is made from, below tests/cluster
+declare -A PART_SOURCES=(
+  [hyperkube]=tools/hyperkube
+  [node-packages]=""
+  [pause-image]="images/pause.c images/mkimage.py"
+  [base-image]=images/mkimage.py
+  [pulumi-cli]=tools/pulumi-cli
+  [pulumi-language-python]=tools/pulumi-language-python
+  [pulumi-resource-kubernetes]=tools/pulumi-resource-kubernetes
+  [kwok]=tools/kwok
+)
+# in the order of building: what the cluster itself needs comes first
+PARTS=(hyperkube node-packages pause-image base-image pulumi-cli pulumi-language-python pulumi-resource-kubernetes kwok)
+
+BASE_IMAGE=localhost/aiperf-base:bookworm
+PAUSE_IMAGE=localhost/pause:1
+
+# Go with every check on: go.sum must name all that is used, nothing is fetched unverified.
+checked_go() { # GO_ARGUMENT... in the module's folder
+  env -u GONOSUMDB -u GONOSUMCHECK -u GOINSECURE -u GOPRIVATE -u GOSUMDB \
+    GOFLAGS="-mod=readonly -buildvcs=false -trimpath" GOWORK=off CGO_ENABLED=0 nice go "$@"
+}
+
+module_version() { # MODULE: as go.mod has it, "v1.2.3"
+  checked_go list -m -f '{{.Version}}' "$1"
+}
+
+make_hyperkube() {
+  cd tools/hyperkube
+  checked_go test ./internal/...
+  local flags="-s -w" package version minor
+  version=$(module_version k8s.io/kubernetes)
+  minor=$(cut -d. -f2 <<<"$version")
+  for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+    flags+=" -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=$minor"
+    flags+=" -X $package.gitTreeState=clean -X $package.gitCommit=none -X $package.buildDate=1970-01-01T00:00:00Z"
+  done
+  checked_go build -ldflags "$flags" -o "$OUT/bin/hyperkube" .
+  local name
+  for name in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy coredns kubectl; do
+    ln -s hyperkube "$OUT/bin/$name"
+  done
+}
+
+# containerd and its helpers with the libraries that a minimal Debian lacks, unpacked and never installed.
+make_node-packages() {
+  apt_update
+  mkdir "$OUT/debs"
+  (cd "$OUT/debs" && apt-get download -qq containerd runc containernetworking-plugins nftables libnftables1 \
+    libnftnl11 libjansson4 libedit2 libbsd0 libmd0 libgmp10 libmnl0 libxtables12 libseccomp2)
+  local deb missing
+  for deb in "$OUT"/debs/*.deb; do dpkg -x "$deb" "$OUT/root"; done
+  rm -r "$OUT/debs" "$OUT/root/usr/share/doc"
+  missing=$(LD_LIBRARY_PATH=$OUT/root/usr/lib/x86_64-linux-gnu ldd "$OUT"/root/usr/bin/{containerd,ctr} \
+    "$OUT"/root/usr/sbin/{runc,nft} | awk '/not found/ {print $1}')
+  [ -z "$missing" ] || { echo "missing shared libraries: $missing" >&2; return 1; }
+}
+
+make_pause-image() {
+  need_command gcc gcc libc6-dev
+  mkdir "$OUT/root"
+  gcc -Os -static -s -Wall -Wextra -Werror -o "$OUT/root/pause" images/pause.c
+  python3 images/mkimage.py "$OUT/image.tar" "$PAUSE_IMAGE" "$OUT/root" --entrypoint '["/pause"]' --user 65535:65535
+  rm -r "$OUT/root"
+}
+
+# A small Debian with Python: what the project's image is built on where no registry can be reached.
+make_base-image() {
+  need_command mmdebstrap mmdebstrap
+  mmdebstrap --mode=root --variant=essential --skip=cleanup/tmp \
+    --include=python3-minimal,libpython3-stdlib,python3-venv,python3-pip,ca-certificates,libstdc++6 \
+    --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
+    --dpkgopt='path-include=/usr/share/doc/*/copyright' --dpkgopt='path-exclude=/usr/share/locale/*' \
+    bookworm "$OUT/base.tar"
+  python3 images/mkimage.py "$OUT/image.tar" "$BASE_IMAGE" "$OUT/base.tar"
+  rm "$OUT/base.tar"
+}
+
+make_pulumi-cli() {
+  cd tools/pulumi-cli
+  local version
+  version=$(module_version github.com/pulumi/pulumi/pkg/v3)
+  checked_go build -tags osusergo,grpcnotrace -o "$OUT/bin/pulumi" \
+    -ldflags "-s -w -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=$version" \
+    github.com/pulumi/pulumi/pkg/v3/cmd/pulumi
+}
+
+make_pulumi-language-python() {
+  cd tools/pulumi-language-python
+  local package=github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python
+  checked_go build -tags osusergo -ldflags "-s -w" -o "$OUT/bin/pulumi-language-python" $package
+  # the host starts programs by this script, which lies beside it in the module
+  install -m 755 "$(checked_go list -f '{{.Module.Dir}}' $package)/python/cmd/pulumi-language-python-exec" "$OUT/bin/"
+}
+
+make_pulumi-resource-kubernetes() {
+  cd tools/pulumi-resource-kubernetes
+  local version
+  version=$(module_version github.com/pulumi/pulumi-kubernetes/sdk/v4)
+  checked_go build -o "$OUT/bin/pulumi-resource-kubernetes" \
+    -ldflags "-s -w -X github.com/pulumi/pulumi-kubernetes/provider/v4/pkg/version.Version=${version#v}" .
+}
+
+make_kwok() {
+  cd tools/kwok
+  local package=sigs.k8s.io/kwok/cmd/kwok stages file
+  checked_go build -ldflags "-s -w" -o "$OUT/bin/kwok" $package
+  # how fake nodes and pods live: they get ready at once, and go when they are deleted
+  stages=$(checked_go list -f '{{.Module.Dir}}' $package)/kustomize/stage
+  for file in node/fast/node-initialize node/heartbeat-with-lease/node-heartbeat-with-lease \
+    pod/fast/pod-ready pod/fast/pod-complete pod/fast/pod-delete; do
+    cat "$stages/$file.yaml"
+    echo ---
+  done >"$OUT/stages.yaml"
+}
+
+# Where a part is, built or not.
+part() { # PART
+  echo "$CACHE/parts/$1-$(part_key "$1")"
+}
+
+part_key() { # PART
+  {
+    declare -f "make_$1" checked_go
+    echo "$BASE_IMAGE $PAUSE_IMAGE"
+    local source
+    for source in ${PART_SOURCES[$1]}; do
+      (cd "$CLUSTER_HOME" && find "$source" -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum)
+    done
+  } | sha256sum | cut -c1-12
+}
+
+# One folder with a link to every binary, for PATH; named after the parts that it shows.
+tools_bin() {
+  local name keys=
+  for name in "${PARTS[@]}"; do keys+=$(part_key "$name"); done
+  echo "$CACHE/bin/$(printf %s "$keys" | sha256sum | cut -c1-12)"
+}
+
+require_parts() { # PART...
+  local name
+  for name in "$@"; do
+    [ -d "$(part "$name")" ] || fail "$name is not built: run tests/cluster/build"
+  done
+}

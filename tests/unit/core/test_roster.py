@@ -1,0 +1,100 @@
+"""Who takes part, who is lost, who processes whose records."""
+
+from aiperf_svc.core.roster import SILENCE_NS, Roster
+from aiperf_svc.protocol.messages import Heartbeat, RunState, Service
+
+EXPECTED = {Service.WORKER: 3, Service.RECORD_PROCESSOR: 2}
+
+
+def beat(name: str, *, epoch: int = 1) -> Heartbeat:
+    service = Service.WORKER if name.startswith("worker") else Service.RECORD_PROCESSOR
+    return Heartbeat(
+        "run", name, epoch, service=service, seen_state=0, seen_roster=0, reached=RunState.PENDING
+    )
+
+
+def full_roster() -> Roster:
+    roster = Roster(EXPECTED)
+    for name in ("worker-10", "worker-2", "worker-1", "record-processor-1", "record-processor-0"):
+        roster.heard(beat(name), 0)
+    return roster
+
+
+def processors(roster: Roster) -> dict[str, str]:
+    return {m.id: m.processor for m in roster.members if m.service is Service.WORKER}
+
+
+def test_ranks_follow_the_numbers_in_the_names_whatever_the_order_of_arrival() -> None:
+    ranks = {m.id: m.rank for m in full_roster().members}
+    assert ranks["worker-1"] == 0
+    assert ranks["worker-2"] == 1
+    assert ranks["worker-10"] == 2
+
+
+def test_what_is_missing_is_counted_by_service() -> None:
+    roster = Roster(EXPECTED)
+    roster.heard(beat("worker-0"), 0)
+    assert roster.missing == ("record-processor (0 of 2)", "worker (1 of 3)")
+    assert full_roster().missing == ()
+
+
+def test_a_heartbeat_of_a_known_member_changes_nothing() -> None:
+    roster = full_roster()
+    number = roster.number
+    assert not roster.heard(beat("worker-1"), 5)
+    assert roster.number == number
+
+
+def test_more_instances_than_expected_stay_out() -> None:
+    roster = full_roster()
+    assert not roster.heard(beat("worker-3"), 1)
+    assert roster.refused == {"worker-3"}
+
+
+def test_before_the_freeze_a_restarted_member_takes_its_own_place() -> None:
+    roster = full_roster()
+    assert roster.heard(beat("worker-1", epoch=2), 1)
+    assert [m.epoch for m in roster.members if m.id == "worker-1"] == [2]
+
+
+def test_after_the_freeze_a_restarted_member_stays_out() -> None:
+    roster = full_roster()
+    roster.freeze()
+    assert not roster.heard(beat("worker-1", epoch=2), 1)
+    assert roster.refused == {"worker-1"}
+    roster.lose_silent(SILENCE_NS + 1)
+    assert all(m.lost for m in roster.members)
+
+
+def test_the_silent_are_lost_for_good_even_when_they_speak_again() -> None:
+    roster = full_roster()
+    roster.freeze()
+    for name in ("worker-1", "worker-2", "record-processor-0", "record-processor-1"):
+        roster.heard(beat(name), SILENCE_NS)
+    (lost,) = roster.lose_silent(SILENCE_NS + 1)
+    assert lost.id == "worker-10"
+    roster.heard(beat("worker-10"), SILENCE_NS + 2)
+    assert [m.id for m in roster.members if m.lost] == ["worker-10"]
+
+
+def test_before_the_freeze_the_silent_are_only_forgotten() -> None:
+    roster = full_roster()
+    assert roster.lose_silent(SILENCE_NS + 1) == []
+    assert roster.members == ()
+
+
+def test_workers_are_dealt_to_processors_in_turn() -> None:
+    assert processors(full_roster()) == {
+        "worker-1": "record-processor-0",
+        "worker-2": "record-processor-1",
+        "worker-10": "record-processor-0",
+    }
+
+
+def test_only_the_workers_of_a_lost_processor_get_another() -> None:
+    roster = full_roster()
+    roster.freeze()
+    for name in ("worker-1", "worker-2", "worker-10", "record-processor-1"):
+        roster.heard(beat(name), SILENCE_NS)
+    roster.lose_silent(SILENCE_NS + 1)
+    assert set(processors(roster).values()) == {"record-processor-1"}
