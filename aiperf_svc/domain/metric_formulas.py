@@ -187,9 +187,9 @@ schedule_lag = between("due_wall_ns", "start_wall_ns")
 
 def client_lag(rows: Rows) -> Floats:
     """The part of the schedule lag that only the client can have caused: connecting is taken off,
-    and a request that waited for the concurrency cap is undefined."""
+    and waiting for the concurrency cap, which the config asks for, counts as none."""
     lag = np.maximum(schedule_lag(rows) - connecting(rows), 0.0)
-    lag[rows["is_capped"]] = np.nan
+    lag[rows["is_capped"] | np.isnan(lag)] = 0.0
     return lag
 
 

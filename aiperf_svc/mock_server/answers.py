@@ -9,6 +9,7 @@ import random
 import time
 
 from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.delays import parse_delay
 from aiperf_svc.mock_server.faults import FAULTS, find_fault
 from aiperf_svc.mock_server.replies import (
     Draft,
@@ -31,7 +32,7 @@ from aiperf_svc.mock_server.requests import (
 
 _MAX_HEADS = 4096
 _MAX_CACHED_BODY = 64 * 1024
-CACHE_BYTES = 8 * 1024 * 1024
+_CACHE_BYTES = 8 * 1024 * 1024
 """Per process: sixty processes that each met a million different bodies stay within half a GiB."""
 _REPLY_COST = 200
 """Bytes that a cached reply costs beside its body."""
@@ -66,6 +67,9 @@ class Answers:
 
     def __init__(self, config: MockServerConfig, *, rng: random.Random) -> None:
         self.routes: dict[bytes, Route] = {}
+        self.quick: dict[bytes, Reply] = {}
+        """Whole requests, without their ids, to which one send of a plain reply is the answer."""
+        self._quick_bytes = 0
         self._config = config
         self._random = rng.random
         self._defaults = AskDefaults(
@@ -80,7 +84,7 @@ class Answers:
             role_chunk=config.role_chunk,
             embedding_dimensions=config.embedding_dimensions,
         )
-        self._early_head = config.ttft != "0"
+        self._early_head = parse_delay(config.ttft).fixed_ns != 0
         self._by_body: dict[tuple[str, bool, str], dict[bytes, Reply]] = {}
         self._by_ask: dict[tuple[Ask, bool, str], Reply] = {}
         self._cached_bytes = 0
@@ -137,12 +141,23 @@ class Answers:
         reply = self._reply_to_ask(ask, is_last=route.head.is_last, fault=fault)
         if len(body) <= _MAX_CACHED_BODY:
             self._cached_bytes += len(body) + _REPLY_COST
-            if self._cached_bytes > CACHE_BYTES:
+            if self._cached_bytes > _CACHE_BYTES:
                 for replies in self._by_body.values():
                     replies.clear()
                 self._cached_bytes = len(body) + _REPLY_COST
             route.replies[body] = reply
         return reply
+
+    def learn(self, route: Route, request: bytes, body: bytes) -> None:
+        """Adds a request to `quick`, if its reply is known and one send is all that it takes."""
+        reply = route.replies.get(body)
+        if reply is None or reply.whole is None or not reply.is_plain:
+            return
+        self._quick_bytes += len(request) + _REPLY_COST
+        if self._quick_bytes > _CACHE_BYTES:
+            self.quick.clear()
+            self._quick_bytes = len(request) + _REPLY_COST
+        self.quick[request] = reply
 
     def draw_fault(self) -> str:
         """The fault that the next request gets by the configured shares, usually none (empty)."""

@@ -19,6 +19,9 @@ EMBEDDINGS = "/v1/embeddings"
 INFERENCE = frozenset((CHAT, COMPLETIONS, EMBEDDINGS))
 
 
+_REQUEST_ID = b"\r\nx-request-id:"
+
+
 class BadRequest(Exception):
     """A request that is answered with an error: `status` and a message for the client."""
 
@@ -84,6 +87,19 @@ def parse_head(head: bytes) -> Head:
                 413, f"the body has {found.length} bytes; at most {MAX_BODY} are taken"
             )
     return found
+
+
+def split_request_id(head: bytes) -> tuple[bytes, bytes | None]:
+    """A head without its X-Request-Id line, and the id. Each request has its own, and else heads
+    repeat.
+    """
+    at = head.lower().find(_REQUEST_ID)
+    if at < 0:
+        return head, None
+    stop = head.find(b"\r\n", at + 2)
+    if stop < 0:
+        stop = len(head)
+    return head[:at] + head[stop:], head[at + len(_REQUEST_ID) : stop].strip()
 
 
 class Ask(NamedTuple):

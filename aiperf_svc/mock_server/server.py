@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable
 
 from aiperf_svc.mock_server.accounts import Account
-from aiperf_svc.mock_server.answers import CACHE_BYTES, Answers, Route
+from aiperf_svc.mock_server.answers import Answers, Route
 from aiperf_svc.mock_server.board import Board
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.connections import Connection, Connections
 from aiperf_svc.mock_server.controls import Controls
 from aiperf_svc.mock_server.delays import duration_ns, parse_delay
 from aiperf_svc.mock_server.replies import Ending, Reply
-from aiperf_svc.mock_server.requests import MAX_BODY, MAX_HEAD, BadRequest
+from aiperf_svc.mock_server.requests import MAX_BODY, MAX_HEAD, BadRequest, split_request_id
 from aiperf_svc.mock_server.sender import AGAIN, Sender
 from aiperf_svc.mock_server.timers import Timer
 
@@ -31,7 +31,6 @@ _READ_SIZE = 64 * 1024
 _EVENTS_PER_POLL = 512
 _ACCEPTS_PER_POLL = 256
 """Bounds that keep reading, accepting and sending in turn when all three have plenty to do."""
-_REQUEST_ID = b"\r\nx-request-id:"
 _SO_TIMESTAMPNS = 35
 """Linux's number; Python's socket module has no name for it."""
 _TIMESPEC = struct.Struct("qq")
@@ -74,7 +73,7 @@ class Server:
             rng=rng,
             on_free=self._resume,
         )
-        self._has_idle = config.keepalive_timeout != "0"
+        self._has_idle = duration_ns(config.keepalive_timeout) > 0
         self._board = board
         self._controls = Controls(board, self._account, answers=self._answers, sender=self._sender)
         self._tls = tls
@@ -91,10 +90,7 @@ class Server:
             and not slow_ns
             and not self._freeze_for_ns
         )
-        self._quick: dict[
-            bytes, Reply
-        ] = {}  # whole requests, without their ids, answered by one send
-        self._quick_bytes = 0
+        self._quick = self._answers.quick
         self._timer = Timer()
         self._armed_ns = 0
         self._specials: dict[int, Callable[[], None]] = {}
@@ -294,7 +290,7 @@ class Server:
                 return
             is_alone = len(data) == total
             if is_alone and self._is_quick:
-                self._learn(route, head + data[end:], data[body_at:])
+                self._answers.learn(route, head + data[end:], data[body_at:])
             self._answer(connection, route, data[body_at:total], request_id, total)
             if is_alone or connection.fd < 0:
                 return
@@ -302,17 +298,6 @@ class Server:
             if connection.reply is not None:
                 connection.inbuf, connection.need = bytearray(data), 0
                 return
-
-    def _learn(self, route: Route, request: bytes, body: bytes) -> None:
-        """Remembers the reply to a whole request, if one send is all that it takes."""
-        reply = route.replies.get(body)
-        if reply is None or reply.whole is None or not reply.is_plain or len(request) > _READ_SIZE:
-            return
-        self._quick_bytes += len(request)
-        if self._quick_bytes > CACHE_BYTES:
-            self._quick.clear()
-            self._quick_bytes = len(request)
-        self._quick[request] = reply
 
     # Answering
 
@@ -339,16 +324,3 @@ class Server:
         if time.monotonic_ns() >= self._ready_mono_ns:
             self._ready_mono_ns = 0
         return self._ready_mono_ns != 0
-
-
-def split_request_id(head: bytes) -> tuple[bytes, bytes | None]:
-    """A head without its X-Request-Id line, and the id. Each request has its own, and else heads
-    repeat.
-    """
-    at = head.lower().find(_REQUEST_ID)
-    if at < 0:
-        return head, None
-    stop = head.find(b"\r\n", at + 2)
-    if stop < 0:
-        stop = len(head)
-    return head[:at] + head[stop:], head[at + len(_REQUEST_ID) : stop].strip()

@@ -174,6 +174,10 @@ def _summary(
     counter: TokenCounter | None,
 ) -> dict[str, Any]:
     digest = hashlib.sha256()
+    distinct = {
+        (entry.head, *((turn.messages, turn.tail) for turn in entry.turns))
+        for entry in conversations
+    }
     for entry in conversations:
         digest.update(entry.head)
         for turn in entry.turns:
@@ -186,6 +190,7 @@ def _summary(
         "source_sha256": source.sha256 or None,
         "sha256": digest.hexdigest(),
         "entries": len(conversations),
+        "distinct_entries": len(distinct),
         "turns": len(input_tokens),
         "left_out": source.left_out,
         "bytes": sum(map(entry_bytes, conversations)),

@@ -8,7 +8,8 @@ about as many words as tokens. Without a tokenizer a word stands for a token.
 
 A server's prefix cache would make answers faster than the load asks for if prompts began alike. So
 the first words are not drawn but counted: entry `i` begins with word `i` of a shuffled list, and
-when the list has been used up the second word tells entries apart, then the third.
+when the list has been used up the second word tells entries apart, then the third. Prompts of one
+or two tokens cannot all differ; the dataset's summary states how many do.
 """
 
 from collections.abc import Callable
@@ -85,7 +86,7 @@ def _texts(targets: Int64s, seed: int, counter: TokenCounter | None) -> list[str
     words = np.array(WORDS, dtype=object)
     cheap = np.flatnonzero(costs == costs.min())
     cheapest = int(costs.min())
-    begin = _beginnings(rng.permutation(len(WORDS)))
+    begin = _beginnings([rng.permutation(len(WORDS)) for _ in range(_COUNTED_WORDS)])
     texts = []
     for index, target in enumerate(targets.tolist()):
         chosen = rng.integers(len(WORDS), size=target)
@@ -112,13 +113,17 @@ def _word_costs(counter: TokenCounter | None) -> tuple[Int64s, Int64s]:
     return costs, np.array(counter.count_batch(WORDS), dtype=np.int64)
 
 
-def _beginnings(shuffled: Int64s) -> Callable[[int], list[int]]:
-    """Entry to its first words, as places in the word list: a different row for each entry."""
-    size = len(shuffled)
+def _beginnings(shuffles: list[Int64s]) -> Callable[[int], list[int]]:
+    """Entry to its first words, as places in the word list: a different row for each entry.
+
+    The row holds the digits of the index in base `len(WORDS)`. Each digit is moved on by the one
+    before it, or the second word would be the same for all of the first 1,000 entries.
+    """
+    size = len(WORDS)
 
     def begin(index: int) -> list[int]:
         row, place = [], 0
-        for _ in range(_COUNTED_WORDS):
+        for shuffled in shuffles:
             place = (place + index) % size
             row.append(int(shuffled[place]))
             index //= size
@@ -130,8 +135,9 @@ def _beginnings(shuffled: Int64s) -> Callable[[int], list[int]]:
 def _repaired(text: str, target: int, counter: TokenCounter) -> str:
     """`text` with another end, so that it has `target` tokens.
 
-    Each round either cuts the last word (or letter) of a text that is too long or appends the
-    ending that brings one that is too short nearest to the target without passing it.
+    Each round cuts the last word (or letter) of a text that is too long, or appends to one that is
+    too short the ending that costs most of what is missing. What an ending costs is found out with
+    the last words only; the whole text is counted after every round.
     """
     have = counter.count(text)
     for _ in range(_MAX_REPAIRS):
@@ -139,19 +145,19 @@ def _repaired(text: str, target: int, counter: TokenCounter) -> str:
             return text
         if have > target:
             text = text.rpartition(" ")[0] or text[:-1]
-            have = counter.count(text)
-            continue
-        repeat = max(1, (target - have) // 4)
-        candidates = [(text + ending * n).lstrip() for ending in _ENDINGS for n in {1, repeat}]
-        counts = counter.count_batch(candidates)
-        fitting = [
-            (n, candidate)
-            for n, candidate in zip(counts, candidates, strict=True)
-            if have < n <= target
-        ]
-        if not fitting:
-            break
-        have, text = max(fitting, key=lambda pair: pair[0])
+        else:
+            missing = target - have
+            last = " ".join(text.rsplit(" ", 2)[1:]) or text
+            counts = counter.count_batch([last, *((last + end).lstrip() for end in _ENDINGS)])
+            costs = [
+                (count - counts[0], end) for count, end in zip(counts[1:], _ENDINGS, strict=True)
+            ]
+            fitting = [pair for pair in costs if 0 < pair[0] <= missing]
+            if not fitting:
+                break
+            cost, ending = max(fitting, key=lambda pair: pair[0])
+            text = (text + ending * (missing // cost if ending[0] == " " else 1)).lstrip()
+        have = counter.count(text)
     raise DatasetError(
         f"tokenizer {counter.name!r} could not make a prompt of exactly {target:,} tokens, the "
         f"nearest has {have:,}; use another dataset.input_tokens, or a file dataset"

@@ -2,8 +2,9 @@
 
     python3 mkimage.py OUT.tar NAME:TAG LAYER... [--entrypoint JSON] [--user UID:GID]
 
-Each LAYER is a tar file, taken as it is, or a folder, packed with sorted names, owner root and time zero, so that
-the same files give the same image. The archive is what `ctr images import` and `buildah pull oci-archive:` read.
+Each LAYER is a tar file, taken as it is, or a folder, packed with sorted names, owner root and time
+zero, so that the same files give the same image. The archive is what `ctr images import` and
+`buildah pull oci-archive:` read.
 """
 
 from __future__ import annotations

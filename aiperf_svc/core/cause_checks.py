@@ -1,0 +1,154 @@
+"""Checks of what could have spoiled the numbers: CPU, quota, event loop, clock, local limits. A
+cause without an effect is a warning, so these say at most *degraded*, except for requests that the
+client had no resources to send."""
+
+from collections.abc import Callable
+
+from aiperf_svc.core.effect_checks import CAPPED_SHARE, LATENCY_SHIFT
+from aiperf_svc.core.evidence import Evidence
+from aiperf_svc.core.health_log import BUSY_CPU_FRACTION, Health
+from aiperf_svc.core.reasons import MORE_WORKERS, Reason, graded
+
+NO_RESOURCES_SHARE = (0.0, 0.01)
+UNSTAMPED_SHARE = 0.01
+CLOCK_JUMP_SHARE = 0.01
+BUSY_SAMPLES_SHARE = 0.10
+"""One busy second at the start is preparation; every tenth is load."""
+MIN_HEALTH_SAMPLES = 3
+THROTTLED_SHARE = 0.01
+LOOP_LAG_MS = 100.0
+"""Median of each second's longest delay: four frames of a 100,000-stream worker, and far more than
+a garbage collection."""
+FD_SHARE = 0.95
+
+
+def _unstamped(e: Evidence) -> Reason:
+    share = e.share(e.unstamped)
+    headline = max((bound.measured_ms for bound in e.headline_bounds), default=0.0)
+    is_harmless = share < 1 and e.receive_lag_ms <= LATENCY_SHIFT[0] * headline
+    return graded(
+        "unstamped",
+        0.0 if is_harmless else share,
+        UNSTAMPED_SHARE,
+        text=f"{share:.1%} of requests had a read without a kernel stamp; our code got to reads "
+        f"within {e.receive_lag_ms:.3g} ms (p99)",
+        remedy="run the client on Linux, where the kernel stamps what it receives",
+    )
+
+
+def _no_resources(e: Evidence) -> Reason:
+    return graded(
+        "local_limits",
+        e.share(e.no_resources),
+        NO_RESOURCES_SHARE,
+        text=f"{e.no_resources:,} requests found no file descriptor or local port on the client",
+        remedy="raise ulimit -n, use more workers, or add endpoint.source_addresses",
+    )
+
+
+def _fds(e: Evidence) -> Reason | None:
+    worst = max(e.workers, key=lambda health: health.fd_share, default=None)
+    if worst is None:
+        return None
+    return graded(
+        "file_descriptors",
+        worst.fd_share,
+        FD_SHARE,
+        text=f"{worst.id} used {worst.fd_share:.0%} of its file descriptors",
+        remedy="raise ulimit -n or use more workers",
+    )
+
+
+def _capped(e: Evidence) -> Reason | None:
+    if not e.is_open_loop:
+        return None
+    return graded(
+        "capped",
+        e.share(e.capped),
+        CAPPED_SHARE,
+        text=f"{e.capped:,} requests waited for the concurrency cap or the connection limit",
+        remedy="raise load.concurrency, or leave it out to have no cap",
+    )
+
+
+def _watched(e: Evidence) -> list[Health]:
+    return [health for health in e.workers if health.samples >= MIN_HEALTH_SAMPLES]
+
+
+def _cpu(e: Evidence) -> Reason | None:
+    worst = max(_watched(e), key=lambda health: health.busy_share, default=None)
+    if worst is None:
+        return None
+    return graded(
+        "cpu",
+        worst.busy_share,
+        BUSY_SAMPLES_SHARE,
+        text=f"{worst.id} was over {BUSY_CPU_FRACTION:.0%} of a core in {worst.busy_share:.0%} of "
+        f"its samples ({worst.cpu_mean:.0%} on average)",
+        remedy=MORE_WORKERS,
+    )
+
+
+def _throttling(e: Evidence) -> Reason | None:
+    worst = max(_watched(e), key=lambda health: health.throttled_share, default=None)
+    if worst is None:
+        return None
+    return graded(
+        "throttling",
+        worst.throttled_share,
+        THROTTLED_SHARE,
+        text=f"the CPU quota stopped {worst.id} for {worst.throttled_share:.1%} of the time",
+        remedy="raise or remove the CPU limit of the client's container",
+    )
+
+
+def _event_loop(e: Evidence) -> Reason | None:
+    worst = max(_watched(e), key=lambda health: health.loop_lag_p50_ms, default=None)
+    if worst is None:
+        return None
+    return graded(
+        "event_loop",
+        worst.loop_lag_p50_ms,
+        LOOP_LAG_MS,
+        unit="ms",
+        text=f"{worst.id} kept events waiting for up to {worst.loop_lag_p50_ms:.3g} ms in a usual "
+        f"second, {worst.loop_lag_max_ms:.3g} ms at worst",
+        remedy=MORE_WORKERS,
+    )
+
+
+def _clock_uncertainty(e: Evidence) -> Reason | None:
+    if not e.is_open_loop or not e.headline_bounds:
+        return None
+    usual = min(bound.measured_ms for bound in e.headline_bounds)
+    return graded(
+        "clock_uncertainty",
+        e.clock_uncertainty_ms / usual if usual > 0 else 0.0,
+        LATENCY_SHIFT[0],
+        text=f"workers know the timing manager's clock to {e.clock_uncertainty_ms:.3g} ms; due "
+        "times are wrong by up to that",
+        remedy="synchronise the nodes' clocks (chrony, PTP), or read the plain latencies only",
+    )
+
+
+def _clock_jumps(e: Evidence) -> Reason:
+    return graded(
+        "clock_jumps",
+        e.share(e.clock_jumps),
+        CLOCK_JUMP_SHARE,
+        text=f"the clock was set by over 1 ms during {e.clock_jumps:,} requests",
+        remedy="let the clock settle, or slew it instead of stepping it, before a run",
+    )
+
+
+CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
+    _unstamped,
+    _no_resources,
+    _fds,
+    _capped,
+    _cpu,
+    _throttling,
+    _event_loop,
+    _clock_uncertainty,
+    _clock_jumps,
+)

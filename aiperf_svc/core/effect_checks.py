@@ -1,0 +1,204 @@
+"""Checks of what happened to the numbers: was the load offered, are the times the server's, is
+anything left out? These can make a run invalid."""
+
+from collections.abc import Callable
+
+from aiperf_svc.core.evidence import Evidence
+from aiperf_svc.core.reasons import MORE_WORKERS, Reason, graded
+
+# Two limits of each effect: from the first on the run is degraded, from the second on invalid.
+LOAD_SHORTFALL = (0.01, 0.10)
+"""A load that falls 1% short moves latencies by less than runs differ; 10% is another benchmark."""
+RATE_SHORTFALL = (0.01, 0.05)
+"""Near saturation a queue's length changes much faster than its rate, hence stricter."""
+LATENCY_SHIFT = (0.05, 0.20)
+"""How far the client may have moved a percentile: 5% is what a reader takes for noise, 20% changes
+which of two servers wins."""
+UNSENT_SHARE = (0.01, 0.05)
+RECORDS_LOST_SHARE = (0.0, 0.01)
+"""Any loss is worth a warning; over 1%, p99 may be among the lost."""
+IMPOSSIBLE_SHARE = (0.001, 0.01)
+"""Answers stamped before their requests: somebody set the clock."""
+# One limit: what makes survivors lie degrades a run and does not condemn the client.
+ERROR_SHARE = 0.01
+"""Errors do not make the client less believable, but the successes that are left may be the lucky
+ones; from 1% on they decide p99."""
+CENSORED_SHARE = 0.01
+"""The same for what was cut off before it was answered."""
+CAPPED_SHARE = 0.01
+"""From here on a shortfall of the rate is put down to the cap."""
+
+
+def _successes(e: Evidence) -> Reason:
+    return graded(
+        "successes",
+        1.0 if e.completed == 0 else 0.0,
+        (0.0, 0.0),
+        unit="failed",
+        text=f"{e.completed:,} of {e.requests:,} requests succeeded",
+        remedy="look at the errors: is the server there, and are URL, model and key right?",
+    )
+
+
+def _accounts(e: Evidence) -> Reason:
+    found = "; ".join(e.violations[:3])
+    return graded(
+        "accounts",
+        float(len(e.violations)),
+        (0.0, 0.0),
+        unit="violations",
+        text=found or "every credit and every request is accounted for",
+        remedy="this is a defect of the tool or a lost process: keep the logs and report it",
+    )
+
+
+def _lost_services(e: Evidence) -> Reason:
+    names = ", ".join(e.lost_services)
+    return graded(
+        "lost_processes",
+        float(len(e.lost_services)),
+        0.0,
+        unit="processes",
+        text=f"lost during the run: {names}" if names else "no process was lost",
+        remedy="look for the out-of-memory killer, evictions and the log of the lost process",
+    )
+
+
+def _records(e: Evidence) -> Reason:
+    return graded(
+        "records",
+        e.share(e.records_lost),
+        RECORDS_LOST_SHARE,
+        text=f"{e.records_lost:,} of {e.requests:,} metric records never arrived",
+        remedy="more record processors (workers.record_processors), or look at why one was lost",
+    )
+
+
+def _concurrency(e: Evidence) -> Reason | None:
+    if e.held_ratio is None:
+        return None
+    return graded(
+        "concurrency",
+        1.0 - e.held_ratio,
+        LOAD_SHORTFALL,
+        text=f"held {e.held_ratio:.1%} of the {e.concurrency or 0:,} concurrent users asked for, "
+        "between the end of the ramp and the stop",
+        remedy=MORE_WORKERS,
+    )
+
+
+def _rate(e: Evidence) -> Reason | None:
+    if e.rate_ratio is None:
+        return None
+    return graded(
+        "rate",
+        1.0 - e.rate_ratio,
+        RATE_SHORTFALL,
+        text=f"sent {e.rate_ratio:.1%} of the rate that was due",
+        remedy="raise load.concurrency, the cap that held requests back"
+        if e.share(e.capped) > CAPPED_SHARE
+        else MORE_WORKERS,
+    )
+
+
+def _arrivals(e: Evidence) -> Reason | None:
+    if e.arrivals_ratio is None:
+        return None
+    tolerance = e.arrivals_tolerance
+    return graded(
+        "arrivals",
+        abs(1.0 - e.arrivals_ratio),
+        (RATE_SHORTFALL[0] + tolerance, RATE_SHORTFALL[1] + tolerance),
+        text=f"the schedule held {e.arrivals_ratio:.1%} of the arrivals that the rate asks for "
+        f"(chance explains {tolerance:.1%})",
+        remedy="the timing manager could not keep up: give its process a core of its own",
+    )
+
+
+def _unsent(e: Evidence) -> Reason | None:
+    if not e.is_open_loop:
+        return None
+    return graded(
+        "unsent",
+        e.share(e.unsent),
+        UNSENT_SHARE,
+        text=f"{e.unsent:,} requests were due and not sent before the stop",
+        remedy=MORE_WORKERS,
+    )
+
+
+def _stamp_uncertainty(e: Evidence) -> Reason | None:
+    if not e.bounds:
+        return None
+    worst = max(e.bounds, key=lambda bound: bound.uncertain_share)
+    return graded(
+        "stamp_uncertainty",
+        worst.uncertain_share,
+        LATENCY_SHIFT,
+        text=f"the {worst.stat} of {worst.metric}, {worst.measured_ms:.3g} ms, may truly be as low "
+        f"as {worst.lowest_ms:.3g} ms: merged reads and slow writes leave that much open",
+        remedy=MORE_WORKERS,
+    )
+
+
+def _schedule_lag(e: Evidence) -> Reason | None:
+    headline = e.headline_bounds
+    if not headline:
+        return None
+    worst = max(headline, key=lambda bound: bound.lag_share)
+    return graded(
+        "schedule_lag",
+        worst.lag_share,
+        LATENCY_SHIFT,
+        text=f"the client's lateness moves the {worst.stat} of {worst.metric} from "
+        f"{worst.measured_ms:.3g} to {worst.with_lag_ms:.3g} ms when counted from the due time",
+        remedy=MORE_WORKERS,
+    )
+
+
+def _errors(e: Evidence) -> Reason:
+    return graded(
+        "errors",
+        e.share(e.errored),
+        ERROR_SHARE,
+        text=f"{e.errored:,} of {e.requests:,} requests failed; latencies are of the others",
+        remedy="look at the errors; lower the load if the server refuses or times out",
+    )
+
+
+def _censored(e: Evidence) -> Reason:
+    return graded(
+        "censored",
+        e.share(e.cancelled + e.timed_out + e.unsent),
+        CENSORED_SHARE,
+        text=f"{e.cancelled:,} cancelled, {e.timed_out:,} timed out, {e.unsent:,} unsent: plain "
+        "latencies leave them out, the intended_* ones do not",
+        remedy="a longer grace_period or request_timeout, or read the intended_* metrics only",
+    )
+
+
+def _impossible(e: Evidence) -> Reason:
+    return graded(
+        "time_order",
+        e.share(e.impossible),
+        IMPOSSIBLE_SHARE,
+        text=f"{e.impossible:,} requests were answered before they were sent, by the clock",
+        remedy="let the clock settle, or slew it instead of stepping it, before a run",
+    )
+
+
+EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
+    _successes,
+    _accounts,
+    _lost_services,
+    _records,
+    _concurrency,
+    _rate,
+    _arrivals,
+    _unsent,
+    _stamp_uncertainty,
+    _schedule_lag,
+    _errors,
+    _censored,
+    _impossible,
+)

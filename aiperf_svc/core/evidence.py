@@ -1,0 +1,154 @@
+"""What the verdict looks at, condensed from the records and the processes' own reports."""
+
+import msgspec
+import numpy as np
+
+from aiperf_svc.core.clock_map import ClockMap
+from aiperf_svc.core.columns import PhaseRows
+from aiperf_svc.core.health_log import Health
+from aiperf_svc.core.percentiles import is_thin, quantile
+from aiperf_svc.core.totals import Totals
+from aiperf_svc.domain import metric_formulas as f
+from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.metric_formulas import Floats, Rows
+
+
+class LatencyBound(msgspec.Struct, frozen=True):
+    """How far the client may have moved one percentile of one latency; milliseconds."""
+
+    metric: str
+    stat: str
+    measured_ms: float
+    lowest_ms: float
+    """The percentile if every request had been written as late and its stamped event had arrived as
+    early as the uncertainty allows: the truth lies between this and `measured_ms`."""
+    with_lag_ms: float
+    """The percentile with each request's own lateness, connecting and caps excepted, added."""
+
+    @property
+    def uncertain_share(self) -> float:
+        """(measured - lowest) / measured."""
+        return _share(self.measured_ms - self.lowest_ms, self.measured_ms)
+
+    @property
+    def lag_share(self) -> float:
+        """(with lag - measured) / measured."""
+        return _share(self.with_lag_ms - self.measured_ms, self.measured_ms)
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """All inputs of the verdict. Counts are of requests of the profiling phase."""
+
+    is_open_loop: bool
+    concurrency: int | None = None
+    requests: int = 0
+    """With a record, sent or not."""
+    completed: int = 0
+    errored: int = 0
+    cancelled: int = 0
+    timed_out: int = 0
+    unsent: int = 0
+    no_resources: int = 0
+    capped: int = 0
+    unstamped: int = 0
+    clock_jumps: int = 0
+    impossible: int = 0
+    records_lost: int = 0
+    bounds: tuple[LatencyBound, ...] = ()
+    receive_lag_ms: float = 0.0
+    """p99."""
+    held_ratio: float | None = None
+    """Closed loop: held over asked concurrency; None when the run is too short to tell."""
+    rate_ratio: float | None = None
+    """Open loop: sent over due rate."""
+    arrivals_ratio: float | None = None
+    """Open loop: arrivals in the schedule over those that the rate asks for."""
+    arrivals_tolerance: float = 0.0
+    """How far chance alone takes `arrivals_ratio` from 1."""
+    clock_uncertainty_ms: float = 0.0
+    workers: tuple[Health, ...] = ()
+    lost_services: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()
+
+    def share(self, count: int) -> float:
+        """`count` of all requests that were due."""
+        return _share(count, self.requests + self.unsent + self.records_lost)
+
+    @property
+    def headline_bounds(self) -> tuple[LatencyBound, ...]:
+        """Of TTFT when there is one, else of the request latency."""
+        first = self.bounds[0].metric if self.bounds else ""
+        return tuple(bound for bound in self.bounds if bound.metric == first)
+
+
+def latency_bounds(rows: PhaseRows, totals: Totals) -> tuple[LatencyBound, ...]:
+    """Bounds of the median and of the highest percentile that the number of requests supports, for
+    TTFT (streaming) and request latency."""
+    found: list[LatencyBound] = []
+    if totals.is_streaming:
+        found += _bounds(rows, "time_to_first_token", f.time_to_first_token, "ttft_uncertainty_ns")
+    found += _bounds(rows, "request_latency", f.request_latency, "last_uncertainty_ns")
+    return tuple(found)
+
+
+def _bounds(
+    rows: PhaseRows, metric: str, formula: f.Formula, uncertainty: str
+) -> list[LatencyBound]:
+    def lowest(chunk: Rows) -> Floats:
+        value = formula(chunk)
+        return np.maximum(value - chunk[uncertainty] / f.NS_PER_MS - f.write_time(chunk), 0.0)
+
+    def with_lag(chunk: Rows) -> Floats:
+        return formula(chunk) + f.client_lag(chunk)
+
+    measured = _ordered(rows, formula)
+    low, late = _ordered(rows, lowest), _ordered(rows, with_lag)
+    tails = (("p99", 0.99), ("p90", 0.90))
+    tail = next((pair for pair in tails if not is_thin(pair[1], len(measured))), None)
+    bounds = []
+    for name, q in (("p50", 0.50), *((tail,) if tail else ())):
+        values = [quantile(column, q) for column in (measured, low, late)]
+        if len(measured):
+            bounds.append(LatencyBound(metric, name, *(value or 0.0 for value in values)))
+    return bounds
+
+
+def _ordered(rows: PhaseRows, formula: f.Formula) -> Floats:
+    values = rows.collect(formula, Population.COMPLETED)
+    values.sort()
+    return values
+
+
+def rate_ratio(totals: Totals, unsent: int) -> float | None:
+    """Sent over due rate: the share that was sent at all, times how much the starts were drawn out
+    against the due times. None when nothing was due."""
+    due = totals.sent + unsent
+    if not due:
+        return None
+    due_span = totals.last_due - totals.first_due
+    start_span = totals.last_start - totals.first_start
+    stretched = due_span / start_span if 0 < due_span < start_span else 1.0
+    return totals.sent / due * stretched
+
+
+def arrivals_ratio(
+    issued: int, *, rate: float, duration_s: float, ramp_s: float, variation: float
+) -> tuple[float, float] | None:
+    """Arrivals over `rate x duration` (a linear ramp offers half), and how far chance takes that
+    from 1: four standard deviations of a renewal count with the given coefficient of variation
+    between arrivals (Cox, Renewal Theory, 1962, section 4.5). None when fewer than one is
+    expected."""
+    expected = rate * (duration_s - ramp_s / 2)
+    if expected < 1:
+        return None
+    # A constant schedule may still gain or lose one arrival at its edges.
+    return issued / expected, (4 * variation * expected**0.5 + 1) / expected
+
+
+def clock_uncertainty_ms(clocks: ClockMap) -> float:
+    """Largest over all workers on other machines than the timing manager's."""
+    return clocks.uncertainty_ns / f.NS_PER_MS
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

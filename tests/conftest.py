@@ -1,0 +1,34 @@
+"""What all tests share: options, and the check that a test leaves nothing running."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options that write what tests compare with."""
+    parser.addoption(
+        "--write-samples", action="store_true", help="write missing wire samples of messages"
+    )
+
+
+def _children() -> set[int]:
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_running() -> Iterator[None]:
+    """Fails a test that leaves a child process, a thread or a task behind."""
+    children, threads = _children(), set(threading.enumerate())
+    yield
+    left = [f"process {pid}" for pid in _children() - children]
+    left += [
+        f"thread {thread.name}"
+        for thread in set(threading.enumerate()) - threads
+        # asyncio keeps its executor's idle threads until the loop's own shutdown joins them.
+        if thread.is_alive() and not thread.name.startswith("asyncio_")
+    ]
+    assert not left, f"left behind: {', '.join(left)}"

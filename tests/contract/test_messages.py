@@ -1,0 +1,123 @@
+"""Wire bytes of every message: what a release wrote, the next one must read.
+
+The samples are committed; `pytest --write-samples` writes the ones that are missing.
+"""
+
+import typing
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.adapters.bus import ProtocolMismatch, decode, encode
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol import messages as m
+
+SAMPLES = Path(__file__).parent / "samples"
+HEAD = ("run-1", "worker-3", 1_700_000_000_000_000_000)
+
+EXAMPLES: tuple[m.Message, ...] = (
+    m.Heartbeat(
+        *HEAD,
+        service=m.Service.WORKER,
+        seen_state=4,
+        seen_roster=2,
+        reached=m.RunState.READY,
+        address="tcp://10.0.0.7:5667",
+        boot_id="b",
+        vitals=m.Vitals(cpu_fraction=0.5, loop_lag_ns=1, rss_bytes=2, open_fds=3, fd_limit=4),
+        counts=(m.WorkerCounts(Phase.PROFILING, granted=9, completed=8, last_seq=8),),
+        clock=m.ClockEstimate(offset_ns=-5, uncertainty_ns=6, drift_ppm=0.25),
+        detail=b"{}",
+    ),
+    m.CancelRequested(*HEAD, reason="interrupted"),
+    m.RosterPublished(
+        *HEAD,
+        number=3,
+        frozen=True,
+        complete=True,
+        missing=(),
+        members=(m.Member("worker-3", m.Service.WORKER, 1, 0, processor="record-processor-0"),),
+    ),
+    m.RunStatePublished(*HEAD, number=7, state=m.RunState.PROFILING, since_wall_ns=5),
+    m.RecordsAcknowledged(*HEAD, highest={"worker-3": 17}),
+    m.WorkerAttached(*HEAD),
+    m.ClockProbed(*HEAD, sent_wall_ns=1),
+    m.ClockAnswered(*HEAD, sent_wall_ns=1, received_wall_ns=2, answered_wall_ns=3, boot_id="b"),
+    m.PhaseOpened(
+        *HEAD,
+        phase=Phase.WARMUP,
+        start_wall_ns=1,
+        stop_wall_ns=2,
+        grace_ns=3,
+        is_open_loop=True,
+        concurrency=4,
+        ramp_ns=5,
+        worker_rank=0,
+        worker_count=2,
+    ),
+    m.CreditsGranted(
+        *HEAD, phase=Phase.PROFILING, first_index=10, stride=2, count=3, due_wall_ns=b"\x01" * 24
+    ),
+    m.PhaseStopped(*HEAD, phase=Phase.PROFILING, stop_wall_ns=1, cancel_wall_ns=2),
+    m.CreditsReturned(*HEAD, counts=m.WorkerCounts(Phase.PROFILING, completed=1), is_idle=True),
+    m.DatasetBlockRequested(*HEAD, block=2),
+    m.DatasetBlock(
+        *HEAD,
+        block=0,
+        block_count=1,
+        entry_count=1,
+        warmup_entries=0,
+        first_entry=0,
+        conversations=(m.Conversation("c", (m.Turn(b"{}", delay_ns=5, input_tokens=7),)),),
+    ),
+    m.DatasetShapeRequested(*HEAD),
+    m.DatasetShape(*HEAD, entry_count=2, warmup_entries=1, turns=b"\x01\x00\x02\x00"),
+    m.RawBatch(*HEAD, number=1, fragments=b"f", reads=b"r", bodies=b"b"),
+    m.MetricBatch(
+        *HEAD,
+        spans=(m.SequenceSpan("worker-3", 1, 1, 4),),
+        rows=b"rows",
+        jsonl=b"{}\n",
+        histograms=(
+            m.HistogramDelta(
+                Phase.PROFILING, "inter_chunk_latency", b"b", b"c", total=1, sum_ns=2, min_ns=2,
+                max_ns=2,
+            ),
+        ),
+        errors=(m.ErrorSample(Phase.PROFILING, kind=8, status=429, message="busy", count=1),),
+        lost=(m.SequenceSpan("worker-4", 1, 5, 5),),
+    ),
+)  # fmt: skip
+
+
+def sample(message: m.Message) -> Path:
+    return SAMPLES / f"{type(message).__name__}.msgpack"
+
+
+def test_every_message_has_an_example() -> None:
+    assert {type(e) for e in EXAMPLES} == set(typing.get_args(m.AnyMessage))
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=lambda e: type(e).__name__)
+def test_a_message_reads_and_writes_as_its_committed_sample(
+    message: m.Message, request: pytest.FixtureRequest
+) -> None:
+    path = sample(message)
+    if request.config.getoption("--write-samples") and not path.exists():
+        path.write_bytes(encode(message))
+    assert decode(path.read_bytes()) == message
+    assert encode(message) == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "protocol version none"),
+        (b"\x02" + encode(EXAMPLES[0])[1:], "protocol version 02, expected 1"),
+        (b"\x01\x93", "truncated"),
+        (b"\x01\x91\xa7Unknown", "Unknown"),
+    ],
+)
+def test_what_is_no_message_of_this_version_is_refused_by_name(data: bytes, words: str) -> None:
+    with pytest.raises(ProtocolMismatch, match=words):
+        decode(data)

@@ -1,0 +1,171 @@
+"""One contract, every transport: within a loop, over ipc, over TCP, over TCP with CURVE."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from aiperf_svc.adapters.bus import DOWN, UP, Addresses, Bus, CurveKeys, decode, encode
+from aiperf_svc.adapters.proxies import Proxies
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages import CancelRequested, WorkerAttached
+from aiperf_svc.protocol.ports import Port
+
+TRANSPORTS = ("inproc", "ipc", "tcp", "curve")
+MESSAGE = CancelRequested("run", "me", 1, reason="test")
+WAIT_S = 10.0
+
+
+def free_ports() -> dict[str, int]:
+    sockets = {port.name: socket.create_server(("127.0.0.1", 0)) for port in Port}
+    numbers = {name: sock.getsockname()[1] for name, sock in sockets.items()}
+    for sock in sockets.values():
+        sock.close()
+    return numbers
+
+
+def addresses(transport: str, folder: Path) -> Addresses:
+    if transport == "inproc":
+        return Addresses("inproc://test")
+    if transport == "ipc":
+        return Addresses(f"ipc://{folder}")
+    return Addresses("tcp://127.0.0.1", ports=free_ports())
+
+
+@pytest.fixture(params=TRANSPORTS)
+async def bus(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bus]:
+    keys = CurveKeys.make() if request.param == "curve" else None
+    bus = Bus(addresses(request.param, tmp_path), curve=keys)
+    await bus.start()
+    yield bus
+    await bus.close()
+
+
+async def receive(sock: zmq.asyncio.Socket) -> list[bytes]:
+    return await asyncio.wait_for(sock.recv_multipart(), WAIT_S)
+
+
+async def test_a_message_passes_from_push_to_pull(bus: Bus) -> None:
+    pull = bus.bind(zmq.PULL, Port.RECORDS)
+    push = bus.connect(zmq.PUSH, bus.addresses.connect(Port.RECORDS))
+    await push.send(encode(MESSAGE))
+    assert decode((await receive(pull))[0]) == MESSAGE
+
+
+async def test_a_router_answers_the_dealer_that_asked(bus: Bus) -> None:
+    router = bus.bind(zmq.ROUTER, Port.CREDIT_DROP)
+    dealer = bus.connect(zmq.DEALER, bus.addresses.connect(Port.CREDIT_DROP), identity=b"worker")
+    await dealer.send(encode(WorkerAttached("run", "worker", 1)))
+    name, _ = await receive(router)
+    assert name == b"worker"
+    await router.send_multipart([name, encode(MESSAGE)])
+    assert decode((await receive(dealer))[0]) == MESSAGE
+
+
+async def test_a_router_refuses_to_drop_what_has_no_receiver(bus: Bus) -> None:
+    router = bus.bind(zmq.ROUTER, Port.CREDIT_DROP)
+    with pytest.raises(zmq.ZMQError, match="unreachable"):
+        await router.send_multipart([b"nobody", b""])
+
+
+async def test_the_event_proxy_carries_both_topics(bus: Bus) -> None:
+    proxies = Proxies(bus)
+    proxies.start()
+    publisher = bus.connect(zmq.PUB, bus.addresses.connect(Port.EVENTS_IN))
+    subscribers = {}
+    for topic in (UP, DOWN):
+        subscribers[topic] = bus.connect(zmq.SUB, bus.addresses.connect(Port.EVENTS_OUT))
+        subscribers[topic].setsockopt(zmq.SUBSCRIBE, topic)
+    for topic, sock in subscribers.items():
+        received = asyncio.ensure_future(receive(sock))
+        # State is published until it is seen: a subscription takes a moment to reach the publisher.
+        while not received.done():
+            await publisher.send_multipart([topic, encode(MESSAGE)])
+            await asyncio.wait([received], timeout=0.02)
+        assert decode(received.result()[1]) == MESSAGE
+        assert received.result()[0] == topic
+
+
+async def test_the_dataset_proxy_brings_the_answer_back(bus: Bus) -> None:
+    Proxies(bus).start()
+    server = bus.connect(zmq.REP, bus.addresses.connect(Port.DATASET_BACK))
+    client = bus.connect(zmq.REQ, bus.addresses.connect(Port.DATASET_FRONT))
+    await client.send(b"question")
+    assert await receive(server) == [b"question"]
+    await server.send(b"answer")
+    assert await receive(client) == [b"answer"]
+
+
+async def test_raw_records_reach_the_processor_that_they_name(bus: Bus) -> None:
+    Proxies(bus).start()
+    back = bus.addresses.connect(Port.RAW_BACK)
+    front = bus.addresses.connect(Port.RAW_FRONT)
+    processors = [bus.connect(zmq.DEALER, back, identity=b"p%d" % i) for i in range(3)]
+    worker = bus.connect(zmq.DEALER, front, identity=b"worker")
+    for number in range(3):
+        received = asyncio.ensure_future(receive(processors[number]))
+        while not received.done():
+            await worker.send_multipart([b"p%d" % number, b"record %d" % number])
+            await asyncio.wait([received], timeout=0.02)
+        assert received.result() == [b"record %d" % number]
+
+
+async def test_a_taken_port_is_one_clear_error(tmp_path: Path) -> None:
+    where = addresses("tcp", tmp_path)
+    first, second = Bus(where), Bus(where)
+    first.bind(zmq.PULL, Port.RECORDS)
+    with pytest.raises(EnvironmentProblem, match=r"cannot listen on tcp://127\.0\.0\.1"):
+        second.bind(zmq.PULL, Port.RECORDS)
+    await second.close()
+    await first.close()
+
+
+@pytest.mark.parametrize("stranger", ["no keys", "own keys", "the server's public key only"])
+async def test_nobody_without_the_stacks_keys_gets_a_message_in(
+    tmp_path: Path, stranger: str
+) -> None:
+    where, keys, other = addresses("tcp", tmp_path), CurveKeys.make(), CurveKeys.make()
+    bus = Bus(where, curve=keys)
+    await bus.start()
+    pull = bus.bind(zmq.PULL, Port.RECORDS)
+    context = zmq.asyncio.Context()
+    intruder = context.socket(zmq.PUSH)
+    monitor = intruder.get_monitor_socket()
+    if stranger != "no keys":
+        knows_server = stranger == "the server's public key only"
+        intruder.curve_serverkey = keys.server_public if knows_server else other.server_public
+        intruder.curve_publickey = other.client_public
+        intruder.curve_secretkey = other.client_secret
+    intruder.connect(where.connect(Port.RECORDS))
+    sending = asyncio.ensure_future(intruder.send(b"intrusion"))
+    try:
+        # The socket's own monitor says when it has been turned away.
+        while True:
+            frames = await asyncio.wait_for(monitor.recv_multipart(), WAIT_S)
+            if int.from_bytes(frames[0][:2], "little") == zmq.EVENT_DISCONNECTED:
+                break
+        friend = bus.connect(zmq.PUSH, where.connect(Port.RECORDS))
+        await friend.send(encode(MESSAGE))
+        assert decode((await receive(pull))[0]) == MESSAGE
+        assert not await pull.poll(50)
+    finally:
+        sending.cancel()
+        intruder.disable_monitor()
+        context.destroy(0)
+        await bus.close()
+
+
+def test_keys_are_read_back_and_only_their_owner_may_read_them(tmp_path: Path) -> None:
+    keys = CurveKeys.make()
+    keys.save(tmp_path)
+    assert CurveKeys.load(tmp_path) == keys
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_missing_keys_are_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="cannot read the CURVE keys"):
+        CurveKeys.load(tmp_path)

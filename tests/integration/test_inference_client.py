@@ -1,0 +1,446 @@
+"""The hot path against a server that does exactly what each test says, byte by byte."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import time_ns
+
+import numpy as np
+import pytest
+
+from aiperf_svc.adapters.inference_client import Connection, InferenceClient
+from aiperf_svc.adapters.target import Target, resolve_target
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Framing, Rows
+
+WAIT_S = 10.0
+MS = 1_000_000
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+LENGTH = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nhello"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b'd\r\ndata: "one"\n\n\r\n'
+    b'd;name=value\r\ndata: "two"\n\n\r\n'
+    b"0\r\nTrailer: x\r\n\r\n"
+)
+
+
+@dataclass
+class Sent:
+    """What the client reported."""
+
+    ends: list[tuple[Outcome, int]] = field(default_factory=list)
+    fragments: bytes = b""
+    reads: bytes = b""
+    bodies: bytes = b""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def on_end(self, conn: Connection, outcome: int, end: int) -> None:
+        self.ends.append((Outcome(outcome), end))
+        self.changed.set()
+
+    def on_batch(self, fragments: bytes, reads: bytes, bodies: bytes, last_seq: int) -> None:
+        self.fragments += fragments
+        self.reads += reads
+        self.bodies += bodies
+
+    async def wait_for(self, count: int) -> None:
+        while len(self.ends) < count:
+            self.changed.clear()
+            await asyncio.wait_for(self.changed.wait(), WAIT_S)
+
+    @property
+    def rows(self) -> Rows:
+        return np.frombuffer(self.fragments, dtype=FRAGMENT_DTYPE)
+
+    @property
+    def read_rows(self) -> Rows:
+        return np.frombuffer(self.reads, dtype=READ_DTYPE)
+
+
+@dataclass
+class Bench:
+    """A client in the test's loop."""
+
+    client: InferenceClient
+    sent: Sent
+    target: Target
+
+    def send(self, *, index: int = 0, body: bytes = b"{}", due: int = 0) -> None:
+        before, after = self.target.request(body)
+        self.client.send(
+            before + b"id" + after,
+            phase=1,
+            index=index,
+            entry=3,
+            turn=0,
+            due_wall_ns=due or time_ns(),
+            flags=int(Flag.LAST_TURN),
+            input_tokens=-1,
+        )
+
+    async def one(self, *, index: int = 0) -> Rows:
+        """Send one request and wait for its end; the row of its last fragment."""
+        before = len(self.sent.ends)
+        self.send(index=index)
+        await self.sent.wait_for(before + 1)
+        self.client.flush()
+        return self.sent.rows[-1]
+
+
+@asynccontextmanager
+async def bench(script: Script, **endpoint: object) -> AsyncIterator[Bench]:
+    connections: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connections.add(task)
+        try:
+            await script(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    settings = {"url": f"http://127.0.0.1:{port}", "model": "m"} | endpoint
+    config = BenchmarkConfig.model_validate(
+        {"endpoint": settings, "load": {"concurrency": 1, "requests": 1}}
+    )
+    target, sent = resolve_target(config), Sent()
+    client = InferenceClient(
+        target, on_end=sent.on_end, on_timer=lambda now: None, on_batch=sent.on_batch
+    )
+    loop = asyncio.get_running_loop()
+    loop.add_reader(client.fd, client.run_ready)
+    yield Bench(client, sent, target)
+    loop.remove_reader(client.fd)
+    client.close()
+    server.close()
+    for task in connections:
+        task.cancel()
+    await asyncio.gather(*connections, return_exceptions=True)
+    await server.wait_closed()
+
+
+async def read_request(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1])
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"content-length")
+    )
+    return head + await reader.readexactly(length)
+
+
+def answers(*parts: bytes) -> Script:
+    """A server that answers every request with these writes, each in a segment of its own."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("answer", "framing"), [(LENGTH, Framing.LENGTH), (CHUNKED, Framing.CHUNKED)]
+)
+async def test_an_answer_is_whole_at_its_last_byte_and_the_connection_is_used_again(
+    answer: bytes, framing: int
+) -> None:
+    async with bench(answers(answer)) as b:
+        first, second = await b.one(index=1), await b.one(index=2)
+        assert [o for o, _ in b.sent.ends] == [Outcome.COMPLETED, Outcome.COMPLETED]
+        assert b.sent.bodies == answer * 2
+        assert first["framing"] == framing
+        assert first["body_offset"] == answer.index(b"\r\n\r\n") + 4
+        assert not first["flags"] & Flag.REUSED
+        assert second["flags"] & Flag.REUSED
+        assert (first["seq"], second["seq"]) == (1, 2)
+        assert b.client.connection_count == 1
+
+
+@pytest.mark.parametrize("answer", [LENGTH, CHUNKED])
+async def test_the_end_is_found_wherever_the_bytes_are_split(answer: bytes) -> None:
+    for at in range(1, len(answer)):
+        async with bench(answers(answer[:at], answer[at:])) as b:
+            await b.one()
+            row = await b.one()
+            assert row["outcome"] == Outcome.COMPLETED, at
+            assert b.sent.bodies == answer * 2
+            assert b.sent.read_rows["length"].sum() == 2 * len(answer)
+
+
+async def test_the_end_is_found_byte_by_byte() -> None:
+    async with bench(answers(*(bytes([byte]) for byte in CHUNKED))) as b:
+        row = await b.one()
+        assert row["outcome"] == Outcome.COMPLETED
+        assert b.sent.bodies == CHUNKED
+
+
+async def test_content_that_looks_like_the_last_chunk_does_not_end_an_answer() -> None:
+    tricky = CHUNKED.replace(b'd\r\ndata: "one"\n\n\r\n', b"f\r\ndata: 0\r\n\r\n\n\n\n\n\r\n")
+    at = tricky.index(b"0\r\n\r\n") + 5
+    async with bench(answers(tricky[:at], tricky[at:])) as b:
+        await b.one()
+        assert b.sent.bodies == tricky
+
+
+async def test_times_are_in_order_and_stamps_come_from_the_kernel() -> None:
+    async with bench(answers(CHUNKED)) as b:
+        before = time_ns()
+        row = await b.one()
+        after = time_ns()
+        times = [row[f"{name}_wall_ns"] for name in ("due", "start", "sent", "ack", "end")]
+        assert times == sorted(times)
+        assert before <= times[0]
+        assert times[-1] <= after
+        assert not row["flags"] & Flag.UNSTAMPED
+        (read,) = b.sent.read_rows
+        assert read["polled_wall_ns"] <= read["stamp_wall_ns"] <= read["read_wall_ns"]
+
+
+async def test_a_stamp_tells_when_the_bytes_came_however_late_they_are_read() -> None:
+    async with bench(answers(LENGTH)) as b:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(b.client.fd)
+        b.send()
+        written = b.client.requests_sent
+        assert written == 0
+        b.client.run_ready()
+        while not b.client.requests_sent:
+            await asyncio.sleep(0)
+            b.client.run_ready()
+        # The answer arrives while nobody reads; the socket itself says when it is there.
+        (conn,) = b.client._connections.values()
+        readable = asyncio.Event()
+        loop.add_reader(conn.fd, readable.set)
+        await asyncio.wait_for(readable.wait(), WAIT_S)
+        loop.remove_reader(conn.fd)
+        arrived_by = time_ns()
+        while time_ns() < arrived_by + 20 * MS:
+            pass
+        b.client.run_ready()
+        b.client.flush()
+        (read,) = b.sent.read_rows
+        assert read["stamp_wall_ns"] <= arrived_by
+        assert read["read_wall_ns"] - read["stamp_wall_ns"] >= 20 * MS
+
+
+async def test_a_long_answer_leaves_in_fragments_that_add_up() -> None:
+    chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
+    head = CHUNKED[: CHUNKED.index(b"\r\n\r\n") + 4]
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(head)
+        for _ in range(20):
+            writer.write(chunk)
+            await writer.drain()
+            await asyncio.sleep(0.001)
+        writer.write(b"0\r\n\r\n")
+
+    async with bench(script) as b:
+        await b.one()
+        rows = b.sent.rows
+        assert len(rows) >= 3
+        assert rows["part"].tolist() == list(range(len(rows)))
+        assert set(rows["request_id"]) == {1}
+        finals = (rows["flags"] & Flag.FINAL) != 0
+        assert finals.tolist() == [False] * (len(rows) - 1) + [True]
+        assert b.sent.bodies == head + chunk * 20 + b"0\r\n\r\n"
+        assert rows["body"].sum() == len(b.sent.bodies)
+        assert rows["reads"].sum() == len(b.sent.read_rows)
+
+
+async def test_an_interim_answer_is_passed_over() -> None:
+    async with bench(answers(b"HTTP/1.1 100 Continue\r\n\r\n" + LENGTH)) as b:
+        row = await b.one()
+        assert (row["status"], row["outcome"]) == (200, Outcome.COMPLETED)
+
+
+async def test_a_body_may_end_with_the_connection() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\nhello")
+
+    async with bench(script) as b:
+        row = await b.one()
+        assert (row["framing"], row["outcome"]) == (Framing.UNTIL_CLOSE, Outcome.COMPLETED)
+
+
+async def test_a_bad_status_is_an_error_that_keeps_its_body() -> None:
+    answer = LENGTH.replace(b"200 OK", b"429 Too Many Requests")
+    async with bench(answers(answer)) as b:
+        row = await b.one()
+        assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.STATUS)
+        assert row["status"] == 429
+        assert b.sent.bodies == answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (b"", ErrorKind.DISCONNECTED),
+        (LENGTH[:-2], ErrorKind.DISCONNECTED),
+        (CHUNKED[:-9], ErrorKind.DISCONNECTED),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", ErrorKind.PROTOCOL),
+        (CHUNKED.replace(b"d\r\ndata", b"xyz\r\ndata"), ErrorKind.PROTOCOL),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000, ErrorKind.PROTOCOL),
+    ],
+)
+async def test_a_broken_answer_is_one_error_of_its_kind(answer: bytes, kind: ErrorKind) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(answer)
+        await writer.drain()
+
+    async with bench(script) as b:
+        row = await b.one()
+        assert (row["outcome"], row["error"]) == (Outcome.ERRORED, kind)
+        assert row["message"] > 0
+        assert b.client.connection_count == 0
+        assert b.client.in_flight == 0
+
+
+async def test_a_server_that_is_not_there_is_a_connect_error() -> None:
+    async with bench(answers()) as b:
+        refused = b.target._replace(address=("127.0.0.1", 1))
+        b.client._target = refused
+        row = await b.one()
+        assert (row["error"], row["start_wall_ns"]) == (ErrorKind.CONNECT, 0)
+        assert b"refused" in b.sent.bodies
+        assert b.client.requests_sent == 0
+
+
+async def test_an_answer_that_never_comes_times_out() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        await reader.read()
+
+    async with bench(script, request_timeout="10ms") as b:
+        b.send()
+        while not b.sent.ends:
+            b.client.expire()
+            await asyncio.sleep(0.001)
+        b.client.flush()
+        (row,) = b.sent.rows
+        assert row["error"] == ErrorKind.TIMEOUT
+        assert row["end_wall_ns"] - row["start_wall_ns"] >= 10 * MS
+
+
+async def test_a_connection_that_the_server_closed_while_idle_costs_no_request() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(LENGTH)
+
+    async with bench(script) as b:
+        await b.one(index=1)
+        loop = asyncio.get_running_loop()
+        # The close is on its way or here, and not read: the next request meets it.
+        loop.remove_reader(b.client.fd)
+        (conn,) = b.client._connections.values()
+        closed = asyncio.Event()
+        loop.add_reader(conn.fd, closed.set)
+        await asyncio.wait_for(closed.wait(), WAIT_S)
+        loop.remove_reader(conn.fd)
+        loop.add_reader(b.client.fd, b.client.run_ready)
+        due = time_ns()
+        b.send(index=2, due=due)
+        await b.sent.wait_for(2)
+        b.client.flush()
+        row = b.sent.rows[-1]
+        assert row["outcome"] == Outcome.COMPLETED
+        assert row["flags"] & Flag.RETRIED
+        assert not row["flags"] & Flag.REUSED
+        assert row["due_wall_ns"] == due
+        assert b.client.requests_sent == 2
+
+
+async def test_a_new_connection_for_each_request_when_asked() -> None:
+    async with bench(answers(LENGTH), connections="per-request") as b:
+        first, second = await b.one(), await b.one()
+        assert not (first["flags"] | second["flags"]) & Flag.REUSED
+        assert second["connect_ns"] > 0
+        assert b.client.connection_count == 0
+
+
+async def test_a_server_that_says_close_gets_a_new_connection() -> None:
+    answer = LENGTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    async with bench(answers(answer)) as b:
+        await b.one()
+        assert b.client.connection_count == 0
+
+
+async def test_a_cancel_cuts_what_is_in_flight_and_counts_it() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(CHUNKED[:120])
+        await reader.read()
+
+    async with bench(script) as b:
+        b.send()
+        while not b.client.requests_sent:
+            await asyncio.sleep(0)
+        b.client.cancel_in_flight("cut")
+        b.client.flush()
+        row = b.sent.rows[-1]
+        assert (row["outcome"], row["flags"] & Flag.FINAL) == (Outcome.CANCELLED, Flag.FINAL)
+        assert b.client.in_flight == 0
+        assert b.client.connection_count == 0
+
+
+async def test_a_large_request_is_written_whole() -> None:
+    received = asyncio.Queue[int]()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await read_request(reader)
+        received.put_nowait(len(request))
+        writer.write(LENGTH)
+
+    async with bench(script) as b:
+        b.send(body=b"x" * 20_000_000)
+        await b.sent.wait_for(1)
+        b.client.flush()
+        (row,) = b.sent.rows
+        assert received.get_nowait() == row["bytes_out"] > 20_000_000
+        assert row["outcome"] == Outcome.COMPLETED
+
+
+async def test_the_timer_fires_at_its_time_and_not_before() -> None:
+    fired: list[int] = []
+    async with bench(answers()) as b:
+        done = asyncio.Event()
+
+        def on_timer(now: int) -> None:
+            fired.append(now)
+            done.set()
+
+        b.client._on_timer = on_timer
+        for _ in range(20):
+            done.clear()
+            at = time_ns() + 3 * MS
+            b.client.wake_at(at)
+            await asyncio.wait_for(done.wait(), WAIT_S)
+            assert fired[-1] >= at
+    assert len(fired) == 20
+
+
+async def test_as_many_connections_as_asked_are_open_before_they_are_needed() -> None:
+    async with bench(answers(LENGTH)) as b:
+        b.client.preconnect(25)
+        assert b.client.connection_count == 25
+        for index in range(25):
+            b.send(index=index)
+        await b.sent.wait_for(25)
+        assert b.client.connection_count == 25

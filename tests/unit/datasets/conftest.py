@@ -1,0 +1,84 @@
+"""Tokenizers of four families, trained in a second on text that Python brings along."""
+
+from collections.abc import Callable
+
+import pytest
+from pydoc_data.topics import topics
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from aiperf_svc.adapters.tokenizers import LibraryTokenCounter
+from aiperf_svc.config.models import BenchmarkConfig
+
+LINES = [line for text in topics.values() for line in text.splitlines()]
+
+
+def _byte_level(vocabulary: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(LINES, trainer)
+    return tokenizer
+
+
+def _metaspace(vocabulary: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, show_progress=False)
+    tokenizer.train_from_iterator(LINES, trainer)
+    return tokenizer
+
+
+def _word_piece(vocabulary: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocabulary, special_tokens=["[UNK]"], show_progress=False
+    )
+    tokenizer.train_from_iterator(LINES, trainer)
+    return tokenizer
+
+
+_FAMILIES: dict[str, tuple[Callable[[int], Tokenizer], int]] = {
+    "byte-level": (_byte_level, 4000),
+    "bytes": (_byte_level, 256),
+    "metaspace": (_metaspace, 2000),
+    "word-piece": (_word_piece, 1000),
+}
+
+
+@pytest.fixture(scope="session")
+def counter() -> LibraryTokenCounter:
+    """A small byte-level BPE, the kind that most models have."""
+    make, vocabulary = _FAMILIES["byte-level"]
+    return LibraryTokenCounter("tiny", make(vocabulary))
+
+
+@pytest.fixture(scope="session", params=_FAMILIES, ids=lambda name: name)
+def any_counter(request: pytest.FixtureRequest) -> LibraryTokenCounter:
+    """One of each family; `bytes` has a token for every byte and none for a word."""
+    make, vocabulary = _FAMILIES[request.param]
+    return LibraryTokenCounter(request.param, make(vocabulary))
+
+
+@pytest.fixture
+def config() -> Callable[..., BenchmarkConfig]:
+    """Makes a config: `config(dataset={…}, load={…}, endpoint={…})`."""
+
+    def make(**parts: dict[str, object]) -> BenchmarkConfig:
+        seed = parts.pop("random_seed", 0)
+        given = {
+            "endpoint": {"url": "http://localhost:1", "model": "m"} | parts.get("endpoint", {}),
+            "load": {"concurrency": 1, "requests": 1} | parts.get("load", {}),
+            "dataset": parts.get("dataset", {}),
+            "tokenizer": parts.get("tokenizer", {}),
+            "random_seed": seed,
+        }
+        return BenchmarkConfig.model_validate(given)
+
+    return make

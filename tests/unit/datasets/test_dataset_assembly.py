@@ -1,0 +1,244 @@
+"""From prompts to served bytes: warmup's share, order, lengths, counts, blocks, inputs.json."""
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from aiperf_svc.adapters.tokenizers import LibraryTokenCounter
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
+from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn, TokenCounter
+from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
+from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.domain.errors import ConfigError, DatasetError
+
+Config = Callable[..., BenchmarkConfig]
+FILE = {"kind": "single_turn", "file": "f"}
+
+
+def prompts(count: int, **turn: object) -> list[PromptConversation]:
+    return [
+        PromptConversation(
+            f"s{i}", (PromptTurn(Prompt(texts=(f"prompt {i}",)), **turn),), place=f"f:{i + 1}"
+        )
+        for i in range(count)
+    ]
+
+
+def dialogue(*texts: str) -> PromptConversation:
+    return PromptConversation("d", tuple(PromptTurn(Prompt(texts=(t,)), answer="A") for t in texts))
+
+
+def built(
+    config: BenchmarkConfig,
+    given: list[PromptConversation],
+    counter: TokenCounter | None = None,
+) -> BuiltDataset:
+    return assemble(config, given, Source("f", sha256="ab", left_out=1), counter)
+
+
+def ids(dataset: BuiltDataset) -> list[str]:
+    return [entry.id for entry in dataset.conversations]
+
+
+def sent(dataset: BuiltDataset, entry: int = 0) -> dict[str, object]:
+    return json.loads(dataset.conversations[entry].turns[0].messages)
+
+
+# --- warmup and order ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("total", "requests", "kept"), [(100, 5, 5), (100, 50, 10), (5, 3, 1), (2, 9, 1), (1, 9, 0)]
+)
+def test_a_warmup_gets_up_to_a_tenth_of_a_file(
+    config: Config, total: int, requests: int, kept: int
+) -> None:
+    given = config(dataset=FILE, load={"warmup": {"requests": requests}})
+    assert built(given, prompts(total)).warmup_entries == kept
+
+
+def test_without_a_warmup_all_entries_are_profilings(config: Config) -> None:
+    assert built(config(dataset=FILE), prompts(50)).warmup_entries == 0
+
+
+@pytest.mark.parametrize(
+    ("warmup", "extra"), [({"requests": 3}, 3), ({"requests": 99}, 10), ({"duration": "5s"}, 10)]
+)
+def test_a_synthetic_warmup_gets_entries_of_its_own(
+    config: Config, warmup: dict[str, object], extra: int
+) -> None:
+    dataset = {"entries": 10, "input_tokens": {"mean": 5}}
+    cold, warm = config(dataset=dataset), config(dataset=dataset, load={"warmup": warmup})
+    with_warmup = built(warm, synthetic_prompts(warm, None))
+    without = built(cold, synthetic_prompts(cold, None))
+    assert with_warmup.warmup_entries == extra
+    assert len(with_warmup.conversations) == 10 + extra
+    assert with_warmup.conversations[:10] == without.conversations
+
+
+def test_a_shuffled_order_follows_the_seed_and_leaves_the_warmup_alone(config: Config) -> None:
+    shuffled = FILE | {"order": "shuffled"}
+    orders = [
+        ids(built(config(dataset=shuffled, load=load, random_seed=seed), prompts(40)))
+        for load in [{"warmup": {"requests": 2}}]
+        for seed in (1, 1, 2)
+    ]
+    assert orders[0] == orders[1] != orders[2]
+    assert orders[0][:38] != [f"s{i}" for i in range(38)]
+    assert sorted(orders[0]) == sorted(f"s{i}" for i in range(40))
+    assert all(order[38:] == ["s38", "s39"] for order in orders)
+
+
+def test_a_sequential_order_is_the_files(config: Config) -> None:
+    assert ids(built(config(dataset=FILE), prompts(5))) == ["s0", "s1", "s2", "s3", "s4"]
+
+
+# --- lengths and counts --------------------------------------------------------------------------
+
+
+def test_output_lengths_are_drawn_where_the_file_has_none(config: Config) -> None:
+    own = PromptConversation("own", (PromptTurn(Prompt(texts=("x",), output_tokens=3)),))
+    given = config(dataset=FILE | {"output_tokens": {"mean": 20, "stddev": 5}})
+    dataset = built(given, [own, *prompts(50)])
+    lengths = [sent(dataset, i)["max_tokens"] for i in range(51)]
+    assert lengths[0] == 3
+    assert len(set(lengths[1:])) > 5
+    assert dataset.summary["output_tokens"]["count"] == 51
+
+
+def test_no_output_length_is_sent_when_none_is_asked_for(config: Config) -> None:
+    dataset = built(config(dataset=FILE), prompts(1))
+    assert "max_tokens" not in sent(dataset)
+    assert dataset.summary["output_tokens"] is None
+
+
+def test_the_files_answers_give_the_output_lengths_with_a_tokenizer(
+    config: Config, counter: LibraryTokenCounter
+) -> None:
+    answer = "The statement is a sequence of expressions."
+    given = config(dataset=FILE | {"output_tokens": {"mean": 1000}})
+    assert sent(built(given, prompts(1, answer=answer)))["max_tokens"] == 1000
+    with_counter = built(given, prompts(1, answer=answer), counter)
+    assert sent(with_counter)["max_tokens"] == counter.count(answer)
+
+
+def test_input_tokens_count_all_own_text_and_nothing_else(
+    config: Config, counter: LibraryTokenCounter
+) -> None:
+    parts = [{"type": "text", "text": "the list"}, {"type": "other", "url": "http://x"}]
+    given = [
+        Prompt(texts=("the list", "of names")),
+        Prompt(messages=({"role": "system", "content": "of names"}, {"role": "u", "content": 5})),
+        Prompt(messages=({"role": "user", "content": parts},)),
+        Prompt(payload={"messages": [{"role": "user", "content": "the list"}]}),
+    ]
+    entries = [PromptConversation("x", (PromptTurn(prompt),)) for prompt in given]
+    dataset = built(config(dataset=FILE), entries, counter)
+    a, b = counter.count("the list"), counter.count("of names")
+    counted = [entry.turns[0].input_tokens for entry in dataset.conversations]
+    # 5 is what JSON allows and no API does: a token id, for the purpose of counting.
+    assert counted == [a + b, b + 1, a, a]
+
+
+def test_token_ids_of_a_payload_count_one_each(
+    config: Config, counter: LibraryTokenCounter
+) -> None:
+    entry = PromptConversation("x", (PromptTurn(Prompt(payload={"prompt": [5, 6, 7]})),))
+    given = config(dataset=FILE, endpoint={"type": "completions"})
+    assert built(given, [entry], counter).conversations[0].turns[0].input_tokens == 3
+
+
+def test_input_tokens_are_unknown_without_a_tokenizer(config: Config) -> None:
+    dataset = built(config(dataset=FILE), prompts(2))
+    assert [entry.turns[0].input_tokens for entry in dataset.conversations] == [-1, -1]
+    assert dataset.summary["input_tokens"] is None
+
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+def test_a_single_turn_is_one_piece(config: Config) -> None:
+    (entry,) = built(config(dataset=FILE), prompts(1)).conversations
+    assert (entry.head, entry.turns[0].tail) == (b"", b"")
+    assert json.loads(entry.turns[0].messages)["messages"][0]["content"] == "prompt 0"
+
+
+def test_a_conversation_is_cut_where_its_history_goes(config: Config) -> None:
+    (entry,) = built(config(dataset=FILE), [dialogue("a", "b")]).conversations
+    assert [json.loads(turn.messages)["content"] for turn in entry.turns] == ["a", "b"]
+    for turn in entry.turns:
+        assert json.loads(entry.head + turn.messages + turn.tail)["model"] == "m"
+
+
+def test_a_prompt_that_the_endpoint_cannot_carry_is_named_by_its_place(config: Config) -> None:
+    bad = PromptConversation("x", (PromptTurn(Prompt(messages=({"role": "u"},))),), place="f:9")
+    with pytest.raises(DatasetError, match=r"^f:9: messages need endpoint\.type: chat"):
+        built(config(dataset=FILE, endpoint={"type": "completions"}), [bad])
+
+
+def test_contradicting_extra_inputs_are_refused(config: Config) -> None:
+    given = config(dataset=FILE, endpoint={"extra_inputs": {"stream": True, "messages": []}})
+    with pytest.raises(ConfigError, match=r"extra_inputs\.stream.*; .*extra_inputs\.messages"):
+        built(given, prompts(1))
+
+
+def test_an_empty_file_is_refused(config: Config) -> None:
+    with pytest.raises(DatasetError, match=r"^f: no entries"):
+        built(config(dataset=FILE), [])
+
+
+def test_the_summary_says_what_was_built(config: Config, counter: LibraryTokenCounter) -> None:
+    dataset = built(config(dataset=FILE), [*prompts(2), *prompts(1)], counter)
+    summary = dataset.summary
+    assert json.loads(json.dumps(summary)) == summary
+    wanted = {
+        "kind": "single_turn",
+        "source": "f",
+        "source_sha256": "ab",
+        "entries": 3,
+        "distinct_entries": 2,
+        "turns": 3,
+        "left_out": 1,
+        "tokenizer": "tiny",
+        "warmup_entries": 0,
+        "bytes": sum(map(entry_bytes, dataset.conversations)),
+    }
+    assert wanted.items() <= summary.items()
+
+
+def test_the_hash_changes_with_any_request(config: Config) -> None:
+    given = config(dataset=FILE)
+    hashes = [built(given, prompts(n)).summary["sha256"] for n in (3, 3, 4)]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_the_shape_lists_turns_only_when_some_entry_has_several(config: Config) -> None:
+    assert built(config(dataset=FILE), prompts(3)).turns == b""
+    mixed = built(config(dataset=FILE), [*prompts(1), dialogue("a", "b", "c")])
+    assert np.frombuffer(mixed.turns, "<u2").tolist() == [1, 3]
+
+
+def test_blocks_hold_all_entries_in_order_within_both_limits(config: Config) -> None:
+    dataset = built(config(dataset=FILE), prompts(100))
+    size = max(map(entry_bytes, dataset.conversations))
+    for limits in ({"max_entries": 7}, {"max_bytes": 5 * size}, {"max_bytes": 1}):
+        blocks = dataset.blocks(**limits)
+        flat = [entry for block in blocks for entry in block.conversations]
+        assert tuple(flat) == dataset.conversations
+        starts = [block.first_entry for block in blocks]
+        assert starts == [flat.index(block.conversations[0]) for block in blocks]
+        most = max(len(block.conversations) for block in blocks)
+        assert most == (7 if "max_entries" in limits else max(1, limits["max_bytes"] // size))
+
+
+def test_inputs_json_lists_every_payload_of_every_session(config: Config) -> None:
+    dataset = built(config(dataset=FILE), [*prompts(1), dialogue("a", "b")])
+    data = json.loads(b"".join(dataset.inputs_json()))["data"]
+    assert [session["session_id"] for session in data] == ["s0", "d"]
+    contents = [
+        [payload["messages"][0]["content"] for payload in session["payloads"]] for session in data
+    ]
+    assert contents == [["prompt 0"], ["a", "b"]]

@@ -1,0 +1,97 @@
+"""Files on disk to finished datasets, and what cannot be read."""
+
+import gzip
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.adapters.dataset_builder import build_dataset
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.datasets.built import BuiltDataset
+from aiperf_svc.domain.errors import DatasetError
+
+Config = Callable[..., BenchmarkConfig]
+
+CONTENT = {
+    "single_turn": b'{"text": "a"}\n{"text": "b"}\n',
+    "multi_turn": b'{"turns": ["a", "b"]}\n',
+    "sharegpt": json.dumps(
+        [{"id": "x", "conversations": [{"from": "human", "value": "a"}]}], indent=1
+    ).encode(),
+}
+KINDS = pytest.mark.parametrize("kind", CONTENT)
+
+
+def contents(dataset: BuiltDataset) -> list[str]:
+    data = json.loads(b"".join(dataset.inputs_json()))["data"]
+    return [p["messages"][0]["content"] for session in data for p in session["payloads"]]
+
+
+@KINDS
+@pytest.mark.parametrize("packed", [False, True])
+async def test_every_kind_is_read_plain_and_packed(
+    config: Config, tmp_path: Path, kind: str, packed: bool
+) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(gzip.compress(CONTENT[kind]) if packed else CONTENT[kind])
+    said: list[str] = []
+    given = config(dataset={"kind": kind, "file": str(file)})
+    dataset = await build_dataset(given, progress=said.append)
+    assert contents(dataset) == ["a", "b"][: 1 if kind == "sharegpt" else 2]
+    assert dataset.summary["source"] == str(file)
+    assert dataset.summary["source_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert said == [f"building the dataset from {file}"]
+
+
+async def test_entries_limits_what_is_read(config: Config, tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_bytes(CONTENT["single_turn"] + b"not read")
+    given = config(dataset={"kind": "single_turn", "file": str(file), "entries": 2})
+    assert contents(await build_dataset(given)) == ["a", "b"]
+
+
+async def test_a_resolved_config_makes_the_same_requests_again(config: Config) -> None:
+    first = config(
+        dataset={"entries": 20, "order": "shuffled", "input_tokens": {"mean": 9, "stddev": 3}},
+        load={"warmup": {"requests": 3}},
+        random_seed=7,
+    )
+    again = BenchmarkConfig.model_validate_json(first.model_dump_json())
+    assert await build_dataset(first) == await build_dataset(again)
+
+
+@KINDS
+@pytest.mark.parametrize("content", [b"", b"\n \n", gzip.compress(b"")])
+async def test_an_empty_file_is_refused(
+    config: Config, tmp_path: Path, kind: str, content: bytes
+) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"no entries|is no list"):
+        await build_dataset(config(dataset={"kind": kind, "file": str(file)}))
+
+
+@KINDS
+async def test_a_bad_line_is_named_by_path_and_number(
+    config: Config, tmp_path: Path, kind: str
+) -> None:
+    file = tmp_path / "data"
+    bad = b'[\n{"conversations": 5}]' if kind == "sharegpt" else CONTENT[kind][:20] + b"\n{}"
+    file.write_bytes(bad)
+    with pytest.raises(DatasetError, match=rf"^{file}:[12]: "):
+        await build_dataset(config(dataset={"kind": kind, "file": str(file)}))
+
+
+@KINDS
+async def test_what_is_no_readable_file_is_refused(
+    config: Config, tmp_path: Path, kind: str
+) -> None:
+    damaged = tmp_path / "damaged.gz"
+    damaged.write_bytes(gzip.compress(CONTENT[kind] * 50)[:-20])
+    absent = tmp_path / "absent"
+    for path, wrong in ((absent, "no file"), (tmp_path, "a folder"), (damaged, "damaged gzip")):
+        with pytest.raises(DatasetError, match=rf"^dataset\.file: .*{wrong}"):
+            await build_dataset(config(dataset={"kind": kind, "file": str(path)}))

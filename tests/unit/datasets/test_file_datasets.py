@@ -1,0 +1,255 @@
+"""What the three kinds of file may hold, and how what they may not hold is refused."""
+
+import json
+
+import pytest
+
+from aiperf_svc.core.datasets import multi_turn, sharegpt, single_turn
+from aiperf_svc.core.datasets.base import PromptConversation
+from aiperf_svc.domain.errors import DatasetError
+
+
+def lines(*texts: str | bytes) -> list[tuple[int, bytes]]:
+    return list(enumerate((t.encode() if isinstance(t, str) else t for t in texts), start=1))
+
+
+def one(line: str) -> PromptConversation:
+    (entry,), _ = single_turn.parse(lines(line), "f")
+    return entry
+
+
+# --- single turn ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line", ['"Hi"', '{"text":"Hi"}', '{"prompt":"Hi"}', '{"texts":["Hi"]}', '{"content":"Hi"}']
+)
+def test_a_prompt_can_be_written_in_five_ways(line: str) -> None:
+    assert one(line).turns[0].prompt.texts == ("Hi",)
+
+
+def test_messages_and_payloads_are_kept_whole() -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": "x"}]}]
+    assert one(json.dumps({"messages": messages})).turns[0].prompt.messages == tuple(messages)
+    payload = {"messages": messages, "temperature": 0.5}
+    assert one(json.dumps({"payload": payload})).turns[0].prompt.payload == payload
+
+
+@pytest.mark.parametrize("name", ["output_length", "max_tokens"])
+def test_output_length_delay_role_and_id_are_read(name: str) -> None:
+    entry = one(json.dumps({"text": "x", name: 7, "delay": 1.5, "role": "tool", "id": 12}))
+    assert entry.id == "12"
+    assert entry.turns[0].delay_ns == 1_500_000
+    assert entry.turns[0].prompt.output_tokens == 7
+    assert entry.turns[0].prompt.role == "tool"
+
+
+def test_unknown_members_blank_lines_and_a_byte_order_mark_are_no_harm() -> None:
+    given = lines(b'\xef\xbb\xbf{"text":"a","category":"c"}\r\n', b"  \n", b'"b"')
+    entries, left_out = single_turn.parse(given, "f")
+    assert [entry.turns[0].prompt.texts[0] for entry in entries] == ["a", "b"]
+    assert [entry.place for entry in entries] == ["f:1", "f:3"]
+    assert [entry.id for entry in entries] == ["session_000000", "session_000001"]
+    assert left_out == 0
+
+
+def test_only_as_many_lines_as_wanted_are_read() -> None:
+    entries, _ = single_turn.parse(lines('"a"', '"b"', "not read"), "f", limit=2)
+    assert len(entries) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("hello", "malformed"),
+        ('{"text": "x"', "truncated"),
+        ('{"text": "x"} {}', "malformed"),
+        (b'{"text": "\xff"}', "can't decode"),
+        ("[]", "got `array`"),
+        ("5", "got `int`"),
+        ("null", "got `null`"),
+        ('""', "empty"),
+        ("{}", "found none"),
+        ('{"text": ""}', "`text` is empty"),
+        ('{"texts": []}', "`texts` is empty"),
+        ('{"texts": ["a", ""]}', "`texts` is empty"),
+        ('{"texts": [1]}', r"\$\.texts\[0\]"),
+        ('{"text": 5}', r"\$\.text`"),
+        ('{"text": "a", "prompt": "b"}', "`text` and `prompt`"),
+        ('{"messages": []}', "`messages` is empty"),
+        ('{"messages": ["a"]}', r"\$\.messages\[0\]"),
+        ('{"messages": [{"content": "a"}]}', r"messages\[0\]` has no `role`"),
+        ('{"payload": {}}', "`payload` is empty"),
+        ('{"payload": "x"}', r"\$\.payload"),
+        ('{"text": "a", "output_length": 0}', "output length 0"),
+        ('{"text": "a", "max_tokens": -1}', "output length -1"),
+        ('{"text": "a", "max_tokens": 1, "output_length": 1}', "both"),
+        ('{"text": "a", "max_tokens": "many"}', r"\$\.max_tokens"),
+        ('{"text": "a", "delay": -1}', "`delay` -1"),
+        ('{"text": "a", "delay": 1e12}', "`delay` 1e\\+12"),
+        ('{"text": "a", "images": ["x.png"]}', "`images` is not supported"),
+    ],
+)
+def test_a_bad_line_is_refused_with_file_line_fault_and_expectation(
+    line: str | bytes, wrong: str
+) -> None:
+    with pytest.raises(DatasetError, match=rf"^dir/f\.jsonl:2: .*{wrong}.*; expected a JSON str"):
+        single_turn.parse(lines('"fine"', line), "dir/f.jsonl")
+
+
+# --- multi turn ----------------------------------------------------------------------------------
+
+
+def conversation(*turns: object, **more: object) -> PromptConversation:
+    (entry,), _ = multi_turn.parse(lines(json.dumps({"turns": list(turns), **more})), "f")
+    return entry
+
+
+def test_every_turn_is_a_request_with_its_delay() -> None:
+    entry = conversation({"text": "a"}, {"content": "b", "delay": 500}, "c", session_id="s")
+    assert entry.id == "s"
+    assert [turn.prompt.texts for turn in entry.turns] == [("a",), ("b",), ("c",)]
+    assert [turn.delay_ns for turn in entry.turns] == [0, 500_000_000, 0]
+
+
+def test_an_instruction_goes_in_front_of_the_next_turn() -> None:
+    entry = conversation(
+        {"role": "system", "text": "be brief"},
+        {"text": "a", "max_tokens": 3, "delay": 1},
+        {"role": "developer", "text": "be long"},
+        {"messages": [{"role": "user", "content": "b"}]},
+    )
+    assert [turn.prompt.messages for turn in entry.turns] == [
+        ({"role": "system", "content": "be brief"}, {"role": "user", "content": "a"}),
+        ({"role": "developer", "content": "be long"}, {"role": "user", "content": "b"}),
+    ]
+    assert entry.turns[0].prompt.output_tokens == 3
+    assert entry.turns[0].delay_ns == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("[]", "got `array`"),
+        ("{}", "missing required field `turns`"),
+        ('{"turns": []}', "`turns` is empty"),
+        ('{"turns": "x"}', r"\$\.turns"),
+        ('{"turns": [5]}', r"\$\.turns\[0\]"),
+        ('{"turns": [{"text": "a"}, {}]}', r"turns\[1\]: .*found none"),
+        ('{"turns": [{"text": "a", "delay": -5}]}', r"turns\[0\]: `delay`"),
+        ('{"turns": [{"text": "a"}, {"role": "assistant", "text": "b"}]}', r"turns\[1\]: role"),
+        ('{"turns": [{"payload": {"messages": []}}]}', r"turns\[0\]: `payload`"),
+        ('{"turns": [{"role": "system", "text": "a"}]}', "no request carries"),
+    ],
+)
+def test_a_bad_conversation_is_refused_with_file_line_and_turn(line: str, wrong: str) -> None:
+    with pytest.raises(DatasetError, match=rf"^f\.jsonl:2: .*{wrong}.*; expected an object"):
+        multi_turn.parse(lines('{"turns": ["fine"]}', line), "f.jsonl")
+
+
+def test_more_turns_than_sixteen_bits_hold_are_refused() -> None:
+    with pytest.raises(DatasetError, match=r"65,536 turns"):
+        conversation(*["a"] * 65_536)
+
+
+# --- ShareGPT ------------------------------------------------------------------------------------
+
+
+def shared(*messages: tuple[str, str]) -> list[PromptConversation]:
+    said = [{"from": speaker, "value": text} for speaker, text in messages]
+    return sharegpt.parse(lines(json.dumps({"id": "x", "conversations": said})), "f")[0]
+
+
+def test_human_messages_are_turns_and_answers_give_lengths() -> None:
+    (entry,) = shared(("human", "a"), ("gpt", "A"), ("user", "b"), ("assistant", "B"))
+    assert entry.id == "x"
+    assert [(t.prompt.texts, t.answer) for t in entry.turns] == [(("a",), "A"), (("b",), "B")]
+
+
+def test_a_system_message_is_in_the_first_request() -> None:
+    (entry,) = shared(("system", "s"), ("human", "a"), ("gpt", "A"), ("human", "b"))
+    assert [message["role"] for message in entry.turns[0].prompt.messages] == ["system", "user"]
+    assert entry.turns[1].prompt.texts == ("b",)
+
+
+def test_what_precedes_the_first_question_is_dropped() -> None:
+    (entry,) = shared(("gpt", "hello"), ("human", "a"), ("gpt", "A"))
+    assert [(t.prompt.texts, t.answer) for t in entry.turns] == [(("a",), "A")]
+
+
+def test_an_empty_question_ends_the_conversation() -> None:
+    (entry,) = shared(("human", "a"), ("gpt", "A"), ("human", " "), ("human", "b"))
+    assert len(entry.turns) == 1
+
+
+@pytest.mark.parametrize("said", [[], [("gpt", "A")], [("human", ""), ("gpt", "A")]])
+def test_a_conversation_without_a_question_is_left_out(said: list[tuple[str, str]]) -> None:
+    assert shared(*said) == []
+
+
+def test_what_is_left_out_is_counted_and_does_not_count_as_an_entry() -> None:
+    good = '{"conversations":[{"from":"human","value":"a"}]}'
+    odd = '{"conversations":[{"from":"human","value":"a"},{"from":"alien","value":"b"}]}'
+    entries, left_out = sharegpt.parse(lines(odd, good, odd, good, good), "f", limit=2)
+    assert (len(entries), left_out) == (2, 2)
+    assert entries[0].id == "session_000000"
+
+
+@pytest.mark.parametrize(
+    ("element", "wrong"),
+    [
+        ("5", "got `int`"),
+        ("{}", "missing required field `conversations`"),
+        ('{"conversations": [{"from": "human"}]}', r"`value` - at `\$\.conversations\[0\]"),
+        ('{"conversations": [{"value": "human"}]}', "`from`"),
+        ('{"conversations": [{"from": "human", "value": 5}]}', r"\[0\]\.value"),
+    ],
+)
+def test_a_bad_element_is_refused_with_file_and_line(element: str, wrong: str) -> None:
+    with pytest.raises(DatasetError, match=rf"^f\.json:7: .*{wrong}.*; expected a JSON list"):
+        sharegpt.parse([(7, element.encode())], "f.json")
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_list_elements_come_whole_and_in_order(indent: int | None) -> None:
+    elements = [{"a": '[{"\\'}, {"b": [1, [2]]}, [], "x,]", {"c": {"d": "\n"}}]
+    data = json.dumps(elements, indent=indent).encode()
+    assert [json.loads(text) for _, text in sharegpt.list_elements(data, "f")] == elements
+
+
+def test_list_elements_come_with_the_lines_they_begin_on() -> None:
+    data = b'[\n{"a":\n1},\n\n{"b":2}, {"c":3}\n]'
+    assert [number for number, _ in sharegpt.list_elements(data, "f")] == [2, 5, 5]
+
+
+@pytest.mark.parametrize("data", [b"[]", b" [ ] ", b"\xef\xbb\xbf[]"])
+def test_an_empty_list_has_no_elements(data: bytes) -> None:
+    assert list(sharegpt.list_elements(data, "f")) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "wrong"),
+    [
+        (b"", 1, "no list"),
+        (b'{"a": []}', 1, "no list"),
+        (b"\n\nhello", 1, "no list"),
+        (b"[", 1, "no end"),
+        (b"[{},\n{", 2, "no end"),
+        (b"[{},\n{}\n", 3, "no end"),
+        (b'[{},\n{"a": "b}]', 2, "no end"),
+        (b"[{}\n{}]", 2, "no comma"),
+        (b"[1, {}]", 1, "`1,` between elements"),
+        (b"[{},\n 5]", 2, "`,\n 5` between elements"),
+        (b"[{},]", 1, "`,` between elements"),
+    ],
+)
+def test_what_is_no_whole_list_is_refused(data: bytes, line: int, wrong: str) -> None:
+    with pytest.raises(DatasetError, match=rf"(?s)^f:{line}: .*{wrong}.*; expected a JSON list"):
+        list(sharegpt.list_elements(data, "f"))
+
+
+def test_a_string_without_end_is_found_in_one_pass() -> None:
+    # Backtracking over the escapes would take hours here.
+    data = b'[{"a": "' + b'\\"' * 500_000
+    with pytest.raises(DatasetError, match="no end"):
+        list(sharegpt.list_elements(data, "f"))

@@ -1,0 +1,119 @@
+"""Synthetic prompts: exact lengths, no common beginnings, the same again for the same seed."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from aiperf_svc.adapters.tokenizers import LibraryTokenCounter
+from aiperf_svc.config.models import Length
+from aiperf_svc.core.datasets.base import Purpose, generator
+from aiperf_svc.core.datasets.lengths import draw_lengths
+from aiperf_svc.core.datasets.synthetic import generate
+from aiperf_svc.core.datasets.words import WORDS
+from aiperf_svc.domain.errors import DatasetError
+
+
+def texts(
+    mean: float, count: int, *, stddev: float = 0, seed: int = 0, counter: object = None
+) -> list[str]:
+    entries = generate(Length(mean=mean, stddev=stddev), count, seed, counter)  # type: ignore[arg-type]
+    return [entry.turns[0].prompt.texts[0] for entry in entries]
+
+
+def test_drawn_lengths_have_the_asked_mean_and_deviation() -> None:
+    drawn = draw_lengths(Length(mean=500, stddev=50), 20_000, np.random.default_rng(1))
+    # Four standard errors of the mean and of the deviation.
+    assert abs(drawn.mean() - 500) < 4 * 50 / 20_000**0.5
+    assert abs(drawn.std() - 50) < 4 * 50 / 40_000**0.5
+
+
+def test_drawn_lengths_are_never_below_one() -> None:
+    drawn = draw_lengths(Length(mean=1, stddev=10), 1000, np.random.default_rng(1))
+    assert drawn.min() == 1
+
+
+def test_without_deviation_all_lengths_are_the_mean() -> None:
+    assert set(draw_lengths(Length(mean=7), 5, np.random.default_rng(1)).tolist()) == {7}
+
+
+@pytest.mark.parametrize("mean", [1, 2, 3, 17, 300])
+def test_prompts_have_exactly_the_wanted_tokens(
+    any_counter: LibraryTokenCounter, mean: int
+) -> None:
+    made = texts(mean, 50, counter=any_counter)
+    assert any_counter.count_batch(made) == [mean] * 50
+
+
+def test_input_tokens_are_those_of_the_text(counter: LibraryTokenCounter) -> None:
+    entries = generate(Length(mean=60, stddev=30), 100, 3, counter)
+    counts = [counter.count(entry.turns[0].prompt.texts[0]) for entry in entries]
+    assert [entry.turns[0].input_tokens for entry in entries] == counts
+    assert len(set(counts)) > 20
+
+
+def test_without_a_tokenizer_a_word_stands_for_a_token_and_the_count_is_unknown() -> None:
+    (entry,) = generate(Length(mean=40), 1, 0, None)
+    assert len(entry.turns[0].prompt.texts[0].split()) == 40
+    assert entry.turns[0].input_tokens == -1
+
+
+def test_no_two_prompts_begin_with_the_same_three_words() -> None:
+    made = texts(5, 3 * len(WORDS))
+    assert len({tuple(text.split()[:3]) for text in made}) == len(made)
+    assert len({text.split()[0] for text in made[: len(WORDS)]}) == len(WORDS)
+
+
+def test_prompts_of_one_seed_are_the_same_again_and_of_another_are_not() -> None:
+    assert texts(50, 20, seed=1) == texts(50, 20, seed=1)
+    assert texts(50, 20, seed=1) != texts(50, 20, seed=2)
+
+
+def test_more_entries_begin_with_the_same_ones() -> None:
+    assert texts(50, 30, stddev=10)[:20] == texts(50, 20, stddev=10)
+
+
+def test_a_seed_means_the_same_prompts_in_every_release() -> None:
+    made = texts(50, 20, stddev=10, seed=42)
+    digest = hashlib.sha256("\n".join(made).encode()).hexdigest()
+    assert digest == "53c7258a54a38c836ec281a92431c233b815fa00c4e1b86d56683a168e8f11aa"
+
+
+def test_each_purpose_has_numbers_of_its_own() -> None:
+    first = {int(generator(0, purpose).integers(2**62)) for purpose in Purpose}
+    assert len(first) == len(Purpose)
+
+
+class EvenCounter:
+    """A tokenizer of which nothing has an odd number of tokens."""
+
+    name = "even"
+
+    def count(self, text: str) -> int:
+        return 2 * len(text.split())
+
+    def count_batch(self, texts: Sequence[str]) -> list[int]:
+        return [self.count(text) for text in texts]
+
+    def encode(self, text: str) -> list[int]:
+        return [0] * self.count(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "a " * (len(ids) // 2)
+
+
+def test_a_length_that_a_tokenizer_cannot_make_is_an_error_that_names_it() -> None:
+    assert len(texts(8, 1, counter=EvenCounter())[0].split()) == 4
+    with pytest.raises(DatasetError, match=r"'even' could not make .* exactly 7 tokens"):
+        texts(7, 1, counter=EvenCounter())
+
+
+def test_an_absurd_length_is_refused() -> None:
+    with pytest.raises(DatasetError, match=r"dataset\.input_tokens"):
+        texts(1e9, 1)
+
+
+def test_the_words_are_distinct_lower_case_and_enough() -> None:
+    assert len(set(WORDS)) == len(WORDS) > 1000
+    assert all(word.isascii() and word.isalpha() and word.islower() for word in WORDS)

@@ -1,0 +1,255 @@
+"""Chat: bodies, histories, events and whole answers."""
+
+import json
+
+import pytest
+
+from aiperf_svc.config.models import Endpoint as Options
+from aiperf_svc.core.endpoints.base import MalformedAnswer, Prompt
+from aiperf_svc.core.endpoints.chat import CHAT, append_history, assistant_message
+
+
+def options(**changes: object) -> Options:
+    return Options.model_validate({"url": "http://localhost:1", "model": "m", **changes})
+
+
+def body(prompt: Prompt, **changes: object) -> dict[str, object]:
+    return json.loads(CHAT.render(prompt, options(**changes)).whole)
+
+
+def event(delta: dict[str, object], **more: object) -> bytes:
+    return json.dumps({"choices": [{"index": 0, "delta": delta, **more}]}).encode()
+
+
+HELLO = Prompt(texts=("Hello",))
+
+
+def test_a_plain_request_has_model_and_messages_only() -> None:
+    assert body(HELLO) == {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+
+
+def test_a_streaming_request_asks_for_usage() -> None:
+    sent = body(HELLO, streaming=True)
+    assert sent["stream"] is True
+    assert sent["stream_options"] == {"include_usage": True}
+
+
+def test_usage_is_not_asked_for_when_turned_off() -> None:
+    assert "stream_options" not in body(HELLO, streaming=True, request_usage=False)
+
+
+def test_an_output_length_is_forced_with_min_tokens_and_ignore_eos() -> None:
+    sent = body(Prompt(texts=("x",), output_tokens=7))
+    assert (sent["max_tokens"], sent["min_tokens"], sent["ignore_eos"]) == (7, 7, True)
+
+
+def test_an_output_length_that_is_not_forced_is_only_a_maximum() -> None:
+    sent = body(Prompt(texts=("x",), output_tokens=7), force_output_length=False)
+    assert sent["max_tokens"] == 7
+    assert not {"min_tokens", "ignore_eos"} & sent.keys()
+
+
+def test_extra_inputs_override_and_null_removes() -> None:
+    extra = {"temperature": 0, "max_tokens": None, "max_completion_tokens": 9, "model": "other"}
+    sent = body(Prompt(texts=("x",), output_tokens=7), extra_inputs=extra)
+    assert sent["model"] == "other"
+    assert sent["temperature"] == 0
+    assert sent["max_completion_tokens"] == 9
+    assert "max_tokens" not in sent
+
+
+def test_the_model_can_be_left_out() -> None:
+    assert "model" not in body(HELLO, extra_inputs={"model": None})
+
+
+def test_several_texts_are_the_parts_of_one_message() -> None:
+    sent = body(Prompt(texts=("a", "b")))
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert sent["messages"] == [{"role": "user", "content": parts}]
+
+
+def test_messages_are_sent_as_they_are() -> None:
+    messages = ({"role": "system", "content": "s"}, {"role": "user", "content": "ü", "name": "n"})
+    assert body(Prompt(messages=messages))["messages"] == list(messages)
+
+
+def test_a_payload_keeps_its_members_but_not_its_streaming() -> None:
+    payload = {
+        "model": "own",
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": 3,
+        "stream": True,
+        "stream_options": {},
+        "seed": 1,
+    }
+    sent = body(Prompt(payload=payload, output_tokens=9))
+    assert sent == {k: v for k, v in payload.items() if not k.startswith("stream")}
+
+
+@pytest.mark.parametrize("payload", [{}, {"messages": []}, {"messages": "x"}])
+def test_a_payload_without_messages_is_refused(payload: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="messages"):
+        CHAT.render(Prompt(payload=payload), options())
+
+
+def test_a_history_fits_between_head_and_messages() -> None:
+    parts = CHAT.render(HELLO, options(streaming=True))
+    history = append_history(b"", parts.body, 'He said "hi"\n')
+    history = append_history(history, parts.body, "ünïcode 🎉")
+    sent = json.loads(parts.head + history + parts.body + parts.tail)
+    user = {"role": "user", "content": "Hello"}
+    assert sent["messages"] == [
+        user,
+        {"role": "assistant", "content": 'He said "hi"\n'},
+        user,
+        {"role": "assistant", "content": "ünïcode 🎉"},
+        user,
+    ]
+    assert sent["stream"] is True
+
+
+def test_head_and_tail_are_the_same_for_all_turns_of_one_shape() -> None:
+    first, second = (CHAT.render(Prompt(texts=(text,)), options()) for text in "ab")
+    assert (first.head, first.tail) == (second.head, second.tail)
+
+
+def test_an_assistant_message_has_no_commas_around_it() -> None:
+    assert json.loads(assistant_message("x")) == {"role": "assistant", "content": "x"}
+
+
+def test_content_is_read() -> None:
+    delta = CHAT.parse_event(event({"role": "assistant", "content": "Grüße"}))
+    assert (delta.content, delta.has_output) == ("Grüße", True)
+
+
+@pytest.mark.parametrize("first", [{"role": "assistant"}, {"content": ""}, {"content": None}, {}])
+def test_an_event_without_text_is_no_output(first: dict[str, object]) -> None:
+    assert not CHAT.parse_event(event(first)).has_output
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_reasoning_is_kept_apart_from_content(name: str) -> None:
+    delta = CHAT.parse_event(event({name: "hm", "content": "a"}))
+    assert (delta.reasoning, delta.content) == ("hm", "a")
+
+
+def test_reasoning_under_both_names_counts_once() -> None:
+    assert CHAT.parse_event(event({"reasoning": "hm", "reasoning_content": "hm"})).reasoning == "hm"
+
+
+def test_tool_calls_are_output() -> None:
+    calls = [
+        {"index": 0, "id": "1", "function": {"name": "add", "arguments": '{"a"'}},
+        {"index": 1, "function": {"arguments": ":1}"}},
+        {"index": 2},
+    ]
+    delta = CHAT.parse_event(event({"tool_calls": calls}))
+    assert delta.tool_calls == 'add{"a":1}'
+    assert delta.has_output
+    assert not delta.content
+
+
+def test_a_refusal_is_content() -> None:
+    assert CHAT.parse_event(event({"refusal": "No."})).content == "No."
+
+
+def test_all_choices_of_an_event_count() -> None:
+    data = {"choices": [{"delta": {"content": "a"}}, {"delta": {"content": "b"}}]}
+    assert CHAT.parse_event(json.dumps(data).encode()).content == "ab"
+
+
+def test_the_finish_reason_is_read() -> None:
+    assert CHAT.parse_event(event({}, finish_reason="length")).finish_reason == "length"
+
+
+def test_the_usage_event_has_no_output() -> None:
+    usage = {
+        "prompt_tokens": 5,
+        "completion_tokens": 9,
+        "total_tokens": 14,
+        "completion_tokens_details": {"reasoning_tokens": 4},
+    }
+    delta = CHAT.parse_event(json.dumps({"choices": [], "usage": usage}).encode())
+    assert (delta.prompt_tokens, delta.completion_tokens, delta.reasoning_tokens) == (5, 9, 4)
+    assert not delta.has_output
+
+
+def test_counts_are_unknown_without_usage() -> None:
+    delta = CHAT.parse_event(b'{"choices":[],"usage":null}')
+    assert (delta.prompt_tokens, delta.completion_tokens, delta.reasoning_tokens) == (-1, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"error":{"message":"overloaded","code":503}}', "overloaded"),
+        (b'{"error":"overloaded"}', "overloaded"),
+        (b'{"error":{"code":503}}', '{"code":503}'),
+        (b'{"object":"error","message":"too long","code":400}', "too long"),
+        (b'{"detail":"Not Found"}', "Not Found"),
+        (b'{"choices":[],"error":{"message":"late"}}', "late"),
+    ],
+)
+def test_an_error_object_is_an_error_and_not_malformed(data: bytes, message: str) -> None:
+    assert CHAT.parse_event(data).error == message
+    assert CHAT.parse_body(data).error == message
+
+
+@pytest.mark.parametrize("value", ["null", '""', "false", "{}"])
+def test_an_empty_error_member_is_none(value: str) -> None:
+    assert CHAT.parse_event(b'{"choices":[],"error":%b}' % value.encode()).error == ""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"hello",
+        b"{",
+        b"[]",
+        b"{}",
+        b"null",
+        b'{"error":null}',
+        b'{"choices":5}',
+        b'{"choices":[5]}',
+        b'{"choices":[],"usage":{"prompt_tokens":"many"}}',
+    ],
+)
+def test_what_is_no_answer_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedAnswer):
+        CHAT.parse_event(data)
+    with pytest.raises(MalformedAnswer):
+        CHAT.parse_body(data)
+
+
+@pytest.mark.parametrize("value", [b"5", b"{}", b'"\xff"', b'"\xc3"', b'"\\ud800"', b'"a'])
+def test_content_that_is_no_text_is_malformed(value: bytes) -> None:
+    with pytest.raises(MalformedAnswer):
+        CHAT.parse_event(b'{"choices":[{"delta":{"content":%b}}]}' % value)
+    with pytest.raises(MalformedAnswer):
+        CHAT.parse_body(b'{"choices":[{"message":{"content":%b}}]}' % value)
+
+
+def test_a_malformed_answer_is_quoted_from_its_beginning() -> None:
+    with pytest.raises(MalformedAnswer, match=r"<html>x{74}…$"):
+        CHAT.parse_event(b"<html>" + b"x" * 1000)
+
+
+def test_a_whole_answer_is_read() -> None:
+    answer = {
+        "choices": [
+            {
+                "message": {"role": "assistant", "content": "Hi", "reasoning": "hm"},
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+    }
+    delta = CHAT.parse_body(json.dumps(answer).encode())
+    assert (delta.content, delta.reasoning, delta.finish_reason) == ("Hi", "hm", "stop")
+    assert (delta.prompt_tokens, delta.completion_tokens) == (1, 2)
+
+
+def test_content_types_differ_between_stream_and_whole() -> None:
+    assert CHAT.content_types(streaming=True) == ("text/event-stream",)
+    assert CHAT.content_types(streaming=False) == ("application/json",)

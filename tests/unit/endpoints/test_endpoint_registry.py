@@ -1,0 +1,54 @@
+"""What holds for every endpoint."""
+
+import pytest
+
+from aiperf_svc.config.models import Endpoint as Options
+from aiperf_svc.config.models import EndpointType
+from aiperf_svc.core.endpoints.base import Endpoint, Prompt, error_message, extra_input_problems
+from aiperf_svc.core.endpoints.registry import ENDPOINTS
+
+EVERY = pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=lambda found: found.type.value)
+
+
+def options(**changes: object) -> Options:
+    return Options.model_validate({"url": "http://localhost:1", "model": "m", **changes})
+
+
+def test_every_type_of_the_config_has_an_endpoint() -> None:
+    assert ENDPOINTS.keys() == set(EndpointType)
+
+
+@EVERY
+def test_the_body_holds_the_prompt_under_the_prompt_key(endpoint: Endpoint) -> None:
+    whole = endpoint.render(Prompt(texts=("needle",)), options()).whole
+    assert whole.index(b'"%b"' % endpoint.prompt_key.encode()) < whole.index(b"needle")
+
+
+@EVERY
+def test_extra_inputs_that_another_setting_decides_are_all_named(endpoint: Endpoint) -> None:
+    extra = {"stream": True, endpoint.prompt_key: "x", "temperature": 0}
+    problems = extra_input_problems(endpoint, options(extra_inputs=extra))
+    assert len(problems) == 2
+    assert "endpoint.extra_inputs.stream" in problems[0]
+    assert f"endpoint.extra_inputs.{endpoint.prompt_key}" in problems[1]
+
+
+@EVERY
+def test_harmless_extra_inputs_are_no_problem(endpoint: Endpoint) -> None:
+    assert extra_input_problems(endpoint, options(extra_inputs={"temperature": 0})) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", ""),
+        (b"  Bad Gateway \n", "Bad Gateway"),
+        (b'{"error":{"message":"no key"}}', "no key"),
+        (b'{"detail":[{"msg":"x"}]}', '{"detail":[{"msg":"x"}]}'),
+        (b'{"status":"bad"}', '{"status":"bad"}'),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (b"x" * 10_000, "x" * 500),
+    ],
+)
+def test_the_message_of_a_bad_answer_is_found_and_short(body: bytes, message: str) -> None:
+    assert error_message(body) == message

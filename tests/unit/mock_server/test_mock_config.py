@@ -1,0 +1,63 @@
+"""Settings of the mock server: every bad value is refused by its flag."""
+
+import argparse
+from typing import Any
+
+import pytest
+
+from aiperf_svc.mock_server.config import (
+    MockServerConfig,
+    MockServerConfigError,
+    add_arguments,
+    args_from_config,
+    config_from_args,
+)
+
+
+def _parse(*args: str) -> MockServerConfig:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return config_from_args(parser.parse_args(args))
+
+
+def test_no_arguments_are_the_defaults() -> None:
+    assert _parse() == MockServerConfig()
+
+
+def test_a_config_survives_the_way_through_arguments() -> None:
+    config = MockServerConfig(
+        host="127.0.0.1,127.0.0.2",
+        processes=3,
+        ttft="normal:20ms,2ms",
+        error_rate=0.25,
+        truth=True,
+        usage="always",
+        api_key="-secret with spaces",
+    )
+    assert _parse(*args_from_config(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"processes": 0}, "--processes is 0; expected a number from 1"),
+        ({"port": 70_000}, "--port is 70000"),
+        ({"error_rate": 1.5}, "--error-rate is 1.5"),
+        ({"error_status": 200}, "--error-status is 200; expected a number from 400 to 599"),
+        ({"ttft": "20"}, "--ttft: '20' is not a duration"),
+        ({"freeze_for": "exp:2s"}, "--freeze-for: 'exp:2s' is not a duration"),
+        (
+            {"usage": "sometimes"},
+            "--usage is 'sometimes'; expected one of requested, always, never",
+        ),
+        ({"error_rate": 0.6, "cut_rate": 0.6}, "add up to 1.2"),
+        ({"port": 65_535, "ports": 2}, "--ports is 2; expected at most 1"),
+        ({"tls_key": "/nowhere.pem"}, "--tls-key is '/nowhere.pem'; expected --tls-cert"),
+        ({"tls_cert": "/nowhere.pem"}, "--tls-cert is '/nowhere.pem'; expected an existing PEM"),
+        ({"host": "127.0.0.1,"}, "--host is '127.0.0.1,'"),
+    ],
+)
+def test_a_bad_setting_is_refused_by_its_flag(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(MockServerConfigError) as caught:
+        MockServerConfig(**settings)
+    assert named in str(caught.value)

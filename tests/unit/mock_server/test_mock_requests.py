@@ -1,0 +1,141 @@
+"""Request heads and bodies, as the mock server reads them."""
+
+import json
+
+import pytest
+
+from aiperf_svc.mock_server.requests import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    Ask,
+    AskDefaults,
+    BadRequest,
+    parse_ask,
+    parse_head,
+    split_request_id,
+)
+
+DEFAULTS = AskDefaults(
+    model="m", tokens=10, force_tokens=False, reasoning_tokens=0, usage="requested"
+)
+
+
+def _ask(path: str = CHAT, defaults: AskDefaults = DEFAULTS, **body: object) -> Ask:
+    given = {"messages": []} if path == CHAT else {}
+    return parse_ask(path, json.dumps(given | body).encode(), defaults)
+
+
+def test_a_head_gives_what_shapes_the_answer() -> None:
+    head = parse_head(
+        b"POST /v1/chat/completions?x=1 HTTP/1.1\r\nHost: h\r\ncontent-LENGTH: 12\r\n"
+        b"Connection: keep-alive, Close\r\nExpect: 100-continue\r\nX-Mock-Fault: cut"
+    )
+    assert (head.method, head.path, head.query, head.length) == ("POST", CHAT, "x=1", 12)
+    assert head.is_last
+    assert head.expects_continue
+    assert head.fault == "cut"
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"nonsense", 400),
+        (b"GET / HTTP/1.0", 505),
+        (b"GET relative HTTP/1.1", 400),
+        (b"GET / HTTP/1.1\r\nno colon", 400),
+        (b"GET / HTTP/1.1\r\n folded: line", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: -1", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: \xb2", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: 99999999999", 413),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked", 411),
+    ],
+)
+def test_a_head_that_cannot_be_served_is_refused(head: bytes, status: int) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_head(head)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize("name", [b"X-Request-Id", b"x-request-id", b"X-REQUEST-ID"])
+@pytest.mark.parametrize("after", [b"", b"\r\nAccept: */*"])
+def test_the_request_id_leaves_the_head_as_if_it_had_not_been_there(
+    name: bytes, after: bytes
+) -> None:
+    head = b"GET / HTTP/1.1\r\nHost: h\r\n" + name + b":  abc-1 " + after
+    assert split_request_id(head) == (b"GET / HTTP/1.1\r\nHost: h" + after, b"abc-1")
+
+
+def test_a_header_that_only_ends_like_the_request_id_is_not_one() -> None:
+    head = b"GET / HTTP/1.1\r\nMy-X-Request-Id: abc"
+    assert split_request_id(head) == (head, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, (10, False)),
+        ({"max_tokens": 4}, (4, True)),
+        ({"max_tokens": 10}, (10, False)),
+        ({"max_tokens": 40}, (10, False)),
+        ({"max_completion_tokens": 3, "max_tokens": 7}, (3, True)),
+        ({"max_tokens": 40, "ignore_eos": True}, (40, True)),
+        ({"max_tokens": 40, "min_tokens": 40}, (40, False)),
+        ({"min_tokens": 25}, (25, False)),
+    ],
+)
+def test_the_answer_is_as_long_as_the_request_allows(
+    body: dict[str, object], expected: tuple[int, bool]
+) -> None:
+    ask = _ask(**body)
+    assert (ask.tokens, ask.is_cut_short) == expected
+
+
+def test_forced_tokens_ignore_the_request() -> None:
+    forced = AskDefaults(
+        model="m", tokens=10, force_tokens=True, reasoning_tokens=2, usage="requested"
+    )
+    ask = _ask(defaults=forced, max_tokens=3, ignore_eos=True)
+    assert (ask.tokens, ask.reasoning, ask.is_cut_short) == (12, 2, False)
+
+
+def test_prompt_tokens_are_the_words_of_all_messages() -> None:
+    parts = [{"type": "text", "text": "three more words"}, {"type": "image_url"}]
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": parts}]
+    assert _ask(messages=messages).prompt_tokens == 5
+    assert _ask(COMPLETIONS, prompt=[1, 2, 3]).prompt_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("usage", "body", "expected"),
+    [
+        ("requested", {"stream": True}, False),
+        ("requested", {"stream": True, "stream_options": {"include_usage": True}}, True),
+        ("requested", {}, True),
+        ("never", {}, False),
+        ("always", {"stream": True}, True),
+    ],
+)
+def test_usage_is_given_when_the_setting_says_so(
+    usage: str, body: dict[str, object], expected: bool
+) -> None:
+    defaults = AskDefaults(model="m", tokens=1, force_tokens=False, reasoning_tokens=0, usage=usage)
+    assert _ask(defaults=defaults, **body).has_usage is expected
+
+
+def test_an_embeddings_request_is_counted_by_its_inputs() -> None:
+    assert _ask(EMBEDDINGS, input="two words").inputs == 1
+    assert _ask(EMBEDDINGS, input=[1, 2, 3]).inputs == 1
+    many = _ask(EMBEDDINGS, input=["a", "b c"], encoding_format="base64")
+    assert (many.inputs, many.prompt_tokens, many.is_base64) == (2, 3, True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{", b'{"messages":[],"model":1}', b'{"messages":[],"max_tokens":"5"}', b"{}"],
+)
+def test_a_body_of_the_wrong_shape_is_a_bad_request(body: bytes) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_ask(CHAT, body, DEFAULTS)
+    assert caught.value.status == 400

@@ -1,0 +1,96 @@
+"""Tokenizers from files and folders, and names that lead nowhere."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from aiperf_svc.adapters.tokenizers import load_token_counter
+from aiperf_svc.config.models import Tokenizer as Options
+from aiperf_svc.domain.errors import ConfigError
+
+WORDS = {"[START]": 0, "[UNKNOWN]": 1, "one": 2, "two": 3, "three": 4}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A tokenizer of three words that adds a start token, cuts at two and pads to eight."""
+    tokenizer = Tokenizer(models.WordLevel(WORDS, unk_token="[UNKNOWN]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[START] $A", special_tokens=[("[START]", 0)]
+    )
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=8)
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+@pytest.mark.parametrize("by_folder", [False, True])
+def test_a_tokenizer_is_found_by_file_and_by_folder(file: Path, by_folder: bool) -> None:
+    name = str(file.parent if by_folder else file)
+    counter = load_token_counter(Options(name=name))
+    assert counter is not None
+    assert counter.name == name
+    assert counter.encode("two one") == [3, 2]
+    assert counter.decode([3, 2]) == "two one"
+
+
+def test_counts_are_of_the_text_alone_neither_cut_nor_padded(file: Path) -> None:
+    counter = load_token_counter(Options(name=str(file)))
+    assert counter is not None
+    assert counter.count("one two three one") == 4
+    assert counter.count_batch(["", "one", "one two three", "four"]) == [0, 1, 3, 1]
+    assert counter.count_batch([]) == []
+
+
+def test_no_name_means_no_tokenizer() -> None:
+    assert load_token_counter(Options()) is None
+
+
+@pytest.mark.parametrize("name", ["nowhere.json", "./nowhere", "/nowhere/at/all", "~/nowhere"])
+def test_a_path_to_nothing_is_refused_without_asking_the_hub(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"^tokenizer\.name: there is no file .*; give the path"):
+        load_token_counter(Options(name=name))
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no tokenizer\.json; give the path"):
+        load_token_counter(Options(name=str(tmp_path)))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"model": {"type": "BPE"}}'])
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json is no tokenizer: .*; give the path"):
+        load_token_counter(Options(name=str(path)))
+
+
+def test_the_library_is_not_loaded_when_no_tokenizer_is_configured() -> None:
+    program = (
+        "import sys; from aiperf_svc.adapters import dataset_builder; "
+        "from aiperf_svc.adapters.tokenizers import load_token_counter; "
+        "from aiperf_svc.config.models import Tokenizer; load_token_counter(Tokenizer()); "
+        "sys.exit('tokenizers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_hub_that_cannot_be_reached_is_a_problem_with_a_remedy(tmp_path: Path) -> None:
+    program = (
+        "from aiperf_svc.adapters.tokenizers import load_token_counter\n"
+        "from aiperf_svc.config.models import Tokenizer\n"
+        "from aiperf_svc.domain.errors import EnvironmentProblem\n"
+        "try: load_token_counter(Tokenizer(name='some/model'))\n"
+        "except EnvironmentProblem as problem: print(problem)"
+    )
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PATH": ""}
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.startswith("tokenizer.name: 'some/model' (revision main) is neither a")
+    assert "give the path of a tokenizer.json file" in result.stdout
