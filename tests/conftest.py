@@ -1,5 +1,6 @@
 """What all tests share: options, and the check that a test leaves nothing running."""
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _children() -> set[int]:
-    tasks = Path("/proc/self/task").iterdir()
-    return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        # A thread may end between the listing and the reading.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.update(map(int, (task / "children").read_text().split()))
+    return found
 
 
 @pytest.fixture(autouse=True)

@@ -49,8 +49,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 def _contents(stream: BinaryIO) -> Any:
     """A memory map of a plain file; bytes of a packed one, and of an empty one.
 
-    A map goes away with its last reader. To close it sooner is an error while a search in it is
-    alive, as one is whenever an exception carries the frame of the search.
+    A map goes away with its last reader. To close it sooner is an error while views of it live, as
+    they do whenever an exception carries the frame that holds them.
     """
     if isinstance(stream, gzip.GzipFile):
         return stream.read()

@@ -17,6 +17,7 @@ allocated for a request. Where the flow goes next: `services.load_generator` dec
 """
 
 import errno
+import os
 import select
 import socket
 import ssl
@@ -53,7 +54,7 @@ _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _TIMESPEC: Final = struct.Struct("@qq")
 
 # States of a connection.
-_IDLE, _CONNECTING, _HANDSHAKING, _HEAD, _BODY = range(5)
+_CONNECTING, _HANDSHAKING, _IDLE, _HEAD, _BODY = range(5)
 
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
 _CANCELLED = int(Outcome.CANCELLED)
@@ -156,6 +157,8 @@ class InferenceClient:
         self._epoll.register(self._timer.fd, _IN)
         self._connections: dict[int, Connection] = {}
         self._idle: list[Connection] = []
+        self._spare: list[Connection] = []
+        """Opened ahead; those that became idle or broke since are passed over."""
         self._closing: list[socket.socket] = []
         self._heads: dict[bytes, Head] = {}
         self._chunk_sizes: dict[bytes, int] = {}
@@ -201,7 +204,7 @@ class InferenceClient:
 
         With `keep_answer` the raw answer is in the connection's `kept` when `on_end` is called.
         """
-        conn = self._idle.pop() if self._idle else self._open()
+        conn = self._idle.pop() if self._idle else self._spare_or_new()
         conn.payload = payload
         conn.phase = phase
         conn.index = index
@@ -221,6 +224,14 @@ class InferenceClient:
             conn = self._open()
             if conn.fd < 0:
                 return
+            self._spare.append(conn)
+
+    def _spare_or_new(self) -> Connection:
+        while self._spare:
+            conn = self._spare.pop()
+            if conn.fd >= 0 and conn.state < _IDLE:
+                return conn
+        return self._open()
 
     def wake_at(self, wall_ns: int) -> None:
         """Call `on_timer` at `wall_ns`; 0 never."""
@@ -317,7 +328,7 @@ class InferenceClient:
         request_before = now - self._target.request_timeout_ns
         connect_before = now - self._target.connect_timeout_ns
         for conn in list(self._connections.values()):
-            if conn.state == _CONNECTING or conn.state == _HANDSHAKING:
+            if conn.state < _IDLE:
                 if conn.opened_mono_ns < connect_before:
                     self._broken(conn, ErrorKind.CONNECT, "timed out while connecting")
             elif conn.payload is not None and conn.started_mono_ns < request_before:
@@ -358,7 +369,7 @@ class InferenceClient:
             return self._never_opened(error)
         if code not in (0, errno.EINPROGRESS):
             sock.close()
-            return self._never_opened(OSError(code, errno.errorcode.get(code, "connect")))
+            return self._never_opened(OSError(code, os.strerror(code)))
         self._connections[conn.fd] = conn
         self._epoll.register(conn.fd, _OUT)
         return conn
@@ -383,7 +394,7 @@ class InferenceClient:
         if code:
             local = code in (errno.EADDRNOTAVAIL, errno.ENOBUFS)
             kind = ErrorKind.NO_RESOURCES if local else ErrorKind.CONNECT
-            self._broken(conn, kind, OSError(code, errno.errorcode.get(code, "")).strerror or "")
+            self._broken(conn, kind, os.strerror(code))
             return
         conn.connect_ns = monotonic_ns() - conn.opened_mono_ns
         self._epoll.modify(conn.fd, _IN)
@@ -617,7 +628,7 @@ class InferenceClient:
                     return -1
                 left = 0
             if at == size and not line_left:
-                conn.left = 0
+                conn.left = left
                 return -1
             stop = data.find(b"\n", at)
             if stop < 0:

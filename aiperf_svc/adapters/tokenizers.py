@@ -8,6 +8,8 @@ from typing import Any
 from aiperf_svc.config import models as config
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
+_BATCH = 128
+"""Texts encoded at a time: an encoding takes 40 times the memory of its text."""
 _FILE = "tokenizer.json"
 _REMEDY = "give the path of a tokenizer.json file, or of a folder that holds one"
 
@@ -33,8 +35,12 @@ class LibraryTokenCounter:
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
         """Number of tokens of each text; leaves out the offsets, which cost a third of the time."""
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [len(encoding) for encoding in encodings]
+        counts: list[int] = []
+        for start in range(0, len(texts), _BATCH):
+            batch = list(texts[start : start + _BATCH])
+            encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            counts += map(len, encodings)
+        return counts
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`."""

@@ -8,17 +8,11 @@ bottom of the model that owns the keys.
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from aiperf_svc.config.units import CpuMillis, DurationNs, SizeBytes
-
-SECOND_NS = 10**9
-
-
-class Model(BaseModel):
-    """Base of every part of the config."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+from aiperf_svc.config.base import SECOND_NS, Model
+from aiperf_svc.config.deployment import Deployment
+from aiperf_svc.config.units import DurationNs, SizeBytes
 
 
 class EndpointType(StrEnum):
@@ -49,11 +43,11 @@ class Endpoint(Model):
     streaming: bool = False
     path: Annotated[str, Field(pattern=r"^/")] | None = None
     """Replaces the endpoint's own path."""
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default_factory=dict)
     """Sent with every request. Secrets do not belong here: see `api_key_env`."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the target's API key (sent as a bearer token)."""
-    extra_inputs: dict[str, object] = {}
+    extra_inputs: dict[str, object] = Field(default_factory=dict)
     """Merged into every request's JSON body."""
     request_timeout: DurationNs = 600 * SECOND_NS
     connect_timeout: DurationNs = 30 * SECOND_NS
@@ -223,7 +217,7 @@ class Slo(Model):
     """What must hold for the run to pass (exit code 4 otherwise), and what makes a request good."""
 
     objectives: tuple[Objective, ...] = ()
-    goodput: dict[str, float | str] = {}
+    goodput: dict[str, float | str] = Field(default_factory=dict)
     """Metric tag to the highest value of a good request."""
 
 
@@ -233,40 +227,6 @@ class Artifacts(Model):
     dir: str = "artifacts"
     jsonl_limit: Annotated[int, Field(ge=0)] = 1_000_000
     """Most lines of profile_export.jsonl; the records themselves are all in records.parquet."""
-
-
-class Resources(Model):
-    """Requests of one pod; the memory request is also its limit."""
-
-    cpu: CpuMillis
-    memory: SizeBytes
-
-
-class Transport(Model):
-    """How the services' messages travel on one machine (between pods it is always TCP with
-    CURVE)."""
-
-    kind: Literal["ipc", "tcp"] = "ipc"
-    curve: bool = False
-
-    @model_validator(mode="after")
-    def _curve_needs_tcp(self) -> Self:
-        if self.curve and self.kind != "tcp":
-            raise ValueError("curve needs kind: tcp; ipc sockets are protected by their folder")
-        return self
-
-
-class Deployment(Model):
-    """How the same services are laid out."""
-
-    layout: Literal["auto", "per-service", "compact"] = "auto"
-    """`compact` puts the five single services into one process or pod; auto: compact locally,
-    per-service on a cluster."""
-    raw_route: Literal["auto", "proxy", "direct"] = "auto"
-    """Raw records through the controller's proxy, or from worker to record processor."""
-    transport: Transport = Transport()
-    registration_timeout: DurationNs = 60 * SECOND_NS
-    """How long the run waits for every service to register."""
 
 
 class BenchmarkConfig(Model):

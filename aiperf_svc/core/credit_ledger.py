@@ -68,6 +68,11 @@ class CreditLedger:
         return [name for name, account in self._accounts.items() if not account.is_lost]
 
     @property
+    def lost_workers(self) -> list[str]:
+        """Workers whose unreported credits are lost."""
+        return [name for name, account in self._accounts.items() if account.is_lost]
+
+    @property
     def remaining(self) -> int | None:
         """Credits not granted yet; None without a limit."""
         return self._remaining

@@ -41,7 +41,11 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def judge(evidence: Evidence) -> Verdict:
     """The verdict, with every check that applies to this run."""
-    checks = tuple(reason for check in (*EFFECT_CHECKS, *CAUSE_CHECKS) if (reason := check(evidence)) is not None)
+    checks = tuple(
+        reason
+        for check in (*EFFECT_CHECKS, *CAUSE_CHECKS)
+        if (reason := check(evidence)) is not None
+    )
     order = list(Severity)
     worst = max((check.severity for check in checks), key=order.index, default=Severity.VALID)
     return Verdict(worst, _cause(evidence, checks), checks)

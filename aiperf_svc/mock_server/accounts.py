@@ -185,9 +185,11 @@ class Rows:
 class Account:
     """Counters and rows of one process."""
 
-    __slots__ = (*COUNTERS, "rows")
+    __slots__ = (*COUNTERS, "frozen_wall_ns", "rows")
 
     def __init__(self, *, row_limit: int | None) -> None:
+        self.frozen_wall_ns: tuple[int, int] | None = None
+        """When the freeze began and ended for this process: it sent nothing in between."""
         self.rows = None if row_limit is None else Rows(row_limit)
         for name in COUNTERS:
             setattr(self, name, 0)
@@ -217,6 +219,7 @@ class Account:
             setattr(self, name, 0)
         self.in_flight = self.max_in_flight = in_flight
         self.open_connections = self.max_open_connections = open_connections
+        self.frozen_wall_ns = None
         if self.rows is not None:
             self.rows.clear()
 

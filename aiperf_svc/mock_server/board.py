@@ -114,6 +114,7 @@ def _publish(file: int, account: Account, process: int, with_rows: bool) -> None
     arrivals, ends = rows.intervals() if rows is not None else (array("q"), array("q"))
     header = {
         "counters": account.counters(),
+        "frozen_wall_ns": account.frozen_wall_ns,
         "has_rows": rows is not None,
         "listing": len(listing),
         "arrivals": len(arrivals),
@@ -142,6 +143,7 @@ def _merge(published: list[bytes]) -> bytes:
     if there are any.
     """
     counters: list[dict[str, int]] = []
+    frozen: list[list[int] | None] = []
     listings: list[bytes] = []
     arrivals: list[int] = []
     ends: list[int] = []
@@ -150,6 +152,7 @@ def _merge(published: list[bytes]) -> bytes:
         line, _, rest = data.partition(b"\n")
         header: dict[str, Any] = json.loads(line)
         counters.append(header["counters"])
+        frozen.append(header["frozen_wall_ns"])
         has_rows = has_rows or header["has_rows"]
         times_at = header["listing"]
         ends_at = times_at + 8 * header["arrivals"]
@@ -162,6 +165,7 @@ def _merge(published: list[bytes]) -> bytes:
     if is_whole:
         total["max_in_flight"] = max_overlap(sorted(arrivals), sorted(ends))
     total["max_in_flight_is_exact"] = is_whole or len(counters) == 1
+    total["frozen_wall_ns"] = frozen
     total["processes"] = counters
     text = json.dumps(total).encode()
     if not has_rows:

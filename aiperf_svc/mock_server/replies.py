@@ -164,9 +164,9 @@ class Drafts:
         answer = self._tokens(ask, "content" if is_chat else "text", ask.tokens - ask.reasoning)
         made.events = self._tokens(ask, "reasoning_content", ask.reasoning) + answer
         if is_chat:
-            role = {"role": "assistant", "content": ""}
+            role = {"role": "assistant"}
             if self._role_chunk:
-                made.opening.append(self._event(ask, {"delta": role}))
+                made.opening.append(self._event(ask, {"delta": role | {"content": ""}}))
             elif made.events:
                 key = "reasoning_content" if ask.reasoning else "content"
                 made.events[0] = self._event(ask, {"delta": role | {key: _word(0)}})

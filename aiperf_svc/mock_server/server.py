@@ -158,10 +158,12 @@ class Server:
         if now_ns < first_ns + self._freeze_at_ns:
             return
         self._frozen_run_ns = first_ns
+        began_wall_ns = time.time_ns()
         end_ns = first_ns + self._freeze_at_ns + self._freeze_for_ns
         while now_ns < end_ns:
             time.sleep((end_ns - now_ns) / 1e9)
             now_ns = time.monotonic_ns()
+        self._account.frozen_wall_ns = (began_wall_ns, time.time_ns())
         self._sender.shift(self._freeze_for_ns)
 
     # Reading
@@ -215,7 +217,7 @@ class Server:
         if self._has_idle:
             self._connections.note_busy(connection)
         if connection.inbuf is None and connection.reply is None:
-            reply = self._quick.get(data)
+            reply = self._quick.get(data) if self._is_quick else None
             if reply is not None:
                 self._sender.begin_whole(connection, reply, len(data))
             else:
@@ -269,7 +271,7 @@ class Server:
                 if not 0 <= end <= MAX_HEAD:
                     raise BadRequest(431, f"the head exceeds {MAX_HEAD} bytes")
                 head, request_id = split_request_id(data[:end])
-                if request_id is not None and self._quick:
+                if request_id is not None and self._is_quick:
                     reply = self._quick.get(head + data[end:])
                     if reply is not None:
                         self._sender.begin_whole(connection, reply, len(data))

@@ -7,6 +7,7 @@ early stop needs a message.
 """
 
 import asyncio
+import json
 import math
 from collections.abc import Coroutine
 from typing import Any
@@ -64,6 +65,8 @@ class TimingManager(BaseService):
         self._returns = bus.bind(zmq.PULL, Port.CREDIT_RETURN)
         self._attached: dict[str, tuple[int, bytes]] = {}
         self._ledgers: dict[Phase, CreditLedger] = {}
+        self._starts: dict[Phase, tuple[int, int]] = {}
+        self._stops: dict[Phase, int] = {}
         self._turns: np.ndarray[Any, np.dtype[np.uint16]] | None = None
         self._shape: DatasetShape | None = None
         self._moved = asyncio.Event()
@@ -189,6 +192,7 @@ class TimingManager(BaseService):
         start = wall_ns() + ANNOUNCE_NS + math.ceil(widest / CONNECTS_PER_S * 1e9)
         self._stop_wall_ns = start + duration_ns if duration_ns else 0
         self._cancel_wall_ns = self._stop_wall_ns + grace_ns if duration_ns else 0
+        self._stops[phase] = self._stop_wall_ns
         for rank, name in enumerate(ranks):
             opened = PhaseOpened(
                 *self.header,
@@ -203,18 +207,31 @@ class TimingManager(BaseService):
                 worker_count=len(ranks),
             )
             await self._send(name, opened)
-        self.detail = b'{"phase":%d,"start_wall_ns":%d,"stop_wall_ns":%d,"ramp_ns":%d}' % (
-            phase,
-            start,
-            self._stop_wall_ns,
-            ramp_ns,
-        )
-        self.beat()
+        self._starts[phase] = (start, ramp_ns)
+        self._report()
         if load.is_open_loop:
             await self._grant_open_loop(phase, ledger, start, total, last_turns, ramp_ns)
         else:
             await self._grant_closed_loop(phase, ledger, total, last_turns)
         await self._settle(ledger)
+        self._report()
+
+    def _report(self) -> None:
+        """Tell the records manager when the phases were, and what lost workers had been granted."""
+        phases = {}
+        to_lost: dict[str, dict[str, int]] = {}
+        for phase, (start, ramp_ns) in self._starts.items():
+            ledger, key = self._ledgers[phase], str(int(phase))
+            phases[key] = {
+                "start_wall_ns": start,
+                "stop_wall_ns": self._stops.get(phase, 0),
+                "ramp_ns": ramp_ns,
+                "granted": ledger.granted,
+            }
+            for name in ledger.lost_workers:
+                to_lost.setdefault(name, {})[key] = ledger.counts()[name].granted
+        self.detail = json.dumps({"phases": phases, "granted_to_lost": to_lost}).encode()
+        self.beat()
 
     def _live_ranks(self) -> list[str]:
         assert self.roster is not None
@@ -336,6 +353,7 @@ class TimingManager(BaseService):
                 has_stopped = True
                 now = wall_ns()
                 self._cancel_wall_ns = now
+                self._stops[ledger.phase] = now
                 for name in ledger.workers:
                     stop = PhaseStopped(
                         *self.header, phase=ledger.phase, stop_wall_ns=now, cancel_wall_ns=now

@@ -94,11 +94,13 @@ class Bench:
 @asynccontextmanager
 async def bench(script: Script, **endpoint: object) -> AsyncIterator[Bench]:
     connections: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         connections.add(task)
+        writers.append(writer)
         try:
             await script(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -118,14 +120,19 @@ async def bench(script: Script, **endpoint: object) -> AsyncIterator[Bench]:
     )
     loop = asyncio.get_running_loop()
     loop.add_reader(client.fd, client.run_ready)
-    yield Bench(client, sent, target)
-    loop.remove_reader(client.fd)
-    client.close()
-    server.close()
-    for task in connections:
-        task.cancel()
-    await asyncio.gather(*connections, return_exceptions=True)
-    await server.wait_closed()
+    try:
+        yield Bench(client, sent, target)
+    finally:
+        loop.remove_reader(client.fd)
+        client.close()
+        server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()
+        await server.wait_closed()
+        await asyncio.sleep(0)
 
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
@@ -340,15 +347,19 @@ async def test_an_answer_that_never_comes_times_out() -> None:
 
 
 async def test_a_connection_that_the_server_closed_while_idle_costs_no_request() -> None:
+    may_close = asyncio.Event()
+
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(LENGTH)
+        await may_close.wait()
 
     async with bench(script) as b:
         await b.one(index=1)
         loop = asyncio.get_running_loop()
-        # The close is on its way or here, and not read: the next request meets it.
+        # The close is here and not read: the next request meets it.
         loop.remove_reader(b.client.fd)
+        may_close.set()
         (conn,) = b.client._connections.values()
         closed = asyncio.Event()
         loop.add_reader(conn.fd, closed.set)
@@ -383,15 +394,17 @@ async def test_a_server_that_says_close_gets_a_new_connection() -> None:
 
 
 async def test_a_cancel_cuts_what_is_in_flight_and_counts_it() -> None:
+    written = asyncio.Event()
+
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
+        written.set()
         writer.write(CHUNKED[:120])
         await reader.read()
 
     async with bench(script) as b:
         b.send()
-        while not b.client.requests_sent:
-            await asyncio.sleep(0)
+        await asyncio.wait_for(written.wait(), WAIT_S)
         b.client.cancel_in_flight("cut")
         b.client.flush()
         row = b.sent.rows[-1]

@@ -21,10 +21,10 @@ from aiperf_svc.core.datasets.base import (
     PromptTurn,
     decode_line,
     default_id,
+    line_error,
     numbered,
 )
 from aiperf_svc.core.endpoints.base import Prompt
-from aiperf_svc.domain.errors import DatasetError
 
 EXPECTED = (
     'a JSON list of objects such as {"id": "a", "conversations": '
@@ -97,45 +97,37 @@ def _prompt(text: str, *, system: str) -> Prompt:
     )
 
 
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{}]', re.DOTALL)
-"""A string, whole or cut off by the end of the data, or a bracket."""
+_list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+_BYTE = re.compile(r"\(byte (\d+)\)")
 
 
 def list_elements(data: Any, source: str) -> Iterator[tuple[int, bytes]]:
     """The elements of a JSON list, one at a time, each with the line on which it begins.
 
-    `data` is bytes or a memory map: a file of hundreds of megabytes is never decoded whole. Only
-    brackets and strings are looked at; what is inside an element is for its decoder to judge.
-    Raises DatasetError for what is no list, or a list without end.
+    `data` is bytes or a memory map: a file of hundreds of megabytes is checked and cut into
+    elements where it lies, and no more of it is decoded than is asked for. Raises DatasetError for
+    what is no list, or not valid JSON.
     """
-    opening = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[").match(data)
-    if opening is None:
-        raise DatasetError(f"{source}:1: this is no list; expected {EXPECTED}")
-    depth, begin, line, counted = 0, 0, 1, 0
-    last_end, separator = opening.end(), b""
-    for token in _TOKEN.finditer(data, opening.end()):
-        start, end = token.span()
-        byte = data[start : start + 1]
-        if byte == b'"' and not token[1]:
-            break
-        closes_list = depth == 0 and byte == b"]"
-        if depth == 0:
-            begin = start
-            line += data[counted:begin].count(b"\n")
-            counted = begin
-            gap = data[last_end:begin].strip()
-            if gap != (b"" if closes_list else separator):
-                shown = gap[:40].decode("utf-8", "backslashreplace")
-                wrong = f"`{shown}` between elements" if gap else "no comma between elements"
-                raise DatasetError(f"{source}:{line}: {wrong}; expected {EXPECTED}")
-        if closes_list:
-            return
-        if byte in b"[{":
-            depth += 1
-        elif byte != b'"':
-            depth -= 1
-        if depth <= 0:
-            yield line, bytes(data[begin:end])
-            depth, last_end, separator = 0, end, b","
-    line += data[counted:].count(b"\n")
-    raise DatasetError(f"{source}:{line}: the list has no end; expected {EXPECTED}")
+    if data[:3] == b"\xef\xbb\xbf":
+        data = data[3:]
+    try:
+        elements = _list_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        line = data[: _position(error, len(data))].count(b"\n") + 1
+        raise line_error(f"{source}:{line}", str(error), expected=EXPECTED) from None
+    line, end = 1, 0
+    for element in elements:
+        text = bytes(element)
+        begin = data.find(text, end)
+        line += data[end:begin].count(b"\n")
+        yield line, text
+        line += text.count(b"\n")
+        end = begin + len(text)
+
+
+def _position(error: Exception, size: int) -> int:
+    """The byte that a decoder complains of: stated, or the end, or else the beginning."""
+    stated = _BYTE.search(str(error))
+    if stated is not None:
+        return int(stated[1])
+    return size if "truncated" in str(error) else 0

@@ -35,67 +35,47 @@ class _Message(msgspec.Struct, gc=False):
     tool_calls: list[_ToolCall] | None = None
 
 
-class _EventChoice(msgspec.Struct, gc=False):
+class _Choice(msgspec.Struct, gc=False):
     delta: _Message | None = None
-    finish_reason: str | None = None
-
-
-class _Event(msgspec.Struct, gc=False):
-    choices: list[_EventChoice] | None = None
-    usage: base.Usage | None = None
-    error: Any = None
-
-
-class _BodyChoice(msgspec.Struct, gc=False):
+    """In an event."""
     message: _Message | None = None
+    """In a whole answer."""
     finish_reason: str | None = None
 
 
-class _Body(msgspec.Struct, gc=False):
-    choices: list[_BodyChoice] | None = None
+class _Answer(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
     usage: base.Usage | None = None
     error: Any = None
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
-_decode_body = msgspec.json.Decoder(_Body).decode
+_decode = msgspec.json.Decoder(_Answer).decode
 
 
-def parse_event(data: bytes) -> Delta:
-    """One `chat.completion.chunk`."""
+def parse(data: bytes) -> Delta:
+    """One `chat.completion.chunk` or one `chat.completion`. In one piece: it runs once a token."""
     try:
-        event = _decode_event(data)
+        answer = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise base.malformed(error, data) from None
     delta = Delta()
-    if event.choices is None:
-        _explain(delta, data, has_meaning=bool(event.usage or event.error))
-    else:
-        for choice in event.choices:
-            message = choice.delta
-            if message is not None:
-                _add(delta, message)
-            if choice.finish_reason:
-                delta.finish_reason = choice.finish_reason
-    if event.usage:
-        base.add_usage(delta, event.usage)
-    if event.error:
-        delta.error = base.error_text(event.error)
-    return delta
-
-
-def parse_body(body: bytes) -> Delta:
-    """One `chat.completion`."""
-    try:
-        answer = _decode_body(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise base.malformed(error, body) from None
-    delta = Delta()
-    if answer.choices is None:
-        _explain(delta, body, has_meaning=bool(answer.error))
+    if answer.choices is None and answer.usage is None and not answer.error:
+        delta.error = base.find_error(data)
+        if not delta.error:
+            raise base.malformed(ValueError("no choices, usage or error"), data)
     for choice in answer.choices or ():
-        if choice.message is not None:
-            _add(delta, choice.message)
+        message = choice.delta or choice.message
+        if message is not None:
+            if message.content:
+                delta.content += message.content
+            elif message.refusal:
+                delta.content += message.refusal
+            # Servers in transition between the two names send the same text under both.
+            reasoning = message.reasoning_content or message.reasoning
+            if reasoning:
+                delta.reasoning += reasoning
+            if message.tool_calls:
+                delta.tool_calls += "".join(map(_call_text, message.tool_calls))
         if choice.finish_reason is not None:
             delta.finish_reason = choice.finish_reason
     if answer.usage is not None:
@@ -105,28 +85,9 @@ def parse_body(body: bytes) -> Delta:
     return delta
 
 
-def _add(delta: Delta, message: _Message) -> None:
-    if message.content:
-        delta.content += message.content
-    elif message.refusal:
-        delta.content += message.refusal
-    # Servers in transition between the two names send the same text under both.
-    reasoning = message.reasoning_content or message.reasoning
-    if reasoning:
-        delta.reasoning += reasoning
-    if message.tool_calls:
-        for call in message.tool_calls:
-            if call.function is not None:
-                delta.tool_calls += (call.function.name or "") + (call.function.arguments or "")
-
-
-def _explain(delta: Delta, data: bytes, *, has_meaning: bool) -> None:
-    """An answer without choices: an error object, or not an answer of this API."""
-    if has_meaning:
-        return
-    delta.error = base.find_error(data)
-    if not delta.error:
-        raise base.malformed(ValueError("no choices, usage or error"), data)
+def _call_text(call: _ToolCall) -> str:
+    function = call.function
+    return (function.name or "") + (function.arguments or "") if function is not None else ""
 
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
@@ -175,6 +136,6 @@ CHAT = Endpoint(
     path="/v1/chat/completions",
     prompt_key="messages",
     render=render,
-    parse_event=parse_event,
-    parse_body=parse_body,
+    parse_event=parse,
+    parse_body=parse,
 )

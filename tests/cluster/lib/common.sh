@@ -59,7 +59,7 @@ wait_until() { # SECONDS WHAT FILE_OF_PROCESS|- COMMAND...
   shift 3
   until "$@" >/dev/null 2>&1; do
     [ "$SECONDS" -lt "$deadline" ] || fail "$what: still not so after its time limit; logs: $RUN/log"
-    [ "$process" = - ] || still_runs "$process" || fail "$what: the node has ended; logs: $RUN/log"
+    [ "$process" = - ] || still_runs "$process" || fail "$what: its process has ended; logs: $RUN/log"
     sleep 0.05
   done
 }

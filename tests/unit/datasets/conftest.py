@@ -1,9 +1,9 @@
 """Tokenizers of four families, trained in a second on text that Python brings along."""
 
 from collections.abc import Callable
+from pydoc_data.topics import topics
 
 import pytest
-from pydoc_data.topics import topics
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from aiperf_svc.adapters.tokenizers import LibraryTokenCounter

@@ -80,10 +80,9 @@ def test_a_synthetic_warmup_gets_entries_of_its_own(
 
 
 def test_a_shuffled_order_follows_the_seed_and_leaves_the_warmup_alone(config: Config) -> None:
-    shuffled = FILE | {"order": "shuffled"}
+    shuffled, warmup = FILE | {"order": "shuffled"}, {"warmup": {"requests": 2}}
     orders = [
-        ids(built(config(dataset=shuffled, load=load, random_seed=seed), prompts(40)))
-        for load in [{"warmup": {"requests": 2}}]
+        ids(built(config(dataset=shuffled, load=warmup, random_seed=seed), prompts(40)))
         for seed in (1, 1, 2)
     ]
     assert orders[0] == orders[1] != orders[2]

@@ -1,0 +1,129 @@
+"""Metric records on disk, one file a column, while the run goes on.
+
+A record is 183 bytes and a run may have 15 million of them, so they are appended to files and later
+read back as memory maps: what stays in the process is one buffer, the rest is the page cache's.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
+
+BUFFER_ROWS = 16_384
+"""Rows gathered before they are split into columns and written: 3 MB, one write a column."""
+
+
+class MappedColumns(Mapping[str, NDArray[Any]]):
+    """Field name of METRIC_DTYPE to a read-only memory map of shape (n,)."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._maps = {name: _mapped(folder, name, count) for name in METRIC_DTYPE.names or ()}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._maps[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._maps)
+
+    def __len__(self) -> int:
+        return len(self._maps)
+
+
+class ColumnStore:
+    """Appends records; `open` gives them back. Every failure of the disk is an EnvironmentProblem
+    that names the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Creates `folder`, which must not hold another store's columns."""
+        self._folder = folder
+        self._buffer = np.empty(BUFFER_ROWS, dtype=METRIC_DTYPE)
+        self._buffered = 0
+        self._written = 0
+        self._files: dict[str, FileIO] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in METRIC_DTYPE.names or ():
+                self._files[name] = FileIO(_file(folder, name), "xb")
+        except OSError as error:
+            self.close()
+            raise _problem(folder, error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def count(self) -> int:
+        """Records appended so far."""
+        return self._written + self._buffered
+
+    def append(self, rows: Rows) -> None:
+        """Take records (METRIC_DTYPE, shape (n,))."""
+        done = 0
+        while done < len(rows):
+            if self._buffered == BUFFER_ROWS:
+                self._flush()
+            some = rows[done : done + BUFFER_ROWS - self._buffered]
+            self._buffer[self._buffered : self._buffered + len(some)] = some
+            self._buffered += len(some)
+            done += len(some)
+
+    def open(self) -> MappedColumns:
+        """All records appended so far, by column."""
+        self._flush()
+        return MappedColumns(self._folder, self._written)
+
+    def close(self) -> None:
+        """Close the files; their content stays until `remove`."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def remove(self) -> None:
+        """Close and delete everything."""
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _flush(self) -> None:
+        rows = self._buffer[: self._buffered]
+        try:
+            for name, file in self._files.items():
+                _write_all(file, np.ascontiguousarray(rows[name]).data.cast("B"))
+        except OSError as error:
+            raise _problem(self._folder, error) from error
+        self._written += self._buffered
+        self._buffered = 0
+
+
+def _mapped(folder: Path, name: str, count: int) -> NDArray[Any]:
+    kind = METRIC_DTYPE[name]
+    if not count:
+        return np.empty(0, dtype=kind)  # an empty file cannot be mapped
+    # As a plain array: slicing numpy's memmap class costs three times as much.
+    return np.asarray(np.memmap(_file(folder, name), dtype=kind, mode="r", shape=(count,)))
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.column"
+
+
+def _write_all(file: FileIO, data: memoryview) -> None:
+    # A write to a nearly full disk may be short before the next one fails.
+    while data:
+        data = data[file.write(data) :]
+
+
+def _problem(folder: Path, error: OSError) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"cannot keep metric records in {folder}: {error.strerror or error}; "
+        "free some space or choose another folder (artifacts.dir)"
+    )

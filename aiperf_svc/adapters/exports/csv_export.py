@@ -1,0 +1,35 @@
+"""`profile_export_aiperf.csv`: AIPerf's two blocks, distributions and single numbers, by tag."""
+
+import csv
+from io import StringIO
+
+from aiperf_svc.core.results import Summary
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
+
+STATS = ("avg", "min", "max", "sum")
+STATS += ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "std")
+"""In AIPerf's order."""
+
+
+def render(summary: Summary) -> bytes:
+    """The file's content. A number that is not known is an empty cell."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("Metric", *STATS))
+    for tag in sorted(_distributions(summary)):
+        cells = (_number(summary.measured(tag, stat)) for stat in STATS)
+        writer.writerow((CATALOG[tag].header, *cells))
+    writer.writerow(())
+    writer.writerow(("Metric", "Value"))
+    for tag in sorted(summary.scalars):
+        writer.writerow((CATALOG[tag].header, _number(summary.scalars[tag])))
+    return text.getvalue().encode()
+
+
+def _distributions(summary: Summary) -> set[str]:
+    timed = {m.tag for m in METRICS if m.kind is Kind.TIMED} if summary.concurrency else set()
+    return timed | set(summary.metrics)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

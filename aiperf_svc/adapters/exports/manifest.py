@@ -1,0 +1,42 @@
+"""`manifest.json`: size and SHA-256 of every file of a run, so that a copy can be checked."""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+NAME = "manifest.json"
+TEMPORARY_SUFFIX = ".part"
+"""Of files that are not finished; never in a manifest."""
+
+
+class ManifestEntry(msgspec.Struct, frozen=True):
+    """One file, by its path below the artifact folder."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Everything in an artifact folder but the manifest itself."""
+
+    run_id: str
+    files: tuple[ManifestEntry, ...]
+
+
+def take_stock(folder: Path, run_id: str) -> Manifest:
+    """Read every finished file below `folder`. Raises OSError."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and _counts(path))
+    return Manifest(run_id, tuple(_entry(folder, path) for path in paths))
+
+
+def _counts(path: Path) -> bool:
+    return path.name != NAME and path.suffix != TEMPORARY_SUFFIX
+
+
+def _entry(folder: Path, path: Path) -> ManifestEntry:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = file.tell()
+    return ManifestEntry(path.relative_to(folder).as_posix(), size, digest)

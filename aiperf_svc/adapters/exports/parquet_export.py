@@ -1,0 +1,116 @@
+"""`records.parquet`: the base columns of every record, of both phases. The record of truth, from
+which every metric can be computed again.
+
+Columns stream from the memory maps a row group at a time. Times grow slowly from row to row, so
+they are stored as differences; zstd does the rest.
+"""
+
+import json
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
+from arro3.io import read_parquet, write_parquet
+from numpy.typing import NDArray
+
+from aiperf_svc.core.columns import Columns
+from aiperf_svc.core.results import RunContext
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
+
+ROW_GROUP = 1 << 18
+FORMAT = "1"
+"""Of this file; raised when a column changes its meaning."""
+
+_TYPES = {
+    "u1": DataType.uint8,
+    "u2": DataType.uint16,
+    "u4": DataType.uint32,
+    "u8": DataType.uint64,
+    "i4": DataType.int32,
+    "i8": DataType.int64,
+}
+_UNIT_SUFFIXES = {"_ns": "ns"}
+
+
+def write_records(path: Path, columns: Columns, context: RunContext) -> None:
+    """Write all records. Raises OSError."""
+    names = METRIC_DTYPE.names or ()
+    schema = Schema([_field(name) for name in names])
+    rows = len(columns["phase"])
+
+    def groups() -> Iterator[RecordBatch]:
+        for begin in range(0, rows, ROW_GROUP):
+            piece = slice(begin, begin + ROW_GROUP)
+            arrays = [Array.from_numpy(np.ascontiguousarray(columns[n][piece])) for n in names]
+            yield RecordBatch.from_arrays(arrays, schema=schema)
+
+    times = [name for name in names if METRIC_DTYPE[name].itemsize == 8]
+    with _Sink(path, "wb") as sink:
+        write_parquet(
+            RecordBatchReader.from_batches(schema, groups()),
+            sink,
+            compression="zstd(3)",
+            max_row_group_size=ROW_GROUP,
+            column_encoding=dict.fromkeys(times, "delta_binary_packed"),
+            column_dictionary_enabled=dict.fromkeys(times, False),
+            key_value_metadata=_metadata(context),
+        )
+    if sink.error is not None:
+        raise sink.error
+
+
+class _Sink(FileIO):
+    """A file that remembers its first error instead of raising it: the Parquet library aborts with
+    a panic on a full disk, past every `except`."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        while left and self.error is None:
+            try:
+                left = left[super().write(left) :]
+            except OSError as error:
+                self.error = error
+        return size
+
+
+def read_records(path: Path) -> dict[str, NDArray[Any]]:
+    """The columns of a `records.parquet`, whole in memory."""
+    table = read_parquet(path, batch_size=ROW_GROUP).read_all()
+    return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def _field(name: str) -> Field:
+    unit = next((u for suffix, u in _UNIT_SUFFIXES.items() if name.endswith(suffix)), "")
+    kind = METRIC_DTYPE[name].str[1:]
+    return Field(name, _TYPES[kind](), nullable=False, metadata={"unit": unit} if unit else None)
+
+
+def _metadata(context: RunContext) -> dict[str, str]:
+    """What a reader needs to make sense of the numbers."""
+    clocks = {
+        worker.rank: {
+            "worker": worker.account.worker,
+            "offset_ns": worker.clock.offset_ns,
+            "drift_ppm": worker.clock.drift_ppm,
+            "uncertainty_ns": worker.clock.uncertainty_ns,
+            "reference_wall_ns": worker.clock_reference_wall_ns,
+        }
+        for worker in context.workers
+    }
+    return {
+        "aiperf_svc.format": FORMAT,
+        "aiperf_svc.version": context.version,
+        "aiperf_svc.run_id": context.run_id,
+        "aiperf_svc.phases": json.dumps({p.name: int(p) for p in Phase}),
+        "aiperf_svc.outcomes": json.dumps({o.name: int(o) for o in Outcome}),
+        "aiperf_svc.errors": json.dumps({e.name: int(e) for e in ErrorKind}),
+        "aiperf_svc.flags": json.dumps({f.name: int(f) for f in Flag}),
+        "aiperf_svc.clocks": json.dumps(clocks),
+    }

@@ -1,0 +1,108 @@
+"""Which plots the report has, from the summary's distributions and timeline."""
+
+import math
+
+import numpy as np
+
+from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report.plots import Band, Hint, Series, figure
+from aiperf_svc.core.results import Summary
+from aiperf_svc.core.timeline_series import Timeline
+from aiperf_svc.domain.metric_catalog import CATALOG
+from aiperf_svc.domain.metric_formulas import Floats
+
+_CURVES = (
+    ("request_latency", "a"),
+    ("intended_request_latency", "a dashed"),
+    ("time_to_first_token", "b"),
+    ("intended_time_to_first_token", "b dashed"),
+    ("inter_token_latency", "c"),
+)
+_LEAST_MS = 1e-3
+"""Where a logarithmic axis of milliseconds begins: stamps are no finer than a microsecond."""
+
+
+def latency_by_percentile(summary: Summary) -> str:
+    """Every percentile of the main latencies, logarithmic in time, by nines in share."""
+    curves = []
+    highest, values = 0.9, [math.inf, 0.0]
+    for tag, style in _CURVES:
+        metric = summary.metrics.get(tag)
+        if metric is None or metric.quantiles is None:
+            continue
+        shares, times = metric.quantiles
+        times = np.maximum(times, _LEAST_MS)
+        count = metric.distribution.count + metric.distribution.censored
+        # The largest of n values stands for the share 1 - 1/n; there is no further one.
+        last = max(0.9, 1 - 1 / count) if count > 1 else 0.9
+        points = [(min(float(q), last), float(v)) for q, v in zip(shares, times, strict=True)]
+        curves.append(Series(CATALOG[tag].name, style, points))
+        highest = max(highest, last)
+        values = [min(values[0], times[0]), max(values[1], times[-1])]
+    if not curves:
+        return ""
+    return figure(
+        "Latency by percentile",
+        "ms, logarithmic; dashed: from the due time",
+        curves,
+        x=scales.nines(highest),
+        y=scales.logarithmic(*values),
+    )
+
+
+def over_time(summary: Summary) -> list[str]:
+    """Throughput, requests in flight, latencies and errors over the run."""
+    line = summary.timeline
+    if line is None:
+        return []
+    plots = [
+        _plot(
+            line,
+            "Throughput",
+            "requests a second",
+            [("completed", "a", line.completed_per_s), ("started", "d dashed", line.started_per_s)],
+        ),
+        _plot(line, "In flight", "requests", [("in flight", "b", line.in_flight)]),
+    ]
+    for tag, (median, tail) in line.latencies.items():
+        style = {"time_to_first_token": "b", "request_latency": "a"}[tag]
+        lines = [("p50", style, median), ("p99", "e", tail)]
+        plots.append(_plot(line, CATALOG[tag].name, "ms, by time of start", lines))
+    if line.errors_per_s.any():
+        lines = [("errors", "e", line.errors_per_s)]
+        plots.append(_plot(line, "Errors", "requests a second", lines))
+    return plots
+
+
+def _plot(line: Timeline, title: str, note: str, lines: list[tuple[str, str, Floats]]) -> str:
+    width, bins = line.width_s, len(line.in_flight)
+    length = width * bins
+    series = [
+        Series(name, style, [((i + 0.5) * width, float(v)) for i, v in enumerate(values)])
+        for name, style, values in lines
+    ]
+    known = [float(v) for _, _, values in lines for v in values if not math.isnan(v)]
+    hints = [
+        Hint(i * width, (i + 1) * width, _hint(i * width, width, lines, i)) for i in range(bins)
+    ]
+    return figure(
+        title,
+        note,
+        series,
+        x=scales.elapsed(length),
+        y=scales.linear(max(known, default=0.0) or 1.0),
+        bands=_bands(line, length),
+        hints=hints,
+    )
+
+
+def _hint(begin: float, width: float, lines: list[tuple[str, str, Floats]], place: int) -> str:
+    values = [f"{name} {values[place]:,.4g}" for name, _, values in lines]
+    return f"{begin:.6g} to {begin + width:.6g} s: " + ", ".join(values).replace("nan", "none")
+
+
+def _bands(line: Timeline, length: float) -> list[Band]:
+    bands = [Band(0.0, line.ramp_s, "ramp")] if line.ramp_s else []
+    if line.stop_s is not None and line.stop_s < length:
+        bands.append(Band(line.stop_s, length, "drain"))
+    return bands

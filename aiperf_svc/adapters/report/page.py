@@ -1,0 +1,126 @@
+"""`report.html`: the run on one page that needs nothing else, not even scripts.
+
+Every text that came from outside (names, URLs, error messages) is escaped.
+"""
+
+from html import escape
+from importlib.resources import files
+
+import yaml
+
+from aiperf_svc.adapters.exports.json_export import error_summary, iso_time
+from aiperf_svc.adapters.report import charts, tables
+from aiperf_svc.core.reasons import Severity
+from aiperf_svc.core.results import Summary
+from aiperf_svc.domain.metric_catalog import METRICS
+
+_HEADLINES = {
+    Severity.VALID: "The client kept up: these are the server's numbers.",
+    Severity.DEGRADED: "Read with care: something below may have touched the numbers.",
+    Severity.INVALID: "Do not use these numbers.",
+}
+_CLIENT_BOUND = "Do not use these numbers: the client, not the server, was the limit."
+
+
+def render(summary: Summary) -> bytes:
+    """The file's content."""
+    style = files(__package__).joinpath("style.css").read_text("utf-8")
+    name = escape(summary.context.config.name)
+    body = "\n".join(part for part in _sections(summary) if part)
+    page = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="data:,">'
+        f"<title>{name}: benchmark report</title><style>\n{style}</style></head>\n"
+        f"<body><main>\n{body}\n</main></body></html>\n"
+    )
+    return page.encode()
+
+
+def _sections(summary: Summary) -> list[str]:
+    latency = charts.latency_by_percentile(summary)
+    plots = [plot for plot in (latency, *charts.over_time(summary)) if plot]
+    shown = {metric.tag for metric in METRICS if metric.in_table}
+    rest = {metric.tag for metric in METRICS} - shown
+    errors = error_summary(summary.context)
+    return [
+        _header(summary),
+        _verdict(summary),
+        _numbers(summary),
+        tables.objectives(summary.objectives),
+        f'<h2>Plots</h2><div class="plots">{"".join(plots)}</div>' if plots else "",
+        "<h2>Metrics</h2>",
+        tables.distributions(summary, shown),
+        tables.scalars(summary, shown),
+        tables.errors(errors) if errors else "",
+        _details("All other metrics", _others(summary, rest)),
+        _details("All checks of the verdict", tables.checks(summary.verdict.checks)),
+        _details("Accounts", tables.accounts(summary.accounts)),
+        _details("Configuration", f"<pre>{escape(_config(summary))}</pre>"),
+    ]
+
+
+def _header(summary: Summary) -> str:
+    context, config = summary.context, summary.context.config
+    load = config.load
+    asked = []
+    if load.request_rate is not None:
+        asked.append(f"{load.request_rate:,.6g} requests/s ({load.arrival.pattern})")
+    if load.concurrency is not None:
+        asked.append(f"{load.concurrency:,} concurrent")
+    facts = [config.endpoint.model, config.endpoint.url, ", ".join(asked)]
+    facts.append(f"{iso_time(summary.first_start_wall_ns)[:19].replace('T', ' ')} UTC")
+    if context.was_cancelled:
+        facts.append("stopped by the user")
+    elif not context.is_complete:
+        facts.append("not complete")
+    return f"<header><h1>{escape(config.name)}</h1><p>{escape(' · '.join(facts))}</p></header>"
+
+
+def _verdict(summary: Summary) -> str:
+    verdict = summary.verdict
+    headline = _CLIENT_BOUND if verdict.cause == "client-bound" else _HEADLINES[verdict.verdict]
+    reasons = "".join(
+        f"<li>{escape(_sentence(reason.text))} <span>{escape(_sentence(reason.remedy))}</span></li>"
+        for reason in verdict.reasons
+    )
+    return (
+        f'<div class="verdict {verdict.verdict}"><h2>Verdict: <b>{escape(verdict.label)}</b>. '
+        f"{headline}</h2>{f'<ul>{reasons}</ul>' if reasons else ''}</div>"
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def _numbers(summary: Summary) -> str:
+    wanted = (
+        ("Request throughput", "request_throughput", "avg"),
+        ("Output tokens", "output_token_throughput", "avg"),
+        ("TTFT p50", "time_to_first_token", "p50"),
+        ("TTFT p99", "time_to_first_token", "p99"),
+        ("ITL p50", "inter_token_latency", "p50"),
+        ("Request latency p50", "request_latency", "p50"),
+        ("Request latency p99", "request_latency", "p99"),
+        ("In flight, mean", "effective_concurrency", "avg"),
+        ("Goodput", "goodput", "avg"),
+        ("Completed", "request_count", "avg"),
+        ("Errors", "error_request_count", "avg"),
+        ("Duration", "benchmark_duration", "avg"),
+    )
+    cells = [tables.headline(summary, name, tag, stat) for name, tag, stat in wanted]
+    return f'<dl class="numbers">{"".join(cells)}</dl>'
+
+
+def _others(summary: Summary, tags: set[str]) -> str:
+    return tables.distributions(summary, tags) + tables.scalars(summary, tags)
+
+
+def _details(title: str, content: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{content}</details>" if content else ""
+
+
+def _config(summary: Summary) -> str:
+    resolved = summary.context.config.model_dump(mode="json")
+    return str(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True))

@@ -1,0 +1,132 @@
+"""Line plots as inline SVG: nothing to load, sharp at any size, coloured by the page's style."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from aiperf_svc.adapters.report.scales import Scale
+
+WIDTH, HEIGHT = 560, 250
+LEFT, RIGHT, TOP, BOTTOM = 52, 14, 10, 30
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line; points with NaN are gaps."""
+
+    name: str
+    style: str
+    """CSS class: `a` to `e`, and `dashed`."""
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A shaded span of the x axis."""
+
+    begin: float
+    end: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A span of the x axis with a text that shows when the mouse rests on it."""
+
+    begin: float
+    end: float
+    text: str
+
+
+def figure(
+    title: str,
+    note: str,
+    series: Sequence[Series],
+    *,
+    x: Scale,
+    y: Scale,
+    bands: Iterable[Band] = (),
+    hints: Iterable[Hint] = (),
+) -> str:
+    """A titled plot with its legend."""
+    legend = "".join(
+        f'<span class="key"><svg width="22" height="8" aria-hidden="true">'
+        f'<path class="line {s.style}" d="M1 4H21"/></svg>{escape(s.name)}</span>'
+        for s in series
+    )
+    parts = [
+        *(_band(band, x) for band in bands),
+        _grid(x, y),
+        *(_line(s, x, y) for s in series),
+        *(_hint(hint, x) for hint in hints),
+    ]
+    label = f"{title}: {', '.join(s.name for s in series)}"
+    return (
+        f"<figure><figcaption><b>{escape(title)}</b> <span>{escape(note)}</span></figcaption>"
+        f'<div class="legend">{legend}</div>'
+        f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(label)}">{"".join(parts)}</svg></figure>'
+    )
+
+
+def _across(x: Scale, value: float) -> float:
+    return LEFT + x.place(value) * (WIDTH - LEFT - RIGHT)
+
+
+def _up(y: Scale, value: float) -> float:
+    return HEIGHT - BOTTOM - y.place(value) * (HEIGHT - TOP - BOTTOM)
+
+
+def _grid(x: Scale, y: Scale) -> str:
+    rows = "".join(
+        f'<path class="grid" d="M{LEFT} {_up(y, value):.1f}H{WIDTH - RIGHT}"/>'
+        f'<text class="tick" x="{LEFT - 7}" y="{_up(y, value) + 3.5:.1f}" '
+        f'text-anchor="end">{escape(label)}</text>'
+        for value, label in y.ticks
+    )
+    columns = "".join(
+        f'<path class="mark" d="M{_across(x, value):.1f} {HEIGHT - BOTTOM}v4"/>'
+        f'<text class="tick" x="{_across(x, value):.1f}" y="{HEIGHT - BOTTOM + 17}" '
+        f'text-anchor="middle">{escape(label)}</text>'
+        for value, label in x.ticks
+    )
+    return rows + columns
+
+
+def _line(series: Series, x: Scale, y: Scale) -> str:
+    path: list[str] = []
+    is_down = False
+    for place, value in series.points:
+        if math.isnan(value):
+            is_down = False
+            continue
+        point = f"{_across(x, place):.1f} {_up(y, value):.1f}"
+        # A lone point is a line of no length; round ends make it a dot.
+        path.append(f"L{point}" if is_down else f"M{point}h0")
+        is_down = True
+    return f'<path class="line {series.style}" d="{"".join(path)}"/>' if path else ""
+
+
+def _band(band: Band, x: Scale) -> str:
+    begin, end = (min(max(_across(x, v), LEFT), WIDTH - RIGHT) for v in (band.begin, band.end))
+    if end - begin < 1:
+        return ""
+    text = (
+        f'<text class="tick" x="{(begin + end) / 2:.1f}" y="{TOP + 11}" '
+        f'text-anchor="middle">{escape(band.label)}</text>'
+        if end - begin > 40
+        else ""
+    )
+    return (
+        f'<rect class="band" x="{begin:.1f}" y="{TOP}" width="{end - begin:.1f}" '
+        f'height="{HEIGHT - TOP - BOTTOM}"><title>{escape(band.label)}</title></rect>{text}'
+    )
+
+
+def _hint(hint: Hint, x: Scale) -> str:
+    begin, end = _across(x, hint.begin), min(_across(x, hint.end), WIDTH - RIGHT)
+    return (
+        f'<rect class="hint" x="{begin:.1f}" y="{TOP}" width="{max(end - begin, 0):.1f}" '
+        f'height="{HEIGHT - TOP - BOTTOM}"><title>{escape(hint.text)}</title></rect>'
+    )

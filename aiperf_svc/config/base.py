@@ -1,0 +1,13 @@
+"""What every part of the config has in common."""
+
+from pydantic import BaseModel, ConfigDict
+
+SECOND_NS = 10**9
+MINUTE_NS = 60 * SECOND_NS
+HOUR_NS = 60 * MINUTE_NS
+
+
+class Model(BaseModel):
+    """Base of every part of the config: unchangeable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)

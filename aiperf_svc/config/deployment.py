@@ -1,0 +1,153 @@
+"""How the services are laid out, and everything that only a cluster needs to be told.
+
+None of this changes what is measured. Locally only `layout`, `raw_route`, `transport` and
+`registration_timeout` count.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Model
+from aiperf_svc.config.placement import Placement, Pod
+from aiperf_svc.config.target import Target
+from aiperf_svc.config.units import DurationNs, SizeBytes
+
+POD_NAMES = (
+    "control",
+    "system-controller",
+    "dataset-manager",
+    "timing-manager",
+    "worker-manager",
+    "records-manager",
+    "worker",
+    "record-processor",
+    "deadline",
+)
+"""Keys of `deployment.pods`; `control` is the one pod of layout compact."""
+
+
+class Transport(Model):
+    """How the services' messages travel on one machine (between pods it is always TCP with
+    CURVE)."""
+
+    kind: Literal["ipc", "tcp"] = "ipc"
+    curve: bool = False
+
+    @model_validator(mode="after")
+    def _curve_needs_tcp(self) -> Self:
+        if self.curve and self.kind != "tcp":
+            raise ValueError("curve needs kind: tcp; ipc sockets are protected by their folder")
+        return self
+
+
+class Namespace(Model):
+    """Who owns the namespace. Said here, never found out by looking: a program that looks first
+    takes its own namespace for somebody else's the second time."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] | None = None
+    mode: Literal["auto", "create", "existing"] = "auto"
+    """auto: made under a name of its own and removed; create: made under `name`, refused if it
+    exists, and removed; existing: used and kept, only our own objects are removed."""
+
+    @model_validator(mode="after")
+    def _name_fits_mode(self) -> Self:
+        if self.mode == "auto" and self.name is not None:
+            raise ValueError("mode: auto makes its own name; use mode: create or mode: existing")
+        if self.mode != "auto" and self.name is None:
+            raise ValueError(f"mode: {self.mode} needs name")
+        return self
+
+
+class Image(Model):
+    """The one image of all services. `AIPERF_IMAGE` replaces `name`."""
+
+    name: Annotated[str, Field(min_length=1)] | None = None
+    """With a tag or digest; `localhost/aiperf-svc:VERSION` when not given."""
+    pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    """Names of Secrets that are in the namespace already."""
+
+    @model_validator(mode="after")
+    def _pinned(self) -> Self:
+        if self.name is not None:
+            last = self.name.rpartition("/")[2]
+            if "@" not in last and (":" not in last or last.endswith(":latest")):
+                raise ValueError(f"{self.name!r} names no fixed version: add a tag or a digest")
+        return self
+
+
+class Results(Model):
+    """How the results leave the cluster. `port-forward` needs nothing that is not there."""
+
+    expose: Literal["port-forward", "NodePort", "LoadBalancer", "Ingress"] = "port-forward"
+    node_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    host: str | None = None
+    """Ingress: the host name that leads to the results."""
+    ingress_class: str | None = None
+    tls_secret: str | None = None
+    """Ingress: name of a Secret with the certificate, in the namespace already."""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """Of the Service or Ingress that exposes the results."""
+    allow_cidrs: tuple[str, ...] = ()
+    """Address ranges that may reach the results; all when empty. A token is needed anyway."""
+    storage: SizeBytes = 10 * 2**30
+    """Limit of the results' folder on the node, in bytes."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.expose == "Ingress" and not self.host:
+            raise ValueError("expose: Ingress needs host")
+        if self.expose != "Ingress" and (self.host or self.ingress_class or self.tls_secret):
+            raise ValueError("host, ingress_class and tls_secret need expose: Ingress")
+        if self.node_port and self.expose != "NodePort":
+            raise ValueError("node_port needs expose: NodePort")
+        return self
+
+
+class Prices(Model):
+    """What an hour costs, for the estimate of the preview; any currency."""
+
+    cpu: Annotated[float, Field(ge=0)] = 0.0
+    memory_gib: Annotated[float, Field(ge=0)] = 0.0
+    gpu: Annotated[float, Field(ge=0)] = 0.0
+    currency: str = "USD"
+
+
+class Deployment(Model):
+    """How the same services are laid out."""
+
+    layout: Literal["auto", "per-service", "compact"] = "auto"
+    """`compact` puts the five single services into one process or pod; auto: compact locally,
+    per-service on a cluster."""
+    raw_route: Literal["auto", "proxy", "direct"] = "auto"
+    """Raw records through the controller's proxy, or from worker to record processor."""
+    transport: Transport = Transport()
+    registration_timeout: DurationNs = 60 * SECOND_NS
+    """How long the run waits for every service to register."""
+    namespace: Namespace = Namespace()
+    image: Image = Image()
+    ttl: DurationNs = 2 * HOUR_NS
+    """After this time the stack deletes itself from within the cluster, collected or not."""
+    ready_timeout: DurationNs = 5 * MINUTE_NS
+    """Longest time for a pod of the stack to get ready."""
+    delete_timeout: DurationNs = 5 * MINUTE_NS
+    """Longest time for an object to be gone."""
+    placement: Placement = Placement()
+    """Of all pods of the services."""
+    pods: dict[str, Pod] = Field(default_factory=dict)
+    """Settings of single pods, by name: `worker`, `records-manager`, …"""
+    target: Target = Target()
+    results: Results = Results()
+    network_policies: bool = True
+    """Default deny, and what the run needs. Off for a cluster whose own policies say the same."""
+    prices: Prices = Prices()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in self.pods:
+            if name not in POD_NAMES:
+                raise ValueError(f"pods.{name} is no pod; expected one of {', '.join(POD_NAMES)}")
+        if self.ttl < MINUTE_NS:
+            raise ValueError("ttl is below 1m: the stack would delete itself while it starts")
+        return self

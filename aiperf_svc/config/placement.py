@@ -1,0 +1,88 @@
+"""Which nodes a pod may run on and what it may use there."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.base import Model
+from aiperf_svc.config.units import CpuMillis, SizeBytes
+
+
+class Toleration(Model):
+    """A taint that a pod accepts. Spot nodes usually carry one."""
+
+    key: str = ""
+    operator: Literal["Exists", "Equal"] = "Exists"
+    value: str = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    """Empty: all of them."""
+
+    @model_validator(mode="after")
+    def _value_belongs_to_equal(self) -> Self:
+        if self.value and self.operator != "Equal":
+            raise ValueError("value needs operator: Equal")
+        if not self.key and self.operator == "Equal":
+            raise ValueError("operator: Equal needs key")
+        return self
+
+
+class Network(Model):
+    """A second network interface of the pod, by Multus."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """Of the NetworkAttachmentDefinition: `name` or `namespace/name`."""
+    mtu: Annotated[int, Field(ge=576, le=65_535)] | None = None
+    """Passed to the definition's `tuning` plugin."""
+
+
+class Placement(Model):
+    """Where pods run."""
+
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    """Labels that the node must have."""
+    require_nodes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Node label to the values that will do (node affinity, required)."""
+    prefer_nodes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Node label to the values that are better (node affinity, preferred)."""
+    tolerations: tuple[Toleration, ...] = ()
+    away_from: tuple[str, ...] = ()
+    """Pods of this stack, by name (`target`), whose nodes are avoided where there is a choice."""
+    spread: Literal["hostname", "zone", "none"] = "hostname"
+    """Replicas of one pod are spread evenly over these where there is a choice."""
+    priority_class: str | None = None
+    host_network: bool = False
+    """Use the node's own network: needs Pod Security `privileged`, and no NetworkPolicy applies."""
+    networks: tuple[Network, ...] = ()
+
+    def overriding(self, common: Self) -> Self:
+        """This placement, with `common`'s value for each key that is left at its default."""
+        own = {
+            name: value
+            for name, value in self
+            if value != type(self).model_fields[name].get_default(call_default_factory=True)
+        }
+        return common.model_copy(update=own)
+
+
+class Gpu(Model):
+    """GPUs of one pod, as the node's device plugin offers them."""
+
+    count: Annotated[int, Field(gt=0, le=64)] = 1
+    resource: str = "nvidia.com/gpu"
+    type: str | None = None
+    """Value of the node label `type_label`, e.g. `NVIDIA-H100-80GB-HBM3`."""
+    type_label: str = "nvidia.com/gpu.product"
+    runtime_class: str | None = None
+    """RuntimeClass of the pod, where the cluster's container runtime needs one for GPUs."""
+
+
+class Pod(Model):
+    """What is set for one pod. A key left out keeps its default."""
+
+    cpu: CpuMillis | None = None
+    memory: SizeBytes | None = None
+    """Request and limit."""
+    cpu_limit: CpuMillis | None = None
+    """None by default: a pod that is throttled measures its own quota."""
+    placement: Placement = Placement()
+    annotations: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,75 @@
+"""The server under test when the stack brings its own, and the way to one that it does not."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.base import MINUTE_NS, Model
+from aiperf_svc.config.placement import Gpu, Placement
+from aiperf_svc.config.units import CpuMillis, DurationNs, SizeBytes
+
+HOST = "target"
+"""Host name in `endpoint.url` that stands for the stack's own target."""
+
+
+class TargetPods(Model):
+    """The pods behind a target that runs in the same cluster, outside the stack."""
+
+    namespace: Annotated[str, Field(min_length=1)]
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Of the Service's selector; empty: all pods of the namespace."""
+    port: Annotated[int, Field(gt=0, le=65_535)] | None = None
+    """The *pod's* port, which NetworkPolicies see; all ports when not given."""
+
+
+class Target(Model):
+    """The server under test. With a kind, one `up` brings up server and load together."""
+
+    kind: Literal["none", "mock", "vllm", "custom"] = "none"
+    """`mock` is the built-in server from the stack's own image."""
+    image: str | None = None
+    command: tuple[str, ...] = ()
+    """Replaces the image's entrypoint."""
+    args: tuple[str, ...] = ()
+    """Of `mock`: its flags; of `vllm`: added to model and port."""
+    port: Annotated[int, Field(gt=0, le=65_535)] = 8000
+    replicas: Annotated[int, Field(gt=0, le=1_000)] = 1
+    """Several are reached by the Service's name as several addresses."""
+    env: dict[str, str] = Field(default_factory=dict)
+    secret_env: dict[str, str] = Field(default_factory=dict)
+    """Environment variable to the key under which its value is kept in the stack's configuration
+    (`pulumi config set --secret aiperf:KEY`)."""
+    gpu: Gpu | None = None
+    cpu: CpuMillis = 1000
+    memory: SizeBytes = 2**30
+    shared_memory: SizeBytes = 0
+    """Size of /dev/shm; counts as memory of the pod. 0: the runtime's 64 MiB."""
+    ready_path: Annotated[str, Field(pattern=r"^/")] | None = None
+    """Answers 200 when the server can work; without one, an open port is enough."""
+    ready_timeout: DurationNs = 5 * MINUTE_NS
+    """Longest time for the image, the model and the start."""
+    run_as_root: bool = False
+    """For images that only work as root: needs Pod Security `baseline`."""
+    writable: bool = False
+    """For images that write to their own root file system. /tmp and HOME are always writable."""
+    downloads: bool = False
+    """May reach port 443 anywhere, e.g. for the model's weights."""
+    placement: Placement = Placement()
+
+    egress_cidrs: tuple[str, ...] = ()
+    """Outside the stack: address ranges of the target; workers reach nothing else."""
+    pods: TargetPods | None = None
+    """Outside the stack, inside the cluster: where the requests end. A Service's own address never
+    appears to a NetworkPolicy."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if self.kind == "custom" and not self.image:
+            raise ValueError("kind: custom needs image")
+        if self.kind == "mock" and (self.image or self.command or self.gpu):
+            raise ValueError("kind: mock takes no image, command or gpu: use kind: custom")
+        if self.kind == "none" and (self.image or self.command or self.args or self.gpu):
+            raise ValueError("image, command, args and gpu need kind: mock, vllm or custom")
+        if self.kind != "none" and (self.egress_cidrs or self.pods):
+            raise ValueError("egress_cidrs and pods are for a target outside the stack")
+        return self

@@ -1,0 +1,216 @@
+"""From the records of a finished run to its results: the order of the work, and nothing else."""
+
+import numpy as np
+from msgspec.structs import asdict, replace
+
+from aiperf_svc.config.models import Load
+from aiperf_svc.core import evidence as ev
+from aiperf_svc.core import slo
+from aiperf_svc.core.accounts import Accounts, balance
+from aiperf_svc.core.clock_map import ClockMap
+from aiperf_svc.core.columns import Columns, PhaseRows
+from aiperf_svc.core.concurrency import held_over_time
+from aiperf_svc.core.distributions import distributions, pooled
+from aiperf_svc.core.evidence import Evidence
+from aiperf_svc.core.results import (
+    MetricSummary,
+    PhaseTimes,
+    PooledHistogram,
+    RunContext,
+    Summary,
+)
+from aiperf_svc.core.scalars import scalars, steady_state_throughput
+from aiperf_svc.core.slots import SlotUse, slot_use
+from aiperf_svc.core.timeline_series import timeline
+from aiperf_svc.core.totals import Totals, add_up
+from aiperf_svc.core.verdict import judge
+from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import Service
+
+TIMELINE_TAGS = ("time_to_first_token", "request_latency")
+
+
+def summarise(columns: Columns, chunk_gaps: PooledHistogram | None, context: RunContext) -> Summary:
+    """The results of the profiling phase.
+
+    `columns` are the base columns of all records of the run, by METRIC_DTYPE's names; `chunk_gaps`
+    the pooled gaps between chunks. Memory: three columns of eight bytes at the most.
+    """
+    rows = PhaseRows(columns, phase=Phase.PROFILING)
+    clocks = ClockMap((w.rank, w.clock, w.clock_reference_wall_ns) for w in context.workers)
+    totals = add_up(rows, clocks)
+    accounts = _accounts(context)
+    load, times = context.config.load, context.profiling
+    metrics = distributions(rows, unsent_without_row=max(0, accounts.unsent - totals.unsent))
+    if chunk_gaps is not None and (gaps := pooled("inter_chunk_latency", chunk_gaps)):
+        metrics["inter_chunk_latency"] = gaps
+    numbers = scalars(totals, accounts, load)
+    numbers |= _good(rows, totals, context)
+    steady = steady_state_throughput(
+        rows, clocks, begin_ns=times.start_wall_ns + times.ramp_ns, stop_ns=_stop(times, totals)
+    )
+    if steady is not None:
+        numbers["steady_state_request_throughput"] = steady
+    concurrency = _concurrency(rows, clocks, totals, times)
+    if concurrency:
+        numbers["max_concurrency"] = concurrency["max"]
+    found = _evidence(rows, clocks, totals, accounts, metrics, context)
+    numbers |= _achieved(found, load)
+    summary = Summary(
+        context=context,
+        metrics=metrics,
+        scalars=numbers,
+        concurrency=concurrency,
+        accounts=accounts,
+        objectives=(),
+        verdict=judge(found),
+        timeline=timeline(
+            rows,
+            clocks,
+            tuple(tag for tag in TIMELINE_TAGS if tag in metrics),
+            begin_ns=times.start_wall_ns,
+            end_ns=totals.last_end,
+            ramp_ns=times.ramp_ns,
+            stop_ns=times.stop_wall_ns,
+        ),
+        first_start_wall_ns=totals.first_start if totals.sent else times.start_wall_ns,
+        last_end_wall_ns=max(totals.last_end, times.start_wall_ns),
+    )
+    objectives = slo.judge(context.config.slo.objectives, summary.measured)
+    return replace(summary, objectives=objectives)
+
+
+def _stop(times: PhaseTimes, totals: Totals) -> int:
+    return times.stop_wall_ns or totals.last_start
+
+
+def _accounts(context: RunContext) -> Accounts:
+    """The profiling phase's books; the warmup's only have to balance too."""
+    accounts = balance(
+        Phase.PROFILING, (w.account for w in context.workers), granted=context.credits_granted
+    )
+    warmup = balance(Phase.WARMUP, context.warmup)
+    return replace(accounts, violations=accounts.violations + warmup.violations)
+
+
+def _good(rows: PhaseRows, totals: Totals, context: RunContext) -> dict[str, float]:
+    limits = context.config.slo.goodput
+    if not limits:
+        return {}
+    good = slo.count_good(rows, limits)
+    found = {"good_request_count": float(good)}
+    if totals.duration_ns:
+        found["goodput"] = good / (totals.duration_ns / 1e9)
+    return found
+
+
+def _concurrency(
+    rows: PhaseRows, clocks: ClockMap, totals: Totals, times: PhaseTimes
+) -> dict[str, float]:
+    if not totals.sent:
+        return {}
+    edges = []
+    for column in ("start_wall_ns", "end_wall_ns"):
+        mapped, filled = np.empty(totals.sent, dtype=np.int64), 0
+        for chunk in rows.chunks(Population.SENT):
+            some = clocks.to_timing(chunk[column], chunk["worker"])
+            mapped[filled : filled + len(some)] = some
+            filled += len(some)
+        edges.append(mapped)
+    stats = held_over_time(
+        *edges,
+        begin_ns=times.start_wall_ns,
+        stop_ns=times.stop_wall_ns or totals.last_end,
+    )
+    return {} if stats is None else asdict(stats)
+
+
+def _evidence(
+    rows: PhaseRows,
+    clocks: ClockMap,
+    totals: Totals,
+    accounts: Accounts,
+    metrics: dict[str, MetricSummary],
+    context: RunContext,
+) -> Evidence:
+    load, times = context.config.load, context.profiling
+    lag = metrics.get("receive_lag")
+    arrivals = _arrivals(accounts, load, times)
+    use = _slot_use(rows, clocks, totals, metrics, context)
+    return Evidence(
+        is_open_loop=load.is_open_loop,
+        concurrency=load.concurrency,
+        requests=totals.requests - totals.unsent,
+        completed=totals.completed,
+        errored=totals.errored,
+        cancelled=totals.cancelled,
+        timed_out=totals.timed_out,
+        unsent=accounts.unsent,
+        no_resources=totals.no_resources,
+        capped=totals.capped,
+        unstamped=totals.unstamped,
+        clock_jumps=totals.clock_jumps,
+        impossible=totals.impossible,
+        records_lost=accounts.records_lost,
+        bounds=ev.latency_bounds(rows, totals),
+        receive_lag_ms=(lag.stat("p99") or lag.stat("max") or 0.0) if lag else 0.0,
+        held_ratio=use.ratio if use else None,
+        rate_ratio=ev.rate_ratio(totals, accounts.unsent) if load.is_open_loop else None,
+        arrivals_ratio=arrivals[0] if arrivals else None,
+        arrivals_tolerance=arrivals[1] if arrivals else 0.0,
+        clock_uncertainty_ms=ev.clock_uncertainty_ms(clocks),
+        workers=tuple(h for h in context.health if h.service is Service.WORKER),
+        lost_services=context.lost_services,
+        violations=accounts.violations,
+    )
+
+
+def _slot_use(
+    rows: PhaseRows,
+    clocks: ClockMap,
+    totals: Totals,
+    metrics: dict[str, MetricSummary],
+    context: RunContext,
+) -> SlotUse | None:
+    """None in open loop, and when a run is shorter than one usual request: its slots had no time to
+    be refilled, so nothing can be said."""
+    load, times = context.config.load, context.profiling
+    latency = metrics.get("request_latency")
+    if load.is_open_loop or load.concurrency is None or latency is None:
+        return None
+    use = slot_use(
+        rows,
+        totals,
+        clocks,
+        concurrency=load.concurrency,
+        worker_count=max(1, len(context.workers)),
+        begin_ns=times.start_wall_ns + times.ramp_ns,
+        stop_ns=times.stop_wall_ns,
+    )
+    usual_ms = latency.stat("p50") or 0.0
+    return use if use is not None and use.window_s * 1e3 >= usual_ms else None
+
+
+def _arrivals(accounts: Accounts, load: Load, times: PhaseTimes) -> tuple[float, float] | None:
+    """Only of a run that ends by time: one that ends by count has its count by definition."""
+    if load.request_rate is None or not times.stop_wall_ns:
+        return None
+    spread = {"constant": 0.0, "poisson": 1.0, "gamma": load.arrival.burstiness**-0.5}
+    return ev.arrivals_ratio(
+        accounts.issued,
+        rate=load.request_rate,
+        duration_s=(times.stop_wall_ns - times.start_wall_ns) / 1e9,
+        ramp_s=times.ramp_ns / 1e9,
+        variation=spread[load.arrival.pattern],
+    )
+
+
+def _achieved(found: Evidence, load: Load) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    if found.held_ratio is not None:
+        numbers["concurrency_achievement"] = found.held_ratio
+    if found.rate_ratio is not None and load.request_rate is not None:
+        numbers["rate_achievement"] = found.rate_ratio
+        numbers["achieved_rate"] = load.request_rate * found.rate_ratio
+    return numbers

@@ -1,0 +1,186 @@
+"""HTTP/1.1 response heads and chunked bodies (RFC 9112), as far as a client of JSON APIs needs
+them.
+
+The worker uses heads and chunk sizes to find where an answer ends; a record processor takes the
+framing off. Neither copies a body: pieces of it are given as offsets into the caller's bytes.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from aiperf_svc.protocol.records import Framing
+
+MAX_CHUNK_LINE: Final = 1_024
+"""Bytes of a chunk's size line, or of a trailer; longer ones are not HTTP from a sane server."""
+_MAX_LENGTH_DIGITS: Final = 15
+_MAX_SIZE_DIGITS: Final = 8
+_KNOWN_LINES: Final = 4_096
+
+Piece = tuple[int, int]
+"""Begin and end, exclusive, of body bytes within the bytes that were fed."""
+
+
+class ProtocolViolation(ValueError):
+    """Not HTTP/1.1, or a broken framing of the body."""
+
+
+class Head(NamedTuple):
+    """What a status line and headers say."""
+
+    status: int
+    """Below 200 in an interim response, which another head follows."""
+    framing: int
+    """One of `Framing`."""
+    length: int
+    """Of the body in bytes, 0 unless framing is LENGTH."""
+    keep_alive: bool
+    content_type: str
+    """Media type without parameters, lower case."""
+
+
+def parse_head(raw: bytes, *, method: str = "POST") -> Head:
+    """Parse the bytes up to and with the empty line. Raises ProtocolViolation.
+
+    `method` is the request's: the answer to a HEAD has no body whatever its headers say.
+    """
+    if not raw.endswith(b"\r\n\r\n"):
+        raise ProtocolViolation(f"a head without its empty line: {raw[-80:]!r}")
+    lines = raw[:-4].split(b"\r\n")
+    version, _, rest = lines[0].partition(b" ")
+    code = rest[:3]
+    if version not in (b"HTTP/1.1", b"HTTP/1.0") or len(code) != 3 or not code.isdigit():
+        raise ProtocolViolation(f"no HTTP/1.1 status line: {lines[0][:80]!r}")
+    if rest[3:4] not in (b"", b" ") or code < b"100":
+        raise ProtocolViolation(f"no HTTP/1.1 status line: {lines[0][:80]!r}")
+    status = int(code)
+    headers: dict[bytes, list[bytes]] = {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(b":")
+        if not colon or not name or name.strip() != name or b"\n" in line or b"\0" in line:
+            raise ProtocolViolation(f"no header: {line[:80]!r}")
+        headers.setdefault(name.lower(), []).append(value.strip(b" \t"))
+    connection = b",".join(headers.get(b"connection", [])).lower()
+    tokens = {token.strip() for token in connection.split(b",")}
+    keep_alive = b"close" not in tokens and (version == b"HTTP/1.1" or b"keep-alive" in tokens)
+    content_type = b",".join(headers.get(b"content-type", [])).split(b";")[0].strip().lower()
+    framing, length = _framing(status, headers, method)
+    if framing == Framing.UNTIL_CLOSE:
+        keep_alive = False
+    return Head(status, framing, length, keep_alive, content_type.decode("latin-1"))
+
+
+def _framing(status: int, headers: dict[bytes, list[bytes]], method: str) -> tuple[int, int]:
+    """RFC 9112, section 6.3, in its order of precedence."""
+    if method == "HEAD" or status < 200 or status in (204, 304):
+        return Framing.LENGTH, 0
+    codings = [
+        coding.strip()
+        for value in headers.get(b"transfer-encoding", [])
+        for coding in value.lower().split(b",")
+        if coding.strip()
+    ]
+    if codings:
+        # Any other coding, e.g. gzip, was not asked for and would not be taken off.
+        if codings != [b"chunked"]:
+            raise ProtocolViolation(f"a transfer coding that was not asked for: {codings!r}")
+        return Framing.CHUNKED, 0
+    lengths = {part.strip() for v in headers.get(b"content-length", []) for part in v.split(b",")}
+    if not lengths:
+        return Framing.UNTIL_CLOSE, 0
+    value = lengths.pop()
+    if lengths or not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
+        raise ProtocolViolation(f"bad Content-Length: {value[:40]!r}")
+    return Framing.LENGTH, int(value)
+
+
+def chunk_size(line: bytes) -> int:
+    """Size in a chunk's first line, its extensions ignored; -1 when it is none."""
+    digits = line.split(b";", 1)[0].strip(b" \t\r\n")
+    if not digits or len(digits) > _MAX_SIZE_DIGITS or digits.strip(b"0123456789abcdefABCDEF"):
+        return -1
+    return int(digits, 16)
+
+
+_known_sizes: dict[bytes, int] = {}
+"""Size lines repeat; what a line says never changes."""
+
+
+def _known_chunk_size(line: bytes) -> int:
+    size = chunk_size(line)
+    if size < 0:
+        raise ProtocolViolation(f"no chunk size: {line[:40]!r}")
+    if len(_known_sizes) < _KNOWN_LINES:
+        _known_sizes[line] = size
+    return size
+
+
+# What a ChunkedBody expects next.
+_SIZE, _DATA, _DATA_END, _TRAILER, _NOTHING = range(5)
+
+
+class ChunkedBody:
+    """Takes the chunked framing off a body that comes in arbitrary parts."""
+
+    __slots__ = ("_left", "_line", "_state")
+
+    def __init__(self) -> None:
+        self._state = _SIZE
+        self._left = 0
+        self._line = b""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last chunk and its trailers have been seen."""
+        return self._state == _NOTHING
+
+    def feed(self, data: bytes, at: int, stop: int) -> Sequence[Piece]:
+        """The pieces of body within `data[at:stop]`, in order and none of them empty.
+
+        A piece never spans chunks. Raises ProtocolViolation, also for bytes after the end.
+        """
+        pieces: list[Piece] = []
+        add, find, known = pieces.append, data.find, _known_sizes.get
+        state, left = self._state, self._left
+        while at < stop:
+            if state == _SIZE or state == _TRAILER:
+                eol = find(b"\n", at, stop)
+                if eol < 0:
+                    self._keep(data[at:stop])
+                    break
+                line = data[at : eol + 1]
+                if self._line:
+                    line, self._line = self._line + line, b""
+                at = eol + 1
+                if state == _TRAILER:
+                    state = _NOTHING if line == b"\r\n" or line == b"\n" else _TRAILER
+                    continue
+                size = known(line)
+                left = _known_chunk_size(line) if size is None else size
+                state = _DATA if left else _TRAILER
+            if state == _DATA:
+                end = at + left
+                if end > stop:
+                    if at < stop:
+                        add((at, stop))
+                        left = end - stop
+                    break
+                add((at, end))
+                at, left, state = end, 2, _DATA_END
+            if state == _DATA_END:
+                # Most often both bytes are there; they may also be cut apart.
+                end = min(at + left, stop)
+                if data[at:end] != b"\r\n"[2 - left : 2 - left + end - at]:
+                    raise ProtocolViolation(f"no end of chunk: {data[at:end]!r}")
+                left -= end - at
+                at = end
+                if not left:
+                    state = _SIZE
+            elif state == _NOTHING:
+                raise ProtocolViolation(f"bytes after the last chunk: {data[at : at + 40]!r}")
+        self._state, self._left = state, left
+        return pieces
+
+    def _keep(self, part: bytes) -> None:
+        self._line += part
+        if len(self._line) > MAX_CHUNK_LINE:
+            raise ProtocolViolation(f"a chunk's first line of over {MAX_CHUNK_LINE} bytes")

@@ -1,0 +1,62 @@
+"""Names and labels of everything that belongs to one stack.
+
+Every name carries the stack's, so that several stacks can share a namespace; every object carries
+the stack's label, so that what is left over can be found without any state.
+"""
+
+import re
+
+import msgspec
+
+from aiperf_svc.domain.errors import ConfigError
+
+STACK_LABEL = "aiperf.dev/stack"
+RUN_LABEL = "aiperf.dev/run"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+TTL_ANNOTATION = "aiperf.dev/ttl-seconds"
+
+_STACK_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which stack, and which run of it."""
+
+    stack: str
+    run_id: str
+    version: str
+    """Of this program."""
+
+    def name(self, what: str) -> str:
+        """Name of one of the stack's objects."""
+        return f"{what}-{self.stack}"
+
+    def labels(self, component: str = "") -> dict[str, str]:
+        """Labels of an object, or of the pods of `component`."""
+        labels = {
+            "app.kubernetes.io/name": "aiperf-svc",
+            "app.kubernetes.io/instance": self.stack,
+            "app.kubernetes.io/version": self.version,
+            "app.kubernetes.io/managed-by": "pulumi",
+            STACK_LABEL: self.stack,
+            RUN_LABEL: self.run_id,
+        }
+        if component:
+            labels[COMPONENT_LABEL] = component
+        return labels
+
+    def selector(self, component: str = "") -> dict[str, str]:
+        """Selects pods of the stack, whatever their run: a selector cannot be changed later, and
+        an empty one would hit the namespace owner's pods."""
+        selector = {STACK_LABEL: self.stack}
+        if component:
+            selector[COMPONENT_LABEL] = component
+        return selector
+
+
+def check_stack_name(stack: str) -> None:
+    """Raises ConfigError unless the stack's name can be part of Kubernetes names."""
+    if not _STACK_NAME.fullmatch(stack):
+        raise ConfigError(
+            f"the stack's name is {stack!r}; expected at most 40 small letters, digits and hyphens "
+            "with a letter or digit at both ends, because it is part of every object's name"
+        )

@@ -1,0 +1,373 @@
+"""Records manager: takes every record once, computes the results, and hands them out.
+
+Metric records are appended to columns on disk as they come, chunk gaps to one histogram, finished
+JSONL lines to their file. When the load has ended it waits until every record that a worker has
+numbered is here or declared lost, then computes the summary and writes the artifacts.
+"""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+import numpy as np
+import zmq
+
+from aiperf_svc import __version__
+from aiperf_svc.adapters import artifacts, results_api
+from aiperf_svc.adapters.bus import DOWN, UP, Bus, receive_each
+from aiperf_svc.adapters.column_store import ColumnStore
+from aiperf_svc.adapters.exports.json_export import render as render_json
+from aiperf_svc.adapters.jsonl_file import JsonlFile
+from aiperf_svc.core.accounts import WorkerAccount
+from aiperf_svc.core.aggregates import summarise
+from aiperf_svc.core.columns import Columns
+from aiperf_svc.core.health_log import HealthLog
+from aiperf_svc.core.histogram import Histogram
+from aiperf_svc.core.record_ledger import RecordLedger
+from aiperf_svc.core.results import PhaseTimes, Summary, WorkerRun
+from aiperf_svc.core.results import RunContext as FinishedRun
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages import (
+    AnyMessage,
+    CancelRequested,
+    ErrorSample,
+    Heartbeat,
+    Member,
+    MetricBatch,
+    RecordsAcknowledged,
+    RosterPublished,
+    RunState,
+    RunStatePublished,
+    Service,
+    WorkerCounts,
+)
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
+from aiperf_svc.services.base import BaseService, every, mono_ns, wall_ns
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.run_progress import RunProgress
+
+ACKNOWLEDGE_S = 0.5
+PROGRESS_S = 0.5
+MISSING_S = 15.0
+"""After this long without any new record while draining, what is missing is lost."""
+
+
+class RecordsManager(BaseService):
+    """Collects, summarises, exports, serves."""
+
+    service = Service.RECORDS_MANAGER
+    is_control = True
+    stays_after_end = True
+
+    def __init__(self, context: RunContext, bus: Bus) -> None:
+        super().__init__(context, bus)
+        self._records = bus.bind(zmq.PULL, Port.RECORDS)
+        self._ledger = RecordLedger()
+        self._store = ColumnStore(context.state / f"records-{context.run_id}")
+        self._jsonl = JsonlFile(
+            context.artifacts / "profile_export.jsonl", limit=context.config.artifacts.jsonl_limit
+        )
+        self._gaps = Histogram()
+        self._errors: dict[tuple[Phase, int, int], ErrorSample] = {}
+        self._lost_records: dict[str, int] = {}
+        self._health = HealthLog()
+        self._counts: dict[str, tuple[WorkerCounts, ...]] = {}
+        self._clock_wall_ns: dict[str, int] = {}
+        self._timing: dict[str, Any] = {}
+        self._dataset: dict[str, Any] = {}
+        self._drained: set[str] = set()
+        self._arrived = asyncio.Event()
+        self._last_arrival_mono_ns = mono_ns()
+        self._api: results_api.ResultsServer | None = None
+        self.progress = RunProgress(context.config, context.topology)
+        self.summary_json: dict[str, Any] | None = None
+        self._cancel_reason = ""
+        self.work = {
+            RunState.CONFIGURING: self._start_api,
+            RunState.DRAINING: self._drain,
+            RunState.PROCESSING: self._process,
+            RunState.DONE: self._end,
+            RunState.CANCELLED: self._end,
+            RunState.FAILED: self._end,
+        }
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        return [
+            receive_each(self._records, self._take_batch),
+            every(ACKNOWLEDGE_S, self._acknowledge),
+            every(PROGRESS_S, self._publish_progress),
+        ]
+
+    # --- what arrives ----------------------------------------------------------------------------
+
+    def _take_batch(self, message: AnyMessage, _frame: bytes) -> None:
+        if message.run_id != self.context.run_id or not isinstance(message, MetricBatch):
+            return
+        for span in message.lost:
+            if self._ledger.accept(span):
+                count = span.last - span.first + 1
+                self._lost_records[span.worker] = self._lost_records.get(span.worker, 0) + count
+        accepted = [span for span in message.spans if self._ledger.accept(span)]
+        if len(accepted) != len(message.spans):
+            if accepted:
+                # A processor sends what may be a repeat record by record, so this cannot be.
+                self.fail("a batch of records was in part a repeat")
+            return
+        rows = np.frombuffer(message.rows, dtype=METRIC_DTYPE)
+        self._store.append(rows)
+        self._jsonl.append(message.jsonl)
+        for delta in message.histograms:
+            if delta.phase is Phase.PROFILING:
+                self._gaps.add_delta(delta)
+        for sample in message.errors:
+            self._add_error(sample)
+        self.progress.add(rows)
+        self._last_arrival_mono_ns = mono_ns()
+        self._arrived.set()
+
+    def _add_error(self, sample: ErrorSample) -> None:
+        key = (sample.phase, sample.kind, sample.status)
+        known = self._errors.get(key)
+        if known is not None:
+            sample = msgspec.structs.replace(known, count=known.count + sample.count)
+        self._errors[key] = sample
+
+    def on_heartbeat(self, beat: Heartbeat) -> None:
+        now = wall_ns()
+        if self.state is RunState.PROFILING:
+            self._health.add(beat.sender, beat.service, beat.vitals, at_wall_ns=now)
+        match beat.service:
+            case Service.WORKER:
+                if beat.counts:
+                    self._counts[beat.sender] = beat.counts
+                self._clock_wall_ns[beat.sender] = now
+                self.progress.set_counts(beat.sender, beat.counts)
+                if beat.reached in (RunState.DRAINING, RunState.PROCESSING):
+                    self._drained.add(beat.sender)
+                    self._arrived.set()
+            case Service.TIMING_MANAGER if beat.detail:
+                self._timing = json.loads(beat.detail)
+                self.progress.set_phases(self._timing)
+            case Service.DATASET_MANAGER if beat.detail:
+                self._dataset = json.loads(beat.detail)
+                self.progress.set_dataset(self._dataset)
+
+    def on_roster(self, roster: RosterPublished) -> None:
+        for member in roster.members:
+            if member.lost and member.service is Service.WORKER:
+                self._ledger.fence(member.id, member.epoch)
+        self.progress.set_roster(roster)
+        self._arrived.set()
+
+    def on_state(self, state: RunStatePublished) -> None:
+        self.progress.set_state(state)
+
+    async def _acknowledge(self) -> None:
+        highest = self._ledger.highest()
+        if highest:
+            await self.publish(DOWN, RecordsAcknowledged(*self.header, highest=highest))
+
+    async def _publish_progress(self) -> None:
+        self.progress.tick(mono_ns())
+        if self._cancel_reason and not self.is_cancelling:
+            await self.publish(UP, CancelRequested(*self.header, reason=self._cancel_reason))
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        self._last_arrival_mono_ns = mono_ns()
+        while True:
+            missing = self._missing()
+            if not missing:
+                return
+            silent_s = (mono_ns() - self._last_arrival_mono_ns) / 1e9
+            if silent_s > MISSING_S:
+                self.log.error("records that never came: %s", missing)
+                return
+            self._arrived.clear()
+            try:
+                await asyncio.wait_for(self._arrived.wait(), 0.5)
+            except TimeoutError:
+                continue
+
+    def _workers(self) -> list[Member]:
+        members = self.roster.members if self.roster is not None else ()
+        return [m for m in members if m.service is Service.WORKER]
+
+    def _missing(self) -> dict[str, int]:
+        """Live worker to its records that are still on their way; -1 when it has not said."""
+        missing = {}
+        for worker in self._workers():
+            if worker.lost:
+                continue
+            if worker.id not in self._drained:
+                missing[worker.id] = -1
+                continue
+            last = max((c.last_seq for c in self._counts.get(worker.id, ())), default=0)
+            dropped = max((c.records_dropped for c in self._counts.get(worker.id, ())), default=0)
+            count = self._ledger.missing(worker.id, last) - dropped
+            if count > 0:
+                missing[worker.id] = count
+        return missing
+
+    async def _process(self) -> None:
+        self._jsonl.close()
+        columns = self._store.open()
+        run = self._finished_run(columns)
+        summary = await asyncio.to_thread(summarise, columns, self._gaps, run)
+        self.summary_json = json.loads(await asyncio.to_thread(render_json, summary))
+        self.progress.set_verdict(summary.verdict.verdict.value)
+        try:
+            await asyncio.to_thread(self._write, summary, columns)
+        except EnvironmentProblem as error:
+            self.log.error("%s", error)
+            self.progress.set_artifact_error(str(error))
+
+    def _write(self, summary: Summary, columns: Columns) -> None:
+        if self._jsonl.error:
+            self.progress.set_artifact_error(self._jsonl.error)
+        artifacts.write_all(self.context.artifacts, summary, columns)
+
+    def _finished_run(self, columns: Columns) -> FinishedRun:
+        arrived = _arrived_by_worker(columns)
+        phases = self._timing.get("phases", {})
+        profiling = phases.get(str(int(Phase.PROFILING)), {})
+        lost = [m.id for m in (self.roster.members if self.roster is not None else ()) if m.lost]
+        return FinishedRun(
+            run_id=self.context.run_id,
+            config=self.context.config,
+            version=__version__,
+            profiling=PhaseTimes(
+                start_wall_ns=profiling.get("start_wall_ns", 0),
+                stop_wall_ns=profiling.get("stop_wall_ns", 0),
+                ramp_ns=profiling.get("ramp_ns", 0),
+            ),
+            workers=tuple(
+                WorkerRun(
+                    rank=worker.rank,
+                    account=self._account(worker, Phase.PROFILING, arrived),
+                    clock=worker.clock,
+                    clock_reference_wall_ns=self._clock_wall_ns.get(worker.id, 0),
+                )
+                for worker in self._workers()
+            ),
+            warmup=tuple(self._account(w, Phase.WARMUP, arrived) for w in self._workers()),
+            credits_granted=profiling.get("granted"),
+            lost_services=tuple(lost),
+            health=self._health.report(),
+            errors=tuple(self._errors.values()),
+            was_cancelled=self.is_cancelling,
+            is_complete=not self.is_cancelling,
+            topology={
+                "layout": self.context.topology.layout,
+                "workers": self.context.topology.workers,
+                "record_processors": self.context.topology.record_processors,
+                "raw_route": self.context.topology.raw_route,
+                "dataset": self._dataset,
+            },
+        )
+
+    def _account(self, worker: Member, phase: Phase, arrived: "_Arrived") -> WorkerAccount:
+        counts = next(
+            (c for c in self._counts.get(worker.id, ()) if c.phase is phase), WorkerCounts(phase)
+        )
+        records = arrived.sent.get((worker.rank, phase), 0)
+        lost_records = self._lost_records.get(worker.id, 0) if phase is Phase.PROFILING else 0
+        if worker.lost:
+            granted = self._timing.get("granted_to_lost", {}).get(worker.id, {})
+            outcomes = arrived.outcomes.get((worker.rank, phase), {})
+            counts = msgspec.structs.replace(
+                counts,
+                granted=max(granted.get(str(int(phase)), 0), counts.granted),
+                completed=outcomes.get(Outcome.COMPLETED, 0),
+                errored=outcomes.get(Outcome.ERRORED, 0),
+                cancelled=outcomes.get(Outcome.CANCELLED, 0),
+            )
+        elif phase is Phase.PROFILING:
+            last = max((c.last_seq for c in self._counts.get(worker.id, ())), default=0)
+            lost_records += self._ledger.missing(worker.id, last) - counts.records_dropped
+        return WorkerAccount(
+            worker=worker.id,
+            counts=counts,
+            records=records,
+            records_lost=max(0, lost_records),
+            is_lost=worker.lost,
+        )
+
+    async def _end(self) -> None:
+        if self.summary_json is None and self.state is RunState.FAILED and self._store.count:
+            await self._process()
+        self.progress.set_results_ready(self.summary_json is not None)
+
+    # --- the API ---------------------------------------------------------------------------------
+
+    async def _start_api(self) -> None:
+        context = self.context
+        self._api = await results_api.serve(
+            self,
+            token=context.api_token,
+            fd=context.api_fd if context.api_fd >= 0 else None,
+            host="127.0.0.1" if not context.addresses.is_tcp else "0.0.0.0",
+            port=context.api_port,
+        )
+
+    def status(self) -> results_api.Status:
+        """The run as it is now."""
+        return self.progress.status()
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        """Until the status has another number than `after`."""
+        await self.progress.wait_change(after, timeout_s)
+
+    def cancel(self, reason: str) -> None:
+        """Ask for the end of the run."""
+        self._cancel_reason = reason
+
+    def collected(self) -> None:
+        """Nobody needs this process any more."""
+        self._store.remove()
+        self.finished.set()
+
+    def summary(self) -> dict[str, Any] | None:
+        """The content of profile_export_aiperf.json, once it is computed."""
+        return self.summary_json
+
+    def folder(self) -> Any:
+        """Where the artifacts are."""
+        return self.context.artifacts
+
+    def manifest(self) -> dict[str, Any] | None:
+        """The content of manifest.json, once it is written."""
+        path = self.context.artifacts / "manifest.json"
+        return json.loads(path.read_bytes()) if path.exists() else None
+
+
+class _Arrived(msgspec.Struct):
+    """Records by (worker's rank, phase)."""
+
+    sent: dict[tuple[int, int], int]
+    outcomes: dict[tuple[int, int], dict[int, int]]
+    """Of whole conversations."""
+
+
+def _arrived_by_worker(columns: Columns) -> _Arrived:
+    worker = np.asarray(columns["worker"]).astype(np.int64)
+    phase, outcome = columns["phase"], columns["outcome"]
+    is_last = (np.asarray(columns["flags"]) & int(Flag.LAST_TURN)) != 0
+    ends = is_last | (np.asarray(outcome) != int(Outcome.COMPLETED))
+    was_sent = np.asarray(columns["start_wall_ns"]) > 0
+    key = worker * 2 + phase
+    sent = {(int(k) // 2, int(k) % 2): int(n) for k, n in _counted(key[was_sent])}
+    outcomes: dict[tuple[int, int], dict[int, int]] = {}
+    for combined, count in _counted(key[ends] * 8 + outcome[ends]):
+        both, which = divmod(int(combined), 8)
+        outcomes.setdefault((both // 2, both % 2), {})[which] = int(count)
+    return _Arrived(sent, outcomes)
+
+
+def _counted(values: Rows) -> Any:
+    return zip(*np.unique(values, return_counts=True), strict=True)

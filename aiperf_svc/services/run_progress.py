@@ -1,0 +1,190 @@
+"""What is shown while the run goes: counts, rates and rough percentiles of the last seconds.
+
+None of this is in the results. It is put together from heartbeats and from the records of the last
+moments, and numbered, so that a client can wait for the next change.
+"""
+
+import asyncio
+from collections import deque
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+
+from aiperf_svc.adapters.results_api import Status
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.messages import (
+    RosterPublished,
+    RunState,
+    RunStatePublished,
+    Service,
+    WorkerCounts,
+)
+from aiperf_svc.protocol.records import Rows
+
+RECENT_RECORDS = 20_000
+RATE_WINDOW_NS = 5_000_000_000
+
+
+class RunProgress:
+    """Builds `Status`."""
+
+    def __init__(self, config: BenchmarkConfig, topology: Topology) -> None:
+        self._config = config
+        self._topology = topology
+        self._number = 1
+        self._changed = asyncio.Event()
+        self._started_mono_ns = monotonic_ns()
+        self._state = RunState.PENDING
+        self._reason = ""
+        self._is_cancelling = False
+        self._counts: dict[str, dict[Phase, WorkerCounts]] = {}
+        self._phases: dict[str, Any] = {}
+        self._phase_mono_ns = 0
+        self._dataset: dict[str, Any] = {}
+        self._roster: RosterPublished | None = None
+        self._recent: deque[Rows] = deque()
+        self._recent_count = 0
+        self._rate_points: deque[tuple[int, int]] = deque()
+        self._records = 0
+        self._verdict: str | None = None
+        self._artifact_error = ""
+        self._results_ready = False
+
+    # --- what is known ---------------------------------------------------------------------------
+
+    def add(self, rows: Rows) -> None:
+        """Finished requests."""
+        self._records += len(rows)
+        good = rows[(rows["phase"] == int(Phase.PROFILING)) & (rows["outcome"] == 0)]
+        if len(good):
+            self._recent.append(good)
+            self._recent_count += len(good)
+        while self._recent and self._recent_count - len(self._recent[0]) > RECENT_RECORDS:
+            self._recent_count -= len(self._recent.popleft())
+
+    def set_counts(self, worker: str, counts: tuple[WorkerCounts, ...]) -> None:
+        """A worker's accounts."""
+        if counts:
+            self._counts[worker] = {c.phase: c for c in counts}
+
+    def set_phases(self, timing: dict[str, Any]) -> None:
+        """When the phases are, from the timing manager."""
+        self._phases = timing.get("phases", {})
+
+    def set_dataset(self, summary: dict[str, Any]) -> None:
+        """What the dataset manager built."""
+        self._dataset = summary
+        self._bump()
+
+    def set_roster(self, roster: RosterPublished) -> None:
+        """Who takes part."""
+        self._roster = roster
+        self._bump()
+
+    def set_state(self, state: RunStatePublished) -> None:
+        """Where the run is."""
+        if state.state is not self._state:
+            self._phase_mono_ns = monotonic_ns()
+            self._rate_points.clear()
+        self._state, self._reason = state.state, state.reason
+        self._is_cancelling = state.is_cancelling
+        self._bump()
+
+    def set_verdict(self, verdict: str) -> None:
+        """The verdict, when there is one."""
+        self._verdict = verdict
+
+    def set_artifact_error(self, message: str) -> None:
+        """Why the artifacts could not all be written."""
+        self._artifact_error = message
+
+    def set_results_ready(self, is_ready: bool) -> None:
+        """Whether the summary can be fetched."""
+        self._results_ready = is_ready
+        self._bump()
+
+    def tick(self, now_mono_ns: int) -> None:
+        """Twice a second: the rate of ends, and news for those who wait."""
+        self._rate_points.append((now_mono_ns, self._ended()))
+        while now_mono_ns - self._rate_points[0][0] > RATE_WINDOW_NS:
+            self._rate_points.popleft()
+        self._bump()
+
+    # --- what is shown ---------------------------------------------------------------------------
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        """Until `status().number` is not `after` any more, at most so long."""
+        if self._number == after:
+            try:
+                await asyncio.wait_for(self._changed.wait(), timeout_s)
+            except TimeoutError:
+                return
+
+    def status(self) -> Status:
+        """Everything, now."""
+        phase = Phase.WARMUP if self._state is RunState.WARMUP else Phase.PROFILING
+        counts = [by_phase[phase] for by_phase in self._counts.values() if phase in by_phase]
+        load, warmup = self._config.load, self._config.load.warmup
+        limits = warmup if phase is Phase.WARMUP and warmup is not None else load
+        members = self._roster.members if self._roster is not None else ()
+        ttft, latency = (
+            self._recent_ms("first_token_wall_ns"),
+            self._recent_ms("last_token_wall_ns"),
+        )
+        now = monotonic_ns()
+        missing = self._roster.missing if self._roster is not None else ()
+        return Status(
+            number=self._number,
+            state=self._state.value,
+            reason=self._reason,
+            phase=phase.name.lower(),
+            is_cancelling=self._is_cancelling,
+            elapsed_s=(now - self._started_mono_ns) / 1e9,
+            phase_elapsed_s=(now - self._phase_mono_ns) / 1e9 if self._phase_mono_ns else 0.0,
+            requested_requests=limits.requests,
+            requested_duration_s=limits.duration / 1e9 if limits.duration else None,
+            completed=sum(c.completed for c in counts),
+            errored=sum(c.errored for c in counts),
+            cancelled=sum(c.cancelled for c in counts),
+            in_flight=sum(c.in_flight for c in counts),
+            requests_per_s=self._rate(),
+            ttft_p50_ms=_percentile(ttft, 50),
+            ttft_p99_ms=_percentile(ttft, 99),
+            latency_p50_ms=_percentile(latency, 50),
+            workers=sum(m.service is Service.WORKER for m in members),
+            workers_lost=sum(m.service is Service.WORKER and m.lost for m in members),
+            record_processors=sum(m.service is Service.RECORD_PROCESSOR for m in members),
+            dataset=self._dataset,
+            message=f"waiting for {', '.join(missing)}" if missing else "",
+            results_ready=self._results_ready,
+            artifact_error=self._artifact_error,
+            verdict=self._verdict,
+        )
+
+    def _ended(self) -> int:
+        phase = Phase.WARMUP if self._state is RunState.WARMUP else Phase.PROFILING
+        counts = [by_phase[phase] for by_phase in self._counts.values() if phase in by_phase]
+        return sum(c.completed + c.errored + c.cancelled for c in counts)
+
+    def _rate(self) -> float:
+        if len(self._rate_points) < 2:
+            return 0.0
+        (start, before), (end, after) = self._rate_points[0], self._rate_points[-1]
+        return max(0, after - before) / ((end - start) / 1e9) if end > start else 0.0
+
+    def _recent_ms(self, until: str) -> np.ndarray[Any, Any]:
+        rows = [r[until] - r["start_wall_ns"] for r in self._recent]
+        values = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+        return values[values >= 0] / 1e6
+
+    def _bump(self) -> None:
+        self._number += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _percentile(values: np.ndarray[Any, Any], q: float) -> float | None:
+    return float(np.percentile(values, q)) if len(values) else None
