@@ -9,14 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-import yaml
 
-from aiperf_svc.adapters.exports import csv_export, json_export, verdict_export
+from aiperf_svc.adapters.exports import config_export, csv_export, json_export, verdict_export
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, Manifest, take_stock
 from aiperf_svc.adapters.exports.parquet_export import write_records
 from aiperf_svc.adapters.report import page
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.columns import Columns
 from aiperf_svc.core.results import Summary
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -29,7 +27,9 @@ def write_all(folder: Path, summary: Summary, columns: Columns) -> Manifest:
     Raises EnvironmentProblem that names the file which could not be written; those before it stay,
     and `summary` is untouched.
     """
-    write_file(folder / "config.yaml", lambda: render_config(summary.context.config))
+    write_file(
+        folder / "config.yaml", lambda: config_export.render(summary.context.config).encode()
+    )
     write_file(folder / "profile_export_aiperf.json", lambda: json_export.render(summary))
     write_file(folder / "profile_export_aiperf.csv", lambda: csv_export.render(summary))
     write_file(folder / "verdict.json", lambda: verdict_export.render(summary))
@@ -49,12 +49,6 @@ def write_manifest(folder: Path, run_id: str) -> Manifest:
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     write_file(folder / MANIFEST, lambda: content)
     return manifest
-
-
-def render_config(config: BenchmarkConfig) -> bytes:
-    """The resolved config as YAML that can be run again as it is."""
-    resolved = config.model_dump(mode="json")
-    return yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).encode()
 
 
 def write_file(path: Path, render: Callable[[], bytes]) -> None:

@@ -162,6 +162,13 @@ class Bus:
         self.bind_socket(sock, port, instance=instance)
         return sock
 
+    def advertised(self, sock: zmq.Socket[Any]) -> str:
+        """Address under which peers reach a socket that this process has bound."""
+        address: str = sock.getsockopt_string(zmq.LAST_ENDPOINT)
+        if self.addresses.is_tcp and self.addresses.advertise:
+            return f"tcp://{self.addresses.advertise}:{address.rpartition(':')[2]}"
+        return address
+
     def bind_socket(self, sock: zmq.Socket[Any], port: Port, *, instance: str = "") -> None:
         """Secure, limit and bind a socket that its own thread will use and close."""
         self._prepare(sock)

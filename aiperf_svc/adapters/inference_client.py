@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from aiperf_svc.adapters.target import Target
 from aiperf_svc.adapters.timerfd import WallTimer
-from aiperf_svc.core.http1 import Head, ProtocolViolation, parse_head
+from aiperf_svc.core.http1 import Head, ProtocolViolation, chunk_size, parse_head
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import FRAGMENT, READ, Flag, Framing
 
@@ -646,7 +646,7 @@ class InferenceClient:
                 continue
             chunk = sizes.get(line)
             if chunk is None:
-                chunk = _chunk_size(line)
+                chunk = chunk_size(line)
                 if chunk < 0:
                     return -2
                 if len(sizes) < 4096:
@@ -808,10 +808,3 @@ class InferenceClient:
             sock.close()
         self._closing.clear()
 
-
-def _chunk_size(line: bytes) -> int:
-    """Size in a chunk's first line, extensions ignored; -1 when it is none."""
-    digits = line.split(b";", 1)[0].strip(b" \t\r\n")
-    if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdefABCDEF"):
-        return -1
-    return int(digits, 16)

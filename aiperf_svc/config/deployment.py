@@ -148,6 +148,6 @@ class Deployment(Model):
         for name in self.pods:
             if name not in POD_NAMES:
                 raise ValueError(f"pods.{name} is no pod; expected one of {', '.join(POD_NAMES)}")
-        if self.ttl < MINUTE_NS:
-            raise ValueError("ttl is below 1m: the stack would delete itself while it starts")
+        if self.ttl < 10 * SECOND_NS:
+            raise ValueError("ttl is below 10s: the stack would delete itself while it starts")
         return self

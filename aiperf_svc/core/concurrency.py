@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Times = NDArray[np.int64]
 
-_PIECE = 1 << 20
+_PIECE = 1 << 16
 
 
 class ConcurrencyStats(msgspec.Struct, frozen=True):

@@ -17,9 +17,7 @@ PLOTTED = (
     "intended_time_to_first_token",
     "intended_request_latency",
 )
-_SHARES = np.unique(
-    np.concatenate((np.linspace(0, 1, 201), 1 - np.geomspace(1e-6, 1e-2, 41))
-)
+_SHARES = np.unique(np.concatenate((np.linspace(0, 1, 201), 1 - np.geomspace(1e-6, 1e-2, 41))))
 """Where a plotted distribution is sampled: evenly, and densely in the tail."""
 
 
@@ -104,7 +102,8 @@ def _is_cut(chunk: Chunk) -> NDArray[np.bool_]:
     """Whether a request's answer would have come later than it was waited for."""
     outcome = chunk["outcome"]
     cut: NDArray[np.bool_] = (outcome == Outcome.CANCELLED) | (outcome == Outcome.UNSENT)
-    return cut | (chunk["error"] == ErrorKind.TIMEOUT)
+    cut |= chunk["error"] == ErrorKind.TIMEOUT
+    return cut
 
 
 def _sampled(

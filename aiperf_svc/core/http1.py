@@ -139,48 +139,58 @@ class ChunkedBody:
         A piece never spans chunks. Raises ProtocolViolation, also for bytes after the end.
         """
         pieces: list[Piece] = []
-        add, find, known = pieces.append, data.find, _known_sizes.get
-        state, left = self._state, self._left
+        if self._state == _SIZE and not self._line:
+            at = self._feed_whole(data, at, stop, pieces)
         while at < stop:
-            if state == _SIZE or state == _TRAILER:
-                eol = find(b"\n", at, stop)
-                if eol < 0:
-                    self._keep(data[at:stop])
-                    break
-                line = data[at : eol + 1]
-                if self._line:
-                    line, self._line = self._line + line, b""
-                at = eol + 1
-                if state == _TRAILER:
-                    state = _NOTHING if line == b"\r\n" or line == b"\n" else _TRAILER
-                    continue
-                size = known(line)
-                left = _known_chunk_size(line) if size is None else size
-                state = _DATA if left else _TRAILER
-            if state == _DATA:
-                end = at + left
-                if end > stop:
-                    if at < stop:
-                        add((at, stop))
-                        left = end - stop
-                    break
-                add((at, end))
-                at, left, state = end, 2, _DATA_END
-            if state == _DATA_END:
-                # Most often both bytes are there; they may also be cut apart.
-                end = min(at + left, stop)
-                if data[at:end] != b"\r\n"[2 - left : 2 - left + end - at]:
-                    raise ProtocolViolation(f"no end of chunk: {data[at:end]!r}")
-                left -= end - at
+            if self._state == _DATA:
+                end = min(at + self._left, stop)
+                pieces.append((at, end))
+                self._left -= end - at
                 at = end
-                if not left:
-                    state = _SIZE
-            elif state == _NOTHING:
+                if not self._left:
+                    self._state, self._left = _DATA_END, 2
+            elif self._state == _DATA_END:
+                end = min(at + self._left, stop)
+                if not b"\r\n".startswith(data[at:end], 2 - self._left):
+                    raise ProtocolViolation(f"no end of chunk: {data[at:end]!r}")
+                self._left -= end - at
+                at = end
+                if not self._left:
+                    self._state = _SIZE
+            elif self._state == _NOTHING:
                 raise ProtocolViolation(f"bytes after the last chunk: {data[at : at + 40]!r}")
-        self._state, self._left = state, left
+            else:
+                at = self._take_line(data, at, stop)
         return pieces
 
-    def _keep(self, part: bytes) -> None:
-        self._line += part
+    def _feed_whole(self, data: bytes, at: int, stop: int, pieces: list[Piece]) -> int:
+        """Take the chunks that are there as a whole: by far the most, so in as few steps as it
+        goes. Returns the offset of the first that is not."""
+        find, known, add = data.find, _known_sizes.get, pieces.append
+        while True:
+            begin = find(b"\n", at, stop) + 1
+            size = known(data[at:begin])
+            if not size:
+                return at
+            end = begin + size
+            after = end + 2
+            if after > stop or data[end:after] != b"\r\n":
+                return at
+            add((begin, end))
+            at = after
+
+    def _take_line(self, data: bytes, at: int, stop: int) -> int:
+        """A size line or a trailer, or a part of one; returns the offset reached."""
+        end = data.find(b"\n", at, stop) + 1 or stop
+        self._line += data[at:end]
         if len(self._line) > MAX_CHUNK_LINE:
             raise ProtocolViolation(f"a chunk's first line of over {MAX_CHUNK_LINE} bytes")
+        if not self._line.endswith(b"\n"):
+            return end
+        line, self._line = self._line, b""
+        if self._state == _TRAILER:
+            self._state = _NOTHING if line in (b"\r\n", b"\n") else _TRAILER
+        else:
+            self._left = _known_chunk_size(line)
+            self._state = _DATA if self._left else _TRAILER
+        return end

@@ -45,10 +45,11 @@ class EventStream:
                         begin = at + 6 if source[at + 5] == _SPACE else at + 5
                         at = eol + 2
                         add((source[begin:eol], at, False))
-                        self._is_first_line = False
                         continue
                 at = self._take_line(source, at, stop, events)
                 is_clean = self._is_clean()
+        if events:
+            self._is_first_line = False
         return events
 
     @property
@@ -78,7 +79,7 @@ class EventStream:
             return stop
         line = self._line + source[at:eol]
         self._line = b""
-        if self._is_first_line:
+        if self._is_first_line and not events:
             self._is_first_line = False
             line = line.removeprefix(_BOM)
         if line:

@@ -102,8 +102,8 @@ class _Bins:
         return np.zeros(self.count, dtype=np.float64)
 
     def number(self, when: NDArray[Any]) -> NDArray[np.int64]:
-        place = (when - self.begin_ns) // self.width_ns
-        return np.clip(place, 0, self.count - 1).astype(np.int64, copy=False)
+        place: NDArray[np.int64] = (when - self.begin_ns) // self.width_ns
+        return np.clip(place, 0, self.count - 1)
 
     def counts(self, when: NDArray[Any]) -> NDArray[np.int64]:
         return np.bincount(self.number(when), minlength=self.count)

@@ -4,7 +4,6 @@ Pure: `infra/` turns each PodPlan into a Deployment without deciding anything.
 """
 
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -22,6 +21,12 @@ CURVE_DIR = "/etc/aiperf-curve"
 ARTIFACTS_DIR = "/artifacts"
 TARGET_KEY_ENV = "AIPERF_TARGET_API_KEY"
 """Where workers find the target's API key."""
+TARGET_KEY = "targetApiKey"
+"""Under which the stack's configuration and its Secret keep it."""
+CURVE_FILES = ("server.public", "server.secret", "client.public", "client.secret")
+"""Names of the keys, in their Secret and as files."""
+TOKEN_KEY = "token"
+"""Name of the results API's token in the same Secret."""
 
 GRACE_S = 30
 """Between SIGTERM and SIGKILL; the services need 5 s to end in order."""
@@ -32,7 +37,7 @@ LARGE_CONNECTION_BYTES = 192 * 2**10
 WORKER_BASE_BYTES = 256 * 2**20
 
 _MI = 2**20
-_REQUESTS: dict[str, tuple[int, int]] = {
+_DEFAULTS: dict[str, tuple[int, int]] = {
     "control": (2000, 3072 * _MI),
     "system-controller": (500, 256 * _MI),
     "dataset-manager": (250, 512 * _MI),
@@ -59,7 +64,8 @@ class Volume(msgspec.Struct, frozen=True):
 
 
 class SecretKey(msgspec.Struct, frozen=True):
-    """One value of one of the stack's Secrets."""
+    """One value of one of the stack's Secrets: `keys` are made by the stack, `target` holds what
+    the user gave for the target."""
 
     secret: Literal["keys", "target"]
     key: str
@@ -74,14 +80,29 @@ class Probe(msgspec.Struct, frozen=True):
     """Longest time until it first succeeds."""
 
 
+class ImagePlan(msgspec.Struct, frozen=True):
+    """A container image and how it is fetched."""
+
+    name: str
+    pull_policy: str
+    pull_secrets: tuple[str, ...] = ()
+
+
+class Requests(msgspec.Struct, frozen=True):
+    """What a pod asks for. Memory is its limit as well."""
+
+    cpu_millis: int
+    memory_bytes: int
+    cpu_limit_millis: int | None = None
+    gpu: Gpu | None = None
+
+
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One Deployment's pod."""
 
     name: str
     replicas: int
-    image: str
-    pull_policy: str
-    pull_secrets: tuple[str, ...] = ()
+    image: ImagePlan
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
@@ -90,14 +111,12 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     secret_env: dict[str, SecretKey] = {}
     volumes: tuple[Volume, ...] = ()
     ports: dict[str, int] = {}
-    """Bound by the pod; those of the Service as well, if it has one."""
+    """Bound by the pod; those of its Service as well, if it has one."""
     has_service: bool = False
     """Reached by a stable name."""
     probe: Probe | None = None
-    cpu_millis: int
-    memory_bytes: int
-    cpu_limit_millis: int | None = None
-    gpu: Gpu | None = None
+    """None: ready as soon as it runs."""
+    requests: Requests
     placement: Placement
     annotations: dict[str, str] = {}
     sysctls: dict[str, str] = {}
@@ -109,36 +128,49 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def service_pods(
-    config: BenchmarkConfig, topology: Topology, identity: Identity, image: str
+    config: BenchmarkConfig, topology: Topology, identity: Identity, image: ImagePlan
 ) -> tuple[PodPlan, ...]:
     """One pod for each group of the topology."""
     hosts = {
         service.value: identity.name(group.name)
         for group in topology.groups
         for service in group.services
-        if service in SINGLETONS
+        if service in SINGLETONS and _ports(group, topology)
     }
-    return tuple(
-        _service_pod(config, topology, group, identity, image, hosts) for group in topology.groups
-    )
+    env = {
+        "AIPERF_RUN_ID": identity.run_id,
+        "AIPERF_CONFIG": f"{CONFIG_DIR}/config.yaml",
+        "AIPERF_TOPOLOGY": f"{CONFIG_DIR}/topology.json",
+        "AIPERF_BUS": "tcp://",
+        "AIPERF_HOSTS": msgspec.json.encode(hosts).decode(),
+        "AIPERF_CURVE_DIR": CURVE_DIR,
+        "AIPERF_ARTIFACTS": ARTIFACTS_DIR,
+        "AIPERF_LOG_FORMAT": "json",
+        "AIPERF_RESULTS_PORT": str(int(Port.RESULTS_API)),
+    }
+    return tuple(_service_pod(config, topology, group, image, env) for group in topology.groups)
 
 
-def deadline_pod(config: BenchmarkConfig, identity: Identity, image: str) -> PodPlan:
+def deadline_pod(config: BenchmarkConfig, identity: Identity, image: ImagePlan) -> PodPlan:
     """The pod that deletes the stack when its time is over. It alone talks to the API server."""
-    mode = config.deployment.namespace.mode
+    is_guest = config.deployment.namespace.mode == "existing"
     return PodPlan(
         name="deadline",
         replicas=1,
+        image=image,
         args=("deadline",),
         env={
             "AIPERF_ANCHOR": identity.name("anchor"),
-            "AIPERF_TTL_SECONDS": str(math.ceil(config.deployment.ttl / SECOND_NS)),
-            "AIPERF_DEADLINE_DELETES": "anchor" if mode == "existing" else "namespace",
+            "AIPERF_TTL_SECONDS": str(seconds(config.deployment.ttl)),
+            "AIPERF_DEADLINE_DELETES": "anchor" if is_guest else "namespace",
         },
         field_env={"AIPERF_NAMESPACE": "metadata.namespace"},
-        calls_api=True,
         volumes=(Volume("tmp", "/tmp", "scratch"),),
-        **_common(config, "deadline", image),
+        requests=_requests(config, "deadline"),
+        placement=_placement(config, "deadline"),
+        annotations=_own(config, "deadline").annotations,
+        calls_api=True,
+        ready_timeout_s=seconds(config.deployment.ready_timeout),
     )
 
 
@@ -146,42 +178,26 @@ def _service_pod(
     config: BenchmarkConfig,
     topology: Topology,
     group: Group,
-    identity: Identity,
-    image: str,
-    hosts: Mapping[str, str],
+    image: ImagePlan,
+    env: dict[str, str],
 ) -> PodPlan:
     is_worker = Service.WORKER in group.services
     has_results = Service.RECORDS_MANAGER in group.services
-    is_single = group.services[0] in SINGLETONS
     ports = _ports(group, topology)
+    placement = _placement(config, group.name)
+    ready_timeout_s = seconds(config.deployment.ready_timeout)
     secret_env: dict[str, SecretKey] = {}
     if has_results:
-        secret_env["AIPERF_API_TOKEN"] = SecretKey("keys", "token")
+        secret_env["AIPERF_API_TOKEN"] = SecretKey("keys", TOKEN_KEY)
     if is_worker and config.endpoint.api_key_env:
-        secret_env[TARGET_KEY_ENV] = SecretKey("target", "api-key")
-    common = _common(config, group.name, image, connections=_connections(config, topology))
-    placement = common["placement"]
-    assert isinstance(placement, Placement)
+        secret_env[TARGET_KEY_ENV] = SecretKey("target", TARGET_KEY)
     return PodPlan(
         name=group.name,
         replicas=group.replicas,
+        image=image,
         args=("service",),
-        env={
-            "AIPERF_RUN_ID": identity.run_id,
-            "AIPERF_SERVICE": ",".join(group.services),
-            "AIPERF_CONFIG": f"{CONFIG_DIR}/config.yaml",
-            "AIPERF_TOPOLOGY": f"{CONFIG_DIR}/topology.json",
-            "AIPERF_BUS": "tcp://",
-            "AIPERF_HOSTS": msgspec.json.encode(hosts).decode(),
-            "AIPERF_CURVE_DIR": CURVE_DIR,
-            "AIPERF_ARTIFACTS": ARTIFACTS_DIR,
-            "AIPERF_LOG_FORMAT": "json",
-            "AIPERF_RESULTS_PORT": str(int(Port.RESULTS_API)),
-        },
-        field_env={
-            "AIPERF_SERVICE_ID": "metadata.name",
-            "AIPERF_ADVERTISE": "status.podIP",
-        },
+        env={"AIPERF_SERVICE": ",".join(group.services), **env},
+        field_env={"AIPERF_SERVICE_ID": "metadata.name", "AIPERF_ADVERTISE": "status.podIP"},
         secret_env=secret_env,
         volumes=(
             Volume("config", CONFIG_DIR, "config"),
@@ -195,31 +211,51 @@ def _service_pod(
             ),
         ),
         ports=ports,
-        has_service=is_single and bool(ports),
-        probe=_probe(ports, common["ready_timeout_s"]),
-        # The API refuses sysctls of the network in the node's own network.
-        sysctls=dict(PORT_RANGE) if is_worker and not placement.host_network else {},
-        **common,
+        has_service=group.services[0] in SINGLETONS and bool(ports),
+        probe=_probe(ports, ready_timeout_s),
+        requests=_requests(config, group.name, topology),
+        placement=placement,
+        annotations=_own(config, group.name).annotations,
+        # In the node's own network the API refuses sysctls of the network.
+        sysctls=PORT_RANGE if is_worker and not placement.host_network else {},
+        ready_timeout_s=ready_timeout_s,
     )
 
 
-def _common(
-    config: BenchmarkConfig, name: str, image: str, *, connections: int = 0
-) -> dict[str, typing.Any]:
-    deployment = config.deployment
-    own = deployment.pods.get(name, Pod())
-    cpu, memory = _REQUESTS[name]
-    if name == "worker":
-        wanted = WORKER_BASE_BYTES + connections * LARGE_CONNECTION_BYTES
+def _ports(group: Group, topology: Topology) -> dict[str, int]:
+    bound = {port for port, service in BOUND_BY.items() if service in group.services}
+    # The dataset manager serves through the controller's proxy; processors only on the direct way.
+    if topology.raw_route == "proxy":
+        bound.discard(Port.RAW_DIRECT)
+    return {port.name.lower().replace("_", "-"): int(port) for port in sorted(bound)}
+
+
+def _probe(ports: dict[str, int], timeout_s: int) -> Probe | None:
+    if Port.RESULTS_API in ports.values():
+        return Probe(Port.RESULTS_API, "/readyz", timeout_s)
+    if ports:
+        return Probe(max(ports.values()), None, timeout_s)
+    return None
+
+
+def _requests(config: BenchmarkConfig, name: str, topology: Topology | None = None) -> Requests:
+    cpu, memory = _DEFAULTS[name]
+    if name == "worker" and topology is not None:
+        users = math.ceil((config.load.concurrency or 0) / topology.workers)
+        wanted = WORKER_BASE_BYTES + users * LARGE_CONNECTION_BYTES
         memory = max(memory, math.ceil(wanted / (64 * _MI)) * 64 * _MI)
-    return {
-        "image": image,
-        "pull_policy": deployment.image.pull_policy,
-        "pull_secrets": deployment.image.pull_secrets,
-        "cpu_millis": own.cpu or cpu,
-        "memory_bytes": own.memory or memory,
-        "cpu_limit_millis": own.cpu_limit,
-        "placement": own.placement.overriding(deployment.placement),
-        "annotations": own.annotations,
-        "ready_timeout_s": math.ceil(deployment.ready_timeout / SECOND_NS),
-    }
+    own = _own(config, name)
+    return Requests(own.cpu or cpu, own.memory or memory, own.cpu_limit)
+
+
+def _placement(config: BenchmarkConfig, name: str) -> Placement:
+    return _own(config, name).placement.overriding(config.deployment.placement)
+
+
+def _own(config: BenchmarkConfig, name: str) -> Pod:
+    return config.deployment.pods.get(name, Pod())
+
+
+def seconds(duration_ns: int) -> int:
+    """Whole seconds, rounded up: what Kubernetes' timeouts take."""
+    return math.ceil(duration_ns / SECOND_NS)

@@ -89,6 +89,9 @@ class BaseService:
         """Coroutines that run as long as the service."""
         return []
 
+    async def close(self) -> None:
+        """Release what is not a socket of the bus, after `run` has ended."""
+
     # --- what a service may override -------------------------------------------------------------
 
     def on_heartbeat(self, beat: Heartbeat) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import zmq
 
 from aiperf_svc.adapters.bus import Bus, encode, receive_each
-from aiperf_svc.adapters.dataset_builder import BuiltDataset, build_dataset
+from aiperf_svc.adapters.dataset_builder import build_dataset
+from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.protocol.messages import (
     AnyMessage,
     DatasetBlock,

@@ -53,6 +53,8 @@ async def _run(context: RunContext, names: Sequence[Service]) -> None:
         for task in (*running, ended, told):
             task.cancel()
         results = await asyncio.gather(*running, return_exceptions=True)
+        for service in services:
+            await service.close()
         await bus.close()
     for result in results:
         if isinstance(result, ExceptionGroup):

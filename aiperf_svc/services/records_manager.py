@@ -122,7 +122,7 @@ class RecordsManager(BaseService):
         self._jsonl.append(message.jsonl)
         for delta in message.histograms:
             if delta.phase is Phase.PROFILING:
-                self._gaps.add_delta(delta)
+                self._gaps.merge(delta)
         for sample in message.errors:
             self._add_error(sample)
         self.progress.add(rows)
@@ -329,8 +329,13 @@ class RecordsManager(BaseService):
 
     def collected(self) -> None:
         """Nobody needs this process any more."""
-        self._store.remove()
         self.finished.set()
+
+    async def close(self) -> None:
+        if self._api is not None:
+            await self._api.close()
+            self._api = None
+        self._store.remove()
 
     def summary(self) -> dict[str, Any] | None:
         """The content of profile_export_aiperf.json, once it is computed."""

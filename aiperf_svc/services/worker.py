@@ -92,9 +92,9 @@ class Worker(BaseService):
             RunState.CONFIGURING: self._configure,
             RunState.READY: self._connect_processor,
             RunState.DRAINING: self._drain,
-            RunState.DONE: self._close,
-            RunState.CANCELLED: self._close,
-            RunState.FAILED: self._close,
+            RunState.DONE: self.close,
+            RunState.CANCELLED: self.close,
+            RunState.FAILED: self.close,
         }
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
@@ -334,7 +334,7 @@ class Worker(BaseService):
         if self._client is not None:
             self._client.expire()
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
         if self._client is not None:
             asyncio.get_running_loop().remove_reader(self._client.fd)
             self._client.close()

@@ -6,8 +6,8 @@ from io import StringIO
 from aiperf_svc.core.results import Summary
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 
-STATS = ("avg", "min", "max", "sum")
-STATS += ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "std")
+PERCENTILES = ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99")
+STATS = ("avg", "min", "max", "sum", *PERCENTILES, "std")
 """In AIPerf's order."""
 
 

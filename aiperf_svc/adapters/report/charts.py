@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from aiperf_svc.adapters.report import scales
-from aiperf_svc.adapters.report.plots import Band, Hint, Series, figure
+from aiperf_svc.adapters.report.plots import FULL, HALF, Band, Hint, Series, figure
 from aiperf_svc.core.results import Summary
 from aiperf_svc.core.timeline_series import Timeline
 from aiperf_svc.domain.metric_catalog import CATALOG
@@ -22,7 +22,7 @@ _LEAST_MS = 1e-3
 """Where a logarithmic axis of milliseconds begins: stamps are no finer than a microsecond."""
 
 
-def latency_by_percentile(summary: Summary) -> str:
+def latency_by_percentile(summary: Summary, *, is_wide: bool) -> str:
     """Every percentile of the main latencies, logarithmic in time, by nines in share."""
     curves = []
     highest, values = 0.9, [math.inf, 0.0]
@@ -47,6 +47,7 @@ def latency_by_percentile(summary: Summary) -> str:
         curves,
         x=scales.nines(highest),
         y=scales.logarithmic(*values),
+        width=FULL if is_wide else HALF,
     )
 
 

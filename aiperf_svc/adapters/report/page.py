@@ -6,8 +6,7 @@ Every text that came from outside (names, URLs, error messages) is escaped.
 from html import escape
 from importlib.resources import files
 
-import yaml
-
+from aiperf_svc.adapters.exports import config_export
 from aiperf_svc.adapters.exports.json_export import error_summary, iso_time
 from aiperf_svc.adapters.report import charts, tables
 from aiperf_svc.core.reasons import Severity
@@ -38,16 +37,19 @@ def render(summary: Summary) -> bytes:
 
 
 def _sections(summary: Summary) -> list[str]:
-    latency = charts.latency_by_percentile(summary)
-    plots = [plot for plot in (latency, *charts.over_time(summary)) if plot]
+    over_time = charts.over_time(summary)
+    # Two columns: the first plot takes both when that leaves no hole.
+    latency = charts.latency_by_percentile(summary, is_wide=len(over_time) % 2 == 0)
+    plots = [plot for plot in (latency, *over_time) if plot]
     shown = {metric.tag for metric in METRICS if metric.in_table}
     rest = {metric.tag for metric in METRICS} - shown
     errors = error_summary(summary.context)
+    config = escape(config_export.render(summary.context.config))
     return [
         _header(summary),
         _verdict(summary),
         _numbers(summary),
-        tables.objectives(summary.objectives),
+        tables.objectives(summary),
         f'<h2>Plots</h2><div class="plots">{"".join(plots)}</div>' if plots else "",
         "<h2>Metrics</h2>",
         tables.distributions(summary, shown),
@@ -56,7 +58,7 @@ def _sections(summary: Summary) -> list[str]:
         _details("All other metrics", _others(summary, rest)),
         _details("All checks of the verdict", tables.checks(summary.verdict.checks)),
         _details("Accounts", tables.accounts(summary.accounts)),
-        _details("Configuration", f"<pre>{escape(_config(summary))}</pre>"),
+        _details("Configuration", f"<pre>{config}</pre>"),
     ]
 
 
@@ -119,8 +121,3 @@ def _others(summary: Summary, tags: set[str]) -> str:
 
 def _details(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{content}</details>" if content else ""
-
-
-def _config(summary: Summary) -> str:
-    resolved = summary.context.config.model_dump(mode="json")
-    return str(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True))

@@ -7,7 +7,9 @@ from html import escape
 
 from aiperf_svc.adapters.report.scales import Scale
 
-WIDTH, HEIGHT = 560, 250
+HALF, FULL = 560, 1150
+"""Width of a plot in one column and across both, in the unit of its text."""
+HEIGHT = 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 10, 30
 
 
@@ -46,6 +48,7 @@ def figure(
     *,
     x: Scale,
     y: Scale,
+    width: int = HALF,
     bands: Iterable[Band] = (),
     hints: Iterable[Hint] = (),
 ) -> str:
@@ -55,61 +58,74 @@ def figure(
         f'<path class="line {s.style}" d="M1 4H21"/></svg>{escape(s.name)}</span>'
         for s in series
     )
+    across = _Across(x, width)
     parts = [
-        *(_band(band, x) for band in bands),
-        _grid(x, y),
-        *(_line(s, x, y) for s in series),
-        *(_hint(hint, x) for hint in hints),
+        *(_band(band, across) for band in bands),
+        _grid(across, y),
+        *(_line(s, across, y) for s in series),
+        *(_hint(hint, across) for hint in hints),
     ]
     label = f"{title}: {', '.join(s.name for s in series)}"
+    wide = ' class="wide"' if width == FULL else ""
     return (
-        f"<figure><figcaption><b>{escape(title)}</b> <span>{escape(note)}</span></figcaption>"
+        f"<figure{wide}><figcaption><b>{escape(title)}</b> <span>{escape(note)}</span></figcaption>"
         f'<div class="legend">{legend}</div>'
-        f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'<svg class="plot" viewBox="0 0 {width} {HEIGHT}" role="img" '
         f'aria-label="{escape(label)}">{"".join(parts)}</svg></figure>'
     )
 
 
-def _across(x: Scale, value: float) -> float:
-    return LEFT + x.place(value) * (WIDTH - LEFT - RIGHT)
+@dataclass(frozen=True, slots=True)
+class _Across:
+    """The x axis of a plot so wide."""
+
+    scale: Scale
+    width: int
+
+    def __call__(self, value: float) -> float:
+        return LEFT + self.scale.place(value) * (self.end - LEFT)
+
+    @property
+    def end(self) -> int:
+        return self.width - RIGHT
 
 
 def _up(y: Scale, value: float) -> float:
     return HEIGHT - BOTTOM - y.place(value) * (HEIGHT - TOP - BOTTOM)
 
 
-def _grid(x: Scale, y: Scale) -> str:
+def _grid(x: _Across, y: Scale) -> str:
     rows = "".join(
-        f'<path class="grid" d="M{LEFT} {_up(y, value):.1f}H{WIDTH - RIGHT}"/>'
+        f'<path class="grid" d="M{LEFT} {_up(y, value):.1f}H{x.end}"/>'
         f'<text class="tick" x="{LEFT - 7}" y="{_up(y, value) + 3.5:.1f}" '
         f'text-anchor="end">{escape(label)}</text>'
         for value, label in y.ticks
     )
     columns = "".join(
-        f'<path class="mark" d="M{_across(x, value):.1f} {HEIGHT - BOTTOM}v4"/>'
-        f'<text class="tick" x="{_across(x, value):.1f}" y="{HEIGHT - BOTTOM + 17}" '
+        f'<path class="mark" d="M{x(value):.1f} {HEIGHT - BOTTOM}v4"/>'
+        f'<text class="tick" x="{x(value):.1f}" y="{HEIGHT - BOTTOM + 17}" '
         f'text-anchor="middle">{escape(label)}</text>'
-        for value, label in x.ticks
+        for value, label in x.scale.ticks
     )
     return rows + columns
 
 
-def _line(series: Series, x: Scale, y: Scale) -> str:
+def _line(series: Series, x: _Across, y: Scale) -> str:
     path: list[str] = []
     is_down = False
     for place, value in series.points:
         if math.isnan(value):
             is_down = False
             continue
-        point = f"{_across(x, place):.1f} {_up(y, value):.1f}"
+        point = f"{x(place):.1f} {_up(y, value):.1f}"
         # A lone point is a line of no length; round ends make it a dot.
         path.append(f"L{point}" if is_down else f"M{point}h0")
         is_down = True
     return f'<path class="line {series.style}" d="{"".join(path)}"/>' if path else ""
 
 
-def _band(band: Band, x: Scale) -> str:
-    begin, end = (min(max(_across(x, v), LEFT), WIDTH - RIGHT) for v in (band.begin, band.end))
+def _band(band: Band, x: _Across) -> str:
+    begin, end = (min(max(x(v), LEFT), x.end) for v in (band.begin, band.end))
     if end - begin < 1:
         return ""
     text = (
@@ -124,8 +140,8 @@ def _band(band: Band, x: Scale) -> str:
     )
 
 
-def _hint(hint: Hint, x: Scale) -> str:
-    begin, end = _across(x, hint.begin), min(_across(x, hint.end), WIDTH - RIGHT)
+def _hint(hint: Hint, x: _Across) -> str:
+    begin, end = x(hint.begin), min(x(hint.end), x.end)
     return (
         f'<rect class="hint" x="{begin:.1f}" y="{TOP}" width="{max(end - begin, 0):.1f}" '
         f'height="{HEIGHT - TOP - BOTTOM}"><title>{escape(hint.text)}</title></rect>'

@@ -11,7 +11,7 @@ from aiperf_svc.core.percentiles import Distribution
 from aiperf_svc.core.reasons import Reason
 from aiperf_svc.core.results import Summary
 from aiperf_svc.core.slo import ObjectiveResult
-from aiperf_svc.domain.metric_catalog import CATALOG, METRICS
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 
 STATS = ("avg", "min", "p50", "p90", "p99", "p99_9", "max", "std")
 _SHORT_UNITS = {
@@ -25,9 +25,12 @@ _SHORT_UNITS = {
 
 
 def number(value: float) -> str:
-    """Four significant digits, all digits of whole numbers: 0.0312, 12.35, 2,969, 12,346."""
+    """Four significant digits, all digits of whole numbers: 0.0312, 12.35, 2,969, 12,346. Below a
+    thousandth (a microsecond, for most) there is nothing to say."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
+    if abs(value) < 1e-3:
+        return "&lt; 0.001"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
@@ -78,21 +81,24 @@ def scalars(summary: Summary, tags: set[str]) -> str:
     return f"<br>{_table('<th>Metric</th><th>Value</th>', rows)}" if rows else ""
 
 
-def objectives(results: Sequence[ObjectiveResult]) -> str:
+def objectives(summary: Summary) -> str:
     """Every SLO with what was measured."""
-    if not results:
-        return ""
-    rows = []
-    for result in results:
-        sign = "≤" if result.bound == "max" else "≥"
-        state = "valid" if result.ok else "invalid"
-        rows.append(
-            f'<tr class="{state}"><th>{escape(CATALOG[result.metric].name)} {result.stat}</th>'
-            f"<td>{sign} {number(result.limit)} {escape(result.unit)}</td>{_cell(result.measured)}"
-            f'<td class="state">{"held" if result.ok else "missed"}</td></tr>'
-        )
+    rows = [_objective(result, summary) for result in summary.objectives]
     head = "<th>Objective</th><th>Limit</th><th>Measured</th><th></th>"
-    return f"<h2>Service level objectives</h2>{_table(head, rows)}"
+    return f"<h2>Service level objectives</h2>{_table(head, rows)}" if rows else ""
+
+
+def _objective(result: ObjectiveResult, summary: Summary) -> str:
+    metric = CATALOG[result.metric]
+    stat = "" if metric.kind is Kind.SCALAR else f" {result.stat}"
+    measured = summary.metrics.get(metric.tag)
+    cell = _cell(result.measured) if measured is None else _stat(measured.distribution, result.stat)
+    return (
+        f'<tr class="{"valid" if result.ok else "invalid"}"><th>{escape(metric.name + stat)}</th>'
+        f"<td>{'≤' if result.bound == 'max' else '≥'} {number(result.limit)} "
+        f"{escape(metric.unit)}</td>{cell}"
+        f'<td class="state">{"held" if result.ok else "missed"}</td></tr>'
+    )
 
 
 def checks(reasons: Iterable[Reason]) -> str:

@@ -9,13 +9,6 @@ import numpy as np
 from aiperf_svc.protocol.messages import Conversation
 
 
-class Block(msgspec.Struct, frozen=True):
-    """Consecutive entries, as many as travel in one message."""
-
-    first_entry: int
-    conversations: tuple[Conversation, ...]
-
-
 class BuiltDataset(msgspec.Struct, frozen=True):
     """All entries of a run; the last `warmup_entries` are the warmup's own."""
 
@@ -30,21 +23,23 @@ class BuiltDataset(msgspec.Struct, frozen=True):
         counts = np.array([len(entry.turns) for entry in self.conversations], dtype="<u2")
         return b"" if (counts == 1).all() else counts.tobytes()
 
-    def blocks(self, *, max_bytes: int = 2**20, max_entries: int = 256) -> list[Block]:
+    def blocks(
+        self, *, max_bytes: int = 2**20, max_entries: int = 256
+    ) -> list[tuple[Conversation, ...]]:
         """The entries in order, cut where a block would hold more than `max_bytes` of bodies or
         `max_entries` entries; one entry over `max_bytes` is a block of its own."""
-        blocks: list[Block] = []
+        blocks: list[tuple[Conversation, ...]] = []
         pending: list[Conversation] = []
-        size = first = 0
-        for index, entry in enumerate(self.conversations):
+        size = 0
+        for entry in self.conversations:
             added = entry_bytes(entry)
             if pending and (size + added > max_bytes or len(pending) == max_entries):
-                blocks.append(Block(first, tuple(pending)))
-                pending, size, first = [], 0, index
+                blocks.append(tuple(pending))
+                pending, size = [], 0
             pending.append(entry)
             size += added
         if pending:
-            blocks.append(Block(first, tuple(pending)))
+            blocks.append(tuple(pending))
         return blocks
 
     def inputs_json(self) -> Iterator[bytes]:

@@ -1,0 +1,172 @@
+"""Deletes the stack from within the cluster when its time is over, for when nobody comes back.
+
+What is deleted is one object that takes everything else along: the Namespace, where it is the
+stack's own; in somebody else's the anchor ConfigMap, which owns all other objects, so that
+Kubernetes' garbage collection removes them.
+
+The deadline is absolute: that object's creation, as the API server has stored it, plus the time to
+live. It is compared with the API server's own clock (the `Date` of its answers), so neither a
+restart of this pod nor a wrong clock of its node moves it. Whatever fails is tried again: this
+process ends only when it is told to, usually by the deletion that it asked for.
+
+Uses the standard library only: it is the one pod that must start and stay small whatever happens.
+"""
+
+import json
+import logging
+import os
+import signal
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+
+ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+REQUEST_TIMEOUT_S = 10.0
+RETRY_S = 10.0
+"""Between attempts, after anything that did not work and after the deletion has been asked for."""
+RECHECK_S = 300.0
+"""Longest sleep: a node that was suspended, or a new time to live, is noticed after that."""
+
+log = logging.getLogger(__name__)
+
+
+class ApiRefusal(Exception):
+    """The API server answered, and not with what was asked for."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An object, and when the API server sent it by its own clock."""
+
+    body: dict[str, Any]
+    server_wall_s: float
+
+
+class ApiServer:
+    """The few requests that a deadline needs."""
+
+    def __init__(self, url: str, *, account: Path = ACCOUNT_DIR) -> None:
+        """`account` holds `token` and, for https, `ca.crt`."""
+        self._url = url.rstrip("/")
+        self._account = account
+        is_https = url.startswith("https://")
+        authority = str(account / "ca.crt")
+        self._tls = ssl.create_default_context(cafile=authority) if is_https else None
+
+    def get(self, path: str) -> Answer:
+        """Raises ApiRefusal, OSError."""
+        return self._request("GET", path, None)
+
+    def delete(self, path: str, *, uid: str) -> None:
+        """Deletes the object if it is still the one with `uid`. Raises ApiRefusal, OSError."""
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Background",
+        }
+        self._request("DELETE", path, json.dumps(options).encode())
+
+    def _request(self, method: str, path: str, body: bytes | None) -> Answer:
+        # The kubelet renews the token's file, so it is read each time.
+        token = (self._account / "token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        request = urllib.request.Request(
+            self._url + path, data=body, headers=headers, method=method
+        )
+        try:
+            with urllib.request.urlopen(
+                request, timeout=REQUEST_TIMEOUT_S, context=self._tls
+            ) as answer:
+                stamp = answer.headers.get("Date")
+                now = parsedate_to_datetime(stamp).timestamp() if stamp else time.time()
+                return Answer(body=json.load(answer), server_wall_s=now)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ApiRefusal(error.code, error.reason) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadline:
+    """What is deleted, and when."""
+
+    path: str
+    """Of the object, in the API."""
+    ttl_s: float
+    """After the object's creation."""
+
+
+def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
+    """Keep the deadline that the environment describes until SIGTERM; an exit code.
+
+    Raises EnvironmentProblem outside a pod of a stack.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: told.set())
+    deadline, api = read_deadline(environ)
+    keep_deadline(deadline, api, wait=told.wait)
+    return int(ExitCode.OK)
+
+
+def read_deadline(
+    environ: Mapping[str, str], *, account: Path = ACCOUNT_DIR
+) -> tuple[Deadline, ApiServer]:
+    """The deadline and the API server of this pod. Raises EnvironmentProblem."""
+    try:
+        path = f"/api/v1/namespaces/{environ['AIPERF_NAMESPACE']}"
+        if environ["AIPERF_DEADLINE_DELETES"] != "namespace":
+            path += f"/configmaps/{environ['AIPERF_ANCHOR']}"
+        deadline = Deadline(path=path, ttl_s=float(environ["AIPERF_TTL_SECONDS"]))
+        host = environ["KUBERNETES_SERVICE_HOST"]
+        host = f"[{host}]" if ":" in host else host
+        url = f"https://{host}:{environ['KUBERNETES_SERVICE_PORT']}"
+    except KeyError as error:
+        raise EnvironmentProblem(
+            f"{error.args[0]} is not set; a deadline is kept only in a pod of a stack"
+        ) from error
+    try:
+        return deadline, ApiServer(url, account=account)
+    except OSError as error:
+        raise EnvironmentProblem(f"no service account in {account}: {error}") from error
+
+
+def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float], bool]) -> None:
+    """Sleep until the deadline, delete, and go on until `wait(seconds)` says to stop."""
+    while True:
+        pause_s = RETRY_S
+        try:
+            found = api.get(deadline.path)
+            metadata = found.body["metadata"]
+            created_s = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
+            left_s = created_s + deadline.ttl_s - found.server_wall_s
+            if left_s > 0:
+                log.info("the stack deletes itself in %.0f s", left_s)
+                pause_s = min(left_s, RECHECK_S)
+            else:
+                log.warning("time is over: deleting %s", deadline.path)
+                api.delete(deadline.path, uid=metadata["uid"])
+        except ApiRefusal as error:
+            log.warning("the API server answers %s for %s", error, deadline.path)
+        except OSError as error:
+            log.warning("cannot reach the API server: %s", error)
+        if wait(pause_s):
+            return

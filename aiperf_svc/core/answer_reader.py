@@ -1,0 +1,314 @@
+"""One answer, from the raw bytes of its fragments to times, counts and what is wrong with it.
+
+Between fragments an open answer keeps what its parsers have not finished, eight bytes for each
+content chunk, and its text only if tokens are to be counted: a held connection must stay cheap.
+
+Which errors are found here, and in which order:
+
+- STATUS: a redirect (300 to 399), which is not followed. The worker itself reports 400 and above;
+  the message is taken from the body.
+- CONTENT_TYPE: not what the endpoint answers with; SERVER when the body is an error object. An
+  answer that states no type is read all the same.
+- PROTOCOL: broken framing. MALFORMED: an event or body that is not the endpoint's JSON.
+  SERVER: an error object, or an event of type `error`. The first of these ends the reading.
+- DISCONNECTED: a stream that ended in good order, but with neither `[DONE]` nor a finish reason:
+  proxies turn a broken backend into exactly this.
+- EMPTY: a whole answer without any content.
+
+What was wrong with the answer came before the way in which it ended, so it takes precedence over a
+time-out or a disconnect that the worker reports. A cancelled request stays cancelled.
+"""
+
+from array import array
+from typing import Final
+
+from aiperf_svc.core.endpoints.base import (
+    DONE,
+    Delta,
+    Endpoint,
+    MalformedAnswer,
+    error_message,
+    find_error,
+)
+from aiperf_svc.core.http1 import ChunkedBody, Head, ProtocolViolation, parse_head
+from aiperf_svc.core.read_times import ReadTimes
+from aiperf_svc.core.sse import Event, EventStream
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import Framing
+
+ERROR_BODY_BYTES: Final = 16_384
+"""Kept of a body that is only read for its error message."""
+MESSAGE_CHARACTERS: Final = 500
+_KNOWN_HEADS: Final = 512
+
+_NO_HEAD, _STREAM, _BODY, _ERROR_BODY = range(4)
+"""How an answer is read."""
+
+_COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
+_CANCELLED, _STATUS = int(Outcome.CANCELLED), int(ErrorKind.STATUS)
+
+
+class AnswerFormat:
+    """What a good answer looks like; the same for all answers of a run."""
+
+    def __init__(self, endpoint: Endpoint, *, is_streaming: bool, keeps_text: bool) -> None:
+        self.parse_event = endpoint.parse_event
+        self.parse_body = endpoint.parse_body
+        self.content_types = endpoint.content_types(streaming=is_streaming)
+        self.keeps_text = keeps_text
+        self._is_streaming = is_streaming
+        self._known: dict[bytes, tuple[Head, int]] = {}
+
+    def take_heads(self, raw: bytes) -> tuple[Head, int]:
+        """The last of the heads in `raw` (interim ones come before it), and how the body is to be
+        read. Raises ProtocolViolation.
+
+        Servers repeat their heads to the byte within a second, so parsed ones are remembered.
+        """
+        known = self._known.get(raw)
+        if known is None:
+            if len(self._known) >= _KNOWN_HEADS:
+                self._known.clear()
+            end_of_interim = raw.rfind(b"\r\n\r\n", 0, -4)
+            head = parse_head(raw[end_of_interim + 4 :] if end_of_interim >= 0 else raw)
+            known = self._known[raw] = head, self._mode(head)
+        return known
+
+    def _mode(self, head: Head) -> int:
+        is_other_type = head.content_type and head.content_type not in self.content_types
+        if head.status >= 300 or is_other_type:
+            return _ERROR_BODY
+        return _STREAM if self._is_streaming else _BODY
+
+
+class AnswerReader:
+    """Reads one answer."""
+
+    __slots__ = (
+        "_body",
+        "_chunks",
+        "_content_type",
+        "_events",
+        "_format",
+        "_is_ended",
+        "_mode",
+        "_stamp",
+        "bytes_in",
+        "error",
+        "first_output_wall_ns",
+        "last_token_wall_ns",
+        "last_uncertainty_ns",
+        "message",
+        "next_part",
+        "outcome",
+        "read_count",
+        "reasoning",
+        "receive_lag_ns",
+        "text",
+        "times_wall_ns",
+        "ttft_uncertainty_ns",
+        "usage_completion_tokens",
+        "usage_prompt_tokens",
+        "usage_reasoning_tokens",
+    )
+
+    def __init__(self, format: AnswerFormat, start_wall_ns: int) -> None:
+        self._format = format
+        self._mode = _NO_HEAD
+        self._chunks: ChunkedBody | None = None
+        self._events: EventStream | None = None
+        self._body: bytearray | None = None
+        self._is_ended = False
+        self._content_type = ""
+        self._stamp = start_wall_ns
+        """Of the last read: nothing that comes later can have come before it."""
+        self.times_wall_ns = array("q")
+        """Of the content-bearing events of a stream."""
+        self.first_output_wall_ns = self.last_token_wall_ns = 0
+        self.ttft_uncertainty_ns = self.last_uncertainty_ns = 0
+        self.usage_prompt_tokens = self.usage_completion_tokens = self.usage_reasoning_tokens = -1
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.outcome = _COMPLETED
+        self.error = 0
+        self.message = ""
+        # Kept here for the assembler, which adds up what is not in the bytes.
+        self.next_part = self.bytes_in = self.read_count = self.receive_lag_ns = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Roughly what this answer occupies because it is not finished."""
+        text = sum(map(len, self.text)) + sum(map(len, self.reasoning))
+        return 8 * len(self.times_wall_ns) + len(self._body or b"") + text
+
+    def take_head(self, raw: bytes, framing: int) -> None:
+        """Status line and headers of the answer, interim ones before it included; `framing` as the
+        worker has found it."""
+        try:
+            head, self._mode = self._format.take_heads(raw)
+        except ProtocolViolation as violation:
+            self._fail(ErrorKind.PROTOCOL, str(violation))
+            return
+        self._content_type = head.content_type
+        if framing == Framing.CHUNKED:
+            self._chunks = ChunkedBody()
+        if self._mode == _STREAM:
+            self._events = EventStream()
+
+    def take(
+        self, data: bytes, at: int, stop: int, reads: ReadTimes, first: int, count: int
+    ) -> None:
+        """The body bytes `data[at:stop]`, still in their framing.
+
+        They came in the `count` reads from `first` on, the first of which may begin before `at`.
+        """
+        if self._mode != _NO_HEAD and not self.error:
+            try:
+                chunks = self._chunks
+                pieces = ((at, stop),) if chunks is None else chunks.feed(data, at, stop)
+                if self._events is not None:
+                    self._take_events(data, self._events.feed(data, pieces), reads, first)
+                else:
+                    for begin, end in pieces:
+                        self._take_body(data[begin:end])
+            except ProtocolViolation as violation:
+                self._fail(ErrorKind.PROTOCOL, str(violation))
+        if count:
+            self._stamp = reads.stamps[first + count - 1]
+            self.read_count += count
+
+    def _take_events(
+        self, data: bytes, events: list[Event], reads: ReadTimes, first: int
+    ) -> None:
+        parse, keeps_text = self._format.parse_event, self._format.keeps_text
+        ends, stamps, times = reads.ends, reads.stamps, self.times_wall_ns
+        read, last_end = first, 0
+        for payload, end, is_error in events:
+            if payload == DONE:
+                self._is_ended = True
+                break
+            if is_error:
+                self._fail(ErrorKind.SERVER, error_message(payload))
+                break
+            try:
+                delta = parse(payload)
+            except MalformedAnswer as error:
+                self._fail(ErrorKind.MALFORMED, str(error))
+                break
+            if delta.error:
+                self._fail(ErrorKind.SERVER, delta.error)
+                break
+            if delta.content or delta.reasoning or delta.tool_calls:
+                while ends[read] < end:
+                    read += 1
+                last_end = end
+                times.append(stamps[read])
+                if not self.first_output_wall_ns and (delta.content or delta.tool_calls):
+                    self.first_output_wall_ns = stamps[read]
+                if len(times) == 1:
+                    self.ttft_uncertainty_ns = self._uncertainty(data, end, reads, read, first)
+                if keeps_text:
+                    self._keep_text(delta)
+            if delta.finish_reason:
+                self._is_ended = True
+            if delta.completion_tokens >= 0 or delta.prompt_tokens >= 0:
+                self._take_usage(delta)
+        if last_end:
+            self.last_token_wall_ns = stamps[read]
+            self.last_uncertainty_ns = self._uncertainty(data, last_end, reads, read, first)
+
+    def _uncertainty(self, data: bytes, end: int, reads: ReadTimes, read: int, first: int) -> int:
+        previous = reads.stamps[read - 1] if read > first else self._stamp
+        tail = data[end : min(reads.ends[read], end + 4)]
+        return reads.uncertainty_ns(read, previous_wall_ns=previous, tail=tail)
+
+    def _take_body(self, part: bytes) -> None:
+        if self._body is None:
+            self._body = bytearray(part)
+        elif self._mode == _BODY or len(self._body) < ERROR_BODY_BYTES:
+            self._body += part
+
+    def _take_usage(self, delta: Delta) -> None:
+        """Some servers state it with every event: the last one counts."""
+        self.usage_prompt_tokens = delta.prompt_tokens
+        self.usage_completion_tokens = delta.completion_tokens
+        self.usage_reasoning_tokens = delta.reasoning_tokens
+
+    def _keep_text(self, delta: Delta) -> None:
+        if delta.content or delta.tool_calls:
+            self.text.append(delta.content + delta.tool_calls)
+        if delta.reasoning:
+            self.reasoning.append(delta.reasoning)
+
+    def _fail(self, kind: ErrorKind, message: str) -> None:
+        self.error = int(kind)
+        self.message = message
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def finish(self, outcome: int, error: int, message: str, status: int) -> None:
+        """The request has ended, as the worker saw it; sets `outcome`, `error`, `message`."""
+        if outcome == _CANCELLED:
+            self.outcome, self.error, self.message = outcome, 0, ""
+            return
+        if outcome == _COMPLETED:
+            if not self.error:
+                self._check_whole(status)
+        elif error == _STATUS:
+            said = error_message(bytes(self._body or b""))
+            self.error, self.message = error, said or f"status {status}"
+        elif not self.error:
+            self.error, self.message = error, message
+        if self.error:
+            self.outcome = _ERRORED
+            self.message = self.message[:MESSAGE_CHARACTERS]
+
+    def _check_whole(self, status: int) -> None:
+        if self._mode == _ERROR_BODY:
+            self._explain_body(status)
+        elif self._mode == _STREAM:
+            assert self._events is not None
+            if not self._is_ended and self._events.rest.strip() != DONE:
+                if self.times_wall_ns:
+                    text = "the stream ended without [DONE] or a finish reason"
+                    self._fail(ErrorKind.DISCONNECTED, text)
+                    return
+            if not self.times_wall_ns:
+                self._fail(ErrorKind.EMPTY, "no event of the stream has content")
+        elif self._mode == _BODY:
+            self._parse_body()
+        else:
+            self._fail(ErrorKind.PROTOCOL, "an answer without a head")
+
+    def _parse_body(self) -> None:
+        if not self._body:
+            self._fail(ErrorKind.EMPTY, "the body is empty")
+            return
+        try:
+            delta = self._format.parse_body(bytes(self._body))
+        except MalformedAnswer as error:
+            self._fail(ErrorKind.MALFORMED, str(error))
+            return
+        self._take_usage(delta)
+        if delta.error:
+            self._fail(ErrorKind.SERVER, delta.error)
+        elif not delta.has_output:
+            self._fail(ErrorKind.EMPTY, "the answer has no content")
+        else:
+            self.last_token_wall_ns = self._stamp
+            if self._format.keeps_text:
+                self._keep_text(delta)
+
+    def _explain_body(self, status: int) -> None:
+        body = bytes(self._body or b"")
+        if status >= 300:
+            text = f"status {status}, and redirects are not followed: {error_message(body)}"
+            self._fail(ErrorKind.STATUS, text.removesuffix(": "))
+            return
+        found = find_error(body)
+        if found:
+            self._fail(ErrorKind.SERVER, found)
+        else:
+            expected = " or ".join(self._format.content_types)
+            text = f"content type {self._content_type}, expected {expected}: {error_message(body)}"
+            self._fail(ErrorKind.CONTENT_TYPE, text.removesuffix(": "))

@@ -1,0 +1,215 @@
+"""Who may talk to whom: NetworkPolicies, derived from the port map.
+
+Everything is denied to the stack's pods except what is listed here. Policies see the pods at both
+ends, never a Service's address, so ports are the pods' and peers are selected by label or range.
+Pods in their node's own network are out of reach of policies, as sources too.
+"""
+
+import ipaddress
+from urllib.parse import urlsplit
+
+import msgspec
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.target import HOST
+from aiperf_svc.plan.pods import PodPlan
+from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.ports import BOUND_BY, Port
+
+EVERY = frozenset(Service)
+CONNECTED_BY: dict[Port, frozenset[Service]] = {
+    Port.RECORDS: frozenset({Service.RECORD_PROCESSOR}),
+    Port.CREDIT_DROP: frozenset({Service.WORKER}),
+    Port.CREDIT_RETURN: frozenset({Service.WORKER}),
+    Port.DATASET_FRONT: frozenset({Service.WORKER, Service.TIMING_MANAGER}),
+    Port.DATASET_BACK: frozenset({Service.DATASET_MANAGER}),
+    Port.EVENTS_IN: EVERY,
+    Port.EVENTS_OUT: EVERY,
+    Port.RAW_FRONT: frozenset({Service.WORKER}),
+    Port.RAW_BACK: frozenset({Service.RECORD_PROCESSOR}),
+    Port.RAW_DIRECT: frozenset({Service.WORKER}),
+}
+"""Which services connect to each port between services."""
+
+PREFLIGHT = "preflight"
+"""Component of the pod with which the runner tries the way to the target."""
+DNS_PORTS = (53, 5353)
+"""5353 is the pod's port where a cluster's DNS runs without privileges."""
+API_SERVER_PORTS = (443, 6443)
+HTTPS_PORT = 443
+
+
+class StackPods(msgspec.Struct, frozen=True, tag=True):
+    """Pods of this stack, by component."""
+
+    components: tuple[str, ...]
+
+
+class NamespacePods(msgspec.Struct, frozen=True, tag=True):
+    """Pods of a namespace; None is the stack's own. No labels: all of them."""
+
+    namespace: str | None
+    labels: dict[str, str] = {}
+
+
+class Range(msgspec.Struct, frozen=True, tag=True):
+    """Addresses."""
+
+    cidr: str
+
+
+Peer = StackPods | NamespacePods | Range
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """Allows some peers on some ports; no peers means all, no ports means all."""
+
+    peers: tuple[Peer, ...] = ()
+    ports: tuple[int, ...] = ()
+    protocols: tuple[str, ...] = ("TCP",)
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """What the pods of some components may do; no components means the whole stack."""
+
+    name: str
+    components: tuple[str, ...]
+    ingress: tuple[Rule, ...] = ()
+    egress: tuple[Rule, ...] = ()
+
+
+def plan_policies(
+    config: BenchmarkConfig, topology: Topology, pods: tuple[PodPlan, ...]
+) -> tuple[tuple[Policy, ...], tuple[str, ...]]:
+    """The policies, and remarks for whoever reviews them. `pods` includes target and deadline."""
+    if not config.deployment.network_policies:
+        return (), ("no NetworkPolicies: deployment.network_policies is off",)
+    hosted = {pod.name for pod in pods if pod.placement.host_network}
+    to_target, notes = _to_target(config, hosted)
+    policies = [
+        Policy(
+            name="default",
+            components=(),
+            egress=(Rule(ports=DNS_PORTS, protocols=("UDP", "TCP")),),
+        ),
+        Policy("deadline", ("deadline",), egress=(Rule(ports=API_SERVER_PORTS),)),
+        Policy("to-target", (Service.WORKER.value, PREFLIGHT), egress=(to_target,)),
+        *_between_services(topology, hosted),
+        _results(config, topology),
+    ]
+    if config.deployment.target.kind != "none":
+        policies.append(_target(config, hosted))
+    downloads, download_notes = _downloads(config, topology)
+    policies += downloads
+    notes += [
+        f"{name} uses its node's network: no NetworkPolicy applies to it" for name in sorted(hosted)
+    ]
+    return tuple(policies), (*notes, *download_notes)
+
+
+def _between_services(topology: Topology, hosted: set[str]) -> list[Policy]:
+    pod_of = {service: g.name for g in topology.groups for service in g.services}
+    ingress: dict[str, list[Rule]] = {g.name: [] for g in topology.groups}
+    egress: dict[str, list[Rule]] = {g.name: [] for g in topology.groups}
+    for (binder, clients), ports in sorted(_ways(topology, pod_of).items()):
+        ingress[binder].append(Rule(_pods(clients, hosted), ports))
+        for client in clients:
+            egress[client].append(Rule(_pods((binder,), hosted), ports))
+    return [
+        Policy(g.name, (g.name,), tuple(ingress[g.name]), tuple(egress[g.name]))
+        for g in topology.groups
+    ]
+
+
+def _ways(
+    topology: Topology, pod_of: dict[Service, str]
+) -> dict[tuple[str, tuple[str, ...]], tuple[int, ...]]:
+    """(binding pod, connecting pods) to ports: ports with the same clients are one rule."""
+    ways: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
+    for port, services in CONNECTED_BY.items():
+        if port is Port.RAW_DIRECT and topology.raw_route == "proxy":
+            continue
+        binder = pod_of[BOUND_BY[port]]
+        # Services of one pod reach each other without the network, replicas of it do not.
+        clients = tuple(sorted({pod_of[service] for service in services} - {binder}))
+        if clients:
+            ways[binder, clients] = (*ways.get((binder, clients), ()), int(port))
+    return ways
+
+
+def _results(config: BenchmarkConfig, topology: Topology) -> Policy:
+    pod = next(g.name for g in topology.groups if Service.RECORDS_MANAGER in g.services)
+    ranges = tuple(Range(cidr) for cidr in config.deployment.results.allow_cidrs)
+    return Policy("results", (pod,), ingress=(Rule(ranges, (int(Port.RESULTS_API),)),))
+
+
+def _target(config: BenchmarkConfig, hosted: set[str]) -> Policy:
+    target = config.deployment.target
+    clients = _pods((Service.WORKER.value, PREFLIGHT), hosted)
+    return Policy(
+        HOST,
+        (HOST,),
+        ingress=(Rule(clients, (target.port,)),),
+        egress=(Rule(ports=(HTTPS_PORT,)),) if target.downloads else (),
+    )
+
+
+def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy], tuple[str, ...]]:
+    """Public datasets and tokenizers of a hub are fetched by the pods that use them."""
+    users: set[Service] = set()
+    why = []
+    if config.dataset.public:
+        users.add(Service.DATASET_MANAGER)
+        why.append(f"dataset.public: {config.dataset.public}")
+    name = config.tokenizer.name
+    if name and not name.startswith(("/", ".")):
+        users |= {Service.DATASET_MANAGER, Service.RECORD_PROCESSOR}
+        why.append(f"tokenizer.name: {name}")
+    if not users:
+        return [], ()
+    pods = tuple(g.name for g in topology.groups if users & set(g.services))
+    note = f"{', '.join(pods)} may reach port 443 anywhere, for {' and '.join(why)}"
+    return [Policy("downloads", pods, egress=(Rule(ports=(HTTPS_PORT,)),))], (note,)
+
+
+def _to_target(config: BenchmarkConfig, hosted: set[str]) -> tuple[Rule, list[str]]:
+    """The way from the workers to the target, as narrow as it can be known beforehand."""
+    target = config.deployment.target
+    parts = urlsplit(config.endpoint.url)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    if target.kind != "none":
+        return Rule(_pods((HOST,), hosted), (target.port,)), []
+    if target.pods:
+        peer = NamespacePods(target.pods.namespace, target.pods.labels)
+        return Rule((peer,), (target.pods.port,) if target.pods.port else ()), []
+    if target.egress_cidrs:
+        return Rule(tuple(Range(cidr) for cidr in target.egress_cidrs), (port,)), []
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return _to_name(host, port)
+    return Rule((Range(f"{address}/{address.max_prefixlen}"),), (port,)), []
+
+
+def _to_name(host: str, port: int) -> tuple[Rule, list[str]]:
+    labels = host.split(".")
+    remedy = "narrow it with deployment.target.pods"
+    if len(labels) == 1:
+        note = f"workers may reach every pod of their namespace, for {host}; {remedy}"
+        return Rule((NamespacePods(None),)), [note]
+    if labels[2:3] == ["svc"]:
+        note = f"workers may reach every pod of namespace {labels[1]}, for {host}; {remedy}"
+        return Rule((NamespacePods(labels[1]),)), [note]
+    note = (
+        f"workers may reach port {port} of every address, for {host}; "
+        "narrow it with deployment.target.egress_cidrs"
+    )
+    return Rule(ports=(port,)), [note]
+
+
+def _pods(components: tuple[str, ...], hosted: set[str]) -> tuple[Peer, ...]:
+    """Peers for these pods: anybody, when one of them has its node's address; CURVE and the token
+    still stand."""
+    return () if hosted & set(components) else (StackPods(components),)

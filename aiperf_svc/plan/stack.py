@@ -1,0 +1,199 @@
+"""A benchmark config as everything that a cluster will hold: pure, so that it can be reviewed,
+tested and summed up before anything exists.
+
+    BenchmarkConfig --plan_stack--> StackPlan --infra/--> Kubernetes objects
+"""
+
+import hashlib
+from typing import Literal
+
+import msgspec
+import yaml
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.units import format_duration
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.identity import Identity, check_stack_name
+from aiperf_svc.plan.network import Policy, plan_policies
+from aiperf_svc.plan.pods import (
+    TARGET_KEY,
+    TARGET_KEY_ENV,
+    ImagePlan,
+    PodPlan,
+    deadline_pod,
+    service_pods,
+)
+from aiperf_svc.plan.target import resolve_url, target_pod
+from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan
+from aiperf_svc.protocol.messages import Service
+
+PodSecurity = Literal["restricted", "baseline", "privileged"]
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """What the whole stack asks of the cluster."""
+
+    pods: int
+    cpu_millis: int
+    memory_bytes: int
+    gpus: int
+    cost_per_hour: float
+    currency: str
+
+
+class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that `infra/` translates."""
+
+    identity: Identity
+    config: BenchmarkConfig
+    """As the services read it: the target's real address, the key's real variable."""
+    topology: Topology
+    files: dict[str, str]
+    """Names and contents of the services' config folder."""
+    config_name: str
+    """Name of the ConfigMap that holds them; differs with the contents."""
+    deadline: PodPlan
+    services: tuple[PodPlan, ...]
+    target: PodPlan | None
+    policies: tuple[Policy, ...]
+    pod_security: PodSecurity
+    notes: tuple[str, ...]
+    """What a reviewer should know."""
+    secret_keys: tuple[str, ...]
+    """Keys of the stack's configuration whose secret values the pods need."""
+
+    @property
+    def pods(self) -> tuple[PodPlan, ...]:
+        """All of them."""
+        return (self.deadline, *self.services, *((self.target,) if self.target else ()))
+
+    @property
+    def replicated(self) -> frozenset[str]:
+        """Names of the pods that come in numbers and need no name of their own."""
+        singles = set(SINGLETONS)
+        return frozenset(g.name for g in self.topology.groups if not singles & set(g.services))
+
+    @property
+    def results_pod(self) -> str:
+        """Name of the pod that has the results."""
+        groups = self.topology.groups
+        return next(g.name for g in groups if Service.RECORDS_MANAGER in g.services)
+
+    @property
+    def totals(self) -> Totals:
+        """What all pods together ask for."""
+        prices = self.config.deployment.prices
+        cpu = sum(pod.replicas * pod.requests.cpu_millis for pod in self.pods)
+        memory = sum(pod.replicas * pod.requests.memory_bytes for pod in self.pods)
+        gpus = sum(pod.replicas * pod.requests.gpu.count for pod in self.pods if pod.requests.gpu)
+        cost = cpu / 1000 * prices.cpu + memory / 2**30 * prices.memory_gib + gpus * prices.gpu
+        return Totals(
+            pods=sum(pod.replicas for pod in self.pods),
+            cpu_millis=cpu,
+            memory_bytes=memory,
+            gpus=gpus,
+            cost_per_hour=round(cost, 4),
+            currency=prices.currency,
+        )
+
+
+def plan_stack(
+    config: BenchmarkConfig, *, stack: str, version: str, generation: int = 1, image: str = ""
+) -> StackPlan:
+    """The plan of a stack.
+
+    `image` replaces the config's; a new `generation` makes a new run of an unchanged config.
+    Raises ConfigError.
+    """
+    check_stack_name(stack)
+    deployment = config.deployment
+    _check_ttl(config)
+    used = ImagePlan(
+        image or deployment.image.name or f"localhost/aiperf-svc:{version}",
+        deployment.image.pull_policy,
+        deployment.image.pull_secrets,
+    )
+    resolved = _resolve(config, Identity(stack=stack, run_id="", version=version))
+    run_id = _run_id(resolved, used.name, generation)
+    identity = Identity(stack=stack, run_id=run_id, version=version)
+    topology = plan(resolved, Facts(where="cluster"))
+    files = {
+        "config.yaml": yaml.safe_dump(
+            resolved.model_dump(mode="json", exclude_none=True), sort_keys=False
+        ),
+        "topology.json": msgspec.json.encode(topology).decode(),
+    }
+    services = service_pods(resolved, topology, identity, used)
+    target = target_pod(resolved, used)
+    deadline = deadline_pod(resolved, identity, used)
+    pods = (deadline, *services, *((target,) if target else ()))
+    policies, notes = plan_policies(resolved, topology, pods)
+    security, reasons = _pod_security(pods)
+    digest = hashlib.sha256("".join(files.values()).encode()).hexdigest()
+    return StackPlan(
+        identity=identity,
+        config=resolved,
+        topology=topology,
+        files=files,
+        config_name=identity.name(f"config-{digest[:8]}"),
+        deadline=deadline,
+        services=services,
+        target=target,
+        policies=policies,
+        pod_security=security,
+        notes=(*reasons, *notes),
+        secret_keys=_secret_keys(resolved),
+    )
+
+
+def _resolve(config: BenchmarkConfig, identity: Identity) -> BenchmarkConfig:
+    endpoint = config.endpoint
+    key_env = TARGET_KEY_ENV if endpoint.api_key_env else None
+    deployment = config.deployment
+    # Pods start when their image has arrived and a node is there, not all at once.
+    patience = max(deployment.registration_timeout, deployment.ready_timeout)
+    return config.model_copy(
+        update={
+            "endpoint": endpoint.model_copy(
+                update={"url": resolve_url(config, identity), "api_key_env": key_env}
+            ),
+            "deployment": deployment.model_copy(update={"registration_timeout": patience}),
+        }
+    )
+
+
+def _check_ttl(config: BenchmarkConfig) -> None:
+    load = config.load
+    warmup = load.warmup
+    needed = (load.duration or 0) + load.grace_period
+    if warmup:
+        needed += (warmup.duration or 0) + warmup.grace_period
+    if config.deployment.ttl < needed:
+        raise ConfigError(
+            f"deployment.ttl is {format_duration(config.deployment.ttl)}, and the load alone takes "
+            f"up to {format_duration(needed)}: the stack would delete itself before it has "
+            "results; raise deployment.ttl"
+        )
+
+
+def _run_id(config: BenchmarkConfig, image: str, generation: int) -> str:
+    parts = [config.model_dump_json(), image, str(generation)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _pod_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ...]]:
+    """The strictest level that admits these pods, and what rules out a stricter one."""
+    hosted = [pod.name for pod in pods if pod.placement.host_network]
+    rooted = [pod.name for pod in pods if pod.run_as_root]
+    reasons = [f"Pod Security privileged: {name} uses its node's network" for name in hosted]
+    reasons += [f"Pod Security baseline: {name} runs as root" for name in rooted]
+    if hosted:
+        return "privileged", tuple(reasons)
+    return ("baseline" if rooted else "restricted"), tuple(reasons)
+
+
+def _secret_keys(config: BenchmarkConfig) -> tuple[str, ...]:
+    keys = set(config.deployment.target.secret_env.values())
+    if config.endpoint.api_key_env:
+        keys.add(TARGET_KEY)
+    return tuple(sorted(keys))

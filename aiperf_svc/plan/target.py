@@ -1,0 +1,112 @@
+"""The stack's own target as a pod, and where workers find it."""
+
+from urllib.parse import urlsplit
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.placement import Placement, Toleration
+from aiperf_svc.config.target import HOST, Target
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.identity import Identity
+from aiperf_svc.plan.pods import ImagePlan, PodPlan, Probe, Requests, SecretKey, Volume, seconds
+
+VLLM_IMAGE = "vllm/vllm-openai:v0.11.0"
+VLLM_COMMAND = ("python3", "-m", "vllm.entrypoints.openai.api_server")
+"""The image's entrypoint has changed over time; the module has not."""
+MOCK_COMMAND = ("python", "-m", "aiperf_svc.mock_server")
+
+
+def target_pod(config: BenchmarkConfig, image: ImagePlan) -> PodPlan | None:
+    """The pod of the stack's own target; None when there is none."""
+    target = config.deployment.target
+    if target.kind == "none":
+        return None
+    volumes = [Volume("tmp", "/tmp", "scratch")]
+    if target.shared_memory:
+        volumes.append(Volume("shm", "/dev/shm", "memory", target.shared_memory))
+    return PodPlan(
+        name=HOST,
+        replicas=target.replicas,
+        image=_image(target, image),
+        command=_command(target),
+        args=_args(config),
+        env={"HOME": "/tmp", **target.env},
+        secret_env={name: SecretKey("target", key) for name, key in target.secret_env.items()},
+        volumes=tuple(volumes),
+        ports={"http": target.port},
+        has_service=True,
+        probe=Probe(target.port, _ready_path(target), seconds(target.ready_timeout)),
+        requests=Requests(target.cpu, target.memory + target.shared_memory, gpu=target.gpu),
+        placement=_placement(target, config.deployment.placement),
+        run_as_root=target.run_as_root,
+        read_only_root=not target.writable,
+        ready_timeout_s=seconds(target.ready_timeout),
+    )
+
+
+def resolve_url(config: BenchmarkConfig, identity: Identity) -> str:
+    """`endpoint.url` with the stack's own target under its real name.
+
+    Raises ConfigError when the URL and `deployment.target` disagree.
+    """
+    url, target = config.endpoint.url, config.deployment.target
+    parts = urlsplit(url)
+    if target.kind == "none":
+        if parts.hostname == HOST:
+            raise ConfigError(
+                f"endpoint.url is {url!r}: host `{HOST}` stands for a target in the stack, and "
+                "there is none; set deployment.target.kind to mock, vllm or custom"
+            )
+        return url
+    if parts.hostname != HOST or parts.port not in (None, target.port):
+        raise ConfigError(
+            f"endpoint.url is {url!r}; expected '{parts.scheme}://{HOST}' with the stack's own "
+            f"target (deployment.target.kind: {target.kind}, port: {target.port})"
+        )
+    return parts._replace(netloc=f"{identity.name(HOST)}:{target.port}").geturl()
+
+
+def _image(target: Target, image: ImagePlan) -> ImagePlan:
+    if target.kind == "mock":
+        return image
+    name = target.image or VLLM_IMAGE
+    return ImagePlan(name, image.pull_policy, image.pull_secrets)
+
+
+def _command(target: Target) -> tuple[str, ...]:
+    if target.kind == "mock":
+        return MOCK_COMMAND
+    if target.kind == "vllm":
+        return target.command or VLLM_COMMAND
+    return target.command
+
+
+def _args(config: BenchmarkConfig) -> tuple[str, ...]:
+    target = config.deployment.target
+    if target.kind == "mock":
+        listen = ("--host", "0.0.0.0", "--port", str(target.port))
+        return (*listen, "--model", config.endpoint.model, *target.args)
+    if target.kind == "vllm":
+        args = ["--model", config.endpoint.model, "--port", str(target.port)]
+        if target.gpu and target.gpu.count > 1:
+            args += ["--tensor-parallel-size", str(target.gpu.count)]
+        return (*args, *target.args)
+    return target.args
+
+
+def _ready_path(target: Target) -> str | None:
+    return target.ready_path or ("/health" if target.kind == "vllm" else None)
+
+
+def _placement(target: Target, common: Placement) -> Placement:
+    """The target's own placement: the services' is not meant for it, but spot tolerations and the
+    priority of the whole stack would be. GPU nodes are asked for by type and usually tainted."""
+    placement = target.placement.overriding(common)
+    if target.gpu is None:
+        return placement
+    selector = dict(placement.node_selector)
+    if target.gpu.type:
+        selector[target.gpu.type_label] = target.gpu.type
+    accepted = Toleration(key=target.gpu.resource)
+    return placement.model_copy(
+        update={"node_selector": selector, "tolerations": (*placement.tolerations, accepted)}
+    )

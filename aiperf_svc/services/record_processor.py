@@ -1,0 +1,81 @@
+"""Record processor: parses what the workers read, and passes on numbers."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+import zmq
+
+from aiperf_svc.adapters.bus import Bus, encode, receive_each
+from aiperf_svc.adapters.tokenizers import load_token_counter
+from aiperf_svc.core.record_assembly import RecordAssembler
+from aiperf_svc.protocol.messages import (
+    AnyMessage,
+    MetricBatch,
+    RawBatch,
+    RosterPublished,
+    RunState,
+    Service,
+)
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.services.base import BaseService
+from aiperf_svc.services.context import RunContext
+
+
+class RecordProcessor(BaseService):
+    """Takes the batches of its workers, in order, and forgets them once they are passed on."""
+
+    service = Service.RECORD_PROCESSOR
+
+    def __init__(self, context: RunContext, bus: Bus) -> None:
+        super().__init__(context, bus)
+        self._records = bus.connect(zmq.PUSH, bus.addresses.connect(Port.RECORDS))
+        if context.topology.raw_route == "direct":
+            self._raw = bus.bind(zmq.ROUTER, Port.RAW_DIRECT, instance=self.id)
+            self.address = bus.advertised(self._raw)
+        else:
+            back = bus.addresses.connect(Port.RAW_BACK)
+            self._raw = bus.connect(zmq.DEALER, back, identity=self.id.encode())
+        self._assembler: RecordAssembler | None = None
+        self._ranks: dict[tuple[str, int], int] = {}
+        self._lines_left = context.config.artifacts.jsonl_limit
+        self.work = {RunState.CONFIGURING: self._configure}
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        return [receive_each(self._raw, self._process)]
+
+    async def _configure(self) -> None:
+        self._assembler = RecordAssembler(
+            self.context.config,
+            run_id=self.context.run_id,
+            processor_id=self.id,
+            counter=load_token_counter(self.context.config.tokenizer),
+        )
+
+    def on_roster(self, roster: RosterPublished) -> None:
+        workers = [m for m in roster.members if m.service is Service.WORKER]
+        self._ranks = {(m.id, m.epoch): m.rank for m in workers if not m.lost}
+        if self._assembler is not None:
+            for member in workers:
+                if member.lost:
+                    self._assembler.drop_worker(member.id)
+
+    async def _process(self, message: AnyMessage, _frame: bytes) -> None:
+        if message.run_id != self.context.run_id or not isinstance(message, RawBatch):
+            return
+        rank = self._ranks.get((message.sender, message.epoch))
+        if rank is None or self._assembler is None:
+            self.log.warning("records of %s, which takes no part", message.sender)
+            return
+        parts = self._assembler.process(message, worker_rank=rank, wants_lines=self._lines_left > 0)
+        for part in parts:
+            self._lines_left -= len(part.rows)
+            batch = MetricBatch(
+                *self.header,
+                spans=part.spans,
+                rows=part.rows.tobytes(),
+                jsonl=part.jsonl,
+                histograms=part.histograms,
+                errors=part.errors,
+                lost=part.lost,
+            )
+            await self._records.send(encode(batch))

@@ -1,0 +1,17 @@
+"""The Pulumi program: the stack's configuration becomes one component, its outputs the stack's.
+
+Decisions are made by `aiperf_svc.plan`, which knows nothing of Pulumi; `components/` translate
+them into Kubernetes objects.
+"""
+
+import pulumi
+from components.benchmark import Benchmark, BenchmarkArgs
+from components.settings import read_settings
+
+settings = read_settings(pulumi.Config("aiperf"))
+benchmark = Benchmark(
+    "benchmark",
+    BenchmarkArgs(plan=settings.plan, cluster=settings.cluster, secrets=settings.secrets),
+)
+for name, value in benchmark.outputs.items():
+    pulumi.export(name, value)

@@ -1,0 +1,92 @@
+"""What the services are given to read, and who they are: an account without a token, the config,
+the keys."""
+
+import base64
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_kubernetes as k8s
+import zmq
+
+from aiperf_svc.plan.pods import CURVE_FILES, TOKEN_KEY
+from aiperf_svc.plan.stack import StackPlan
+from components.place import Place
+from components.pods import Supplies
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessArgs:
+    """What is handed to the services."""
+
+    plan: StackPlan
+    place: Place
+    secrets: Mapping[str, pulumi.Output[str]]
+
+
+class Access(pulumi.ComponentResource):
+    """ServiceAccount, ConfigMap and Secrets."""
+
+    supplies: Supplies
+    token: pulumi.Output[str]
+    """Of the results API."""
+
+    def __init__(
+        self, name: str, args: AccessArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("aiperf:stack:Access", name, None, opts)
+        plan, place = args.plan, args.place
+        account = k8s.core.v1.ServiceAccount(
+            "services",
+            metadata=place.metadata("services"),
+            automount_service_account_token=False,
+            opts=place.options(self),
+        )
+        config = k8s.core.v1.ConfigMap(
+            "config",
+            metadata=place.named(plan.config_name),
+            data=plan.files,
+            immutable=True,
+            opts=place.options(self),
+        )
+        keys = k8s.core.v1.Secret(
+            "keys",
+            metadata=place.metadata("keys"),
+            data=pulumi.Output.secret(_new_keys()),
+            # Made anew by every run of this program: only the first ones count.
+            opts=place.options(self, ignore_changes=("data",)),
+        )
+        found: dict[str, pulumi.Input[str]] = {"keys": _name(keys)}
+        if args.secrets:
+            values: pulumi.Output[dict[str, str]] = pulumi.Output.all(**args.secrets)
+            target = k8s.core.v1.Secret(
+                "target",
+                metadata=place.metadata("target"),
+                data=values.apply(_encoded),
+                opts=place.options(self),
+            )
+            found["target"] = _name(target)
+        self.supplies = Supplies(
+            account=account.metadata.apply(lambda metadata: str(metadata.name)),
+            config_map=config.metadata.apply(lambda metadata: str(metadata.name)),
+            secrets=tuple(found.items()),
+        )
+        self.token = pulumi.Output.secret(
+            keys.data.apply(lambda data: base64.b64decode(data[TOKEN_KEY]).decode())
+        )
+        self.register_outputs({})
+
+
+def _new_keys() -> dict[str, str]:
+    pairs = [*zmq.curve_keypair(), *zmq.curve_keypair()]
+    values = {name: value.decode() for name, value in zip(CURVE_FILES, pairs, strict=True)}
+    return _encoded({**values, TOKEN_KEY: secrets.token_urlsafe(32)})
+
+
+def _encoded(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
+
+
+def _name(secret: k8s.core.v1.Secret) -> pulumi.Output[str]:
+    return secret.metadata.apply(lambda metadata: str(metadata.name))

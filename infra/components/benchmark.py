@@ -1,0 +1,131 @@
+"""The whole stack: composes the other components in the order in which they must exist."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from aiperf_svc.config.units import format_cpu, format_duration, format_size
+from aiperf_svc.plan.stack import StackPlan
+from components.access import Access, AccessArgs
+from components.control_plane import ControlPlane, ControlPlaneArgs
+from components.lifetime import Lifetime, LifetimeArgs
+from components.network import Network, NetworkArgs
+from components.results import PORT, Results, ResultsArgs
+from components.settings import Cluster
+from components.target import Target, TargetArgs
+from components.worker_pool import WorkerPool, WorkerPoolArgs
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkArgs:
+    """What to build, and where."""
+
+    plan: StackPlan
+    cluster: Cluster
+    secrets: Mapping[str, pulumi.Output[str]]
+
+
+class Benchmark(pulumi.ComponentResource):
+    """Namespace, deadline, policies, keys, target, control plane, workers: in this order."""
+
+    outputs: dict[str, pulumi.Input[object]]
+    """Of the stack: where the results are and what it costs."""
+
+    def __init__(
+        self, name: str, args: BenchmarkArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("aiperf:stack:Benchmark", name, None, opts)
+        plan = args.plan
+        below = pulumi.ResourceOptions(parent=self)
+        lifetime = Lifetime(
+            "lifetime",
+            LifetimeArgs(
+                plan=plan,
+                provider=_provider("kubernetes", args.cluster, below, server_side_apply=True),
+                strict_provider=_provider("strict", args.cluster, below, server_side_apply=False),
+            ),
+            below,
+        )
+        place = lifetime.place
+        network = Network("network", NetworkArgs(policies=plan.policies, place=place), below)
+        access = Access("access", AccessArgs(plan=plan, place=place, secrets=args.secrets), below)
+        place = place.behind(network, access)
+        supplies = access.supplies
+        if plan.target:
+            # Its start can take longer than the services wait for each other.
+            pod = plan.target
+            target = Target("target", TargetArgs(pod=pod, place=place, supplies=supplies), below)
+            place = place.behind(target)
+        single = tuple(pod for pod in plan.services if pod.name not in plan.replicated)
+        control = ControlPlane(
+            "control-plane", ControlPlaneArgs(pods=single, place=place, supplies=supplies), below
+        )
+        many = tuple(pod for pod in plan.services if pod.name in plan.replicated)
+        WorkerPool(
+            "worker-pool",
+            WorkerPoolArgs(
+                pods=many, place=place.behind(*control.services.values()), supplies=supplies
+            ),
+            below,
+        )
+        results = Results(
+            "results",
+            ResultsArgs(
+                pod=plan.results_pod,
+                exposure=plan.config.deployment.results,
+                place=place.behind(control.deployments[plan.results_pod]),
+            ),
+            below,
+        )
+        self.outputs = _outputs(plan, lifetime.namespace, results.url, access.token)
+        self.register_outputs(self.outputs)
+
+
+def _provider(
+    name: str, cluster: Cluster, opts: pulumi.ResourceOptions, *, server_side_apply: bool
+) -> k8s.Provider:
+    return k8s.Provider(
+        name,
+        kubeconfig=cluster.kubeconfig,
+        context=cluster.context,
+        cluster_identifier=cluster.identifier,
+        enable_server_side_apply=server_side_apply,
+        render_yaml_to_directory=cluster.render_to,
+        opts=opts,
+    )
+
+
+def _outputs(
+    plan: StackPlan,
+    namespace: pulumi.Output[str],
+    url: pulumi.Output[str],
+    token: pulumi.Output[str],
+) -> dict[str, pulumi.Input[object]]:
+    totals, exposure = plan.totals, plan.config.deployment.results
+    service = plan.identity.name(plan.results_pod)
+    forward = pulumi.Output.concat(
+        "kubectl -n ", namespace, " port-forward service/", service, f" {PORT}"
+    )
+    return {
+        "namespace": namespace,
+        "runId": plan.identity.run_id,
+        "target": plan.config.endpoint.url,
+        "results": {
+            "expose": exposure.expose,
+            "service": service,
+            "port": PORT,
+            "url": url,
+            "portForward": forward,
+        },
+        "resultsToken": token,
+        "deletesItselfAfter": format_duration(plan.config.deployment.ttl),
+        "pods": totals.pods,
+        "cpu": format_cpu(totals.cpu_millis),
+        "memory": format_size(totals.memory_bytes),
+        "gpus": totals.gpus,
+        "costPerHour": f"{totals.cost_per_hour:g} {totals.currency}",
+        "podSecurity": plan.pod_security,
+        "notes": list(plan.notes),
+    }

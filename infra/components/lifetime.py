@@ -1,0 +1,164 @@
+"""How a stack begins and how it ends even if nobody comes back: the namespace, the anchor that
+carries the deadline, and the pod that keeps it. Everything else is made after these."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from aiperf_svc.plan.identity import COMPONENT_LABEL, TTL_ANNOTATION
+from aiperf_svc.plan.pods import seconds
+from aiperf_svc.plan.stack import StackPlan
+from components.place import Place
+from components.pods import Supplies, make_deployment
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifetimeArgs:
+    """What a stack's lifetime depends on."""
+
+    plan: StackPlan
+    provider: k8s.Provider
+    strict_provider: k8s.Provider
+    """Refuses to create what exists. Server-side apply would take it over, and `destroy` would
+    delete it then."""
+
+
+class Lifetime(pulumi.ComponentResource):
+    """Namespace, anchor, disruption budget, and the deadline's holder with its rights."""
+
+    namespace: pulumi.Output[str]
+    place: Place
+    """For all other objects of the stack."""
+
+    def __init__(
+        self, name: str, args: LifetimeArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("aiperf:stack:Lifetime", name, None, opts)
+        deployment = args.plan.config.deployment
+        self._args = args
+        self._ttl = {TTL_ANNOTATION: str(seconds(deployment.ttl))}
+        delete_timeout_s = seconds(deployment.delete_timeout)
+        own = self._own_namespace(delete_timeout_s)
+        self.namespace = (
+            own.metadata.apply(lambda metadata: str(metadata.name))
+            if own
+            else pulumi.Output.from_input(str(deployment.namespace.name))
+        )
+        place = Place(
+            identity=args.plan.identity,
+            namespace=self.namespace,
+            provider=args.provider,
+            delete_timeout_s=delete_timeout_s,
+            deleted_with=own,
+        )
+        anchor = self._anchor(replace(place, provider=args.strict_provider))
+        place = replace(place.behind(anchor), owners=() if own else (_owned_by(anchor),))
+        holder = self._holder(place)
+        self.place = place.behind(holder)
+        self._budget(self.place)
+        self.register_outputs({"namespace": self.namespace})
+
+    def _own_namespace(self, delete_timeout_s: int) -> k8s.core.v1.Namespace | None:
+        plan = self._args.plan
+        wanted = plan.config.deployment.namespace
+        if wanted.mode == "existing":
+            return None
+        levels: tuple[Literal["enforce", "warn", "audit"], ...] = ("enforce", "warn", "audit")
+        security = {f"pod-security.kubernetes.io/{level}": plan.pod_security for level in levels}
+        return k8s.core.v1.Namespace(
+            # Without a name in the metadata Pulumi makes one of this and a random suffix.
+            f"aiperf-{plan.identity.stack}",
+            metadata=k8s.meta.v1.ObjectMetaArgs(
+                name=wanted.name,
+                labels={**plan.identity.labels(), **security},
+                annotations=self._ttl,
+            ),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                provider=self._args.strict_provider,
+                custom_timeouts=pulumi.CustomTimeouts(delete=f"{delete_timeout_s}s"),
+            ),
+        )
+
+    def _anchor(self, place: Place) -> k8s.core.v1.ConfigMap:
+        """Without data: a ConfigMap whose data change is replaced, and takes what it owns along."""
+        return k8s.core.v1.ConfigMap(
+            "anchor",
+            metadata=place.metadata("anchor", annotations=self._ttl),
+            opts=place.options(self),
+        )
+
+    def _holder(self, place: Place) -> k8s.apps.v1.Deployment:
+        pod = self._args.plan.deadline
+        account = k8s.core.v1.ServiceAccount(
+            "deadline",
+            metadata=place.metadata("deadline", component="deadline"),
+            automount_service_account_token=False,
+            opts=place.options(self),
+        )
+        role = k8s.rbac.v1.Role(
+            "deadline",
+            metadata=place.metadata("deadline", component="deadline"),
+            rules=self._rules(place),
+            opts=place.options(self),
+        )
+        binding = k8s.rbac.v1.RoleBinding(
+            "deadline",
+            metadata=place.metadata("deadline", component="deadline"),
+            role_ref=k8s.rbac.v1.RoleRefArgs(
+                api_group="rbac.authorization.k8s.io",
+                kind="Role",
+                name=place.identity.name("deadline"),
+            ),
+            subjects=[
+                k8s.rbac.v1.SubjectArgs(
+                    kind="ServiceAccount",
+                    name=place.identity.name("deadline"),
+                    namespace=place.namespace,
+                )
+            ],
+            opts=place.behind(role).options(self),
+        )
+        supplies = Supplies(account=place.identity.name("deadline"))
+        return make_deployment(pod, place.behind(account, binding), supplies, self)
+
+    def _rules(self, place: Place) -> list[k8s.rbac.v1.PolicyRuleArgs]:
+        """The one object whose deletion ends the stack. A Role in a namespace may allow to delete
+        that namespace."""
+        is_guest = self._args.plan.config.deployment.namespace.mode == "existing"
+        return [
+            k8s.rbac.v1.PolicyRuleArgs(
+                api_groups=[""],
+                resources=["configmaps" if is_guest else "namespaces"],
+                resource_names=[place.identity.name("anchor") if is_guest else place.namespace],
+                verbs=["get", "delete"],
+            )
+        ]
+
+    def _budget(self, place: Place) -> None:
+        """Nobody drains a node under a run, but the deadline's holder can move at any time."""
+        selector = k8s.meta.v1.LabelSelectorArgs(
+            match_labels=place.identity.selector(),
+            match_expressions=[
+                k8s.meta.v1.LabelSelectorRequirementArgs(
+                    key=COMPONENT_LABEL, operator="NotIn", values=["deadline", "preflight"]
+                )
+            ],
+        )
+        k8s.policy.v1.PodDisruptionBudget(
+            "benchmark",
+            metadata=place.metadata("benchmark"),
+            spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(max_unavailable=0, selector=selector),
+            opts=place.options(self),
+        )
+
+
+def _owned_by(anchor: k8s.core.v1.ConfigMap) -> k8s.meta.v1.OwnerReferenceArgs:
+    return k8s.meta.v1.OwnerReferenceArgs(
+        api_version="v1",
+        kind="ConfigMap",
+        name=anchor.metadata.apply(lambda metadata: str(metadata.name)),
+        uid=anchor.metadata.apply(lambda metadata: str(metadata.uid)),
+    )

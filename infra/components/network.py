@@ -1,0 +1,97 @@
+"""Who may talk to whom."""
+
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from aiperf_svc.plan.identity import COMPONENT_LABEL, Identity
+from aiperf_svc.plan.network import NamespacePods, Peer, Policy, Range, Rule, StackPods
+from components.place import Place
+
+net, meta = k8s.networking.v1, k8s.meta.v1
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkArgs:
+    """The policies."""
+
+    policies: tuple[Policy, ...]
+    place: Place
+
+
+class Network(pulumi.ComponentResource):
+    """NetworkPolicies of the stack's pods; never of anybody else's."""
+
+    def __init__(
+        self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("aiperf:stack:Network", name, None, opts)
+        for policy in args.policies:
+            net.NetworkPolicy(
+                policy.name,
+                metadata=args.place.metadata(policy.name),
+                spec=_spec(policy, args.place.identity),
+                opts=args.place.options(self),
+            )
+        self.register_outputs({})
+
+
+def _spec(policy: Policy, identity: Identity) -> net.NetworkPolicySpecArgs:
+    return net.NetworkPolicySpecArgs(
+        pod_selector=_stack_pods(policy.components, identity),
+        # Both always: what a policy does not list is denied.
+        policy_types=["Ingress", "Egress"],
+        ingress=[
+            net.NetworkPolicyIngressRuleArgs(from_=_peers(rule, identity), ports=_ports(rule))
+            for rule in policy.ingress
+        ]
+        or None,
+        egress=[
+            net.NetworkPolicyEgressRuleArgs(to=_peers(rule, identity), ports=_ports(rule))
+            for rule in policy.egress
+        ]
+        or None,
+    )
+
+
+def _stack_pods(components: tuple[str, ...], identity: Identity) -> meta.LabelSelectorArgs:
+    if len(components) <= 1:
+        return meta.LabelSelectorArgs(match_labels=identity.selector("".join(components)))
+    return meta.LabelSelectorArgs(
+        match_labels=identity.selector(),
+        match_expressions=[
+            meta.LabelSelectorRequirementArgs(
+                key=COMPONENT_LABEL, operator="In", values=list(components)
+            )
+        ],
+    )
+
+
+def _ports(rule: Rule) -> list[net.NetworkPolicyPortArgs] | None:
+    return [
+        net.NetworkPolicyPortArgs(port=port, protocol=protocol)
+        for port in rule.ports
+        for protocol in rule.protocols
+    ] or None
+
+
+def _peers(rule: Rule, identity: Identity) -> list[net.NetworkPolicyPeerArgs] | None:
+    return [_peer(peer, identity) for peer in rule.peers] or None
+
+
+def _peer(peer: Peer, identity: Identity) -> net.NetworkPolicyPeerArgs:
+    match peer:
+        case StackPods(components):
+            return net.NetworkPolicyPeerArgs(pod_selector=_stack_pods(components, identity))
+        case NamespacePods(namespace, labels):
+            return net.NetworkPolicyPeerArgs(
+                pod_selector=meta.LabelSelectorArgs(match_labels=labels or None),
+                namespace_selector=meta.LabelSelectorArgs(
+                    match_labels={"kubernetes.io/metadata.name": namespace}
+                )
+                if namespace
+                else None,
+            )
+        case Range(cidr):
+            return net.NetworkPolicyPeerArgs(ip_block=net.IPBlockArgs(cidr=cidr))

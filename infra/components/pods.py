@@ -1,0 +1,309 @@
+"""A PodPlan as Kubernetes objects: a Deployment, and a Service where the pod has a name."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from aiperf_svc.config.placement import Placement
+from aiperf_svc.config.units import format_cpu, format_size
+from aiperf_svc.plan.identity import Identity
+from aiperf_svc.plan.pods import CURVE_FILES, GRACE_S, PodPlan, Probe, Requests, Volume
+from components.place import SKIP_AWAIT, Place
+
+USER = 65_532
+"""Numeric, so that the kubelet can see that it is not root."""
+OPT_OUT_LABELS = {"sidecar.istio.io/inject": "false"}
+OPT_OUT_ANNOTATIONS = {"linkerd.io/inject": "disabled"}
+"""A mesh's sidecar would keep pods alive and add its latency to the measurement."""
+KEEP_ANNOTATIONS = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""Nodes are not to be optimised away under a run."""
+SPREAD_KEYS = {"hostname": "kubernetes.io/hostname", "zone": "topology.kubernetes.io/zone"}
+AWAIT_MARGIN_S = 30
+"""Kubernetes gives up first, and says why."""
+
+core, apps, meta = k8s.core.v1, k8s.apps.v1, k8s.meta.v1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supplies:
+    """Names of what pods mount or read."""
+
+    account: pulumi.Input[str]
+    config_map: pulumi.Input[str] = ""
+    secrets: tuple[tuple[str, pulumi.Input[str]], ...] = ()
+    """(`keys` or `target`, name of the Secret)."""
+
+    def secret(self, which: str) -> pulumi.Input[str]:
+        """Name of a Secret."""
+        return dict(self.secrets)[which]
+
+
+def make_service(plan: PodPlan, place: Place, parent: pulumi.Resource) -> core.Service:
+    """The headless Service of a pod: a name for its address, without a virtual one in between."""
+    return core.Service(
+        plan.name,
+        metadata=place.metadata(plan.name, component=plan.name, annotations=SKIP_AWAIT),
+        spec=core.ServiceSpecArgs(
+            cluster_ip="None",
+            # Peers connect before readiness is known; ready never means "peers found".
+            publish_not_ready_addresses=True,
+            selector=place.identity.selector(plan.name),
+            ports=[
+                core.ServicePortArgs(name=name, port=number, target_port=number, protocol="TCP")
+                for name, number in plan.ports.items()
+            ],
+        ),
+        opts=place.options(parent),
+    )
+
+
+def make_deployment(
+    plan: PodPlan, place: Place, supplies: Supplies, parent: pulumi.Resource
+) -> apps.Deployment:
+    """The Deployment of a pod, awaited until every replica is ready."""
+    identity = place.identity
+    return apps.Deployment(
+        plan.name,
+        metadata=place.metadata(plan.name, component=plan.name),
+        spec=apps.DeploymentSpecArgs(
+            replicas=plan.replicas,
+            # A surge would break a tight quota and run two of what there may be one of.
+            strategy=apps.DeploymentStrategyArgs(type="Recreate"),
+            progress_deadline_seconds=plan.ready_timeout_s,
+            revision_history_limit=0,
+            selector=meta.LabelSelectorArgs(match_labels=identity.selector(plan.name)),
+            template=core.PodTemplateSpecArgs(
+                metadata=meta.ObjectMetaArgs(
+                    labels={**identity.labels(plan.name), **OPT_OUT_LABELS},
+                    annotations={
+                        **OPT_OUT_ANNOTATIONS,
+                        **KEEP_ANNOTATIONS,
+                        **_networks(plan.placement),
+                        **plan.annotations,
+                    },
+                ),
+                spec=_pod_spec(plan, identity, supplies),
+            ),
+        ),
+        opts=place.options(parent, create_timeout_s=plan.ready_timeout_s + AWAIT_MARGIN_S),
+    )
+
+
+def _pod_spec(plan: PodPlan, identity: Identity, supplies: Supplies) -> core.PodSpecArgs:
+    placement, gpu = plan.placement, plan.requests.gpu
+    return core.PodSpecArgs(
+        service_account_name=supplies.account,
+        automount_service_account_token=plan.calls_api,
+        enable_service_links=False,
+        termination_grace_period_seconds=GRACE_S,
+        image_pull_secrets=[
+            core.LocalObjectReferenceArgs(name=name) for name in plan.image.pull_secrets
+        ]
+        or None,
+        host_network=placement.host_network or None,
+        dns_policy="ClusterFirstWithHostNet" if placement.host_network else None,
+        runtime_class_name=gpu.runtime_class if gpu else None,
+        priority_class_name=placement.priority_class,
+        node_selector=placement.node_selector or None,
+        tolerations=_tolerations(placement),
+        affinity=_affinity(placement, identity),
+        topology_spread_constraints=_spread(plan, identity),
+        security_context=core.PodSecurityContextArgs(
+            run_as_non_root=not plan.run_as_root,
+            run_as_user=0 if plan.run_as_root else USER,
+            run_as_group=0 if plan.run_as_root else USER,
+            fs_group=None if plan.run_as_root else USER,
+            seccomp_profile=core.SeccompProfileArgs(type="RuntimeDefault"),
+            sysctls=[core.SysctlArgs(name=n, value=v) for n, v in plan.sysctls.items()] or None,
+        ),
+        containers=[_container(plan, supplies)],
+        volumes=[_volume(volume, supplies) for volume in plan.volumes],
+    )
+
+
+def _container(plan: PodPlan, supplies: Supplies) -> core.ContainerArgs:
+    readiness, startup = _probes(plan.probe)
+    return core.ContainerArgs(
+        name=plan.name,
+        image=plan.image.name,
+        image_pull_policy=plan.image.pull_policy,
+        command=list(plan.command) or None,
+        args=list(plan.args) or None,
+        env=_env(plan, supplies),
+        ports=[
+            core.ContainerPortArgs(name=name, container_port=number, protocol="TCP")
+            for name, number in plan.ports.items()
+        ]
+        or None,
+        resources=_resources(plan.requests),
+        readiness_probe=readiness,
+        startup_probe=startup,
+        volume_mounts=[
+            core.VolumeMountArgs(
+                name=volume.name,
+                mount_path=volume.path,
+                read_only=True if volume.kind in ("config", "keys") else None,
+            )
+            for volume in plan.volumes
+        ],
+        security_context=core.SecurityContextArgs(
+            allow_privilege_escalation=False,
+            read_only_root_filesystem=plan.read_only_root,
+            capabilities=core.CapabilitiesArgs(drop=["ALL"]),
+        ),
+    )
+
+
+def _env(plan: PodPlan, supplies: Supplies) -> list[core.EnvVarArgs]:
+    plain = [core.EnvVarArgs(name=name, value=value) for name, value in plan.env.items()]
+    fields = [
+        core.EnvVarArgs(
+            name=name,
+            value_from=core.EnvVarSourceArgs(
+                field_ref=core.ObjectFieldSelectorArgs(field_path=field)
+            ),
+        )
+        for name, field in plan.field_env.items()
+    ]
+    secrets = [
+        core.EnvVarArgs(
+            name=name,
+            value_from=core.EnvVarSourceArgs(
+                secret_key_ref=core.SecretKeySelectorArgs(
+                    name=supplies.secret(source.secret), key=source.key
+                )
+            ),
+        )
+        for name, source in plan.secret_env.items()
+    ]
+    return [*plain, *fields, *secrets]
+
+
+def _resources(requests: Requests) -> core.ResourceRequirementsArgs:
+    memory = {"memory": format_size(requests.memory_bytes)}
+    gpus = {requests.gpu.resource: str(requests.gpu.count)} if requests.gpu else {}
+    limit = requests.cpu_limit_millis
+    return core.ResourceRequirementsArgs(
+        requests={"cpu": format_cpu(requests.cpu_millis), **memory, **gpus},
+        limits={**({"cpu": format_cpu(limit)} if limit else {}), **memory, **gpus},
+    )
+
+
+def _probes(probe: Probe | None) -> tuple[core.ProbeArgs | None, core.ProbeArgs | None]:
+    """Readiness, and a start that is watched closely. No liveness: a singleton that is restarted
+    has failed its run, and a busy one must not be killed for it."""
+    if probe is None:
+        return None, None
+    how: dict[str, Any] = (
+        {"http_get": core.HTTPGetActionArgs(path=probe.path, port=probe.port)}
+        if probe.path
+        else {"tcp_socket": core.TCPSocketActionArgs(port=probe.port)}
+    )
+    return (
+        core.ProbeArgs(period_seconds=10, timeout_seconds=5, **how),
+        core.ProbeArgs(
+            period_seconds=1, timeout_seconds=5, failure_threshold=probe.timeout_s, **how
+        ),
+    )
+
+
+def _volume(volume: Volume, supplies: Supplies) -> core.VolumeArgs:
+    limit = format_size(volume.size_bytes) if volume.size_bytes else None
+    if volume.kind == "config":
+        source = core.ConfigMapVolumeSourceArgs(name=supplies.config_map)
+        return core.VolumeArgs(name=volume.name, config_map=source)
+    if volume.kind == "keys":
+        secret = core.SecretVolumeSourceArgs(
+            secret_name=supplies.secret("keys"),
+            default_mode=0o440,
+            items=[core.KeyToPathArgs(key=name, path=name) for name in CURVE_FILES],
+        )
+        return core.VolumeArgs(name=volume.name, secret=secret)
+    medium = "Memory" if volume.kind == "memory" else None
+    folder = core.EmptyDirVolumeSourceArgs(medium=medium, size_limit=limit)
+    return core.VolumeArgs(name=volume.name, empty_dir=folder)
+
+
+def _tolerations(placement: Placement) -> list[core.TolerationArgs] | None:
+    return [
+        core.TolerationArgs(
+            key=t.key or None, operator=t.operator, value=t.value or None, effect=t.effect or None
+        )
+        for t in placement.tolerations
+    ] or None
+
+
+def _affinity(placement: Placement, identity: Identity) -> core.AffinityArgs | None:
+    node = None
+    if placement.require_nodes or placement.prefer_nodes:
+        required = (
+            core.NodeSelectorArgs(node_selector_terms=[_node_term(placement.require_nodes)])
+            if placement.require_nodes
+            else None
+        )
+        preferred = [
+            core.PreferredSchedulingTermArgs(weight=50, preference=_node_term({label: values}))
+            for label, values in placement.prefer_nodes.items()
+        ]
+        node = core.NodeAffinityArgs(
+            required_during_scheduling_ignored_during_execution=required,
+            preferred_during_scheduling_ignored_during_execution=preferred or None,
+        )
+    apart = [
+        core.WeightedPodAffinityTermArgs(
+            weight=100,
+            pod_affinity_term=core.PodAffinityTermArgs(
+                topology_key=SPREAD_KEYS["hostname"],
+                label_selector=meta.LabelSelectorArgs(match_labels=identity.selector(name)),
+            ),
+        )
+        for name in placement.away_from
+    ]
+    if node is None and not apart:
+        return None
+    away = core.PodAntiAffinityArgs(preferred_during_scheduling_ignored_during_execution=apart)
+    return core.AffinityArgs(node_affinity=node, pod_anti_affinity=away if apart else None)
+
+
+def _node_term(labels: dict[str, tuple[str, ...]]) -> core.NodeSelectorTermArgs:
+    return core.NodeSelectorTermArgs(
+        match_expressions=[
+            core.NodeSelectorRequirementArgs(key=label, operator="In", values=list(values))
+            for label, values in labels.items()
+        ]
+    )
+
+
+def _spread(plan: PodPlan, identity: Identity) -> list[core.TopologySpreadConstraintArgs] | None:
+    if plan.replicas == 1 or plan.placement.spread == "none":
+        return None
+    return [
+        core.TopologySpreadConstraintArgs(
+            max_skew=1,
+            topology_key=SPREAD_KEYS[plan.placement.spread],
+            when_unsatisfiable="ScheduleAnyway",
+            label_selector=meta.LabelSelectorArgs(match_labels=identity.selector(plan.name)),
+        )
+    ]
+
+
+def _networks(placement: Placement) -> dict[str, str]:
+    """Multus' annotation. `cni-args` reaches the definition's plugins as their arguments."""
+    if not placement.networks:
+        return {}
+    wanted = []
+    for network in placement.networks:
+        namespace, _, name = network.name.rpartition("/")
+        entry: dict[str, Any] = {"name": name}
+        if namespace:
+            entry["namespace"] = namespace
+        if network.mtu:
+            entry["cni-args"] = {"mtu": network.mtu}
+        wanted.append(entry)
+    return {"k8s.v1.cni.cncf.io/networks": json.dumps(wanted)}

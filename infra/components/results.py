@@ -1,0 +1,108 @@
+"""How the results leave the cluster, when a port-forward is not the way."""
+
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from aiperf_svc.config.deployment import Results as Exposure
+from aiperf_svc.protocol.ports import Port
+from components.place import SKIP_AWAIT, Place
+
+PORT = int(Port.RESULTS_API)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultsArgs:
+    """Which pod has the results, and how they are exposed."""
+
+    pod: str
+    exposure: Exposure
+    place: Place
+    """Behind the pod's Deployment: a load balancer is awaited, and needs something to lead to."""
+
+
+class Results(pulumi.ComponentResource):
+    """A Service of its own, and an Ingress to it."""
+
+    url: pulumi.Output[str]
+    """Where the results are; empty for a port-forward."""
+
+    def __init__(
+        self, name: str, args: ResultsArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("aiperf:stack:Results", name, None, opts)
+        self.url = pulumi.Output.from_input("")
+        how = args.exposure
+        if how.expose != "port-forward":
+            service = self._service(args)
+            if how.expose == "Ingress":
+                self._ingress(args)
+                scheme = "https" if how.tls_secret else "http"
+                self.url = pulumi.Output.from_input(f"{scheme}://{how.host}")
+            elif how.expose == "NodePort":
+                self.url = service.spec.apply(_node_url)
+            else:
+                self.url = service.status.apply(_balancer_url)
+        self.register_outputs({"url": self.url})
+
+    def _service(self, args: ResultsArgs) -> k8s.core.v1.Service:
+        how, place = args.exposure, args.place
+        is_balancer = how.expose == "LoadBalancer"
+        annotations = {} if is_balancer else SKIP_AWAIT
+        if how.expose != "Ingress":
+            annotations = {**annotations, **how.annotations}
+        return k8s.core.v1.Service(
+            "results",
+            metadata=place.metadata("results", annotations=annotations),
+            spec=k8s.core.v1.ServiceSpecArgs(
+                type="ClusterIP" if how.expose == "Ingress" else how.expose,
+                selector=place.identity.selector(args.pod),
+                load_balancer_source_ranges=list(how.allow_cidrs) or None if is_balancer else None,
+                ports=[
+                    k8s.core.v1.ServicePortArgs(
+                        name="results-api",
+                        port=PORT,
+                        target_port=PORT,
+                        protocol="TCP",
+                        node_port=how.node_port,
+                    )
+                ],
+            ),
+            opts=place.options(self),
+        )
+
+    def _ingress(self, args: ResultsArgs) -> None:
+        how, place, net = args.exposure, args.place, k8s.networking.v1
+        backend = net.IngressBackendArgs(
+            service=net.IngressServiceBackendArgs(
+                name=place.identity.name("results"), port=net.ServiceBackendPortArgs(number=PORT)
+            )
+        )
+        path = net.HTTPIngressPathArgs(path="/", path_type="Prefix", backend=backend)
+        tls = net.IngressTLSArgs(hosts=[how.host or ""], secret_name=how.tls_secret)
+        net.Ingress(
+            "results",
+            metadata=place.metadata("results", annotations={**SKIP_AWAIT, **how.annotations}),
+            spec=net.IngressSpecArgs(
+                ingress_class_name=how.ingress_class,
+                rules=[
+                    net.IngressRuleArgs(
+                        host=how.host, http=net.HTTPIngressRuleValueArgs(paths=[path])
+                    )
+                ],
+                tls=[tls] if how.tls_secret else None,
+            ),
+            opts=place.options(self),
+        )
+
+
+def _node_url(spec: k8s.core.v1.outputs.ServiceSpec) -> str:
+    """The port is on every node; which of their addresses can be reached is the user's to know."""
+    return f"http://NODE:{spec.ports[0].node_port or PORT}" if spec.ports else ""
+
+
+def _balancer_url(status: k8s.core.v1.outputs.ServiceStatus | None) -> str:
+    ingress = status.load_balancer.ingress if status and status.load_balancer else None
+    address = (ingress[0].hostname or ingress[0].ip) if ingress else None
+    return f"http://{address}:{PORT}" if address else ""

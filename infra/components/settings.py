@@ -1,0 +1,86 @@
+"""What the program is told: the stack's configuration, and where the cluster is."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+import pydantic
+
+import aiperf_svc
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.stack import StackPlan, plan_stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Which cluster. Only the kubeconfig's path is kept in the state, never its content."""
+
+    kubeconfig: str | None
+    """None: KUBECONFIG, or the usual place."""
+    context: str | None
+    identifier: str | None
+    """Of the cluster itself: another one is never touched with this stack's state."""
+    render_to: str | None
+    """Write manifests into this folder instead of talking to a cluster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that the components need to know."""
+
+    plan: StackPlan
+    cluster: Cluster
+    secrets: Mapping[str, pulumi.Output[str]]
+    """Secret values of the stack's configuration that the plan names."""
+
+
+def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings of this stack. Raises RunError, one message without a traceback.
+
+    `AIPERF_IMAGE`, `AIPERF_CONTEXT`, `AIPERF_CLUSTER_IDENTIFIER` and `AIPERF_RENDER_TO` belong to a
+    machine or a build rather than to a committed file, so the environment may set them.
+    """
+    if pulumi.runtime.is_config_secret(f"{config.name}:benchmark"):
+        raise pulumi.RunError(
+            "aiperf:benchmark holds a `secure:` value, which would be shown in clear; keep the "
+            "target's key under a name of its own: pulumi config set --secret aiperf:targetApiKey"
+        )
+    kubeconfig = config.get("kubeconfig")
+    if kubeconfig and "\n" in kubeconfig:
+        raise pulumi.RunError(
+            "aiperf:kubeconfig holds the file's content, which would be kept in the state in "
+            "clear; expected its path"
+        )
+    try:
+        plan = plan_stack(
+            _benchmark(config),
+            stack=pulumi.get_stack(),
+            version=aiperf_svc.__version__,
+            generation=config.get_int("generation") or 1,
+            image=environ.get("AIPERF_IMAGE", ""),
+        )
+    except ConfigError as error:
+        raise pulumi.RunError(str(error)) from error
+    return Settings(
+        plan=plan,
+        cluster=Cluster(
+            kubeconfig=kubeconfig,
+            context=config.get("context") or environ.get("AIPERF_CONTEXT"),
+            identifier=config.get("clusterIdentifier") or environ.get("AIPERF_CLUSTER_IDENTIFIER"),
+            render_to=environ.get("AIPERF_RENDER_TO"),
+        ),
+        secrets={key: config.require_secret(key) for key in plan.secret_keys},
+    )
+
+
+def _benchmark(config: pulumi.Config) -> BenchmarkConfig:
+    try:
+        return BenchmarkConfig.model_validate(config.require_object("benchmark"))
+    except pydantic.ValidationError as error:
+        lines = []
+        for item in error.errors():
+            key = ".".join(map(str, ("aiperf:benchmark", *item["loc"])))
+            lines.append(f"{key}: {item['msg']}, not {item['input']!r}")
+        raise ConfigError("\n".join(lines)) from error

@@ -1,0 +1,30 @@
+"""Workers and record processors: replicas without names."""
+
+from dataclasses import dataclass
+
+import pulumi
+
+from aiperf_svc.plan.pods import PodPlan
+from components.place import Place
+from components.pods import Supplies, make_deployment
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPoolArgs:
+    """The replicated services and their surroundings."""
+
+    pods: tuple[PodPlan, ...]
+    place: Place
+    supplies: Supplies
+
+
+class WorkerPool(pulumi.ComponentResource):
+    """One Deployment for each kind; they connect to the control plane by its Services' names."""
+
+    def __init__(
+        self, name: str, args: WorkerPoolArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("aiperf:stack:WorkerPool", name, None, opts)
+        for pod in args.pods:
+            make_deployment(pod, args.place, args.supplies, self)
+        self.register_outputs({})

@@ -1,0 +1,204 @@
+"""Runs the Pulumi program against an engine that only writes down what it is asked for."""
+
+import asyncio
+import contextvars
+import json
+import runpy
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pulumi.runtime
+import yaml
+from pulumi.runtime.mocks import MockMonitor, MockResourceArgs, Mocks
+from pulumi.runtime.settings import ROOT as ROOT_RESOURCE
+from pulumi.runtime.stack import run_in_stack
+
+ROOT = Path(__file__).parents[2]
+INFRA = ROOT / "infra"
+SUFFIX = "0a1b2c3d"
+"""What Pulumi would have drawn for a name that it makes itself."""
+
+Manifest = dict[str, Any]
+
+
+@dataclass
+class Registration:
+    """One resource that the program asked for."""
+
+    type: str
+    name: str
+    inputs: dict[str, Any]
+    parent: str
+    provider: str
+    dependencies: set[str]
+    deleted_with: str
+    ignored: tuple[str, ...]
+    secret_inputs: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Recording:
+    """All resources by URN, and the stack's outputs."""
+
+    resources: dict[str, Registration]
+    outputs: dict[str, Any]
+
+    @property
+    def objects(self) -> dict[str, Registration]:
+        """Only what becomes a Kubernetes object."""
+        return {
+            urn: made
+            for urn, made in self.resources.items()
+            if made.type.startswith("kubernetes:")
+        }
+
+    @property
+    def manifests(self) -> list[Manifest]:
+        """The Kubernetes objects as a cluster would get them, sorted."""
+        found = []
+        for made in self.objects.values():
+            manifest = normalised(made.inputs)
+            manifest["metadata"].setdefault("name", f"{made.name}-{SUFFIX}")
+            found.append(manifest)
+        return sorted(found, key=lambda m: (m["kind"], m["metadata"]["name"]))
+
+    def manifest(self, kind: str, name: str) -> Manifest:
+        """One object."""
+        return next(
+            m for m in self.manifests if (m["kind"], m["metadata"]["name"]) == (kind, name)
+        )
+
+    def registration(self, kind: str, name: str) -> Registration:
+        """One resource, by the last part of its type and its name in the program."""
+        return next(
+            made
+            for made in self.resources.values()
+            if made.type.rpartition(":")[2] == kind and made.name == name
+        )
+
+
+class _Monitor(MockMonitor):
+    """Keeps what the engine is told beside a resource's inputs."""
+
+    def __init__(self, mocks: Mocks) -> None:
+        super().__init__(mocks)
+        self.made: dict[str, Registration] = {}
+        self.stack_outputs: dict[str, Any] = {}
+
+    def RegisterResource(self, request: Any) -> Any:
+        # The SDK makes an event loop for each of its threads and closes none.
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            answer = super().RegisterResource(request)
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+        if request.type != "pulumi:pulumi:Stack":
+            self.made[answer.urn] = Registration(
+                type=request.type,
+                name=request.name,
+                inputs=_plain(pulumi.runtime.rpc.deserialize_properties(request.object)),
+                parent=request.parent,
+                provider=request.provider,
+                dependencies=set(request.dependencies),
+                deleted_with=request.deletedWith,
+                ignored=tuple(request.ignoreChanges),
+                secret_inputs=_secrets(request.object),
+            )
+        return answer
+
+    def RegisterResourceOutputs(self, request: Any) -> Any:
+        if "pulumi:pulumi:Stack" in request.urn:
+            outputs = pulumi.runtime.rpc.deserialize_properties(request.outputs)
+            self.stack_outputs = _plain(outputs)
+        return super().RegisterResourceOutputs(request)
+
+
+class _Cluster(Mocks):
+    """Answers as a cluster would where the program waits for an answer."""
+
+    def call(self, args: Any) -> tuple[dict[str, Any], None]:
+        return {}, None
+
+    def new_resource(self, args: MockResourceArgs) -> tuple[str, dict[str, Any]]:
+        state = dict(args.inputs)
+        if args.typ.startswith("kubernetes:"):
+            metadata = {"name": f"{args.name}-{SUFFIX}", **state.get("metadata", {})}
+            state["metadata"] = {**metadata, "uid": f"uid-of-{metadata['name']}"}
+        return f"{args.name}-id", state
+
+
+def record(
+    stack: str, config: dict[str, Any], *, secrets: dict[str, str] | None = None
+) -> Recording:
+    """Run the program for `stack` with the values of its configuration (`aiperf:benchmark`, …)."""
+    plain = {key: v if isinstance(v, str) else json.dumps(v) for key, v in config.items()}
+    secret = secrets or {}
+    pulumi.runtime.set_all_config({**plain, **secret}, secret_keys=list(secret))
+    with asyncio.Runner() as runner:
+        monitor = runner.run(_run(stack), context=contextvars.copy_context())
+    return Recording(resources=monitor.made, outputs=monitor.stack_outputs)
+
+
+async def _run(stack: str) -> _Monitor:
+    monitor = _Monitor(_Cluster())
+    pulumi.runtime.set_mocks(
+        _Cluster(), project="aiperf", stack=stack, preview=False, monitor=monitor
+    )
+    # `set_mocks` makes a stack of its own; the program's has the outputs.
+    ROOT_RESOURCE.set(None)
+    modules = set(sys.modules)
+    sys.path.insert(0, str(INFRA))
+    try:
+        await run_in_stack(_program)
+    finally:
+        sys.path.remove(str(INFRA))
+        for name in set(sys.modules) - modules:
+            if name.split(".")[0] == "components":
+                del sys.modules[name]
+    return monitor
+
+
+def _program() -> None:
+    runpy.run_path(str(INFRA), run_name="__main__")
+
+
+def stack_config(stack: str) -> dict[str, Any]:
+    """The configuration of a committed stack file."""
+    text = (ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text()
+    config: dict[str, Any] = yaml.safe_load(text)["config"]
+    return config
+
+
+def normalised(value: Any) -> Any:
+    """A manifest as it would be written: integers come back from the engine as floats, and secret
+    data differ every time."""
+    if isinstance(value, dict):
+        kept = {key: normalised(item) for key, item in value.items() if item is not None}
+        if kept.get("kind") == "Secret":
+            kept["data"] = dict.fromkeys(sorted(kept["data"]), "(secret)")
+        return kept
+    if isinstance(value, list):
+        return [normalised(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if pulumi.runtime.rpc.is_rpc_secret(value):
+        return _plain(pulumi.runtime.rpc.unwrap_rpc_secret(value))
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _secrets(properties: Any) -> set[str]:
+    found = pulumi.runtime.rpc.deserialize_properties(properties)
+    return {key for key, value in found.items() if pulumi.runtime.rpc.is_rpc_secret(value)}

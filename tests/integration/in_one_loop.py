@@ -1,0 +1,100 @@
+"""All services of a run in the test's own event loop, over inproc sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.bus import Addresses, Bus
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan
+from aiperf_svc.protocol.messages import Service
+from aiperf_svc.services.base import BaseService
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.host import service_class
+from aiperf_svc.services.records_manager import RecordsManager
+
+WAIT_S = 60.0
+
+
+@dataclass
+class Stack:
+    """The services under test."""
+
+    services: dict[str, BaseService]
+    tasks: dict[str, asyncio.Task[None]]
+    topology: Topology
+    artifacts: Path
+
+    @property
+    def records_manager(self) -> RecordsManager:
+        found = self.services[Service.RECORDS_MANAGER.value]
+        assert isinstance(found, RecordsManager)
+        return found
+
+    async def wait_for_state(self, *states: str) -> None:
+        """Until the run is in one of the states."""
+        async with asyncio.timeout(WAIT_S):
+            while (status := self.records_manager.status()).state not in states:
+                self._raise_failures()
+                await self.records_manager.wait_change(status.number, 0.5)
+
+    async def results(self) -> dict[str, Any]:
+        """The summary, when the run has ended."""
+        async with asyncio.timeout(WAIT_S):
+            while not (status := self.records_manager.status()).results_ready:
+                self._raise_failures()
+                assert status.state != "failed", status.reason
+                await self.records_manager.wait_change(status.number, 0.5)
+        summary = self.records_manager.summary()
+        assert summary is not None
+        return summary
+
+    def _raise_failures(self) -> None:
+        for task in self.tasks.values():
+            if task.done() and not task.cancelled():
+                task.result()
+
+
+@asynccontextmanager
+async def stack(
+    config: dict[str, Any], folder: Path, *, workers: int = 1, processors: int = 1
+) -> AsyncIterator[Stack]:
+    """A run of `config` against whatever its URL names."""
+    checked = BenchmarkConfig.model_validate(
+        config
+        | {"workers": {"max": workers, "record_processors": processors}, "name": "in-one-loop"}
+    )
+    facts = Facts(where="local", cores=workers + 1, fd_limit=20_000, worker_requests_per_s=1.0)
+    topology = plan(checked, facts)
+    bus = Bus(Addresses(f"inproc://{folder.name}"))
+    await bus.start()
+    names = [(s.value, s) for s in SINGLETONS]
+    names += [(f"record-processor-{i}", Service.RECORD_PROCESSOR) for i in range(processors)]
+    names += [(f"worker-{i}", Service.WORKER) for i in range(topology.workers)]
+    services = {}
+    for name, service in names:
+        context = RunContext(
+            run_id="test",
+            instance=name,
+            config=checked,
+            topology=topology,
+            addresses=bus.addresses,
+            artifacts=folder / "artifacts",
+            state=folder / "state",
+            api_token="token",
+            api_port=0,
+        )
+        services[name] = service_class(service)(context, bus)
+    tasks = {name: asyncio.create_task(s.run(), name=name) for name, s in services.items()}
+    try:
+        yield Stack(services, tasks, topology, folder / "artifacts")
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        for service in services.values():
+            await service.close()
+        await bus.close()

@@ -1,0 +1,120 @@
+"""The report in a real browser: no errors, nothing loaded, nothing wider than the window."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import fake_run
+import pytest
+
+from aiperf_svc.adapters.report import page
+from aiperf_svc.core.aggregates import summarise
+from aiperf_svc.core.columns import columns_of
+from aiperf_svc.domain.outcomes import ErrorKind, Phase
+from aiperf_svc.protocol.messages import ErrorSample
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+QUIET = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--hide-scrollbars",
+)
+MEASURE = """<script>
+addEventListener("load", () => {
+  const box = element => element.getBoundingClientRect();
+  const found = {
+    width: document.documentElement.scrollWidth, window: innerWidth,
+    plots: [...document.querySelectorAll("svg.plot")].map(p => [box(p).width, box(p).height]),
+    lines: [...document.querySelectorAll("svg.plot path.line")].filter(p => p.getTotalLength() > 9)
+      .length,
+    rows: document.querySelectorAll("tbody tr").length,
+    verdict: document.querySelector(".verdict h2 b").textContent,
+    loaded: performance.getEntriesByType("resource").map(entry => entry.name),
+    background: getComputedStyle(document.body).backgroundColor,
+  };
+  const note = document.createElement("pre");
+  note.id = "measured";
+  note.textContent = JSON.stringify(found);
+  document.body.append(note);
+});
+</script>"""
+
+
+def browser() -> str:
+    """The path of a browser; the test says so when there is none."""
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(f"no browser: install one of {', '.join(BROWSERS)}")
+    return found
+
+
+def run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """One headless start with a profile of its own."""
+    profile = tmp_path / "profile"
+    try:
+        return subprocess.run(
+            [browser(), *QUIET, f"--user-data-dir={profile}", *flags],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+    finally:
+        shutil.rmtree(profile, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def report() -> str:
+    rows = fake_run.closed_loop(requests=3_000, error_share=0.03)
+    message = '{"error": "queue is full"} ' * 20
+    context = fake_run.context(
+        rows,
+        config=fake_run.config(concurrency=20, requests=3_000, ramp="1s"),
+        errors=(ErrorSample(Phase.PROFILING, int(ErrorKind.STATUS), 500, message, 90),),
+    )
+    return page.render(summarise(columns_of(rows), None, context)).decode()
+
+
+@pytest.mark.parametrize("width", [1280, 800, 500])
+def test_the_report_opens_whole_without_errors(tmp_path: Path, report: str, width: int) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(report.replace("<details>", "<details open>") + MEASURE)
+    done = run(
+        tmp_path,
+        f"--window-size={width},2000",
+        "--enable-logging=stderr",
+        "--dump-dom",
+        path.as_uri(),
+    )
+    assert "CONSOLE" not in done.stderr, done.stderr
+    match = re.search(r'<pre id="measured">(.*?)</pre>', done.stdout)
+    assert match, "the page did not finish loading"
+    found: dict[str, Any] = json.loads(match[1].replace("&gt;", ">"))
+    assert found["verdict"] == "degraded"
+    assert found["window"] == width
+    assert found["width"] <= found["window"]
+    assert len(found["plots"]) == 6
+    assert all(0 < w <= found["window"] and h > 80 for w, h in found["plots"])
+    assert found["lines"] == 13
+    assert found["rows"] > 60
+    assert found["loaded"] == []
+
+
+def test_the_report_follows_the_dark_mode_of_the_reader(tmp_path: Path, report: str) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(report + MEASURE)
+    backgrounds = []
+    for flags in ((), ("--blink-settings=preferredColorScheme=0",)):
+        done = run(tmp_path, "--dump-dom", *flags, path.as_uri())
+        match = re.search(r'"background":"(.*?)"', done.stdout)
+        assert match
+        backgrounds.append(match[1])
+    assert backgrounds == ["rgb(246, 247, 249)", "rgb(16, 20, 26)"]

@@ -1,0 +1,97 @@
+"""The books balance for every honest history, and never for a dishonest one."""
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from aiperf_svc.core.accounts import WorkerAccount, balance
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import WorkerCounts
+
+OUTCOMES = ("completed", "errored", "cancelled", "unsent", "revoked")
+
+
+def honest(seed: int, worker: str = "worker-0", *, is_lost: bool = False) -> WorkerAccount:
+    """The account of a worker after a random history of credits of one turn each."""
+    dice = random.Random(seed)
+    counts = dict.fromkeys((*OUTCOMES, "granted", "requests_sent", "records_dropped"), 0)
+    records = lost = 0
+    for _ in range(dice.randrange(400)):
+        counts["granted"] += 1
+        if is_lost and dice.random() < 0.2:
+            continue  # gone with the worker
+        outcome = dice.choice(OUTCOMES)
+        counts[outcome] += 1
+        if outcome in ("completed", "errored", "cancelled"):
+            counts["requests_sent"] += 1
+            fate = dice.random()
+            counts["records_dropped"] += fate < 0.05
+            lost += 0.05 <= fate < 0.10
+            records += fate >= 0.10
+    return WorkerAccount(
+        worker=worker,
+        counts=WorkerCounts(phase=Phase.PROFILING, **counts),
+        records=records,
+        records_lost=lost,
+        is_lost=is_lost,
+    )
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_random_honest_histories_balance(seed: int) -> None:
+    workers = [honest(seed * 10 + i, f"worker-{i}", is_lost=i == 3) for i in range(4)]
+    granted = sum(w.counts.granted for w in workers)
+    books = balance(Phase.PROFILING, workers, granted=granted)
+    assert books.violations == ()
+    assert books.issued == books.granted - books.revoked
+    ended = books.completed + books.errored + books.cancelled + books.unsent + books.lost
+    assert books.issued == ended
+    assert books.requests_sent == books.records + books.records_lost
+
+
+@pytest.mark.parametrize("seed", range(1, 50))
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("granted", "without an outcome"),
+        ("completed", "more outcomes than credits"),
+        ("requests_sent", "requests sent"),
+        ("in_flight", "in flight"),
+    ],
+)
+def test_one_too_many_of_anything_is_found(seed: int, field: str, words: str) -> None:
+    account = honest(seed)
+    counts = replace(account.counts, **{field: getattr(account.counts, field) + 1})
+    books = balance(Phase.PROFILING, [replace(account, counts=counts)])
+    assert any(words in violation for violation in books.violations)
+    assert all(violation.startswith("profiling: worker-0: ") for violation in books.violations)
+
+
+def test_a_missing_record_is_found() -> None:
+    account = honest(5)
+    books = balance(Phase.PROFILING, [replace(account, records=account.records - 1)])
+    assert len(books.violations) == 1
+
+
+def test_the_timing_managers_own_total_must_agree() -> None:
+    account = honest(5)
+    books = balance(Phase.WARMUP, [account], granted=account.counts.granted + 3)
+    assert "timing manager" in books.violations[0]
+
+
+def test_a_lost_workers_credits_are_lost_and_not_a_violation() -> None:
+    counts = WorkerCounts(
+        phase=Phase.PROFILING, granted=100, completed=60, requests_sent=75, in_flight=15
+    )
+    account = WorkerAccount(worker="worker-1", counts=counts, records=58, is_lost=True)
+    books = balance(Phase.PROFILING, [account])
+    assert books.violations == ()
+    assert (books.lost, books.records_lost, books.requests_sent) == (40, 17, 75)
+
+
+def test_records_newer_than_a_lost_workers_last_word_count_as_sent() -> None:
+    counts = WorkerCounts(phase=Phase.PROFILING, granted=100, completed=60, requests_sent=60)
+    account = WorkerAccount(worker="worker-1", counts=counts, records=64, is_lost=True)
+    books = balance(Phase.PROFILING, [account])
+    assert (books.requests_sent, books.records, books.records_lost) == (64, 64, 0)

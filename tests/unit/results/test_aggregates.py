@@ -1,0 +1,303 @@
+"""A whole run to its results: who counts, on which clock, within how much memory."""
+
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import fake_run
+import numpy as np
+import pytest
+from fake_run import MS, START_NS
+
+from aiperf_svc.core import columns as columns_module
+from aiperf_svc.core.aggregates import summarise
+from aiperf_svc.core.clock_map import ClockMap
+from aiperf_svc.core.columns import columns_of
+from aiperf_svc.core.results import PhaseTimes, Summary
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.protocol.messages import ClockEstimate
+from aiperf_svc.protocol.records import Rows
+
+
+def results(rows: Rows, **fields: Any) -> Summary:
+    return summarise(columns_of(rows), None, fake_run.context(rows, **fields))
+
+
+def test_warmup_and_failures_are_in_no_plain_latency() -> None:
+    rows = np.concatenate(
+        [
+            fake_run.request(ttft_ms=20),
+            fake_run.request(ttft_ms=40),
+            fake_run.request(ttft_ms=900, phase=Phase.WARMUP),
+            fake_run.request(ttft_ms=800, outcome=Outcome.ERRORED, error=ErrorKind.SERVER),
+            fake_run.unanswered(start_ms=0, end_ms=700),
+        ]
+    )
+    found = results(rows)
+    assert found.metrics["time_to_first_token"].distribution.count == 2
+    assert found.metrics["time_to_first_token"].stat("max") == 40.0
+    counts = {tag: found.scalars[tag] for tag in found.scalars if tag.endswith("request_count")}
+    assert counts == {
+        "request_count": 2,
+        "error_request_count": 1,
+        "completed_request_count": 3,
+        "unsent_request_count": 0,
+        "cancelled_request_count": 1,
+        "timed_out_request_count": 0,
+        "lost_request_count": 0,
+        "capped_request_count": 0,
+        "retried_request_count": 0,
+    }
+    assert found.scalars["request_error_rate"] == pytest.approx(100 / 3)
+
+
+def test_intended_latencies_count_what_was_cut_as_slower_than_all() -> None:
+    answered = [fake_run.request(start_ms=10, due_ms=0, ttft_ms=t, tokens=1) for t in range(1, 16)]
+    cut = [
+        fake_run.unanswered(start_ms=5, end_ms=505),
+        fake_run.unanswered(
+            start_ms=5, end_ms=605, outcome=Outcome.ERRORED, error=ErrorKind.TIMEOUT
+        ),
+        # An error that is no timeout says nothing of how long it would have taken.
+        fake_run.unanswered(
+            start_ms=5, end_ms=6, outcome=Outcome.ERRORED, error=ErrorKind.DISCONNECTED
+        ),
+    ]
+    found = results(np.concatenate(answered + cut), unsent=3)
+    intended = found.metrics["intended_request_latency"].distribution
+    # 15 answers of 11 to 25 ms, two that were cut after 500 and 600 ms, three never sent.
+    assert (intended.count, intended.censored) == (15, 5)
+    assert intended.stats["p50"] == pytest.approx(20.5)
+    assert intended.stats["p75"] is None
+    # Places 14.25 of [0, 0, 0, 11, ..., 25, 500, 600]: between 22 and 23.
+    assert intended.beyond["p75"] == pytest.approx(22.25)
+    assert intended.beyond["max"] == 600.0
+    assert found.metrics["request_latency"].stat("max") == 15.0
+    assert found.scalars["unsent_request_count"] == 3
+
+
+def test_a_request_that_was_cut_after_its_first_token_has_a_first_token_time() -> None:
+    rows = np.concatenate(
+        [
+            fake_run.request(ttft_ms=20),
+            fake_run.request(ttft_ms=50, outcome=Outcome.CANCELLED),
+            fake_run.unanswered(start_ms=0, end_ms=300),
+        ]
+    )
+    found = results(rows).metrics
+    first = found["intended_time_to_first_token"].distribution
+    whole = found["intended_request_latency"].distribution
+    assert (first.count, first.censored) == (2, 1)
+    assert (whole.count, whole.censored) == (1, 2)
+
+
+def test_a_run_without_streaming_has_no_first_token_not_even_a_censored_one() -> None:
+    rows = np.concatenate(
+        [fake_run.request(flags=0), fake_run.unanswered(start_ms=0, end_ms=300, flags=0)]
+    )
+    found = results(rows).metrics
+    assert "time_to_first_token" not in found
+    assert "intended_time_to_first_token" not in found
+    assert found["intended_request_latency"].distribution.censored == 1
+
+
+def test_rates_are_totals_over_the_time_from_first_start_to_last_end() -> None:
+    rows = np.concatenate(
+        [
+            fake_run.request(start_ms=500, ttft_ms=100, tokens=1, input_tokens=7),
+            fake_run.request(start_ms=1500, ttft_ms=1000, tokens=1, input_tokens=9),
+        ]
+    )
+    found = results(rows).scalars
+    assert found["benchmark_duration"] == 2.0
+    assert found["request_throughput"] == 1.0
+    assert found["output_token_throughput"] == 1.0
+    assert found["input_token_throughput"] == 8.0
+    assert found["total_token_throughput"] == 9.0
+
+
+def test_steady_state_begins_after_the_ramp_and_ends_at_the_stop() -> None:
+    rows = np.concatenate(
+        [fake_run.request(start_ms=100 * i, ttft_ms=100, tokens=1) for i in range(30)]
+    )
+    times = PhaseTimes(start_wall_ns=START_NS, ramp_ns=1000 * MS, stop_wall_ns=START_NS + 2000 * MS)
+    found = results(rows, profiling=times).scalars
+    assert found["steady_state_request_throughput"] == pytest.approx(10.0)
+
+
+def test_workers_on_other_clocks_are_compared_on_one() -> None:
+    # Worker 1's clock is 10 s ahead; both worked in the same second.
+    mine = fake_run.request(start_ms=0, ttft_ms=1000, tokens=1)
+    other = fake_run.request(start_ms=10_000, ttft_ms=1000, tokens=1, worker=1)
+    rows = np.concatenate([mine, other])
+    workers = fake_run.accounts_of(rows)
+    shifted = (
+        workers[0],
+        type(workers[1])(
+            rank=1,
+            account=workers[1].account,
+            clock=ClockEstimate(offset_ns=-10_000 * MS, uncertainty_ns=40_000),
+        ),
+    )
+    found = results(rows, workers=shifted)
+    assert found.scalars["benchmark_duration"] == 1.0
+    assert found.concurrency["avg"] == 2.0
+    assert found.metrics["request_latency"].stat("max") == 1000.0
+
+
+def test_drift_is_counted_from_the_time_at_which_the_offset_holds() -> None:
+    estimate = ClockEstimate(offset_ns=1_000, drift_ppm=20.0)
+    clocks = ClockMap([(0, estimate, START_NS + 300 * 10**9)])
+    stamps = np.array([0, START_NS, START_NS + 300 * 10**9])
+    mapped = clocks.to_timing(stamps, np.zeros(3, dtype=np.uint16))
+    assert mapped[0] == 0
+    assert mapped[1] == START_NS + 1_000 - 6 * MS  # 20 ppm of five minutes
+    assert mapped[2] == stamps[2] + 1_000
+
+
+def test_goodput_and_objectives_are_in_the_results() -> None:
+    rows = np.concatenate(
+        [fake_run.request(start_ms=i, ttft_ms=10 * (i + 1), tokens=1) for i in range(10)]
+    )
+    config = fake_run.config(
+        concurrency=20,
+        requests=10,
+        slo={
+            "goodput": {"time_to_first_token": "50ms"},
+            "objectives": [
+                {"metric": "goodput", "min": 40},
+                {"metric": "time_to_first_token", "stat": "max", "max": "99ms"},
+            ],
+        },
+    )
+    found = results(rows, config=config)
+    assert found.scalars["good_request_count"] == 5
+    assert found.scalars["goodput"] == pytest.approx(5 / 0.109)
+    assert [objective.ok for objective in found.objectives] == [True, False]
+    assert not found.slo_held
+
+
+def test_nothing_sent_at_all_gives_an_invalid_result_and_no_error() -> None:
+    refused = fake_run.make_rows(
+        4, outcome=Outcome.ERRORED, error=ErrorKind.CONNECT, flags=0, due_wall_ns=START_NS
+    )
+    for rows in (refused, refused[:0]):
+        found = results(rows)
+        assert not found.has_succeeded
+        assert found.verdict.verdict == "invalid"
+        assert found.concurrency == {}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_honest_runs_are_valid(seed: int) -> None:
+    rows = fake_run.closed_loop(seed=seed)
+    assert results(rows).verdict.label == "valid"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_starved_closed_loops_are_client_bound(seed: int) -> None:
+    rows = fake_run.closed_loop(seed=seed, client_lag_ms=60)
+    assert results(rows).verdict.label == "invalid: client-bound"
+
+
+def _reads_merged_by_a_paused_worker(rows: Rows) -> None:
+    rows["ttft_uncertainty_ns"][::40] = 25 * MS
+
+
+def _writes_held_up_by_a_quota(rows: Rows) -> None:
+    rows["sent_wall_ns"] += 9 * MS
+
+
+def _clock_stepped(rows: Rows) -> None:
+    rows["first_token_wall_ns"][:100] -= 500 * MS
+
+
+def _uneven_workers(rows: Rows) -> None:
+    late = rows["worker"] == 1
+    for name in rows.dtype.names or ():
+        if name.endswith("_wall_ns"):
+            rows[name][late] += 8 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check"),
+    [
+        (_writes_held_up_by_a_quota, "stamp_uncertainty"),
+        (_clock_stepped, "time_order"),
+        (_uneven_workers, "concurrency"),
+    ],
+)
+def test_spoiled_runs_are_not_valid(spoil: Any, check: str) -> None:
+    rows = fake_run.closed_loop()
+    spoil(rows)
+    verdict = results(rows).verdict
+    assert verdict.verdict != "valid"
+    assert check in [reason.check for reason in verdict.reasons]
+
+
+def test_uncertainty_counts_as_far_as_it_can_move_the_percentile() -> None:
+    rows = fake_run.closed_loop()
+    _reads_merged_by_a_paused_worker(rows)
+    # Fast requests may be far off without moving p99; the slowest may not.
+    assert results(rows).verdict.label == "valid"
+    ttft = rows["first_token_wall_ns"] - rows["start_wall_ns"]
+    rows["ttft_uncertainty_ns"] = np.where(ttft > np.quantile(ttft, 0.98), 25 * MS, 0)
+    assert [r.check for r in results(rows).verdict.reasons] == ["stamp_uncertainty"]
+
+
+def _open_loop(rate: float, seconds: float, *, late_ms: float) -> tuple[Rows, PhaseTimes]:
+    """Constant arrivals, each `late_ms` late; what is late over the stop is not sent."""
+    gap_ms = 1000 / rate
+    rows = [
+        fake_run.request(start_ms=i * gap_ms + late_ms, due_ms=i * gap_ms, ttft_ms=200, tokens=5)
+        for i in range(int(rate * seconds))
+        if i * gap_ms + late_ms < seconds * 1000
+    ]
+    stop_ns = START_NS + round(seconds * 1e9)
+    return np.concatenate(rows), PhaseTimes(start_wall_ns=START_NS, stop_wall_ns=stop_ns)
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "label"), [(0.1, "valid"), (30.0, "degraded"), (400.0, "invalid: client-bound")]
+)
+def test_an_open_loop_is_judged_by_how_late_it_sent(late_ms: float, label: str) -> None:
+    rows, times = _open_loop(100, 10, late_ms=late_ms)
+    config = fake_run.config(request_rate=100, duration="10s", arrival={"pattern": "constant"})
+    unsent = 1000 - len(rows)
+    found = results(rows, config=config, profiling=times, unsent=unsent)
+    assert found.verdict.label == label
+    assert found.scalars["rate_achievement"] == pytest.approx(len(rows) / 1000)
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("traced")
+def test_memory_is_a_few_columns_whatever_the_number_of_metrics() -> None:
+    count = 1_000_000
+    few = fake_run.closed_loop(requests=20_000, concurrency=100)
+    columns = columns_of(np.tile(few, count // len(few)))
+    context = fake_run.context(few)
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    summarise(columns, None, context)
+    _, peak = tracemalloc.get_traced_memory()
+    # At most starts and ends, or three columns for the bounds, and what pieces need; all 41
+    # distributions together would be 41 columns.
+    column = 8 * count
+    assert peak - before < 6 * column
+
+
+def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = fake_run.closed_loop(requests=500, error_share=0.05)
+    whole = results(rows)
+    monkeypatch.setattr(columns_module, "CHUNK_ROWS", 37)
+    pieces = results(rows)
+    assert pieces.scalars == whole.scalars
+    for tag, metric in whole.metrics.items():
+        for stat, value in metric.distribution.stats.items():
+            assert pieces.metrics[tag].stat(stat) == pytest.approx(value), (tag, stat)

@@ -1,0 +1,231 @@
+"""The files of a run have AIPerf's shape, are whole or absent, and can be checked."""
+
+import csv
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import fake_run
+import numpy as np
+import pytest
+import yaml
+
+from aiperf_svc.adapters import artifacts
+from aiperf_svc.adapters.exports import csv_export, json_export, verdict_export
+from aiperf_svc.adapters.exports.parquet_export import read_records, write_records
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.aggregates import summarise
+from aiperf_svc.core.columns import columns_of
+from aiperf_svc.core.results import Summary
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.metric_catalog import CATALOG
+from aiperf_svc.domain.outcomes import ErrorKind, Phase
+from aiperf_svc.protocol.messages import ErrorSample
+from aiperf_svc.protocol.records import METRIC_DTYPE
+
+SAMPLE = Path(__file__).parents[2] / "data" / "aiperf_sample"
+OURS = {"p99_9", "unreliable", "censored_share", "beyond", "relative_error"}
+
+
+class Gaps:
+    """A pooled histogram of chunk gaps."""
+
+    total, sum_ns, min_ns, max_ns = 1900, 9_740_345_711, 0, 29_012_883
+    sum_squares = 1900 * (26.28e12 + 4.718e12)
+    relative_error = 0.005
+
+    def percentile(self, q: float) -> float:
+        return 10e6 * q
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    rows = fake_run.closed_loop(requests=100, concurrency=10)
+    errors = (
+        ErrorSample(Phase.PROFILING, int(ErrorKind.STATUS), 503, "overloaded", 2),
+        ErrorSample(Phase.PROFILING, int(ErrorKind.TIMEOUT), 0, "not answered within 5 s", 9),
+        ErrorSample(Phase.WARMUP, int(ErrorKind.STATUS), 503, "overloaded", 50),
+        ErrorSample(Phase.PROFILING, int(ErrorKind.STATUS), 503, "overloaded", 1),
+    )
+    config = fake_run.config(concurrency=10, requests=100)
+    return summarise(columns_of(rows), Gaps(), fake_run.context(rows, config=config, errors=errors))
+
+
+@pytest.fixture(scope="module")
+def exported(summary: Summary) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json_export.render(summary))
+    return found
+
+
+@pytest.fixture(scope="module")
+def sample() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((SAMPLE / "profile_export_aiperf.json").read_text())
+    return found
+
+
+def test_every_metric_has_the_keys_and_units_of_aiperfs(
+    exported: dict[str, Any], sample: dict[str, Any]
+) -> None:
+    shared = [tag for tag in CATALOG if tag in sample]
+    assert len(shared) >= 45
+    for tag in shared:
+        ours = {key: value for key, value in exported[tag].items() if key not in OURS}
+        assert list(ours) == list(sample[tag]), tag
+        assert ours["unit"] == sample[tag]["unit"]
+        assert all(type(ours[key]) is type(sample[tag][key]) for key in ours), tag
+
+
+def test_everything_else_has_aiperfs_shape(
+    exported: dict[str, Any], sample: dict[str, Any]
+) -> None:
+    metrics = {tag for tag, value in sample.items() if isinstance(value, dict) and "avg" in value}
+    for key in set(sample) - metrics - {"telemetry_data"}:
+        assert type(exported[key]) is type(sample[key]), key
+    assert exported["schema_version"] == sample["schema_version"]
+    assert set(sample["run_info"]) <= set(exported["run_info"])
+    assert len(exported["start_time"]) == len(sample["start_time"])
+    for key in ("models", "endpoint", "datasets", "phases", "artifacts", "tokenizer"):
+        assert type(exported["input_config"][key]) is type(sample["input_config"][key])
+    assert exported["input_config"]["models"] == sample["input_config"]["models"]
+    assert exported["input_config"]["phases"] == sample["input_config"]["phases"]
+    assert exported["input_config"]["endpoint"] == sample["input_config"]["endpoint"]
+
+
+def test_percentiles_that_aiperf_has_stay_numbers_and_say_when_they_are_thin() -> None:
+    rows = fake_run.closed_loop(requests=40, concurrency=4)
+    found = json_export.export(summarise(columns_of(rows), None, fake_run.context(rows)))
+    assert found["request_latency"]["p99"] > 0
+    assert "p99" in found["request_latency"]["unreliable"]
+    assert found["intended_request_latency"]["p99"] is None
+
+
+def test_our_own_keys_stand_beside(exported: dict[str, Any]) -> None:
+    ours = exported["aiperf_svc"]
+    assert ours["verdict"] in ("valid", "degraded", "invalid")
+    assert ours["accounts"]["issued"] == 100
+    BenchmarkConfig.model_validate(ours["config"])
+    assert exported["inter_chunk_latency"]["relative_error"] == 0.005
+    assert exported["inter_chunk_latency"]["std"] == pytest.approx(2.172, abs=0.01)
+
+
+def test_errors_are_summed_by_kind_status_and_message(exported: dict[str, Any]) -> None:
+    assert exported["error_summary"] == [
+        {
+            "error_details": {
+                "code": None,
+                "type": "Timeout",
+                "message": "not answered within 5 s",
+            },
+            "count": 9,
+        },
+        {"error_details": {"code": 503, "type": "Status", "message": "overloaded"}, "count": 3},
+    ]
+
+
+def _blocks(text: str) -> list[list[list[str]]]:
+    """The CSV's blocks, which empty lines separate."""
+    blocks = (block for block in text.strip().split("\n\n") if block.strip())
+    return [list(csv.reader(block.splitlines())) for block in blocks]
+
+
+def test_the_csv_has_aiperfs_two_blocks(summary: Summary) -> None:
+    ours = _blocks(csv_export.render(summary).decode())
+    theirs = _blocks((SAMPLE / "profile_export_aiperf.csv").read_text())
+    assert len(ours) == 2
+    for block in (0, 1):
+        assert ours[block][0] == theirs[block][0]
+        known = {row[0]: row for row in theirs[block]}
+        for row in ours[block]:
+            assert len(row) == len(ours[block][0])
+            if row[0] in known:
+                empty = [cell == "" for cell in row]
+                assert empty == [cell == "" for cell in known[row[0]]], row[0]
+        shared = [row[0] for row in ours[block] if row[0] in known]
+        assert shared == [name for name in known if name in shared], "order"
+    assert {len(cell.partition(".")[2]) for row in ours[0][1:] for cell in row[1:] if cell} == {2}
+
+
+def test_the_verdict_lists_reasons_and_all_checks(summary: Summary) -> None:
+    found = json.loads(verdict_export.render(summary))
+    assert found["verdict"] == summary.verdict.verdict
+    assert {"check", "measured", "limit", "unit", "remedy", "severity", "ok"} <= set(
+        found["checks"][0]
+    )
+    assert [reason["ok"] for reason in found["reasons"]] == [False] * len(found["reasons"])
+
+
+def test_parquet_gives_back_every_column_of_both_phases(tmp_path: Path) -> None:
+    rows = fake_run.closed_loop(requests=3_000, error_share=0.1)
+    rows["phase"][:100] = Phase.WARMUP
+    rows["input_tokens"][5] = -1
+    path = tmp_path / "records.parquet"
+    write_records(path, columns_of(rows), fake_run.context(rows))
+    found = read_records(path)
+    assert list(found) == list(METRIC_DTYPE.names or ())
+    for name, column in found.items():
+        assert column.dtype == METRIC_DTYPE[name]
+        assert np.array_equal(column, rows[name]), name
+
+
+def test_a_full_disk_is_an_error_and_no_abort() -> None:
+    rows = fake_run.closed_loop(requests=200)
+    with pytest.raises(OSError, match="No space left on device"):
+        write_records(Path("/dev/full"), columns_of(rows), fake_run.context(rows))
+
+
+def test_results_can_be_computed_again_from_the_parquet(tmp_path: Path, summary: Summary) -> None:
+    rows = fake_run.closed_loop(requests=100, concurrency=10)
+    write_records(tmp_path / "records.parquet", columns_of(rows), summary.context)
+    again = summarise(read_records(tmp_path / "records.parquet"), None, summary.context)
+    assert again.scalars == summary.scalars
+
+
+def test_all_files_are_written_and_the_manifest_holds_their_hashes(
+    tmp_path: Path, summary: Summary
+) -> None:
+    rows = fake_run.closed_loop(requests=100, concurrency=10)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker-0.log").write_text("started\n")
+    artifacts.write_all(tmp_path, summary, columns_of(rows))
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert [entry["name"] for entry in manifest["files"]] == [
+        "config.yaml",
+        "logs/worker-0.log",
+        "profile_export_aiperf.csv",
+        "profile_export_aiperf.json",
+        "records.parquet",
+        "report.html",
+        "verdict.json",
+    ]
+    for entry in manifest["files"]:
+        content = (tmp_path / entry["name"]).read_bytes()
+        assert entry["size"] == len(content)
+        assert entry["sha256"] == hashlib.sha256(content).hexdigest()
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_the_written_config_is_the_config(tmp_path: Path, summary: Summary) -> None:
+    artifacts.write_all(tmp_path, summary, columns_of(fake_run.closed_loop(requests=100)))
+    again = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert BenchmarkConfig.model_validate(again) == summary.context.config
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, summary: Summary) -> None:
+    blocked = tmp_path / "artifacts"
+    blocked.write_text("a file in the way")
+    with pytest.raises(EnvironmentProblem, match=str(blocked)):
+        artifacts.write_all(blocked, summary, columns_of(fake_run.make_rows(1)))
+
+
+def test_a_half_written_file_never_has_the_name_of_a_result(tmp_path: Path) -> None:
+    def fail(part: Path) -> None:
+        part.write_text("half of")
+        raise OSError(28, "No space left on device")
+
+    target = tmp_path / "report.html"
+    target.write_text("the one before")
+    with pytest.raises(EnvironmentProblem, match=r"report\.html: No space left on device"):
+        artifacts.write_with(target, fail)
+    assert target.read_text() == "the one before"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

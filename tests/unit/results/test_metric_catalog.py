@@ -1,0 +1,92 @@
+"""The catalog says what AIPerf says, and everything in it is computed and documented."""
+
+import csv
+import json
+from pathlib import Path
+
+import fake_run
+import numpy as np
+import pytest
+
+from aiperf_svc.core.aggregates import summarise
+from aiperf_svc.core.columns import columns_of
+from aiperf_svc.core.results import PhaseTimes
+from aiperf_svc.domain import metric_docs
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, nearest_tags
+
+ROOT = Path(__file__).parents[3]
+SAMPLE = ROOT / "tests" / "data" / "aiperf_sample"
+MARK = "<!-- tables: printed from the catalog -->\n"
+
+
+def test_tags_are_unique() -> None:
+    assert len(CATALOG) == len(METRICS)
+
+
+def test_names_and_units_are_aiperfs() -> None:
+    sample = json.loads((SAMPLE / "profile_export_aiperf.json").read_text())
+    with (SAMPLE / "profile_export_aiperf.csv").open() as file:
+        headers = {row[0] for row in csv.reader(file) if row}
+    known = {tag for tag in CATALOG if isinstance(sample.get(tag), dict)}
+    assert len(known) >= 45
+    for tag in known:
+        assert CATALOG[tag].unit == sample[tag]["unit"]
+        assert CATALOG[tag].header in headers
+
+
+def test_only_metrics_that_we_leave_out_are_missing_from_aiperfs() -> None:
+    sample = json.loads((SAMPLE / "profile_export_aiperf.json").read_text())
+    metrics = {tag for tag, entry in sample.items() if isinstance(entry, dict) and "avg" in entry}
+    missing = {tag for tag in metrics if tag not in CATALOG}
+    # Levels at each instant other than the concurrency, and parts of an exchange that a worker that
+    # writes to its own sockets does not have.
+    levels = {tag for tag in missing if tag.startswith(("active_", "effective_", "tokens_in_"))}
+    parts = {"http_req_blocked", "http_req_dns_lookup", "http_req_chunks_sent"}
+    assert missing - levels == parts
+
+
+def test_every_metric_is_computed() -> None:
+    closed = fake_run.closed_loop(requests=200)
+    closed["reasoning_tokens"] = 3
+    slo = {"goodput": {"time_to_first_token": 35}}
+    found = set()
+    for load in ({"concurrency": 20, "requests": 200}, {"request_rate": 90, "duration": "30s"}):
+        config = fake_run.config(**load, slo=slo)
+        times = PhaseTimes(start_wall_ns=fake_run.START_NS)
+        context = fake_run.context(closed, config=config, profiling=times)
+        summary = summarise(columns_of(closed), None, context)
+        found |= set(summary.metrics) | set(summary.scalars) | {"effective_concurrency"}
+    assert found == {metric.tag for metric in METRICS if metric.kind is not Kind.POOLED}
+
+
+def test_per_request_metrics_have_a_formula_and_only_they() -> None:
+    for metric in METRICS:
+        assert (metric.compute is not None) == (metric.kind is Kind.RECORD), metric.tag
+
+
+def test_the_nearest_tag_is_found() -> None:
+    assert nearest_tags("time-to-first-tokn")[0] == "time_to_first_token"
+    assert nearest_tags("xyzzy") == []
+
+
+def test_the_documented_tables_are_the_catalogs(request: pytest.FixtureRequest) -> None:
+    path = ROOT / "docs" / "metrics.md"
+    prose, _, tables = path.read_text().partition(MARK)
+    expected = "\n" + metric_docs.tables()
+    if request.config.getoption("--write-samples"):
+        path.write_text(prose + MARK + expected)
+        return
+    assert tables == expected, "run pytest with --write-samples to print the tables again"
+
+
+def test_aiperfs_own_sample_is_explained_by_our_rules() -> None:
+    # 10 of its 100 requests opened a connection, so this metric's values are known to be 10 zeros
+    # and 90 ones: enough to tell the interpolation and the divisor of std.
+    sample = json.loads((SAMPLE / "profile_export_aiperf.json").read_text())
+    theirs = sample["http_req_connection_reused"]
+    rows = np.concatenate([fake_run.request() for _ in range(100)])
+    rows["flags"][:10] = 64
+    context = fake_run.context(rows)
+    ours = summarise(columns_of(rows), None, context).metrics["http_req_connection_reused"]
+    for stat in ("avg", "p1", "p5", "p10", "p25", "p50", "p99", "min", "max", "std", "sum"):
+        assert ours.stat(stat) == pytest.approx(theirs[stat]), stat

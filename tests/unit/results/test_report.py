@@ -1,0 +1,166 @@
+"""The report can be written for any run, needs nothing from outside, and escapes what it shows."""
+
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from typing import Any
+
+import fake_run
+import numpy as np
+import pytest
+from fake_run import MS, START_NS
+
+from aiperf_svc.adapters.report import page, scales
+from aiperf_svc.adapters.report.tables import number
+from aiperf_svc.core.aggregates import summarise
+from aiperf_svc.core.columns import columns_of
+from aiperf_svc.core.results import PhaseTimes
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.protocol.messages import ErrorSample
+from aiperf_svc.protocol.records import Rows
+
+VOID = {"meta", "link", "br"}
+
+
+class Balance(HTMLParser):
+    """Checks that every element that opens also closes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def report(rows: Rows, **fields: Any) -> str:
+    text = page.render(summarise(columns_of(rows), None, fake_run.context(rows, **fields))).decode()
+    parser = Balance()
+    parser.feed(text)
+    assert parser.open == []
+    for svg in re.findall(r"<svg.*?</svg>", text, re.S):
+        ET.fromstring(svg)
+        assert "nan" not in svg
+        assert "inf" not in svg.replace("in flight", "")
+    return text
+
+
+REFUSED = fake_run.make_rows(
+    5, outcome=Outcome.ERRORED, error=ErrorKind.CONNECT, flags=0, due_wall_ns=START_NS
+)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        fake_run.closed_loop(),
+        fake_run.closed_loop(requests=3, concurrency=3),
+        fake_run.closed_loop(requests=300, error_share=0.5),
+        fake_run.request(),
+        fake_run.request(flags=0, first_token_wall_ns=0, last_token_wall_ns=0),
+        fake_run.request(ttft_ms=0, gap_ms=0),
+        fake_run.unanswered(start_ms=0, end_ms=50),
+        REFUSED,
+        REFUSED[:0],
+    ],
+    ids=[
+        "usual",
+        "three",
+        "half-failed",
+        "one",
+        "no-stream",
+        "no-time",
+        "cut",
+        "refused",
+        "empty",
+    ],
+)
+def test_any_run_has_a_report(rows: Rows) -> None:
+    text = report(rows)
+    assert "Verdict: <b>" in text
+    assert "Configuration" in text
+
+
+def test_it_loads_nothing_and_runs_nothing() -> None:
+    text = report(fake_run.closed_loop())
+    assert not re.search(r"<script|@import|url\(|\bsrc=|<iframe", text)
+    assert re.findall(r'href="([^"]*)"', text) == ["data:,"]
+
+
+def test_what_comes_from_outside_is_escaped() -> None:
+    message = "<script>alert('x')</script> & \"more\""
+    errors = (ErrorSample(Phase.PROFILING, int(ErrorKind.STATUS), 500, message, 7),)
+    text = report(fake_run.closed_loop(requests=50), errors=errors)
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;more&quot;" in text
+
+
+def test_it_shows_verdict_objectives_errors_and_the_plots_of_the_run() -> None:
+    rows = fake_run.closed_loop(client_lag_ms=60, error_share=0.02)
+    slo = {"objectives": [{"metric": "time_to_first_token", "stat": "p99", "max": "1ms"}]}
+    config = fake_run.config(concurrency=20, duration="30s", ramp="2s", slo=slo)
+    times = PhaseTimes(
+        start_wall_ns=START_NS, ramp_ns=2_000 * MS, stop_wall_ns=START_NS + 20_000 * MS
+    )
+    text = report(rows, config=config, profiling=times)
+    assert "the client, not the server, was the limit" in text
+    assert "missed" in text
+    assert text.count('class="plot"') == 6  # one of them the errors
+    assert text.count("<title>ramp</title>") == 5
+    assert text.count("<title>drain</title>") == 5
+
+
+def test_censored_and_thin_numbers_are_marked() -> None:
+    rows = np.concatenate(
+        [
+            fake_run.closed_loop(requests=60),
+            *(fake_run.unanswered(start_ms=0, end_ms=9_000) for _ in range(6)),
+        ]
+    )
+    text = report(rows)
+    assert "&gt; 9,000" in text
+    assert "9.09% were cut" in text
+    assert "<i>*</i>" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (0.00002, "&lt; 0.001"),
+        (0.0312, "0.0312"),
+        (12.3456, "12.35"),
+        (100.0, "100"),
+        (2968.7, "2,969"),
+        (12_345_678.9, "12,345,679"),
+    ],
+)
+def test_numbers_have_four_digits_that_mean_something(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_axes_end_at_round_numbers_that_hold_all_values() -> None:
+    for high in (0.003, 0.9, 1.0, 7.3, 99, 1_234, 5e6):
+        axis = scales.linear(high)
+        assert axis.place(high) <= 1.0
+        assert axis.place(0) == 0.0
+        assert 3 <= len(axis.ticks) <= 6
+    for low, high in ((0.02, 3.0), (1.0, 1.0), (5, 20), (0.001, 100_000)):
+        axis = scales.logarithmic(low, high)
+        assert 0 <= axis.place(low) <= axis.place(high) <= 1
+        assert len(axis.ticks) >= 2
+
+
+def test_every_nine_is_as_wide_as_the_one_before() -> None:
+    axis = scales.nines(0.9999)
+    assert [axis.place(q) for q in (0.0, 0.9, 0.99, 0.999, 0.9999)] == pytest.approx(
+        [0, 0.25, 0.5, 0.75, 1]
+    )
+    assert [label for _, label in axis.ticks] == ["p0", "p50", "p90", "p99", "p99.9", "p99.99"]
