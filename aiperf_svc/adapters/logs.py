@@ -1,10 +1,104 @@
-"""Logs of the services."""
+"""Structured logs: one JSON object a line in files and pods, one readable line on a terminal.
 
+Every line says time, level, run, phase and service. A process writes one file,
+`<AIPERF_LOG_DIR>/<instance>.log`; standard error gets the lines in pods (AIPERF_LOG_FORMAT=json)
+and where there is no folder.
+"""
+
+import json
 import logging
-from collections.abc import Sequence
-from typing import Any
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+_phase = ""
 
 
-def set_up_logs(context: Any, names: Sequence[str]) -> None:
-    """Log to standard error."""
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {','.join(names)} %(message)s")
+def set_phase(name: str) -> None:
+    """The phase that every line from now on belongs to."""
+    global _phase
+    _phase = name
+
+
+def set_up_logs(
+    run_id: str,
+    services: Sequence[str],
+    *,
+    instance: str,
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Send this process' log where the environment says. Replaces an earlier set-up.
+
+    Raises EnvironmentProblem when the file cannot be written.
+    """
+    folder, is_json = environ.get("AIPERF_LOG_DIR"), environ.get("AIPERF_LOG_FORMAT") == "json"
+    handlers: list[logging.Handler] = []
+    if folder:
+        path = Path(folder) / f"{instance}.log"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handlers.append(logging.FileHandler(path, encoding="utf-8"))
+        except OSError as error:
+            raise EnvironmentProblem(f"cannot write {path}: {error.strerror}") from error
+        handlers[0].setFormatter(JsonLines(run_id, services))
+    if is_json or not folder:
+        handlers.append(logging.StreamHandler(sys.stderr))
+        handlers[-1].setFormatter((JsonLines if is_json else TextLines)(run_id, services))
+    logging.basicConfig(
+        level=environ.get("AIPERF_LOG_LEVEL", "INFO"), handlers=handlers, force=True
+    )
+    logging.captureWarnings(True)
+
+
+class Lines(logging.Formatter):
+    """What both formats share: which service a line is from."""
+
+    def __init__(self, run_id: str, services: Sequence[str]) -> None:
+        super().__init__()
+        self._run_id = run_id
+        self._services = services
+
+    def service_of(self, record: logging.LogRecord) -> str:
+        """The service whose module wrote the line; all of the process for a module they share."""
+        own = record.name.rpartition(".")[2].replace("_", "-")
+        return own if own in self._services else ",".join(self._services)
+
+
+class JsonLines(Lines):
+    """For machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One JSON object without a line break."""
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "run": self._run_id,
+            "phase": _phase,
+            "service": self.service_of(record),
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class TextLines(Lines):
+    """For people; the run is the one that they look at."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and the traceback below it when there is one."""
+        phase = f" [{_phase}]" if _phase else ""
+        line = (
+            f"{_time(record)} {record.levelname:<7} {self.service_of(record)}{phase}: "
+            f"{record.getMessage()}"
+        )
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

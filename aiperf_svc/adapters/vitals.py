@@ -11,6 +11,8 @@ from aiperf_svc.protocol.messages import Vitals
 
 SAMPLE_S = 0.05
 """Spacing of the probes of the event loop's delay."""
+LEAST_INTERVAL_S = 0.5
+"""Calls closer together get the same answer: over a few milliseconds every CPU is all or nothing."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CPU_STATS = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
 
@@ -23,6 +25,7 @@ class VitalsProbe:
         self._cpu_s = _cpu_s()
         self._lag_ns = 0
         self._throttled_at_start_ns = _throttled_ns()
+        self._last = Vitals()
 
     async def watch_loop(self) -> None:
         """Keep probing the delay of the running event loop."""
@@ -33,19 +36,27 @@ class VitalsProbe:
             self._lag_ns = max(self._lag_ns, late)
 
     def take(self) -> Vitals:
-        """Health since the last call."""
-        now, cpu_s = monotonic_ns(), _cpu_s()
-        elapsed_s = max(1e-3, (now - self._mono_ns) / 1e9)
-        vitals = Vitals(
+        """Health since the last call, or the last call's answer when that was just now."""
+        now = monotonic_ns()
+        elapsed_s = (now - self._mono_ns) / 1e9
+        if elapsed_s < LEAST_INTERVAL_S:
+            return self._last
+        cpu_s = _cpu_s()
+        self._last = Vitals(
             cpu_fraction=(cpu_s - self._cpu_s) / elapsed_s,
             throttled_ns=_throttled_ns() - self._throttled_at_start_ns,
             loop_lag_ns=self._lag_ns,
             rss_bytes=_rss_bytes(),
             open_fds=_open_fds(),
-            fd_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            fd_limit=fd_limit(),
         )
         self._mono_ns, self._cpu_s, self._lag_ns = now, cpu_s, 0
-        return vitals
+        return self._last
+
+
+def fd_limit() -> int:
+    """File descriptors that this process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def boot_id() -> str:

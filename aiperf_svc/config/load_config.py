@@ -1,12 +1,105 @@
-"""Reads a BenchmarkConfig from a file."""
+"""A BenchmarkConfig from a file, from a stack file or from data, and back into a file.
 
+Everything that is wrong is said at once, one line a mistake. Every service imports this module, so
+it needs nothing but YAML and the models.
+"""
+
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.names import nearest
+from aiperf_svc.config.problems import Problem, problems_in, secret_problems
+from aiperf_svc.config.yaml_files import read_yaml
+from aiperf_svc.domain.errors import ConfigError
+
+STACK_KEY = "aiperf:benchmark"
+"""Where the config is in a stack file."""
+STACKS = Path("stacks")
+"""Folder of the stack files."""
 
 
 def load_config(path: Path) -> BenchmarkConfig:
-    """The config in a YAML file."""
-    return BenchmarkConfig.model_validate(yaml.safe_load(path.read_text()))
+    """The config in a YAML or JSON file, or in a stack file. Raises ConfigError."""
+    return parse_config(read_config_data(path), str(path))
+
+
+def load_stack(name_or_path: str) -> BenchmarkConfig:
+    """The config of a stack, named or by its file. Raises ConfigError."""
+    return load_config(stack_path(name_or_path))
+
+
+def stack_path(name_or_path: str) -> Path:
+    """The file of a stack: `bench-smoke` is `stacks/Pulumi.bench-smoke.yaml`. Raises ConfigError
+    when there is none."""
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1:
+        return path
+    path = STACKS / f"Pulumi.{name_or_path}.yaml"
+    if path.is_file():
+        return path
+    there = [p.name.removeprefix("Pulumi.")[: -len(".yaml")] for p in STACKS.glob("Pulumi.*.yaml")]
+    close = nearest(name_or_path, there)
+    hint = f"; did you mean {close}?" if close else f"; found: {', '.join(sorted(there)) or 'none'}"
+    raise ConfigError(f"stack {name_or_path!r}: no such file: {path}{hint}")
+
+
+def read_config_data(path: Path) -> dict[str, Any]:
+    """A config as it is written, before any check of its content. Raises ConfigError."""
+    data = read_yaml(path)
+    if isinstance(data, dict) and isinstance(data.get("config"), dict):
+        settings = data["config"]
+        if STACK_KEY not in settings:
+            close = nearest(STACK_KEY, map(str, settings))
+            hint = f"; did you mean it by {close!r}?" if close else ""
+            raise ConfigError(f"{path}: config has no {STACK_KEY}{hint}")
+        data = settings[STACK_KEY]
+    if not isinstance(data, dict):
+        given = "nothing" if data is None else type(data).__name__
+        raise ConfigError(f"{path}: expected a benchmark's keys (endpoint, load, …), not {given}")
+    return data
+
+
+def parse_config(
+    data: dict[str, Any], source: str, *, names: Mapping[str, str] | None = None
+) -> BenchmarkConfig:
+    """The config that `data` describes. Raises ConfigError that lists all mistakes.
+
+    `source` says where the data is from; `names` what the user calls some keys, by dotted path.
+    """
+    problems = secret_problems(data)
+    try:
+        config = BenchmarkConfig.model_validate(data)
+    except ValidationError as error:
+        refused = {p.key for p in problems}
+        problems += [p for p in problems_in(error, data) if p.key not in refused]
+    else:
+        if not problems:
+            return config
+    raise refusal(problems, source, names=names)
+
+
+def refusal(
+    problems: list[Problem], source: str, *, names: Mapping[str, str] | None = None
+) -> ConfigError:
+    """The error that lists `problems`."""
+    lines = [problem.line(names or {}) for problem in problems]
+    if len(lines) == 1:
+        return ConfigError(f"{source}: {lines[0]}" if source else lines[0])
+    title = f"{source}: {len(lines)} problems" if source else f"{len(lines)} problems"
+    return ConfigError("\n  ".join([title, *lines]))
+
+
+def save_config(config: BenchmarkConfig, path: Path) -> None:
+    """Write a config, whole and with human units, as a file that can be run again."""
+    data = config.model_dump(mode="json")
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(
+        yaml.safe_dump(data, sort_keys=False, allow_unicode=True), encoding="utf-8"
+    )
+    partial.replace(path)

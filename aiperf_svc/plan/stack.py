@@ -5,6 +5,7 @@ tested and summed up before anything exists.
 """
 
 import hashlib
+import json
 from typing import Literal
 
 import msgspec
@@ -106,6 +107,7 @@ def plan_stack(
     Raises ConfigError.
     """
     check_stack_name(stack)
+    config = _in_order(config)
     deployment = config.deployment
     _check_ttl(config)
     used = ImagePlan(
@@ -144,6 +146,13 @@ def plan_stack(
         notes=(*reasons, *notes),
         secret_keys=_secret_keys(resolved),
     )
+
+
+def _in_order(config: BenchmarkConfig) -> BenchmarkConfig:
+    """The same config with its maps sorted, so that the order in which a file or an engine happens
+    to keep them makes no other run."""
+    plain = json.dumps(config.model_dump(mode="json"), sort_keys=True)
+    return BenchmarkConfig.model_validate_json(plain)
 
 
 def _resolve(config: BenchmarkConfig, identity: Identity) -> BenchmarkConfig:

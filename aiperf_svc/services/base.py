@@ -154,10 +154,7 @@ class BaseService:
             self._beat_now.clear()
             await self.publish(UP, self._heartbeat())
             interval = HEARTBEAT_S if self.me is not None else REGISTERING_S
-            try:
-                await asyncio.wait_for(self._beat_now.wait(), interval)
-            except TimeoutError:
-                continue
+            await is_set_within(self._beat_now, interval)
 
     def _heartbeat(self) -> Heartbeat:
         return Heartbeat(
@@ -231,6 +228,18 @@ class BaseService:
 
     stays_after_end: ClassVar[bool] = False
     """Whether the service is still needed when the run has ended."""
+
+
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, at most so long; whether it is set.
+
+    Python 3.11's `wait_for` loses a cancellation that comes together with the event.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 async def every(seconds: float, action: Callable[[], Awaitable[None] | None]) -> None:

@@ -28,7 +28,7 @@ def run_services(names: Sequence[Service]) -> int:
     die_with_parent()
     try:
         context = read_context()
-        set_up_logs(context, names)
+        set_up_logs(context.run_id, names, instance=context.instance)
         uvloop.run(_run(context, names))
     except AiperfError as error:
         log.error("%s", error)

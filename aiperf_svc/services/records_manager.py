@@ -46,7 +46,7 @@ from aiperf_svc.protocol.messages import (
 )
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
-from aiperf_svc.services.base import BaseService, every, mono_ns, wall_ns
+from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.run_progress import RunProgress
 
@@ -189,10 +189,7 @@ class RecordsManager(BaseService):
                 self.log.error("records that never came: %s", missing)
                 return
             self._arrived.clear()
-            try:
-                await asyncio.wait_for(self._arrived.wait(), 0.5)
-            except TimeoutError:
-                continue
+            await is_set_within(self._arrived, 0.5)
 
     def _workers(self) -> list[Member]:
         members = self.roster.members if self.roster is not None else ()

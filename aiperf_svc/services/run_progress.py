@@ -23,6 +23,7 @@ from aiperf_svc.protocol.messages import (
     WorkerCounts,
 )
 from aiperf_svc.protocol.records import Rows
+from aiperf_svc.services.base import is_set_within
 
 RECENT_RECORDS = 20_000
 RATE_WINDOW_NS = 5_000_000_000
@@ -118,10 +119,7 @@ class RunProgress:
     async def wait_change(self, after: int, timeout_s: float) -> None:
         """Until `status().number` is not `after` any more, at most so long."""
         if self._number == after:
-            try:
-                await asyncio.wait_for(self._changed.wait(), timeout_s)
-            except TimeoutError:
-                return
+            await is_set_within(self._changed, timeout_s)
 
     def status(self) -> Status:
         """Everything, now."""

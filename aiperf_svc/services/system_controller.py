@@ -19,7 +19,7 @@ from aiperf_svc.protocol.messages import (
     RunStatePublished,
     Service,
 )
-from aiperf_svc.services.base import BaseService, wall_ns
+from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.context import RunContext
 
 REPUBLISH_S = 0.5
@@ -108,10 +108,7 @@ class SystemController(BaseService):
                     since_wall_ns=self._since_wall_ns,
                 ),
             )
-            try:
-                await asyncio.wait_for(self._changed.wait(), REPUBLISH_S)
-            except TimeoutError:
-                continue
+            await is_set_within(self._changed, REPUBLISH_S)
 
     async def _watch_deadlines(self) -> None:
         while True:

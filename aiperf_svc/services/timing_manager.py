@@ -38,7 +38,7 @@ from aiperf_svc.protocol.messages import (
     WorkerCounts,
 )
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.services.base import BaseService, mono_ns, wall_ns
+from aiperf_svc.services.base import BaseService, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.context import RunContext
 
 ANNOUNCE_NS = 500_000_000
@@ -374,10 +374,7 @@ class TimingManager(BaseService):
                 ledger.lose(name)
 
     async def _wait(self, at_most_s: float) -> None:
-        try:
-            await asyncio.wait_for(self._moved.wait(), at_most_s)
-        except TimeoutError:
-            return
+        await is_set_within(self._moved, at_most_s)
 
 
 def _total(phase: Phase, counts: dict[str, WorkerCounts]) -> WorkerCounts:

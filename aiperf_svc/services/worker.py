@@ -17,6 +17,7 @@ from aiperf_svc.adapters.bus import Bus, decode, encode, receive_each
 from aiperf_svc.adapters.entry_cache import EntryCache
 from aiperf_svc.adapters.inference_client import Connection, InferenceClient
 from aiperf_svc.adapters.target import resolve_target
+from aiperf_svc.adapters.vitals import fd_limit
 from aiperf_svc.core.answers import answer_text
 from aiperf_svc.core.clock import ClockOffset
 from aiperf_svc.core.endpoints.chat import append_history
@@ -42,7 +43,7 @@ from aiperf_svc.protocol.messages import (
     WorkerCounts,
 )
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.services.base import BaseService, every, wall_ns
+from aiperf_svc.services.base import BaseService, every, is_set_within, wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.load_generator import LoadGenerator
 
@@ -124,7 +125,7 @@ class Worker(BaseService):
             run_id=self.context.run_id,
             entries=entries,
             is_streaming=config.endpoint.streaming,
-            connection_limit=max(1, self._vitals.take().fd_limit - RESERVED_FDS),
+            connection_limit=max(1, fd_limit() - RESERVED_FDS),
             extend_history=self._extend_history,
             on_starved=self._return_now.set,
         )
@@ -223,11 +224,8 @@ class Worker(BaseService):
 
     async def _send_returns(self) -> None:
         while True:
-            try:
-                await asyncio.wait_for(self._return_now.wait(), RETURN_S)
+            if await is_set_within(self._return_now, RETURN_S):
                 await asyncio.sleep(STARVED_RETURN_S)
-            except TimeoutError:
-                pass
             self._return_now.clear()
             if self._generator is None:
                 continue

@@ -7,7 +7,7 @@ from typing import Any
 from aiperf_svc.adapters.bus import DOWN, Bus
 from aiperf_svc.core.roster import Roster
 from aiperf_svc.protocol.messages import Heartbeat, RosterPublished, RunState, Service
-from aiperf_svc.services.base import BaseService, mono_ns
+from aiperf_svc.services.base import BaseService, is_set_within, mono_ns
 from aiperf_svc.services.context import RunContext
 
 CHECK_S = 0.25
@@ -55,10 +55,7 @@ class WorkerManager(BaseService):
             if self._changed.is_set() or not self._everybody_has_seen_it():
                 self._changed.clear()
                 await self.publish(DOWN, self._message())
-            try:
-                await asyncio.wait_for(self._changed.wait(), REPUBLISH_S)
-            except TimeoutError:
-                continue
+            await is_set_within(self._changed, REPUBLISH_S)
 
     def _everybody_has_seen_it(self) -> bool:
         members = (m for m in self._roster.members if not m.lost)

@@ -181,6 +181,8 @@ def normalised(value: Any) -> Any:
         kept = {key: normalised(item) for key, item in value.items() if item is not None}
         if kept.get("kind") == "Secret":
             kept["data"] = dict.fromkeys(sorted(kept["data"]), "(secret)")
+        # The provider's own remark on a name that it made.
+        kept.get("annotations", {}).pop("pulumi.com/autonamed", None)
         return kept
     if isinstance(value, list):
         return [normalised(item) for item in value]

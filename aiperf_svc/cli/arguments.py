@@ -1,0 +1,70 @@
+"""Command-line parsing in this program's own words: one message, the nearest name, exit code 2."""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import NoReturn
+
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
+
+EXIT_CODES = {
+    ExitCode.OK: "the run finished, can be believed, and every SLO held",
+    ExitCode.ERROR: "something outside the benchmark failed: a folder, a port, a tool",
+    ExitCode.BAD_CONFIG: "config, flags or input refused before anything started",
+    ExitCode.BENCHMARK_FAILED: "the run started and could not be finished, or nothing succeeded",
+    ExitCode.SLO_MISSED: "the run can be believed and an SLO does not hold",
+    ExitCode.VERDICT_INVALID: "the client, not the server, shaped the numbers: do not use them",
+    ExitCode.LEAKED: "something that the run created is still there; the list is printed",
+    ExitCode.INTERRUPTED: "stopped by the user; what was measured is kept",
+}
+
+
+def exit_code_help() -> str:
+    """The end of every help text."""
+    return "exit codes:\n" + "\n".join(f"  {int(c):>3}  {text}" for c, text in EXIT_CODES.items())
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises ConfigError and never exits because of a mistake."""
+
+    def __init__(self, command: str, description: str, *, epilog: str = "") -> None:
+        super().__init__(
+            prog=f"aiperf-svc {command}".strip(),
+            description=description,
+            epilog=epilog or exit_code_help(),
+            formatter_class=_HelpFormat,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        message = message.removeprefix("argument ").replace("expected one argument", "needs a value")
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The parsed arguments. Raises ConfigError with every argument that is not known."""
+        args, unknown = self.parse_known_args(arguments)
+        if unknown:
+            names = [name for action in self._actions for name in action.option_strings]
+            lines = [_unknown(argument, names) for argument in unknown]
+            raise ConfigError("\n  ".join([*lines, f"see {self.prog} --help"]))
+        return args
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """`; did you mean X?`, or nothing when no valid name is near."""
+    close = get_close_matches(name, list(valid), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _unknown(argument: str, names: Sequence[str]) -> str:
+    if not argument.startswith("-"):
+        return f"{argument!r} belongs to no flag"
+    name, _, _ = argument.partition("=")
+    return f"{name} is not a flag{did_you_mean(name, names)}"
+
+
+class _HelpFormat(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32, width=100)

@@ -1,0 +1,49 @@
+"""`aiperf-svc service`: what every process of a local run and every pod executes."""
+
+import argparse
+import logging
+
+from aiperf_svc.cli.arguments import did_you_mean
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
+
+DESCRIPTION = """Run one or several services of a benchmark in this process.
+
+The environment says which run they belong to; `profile`, `run` and a stack set it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The services' names."""
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="system-controller, dataset-manager, timing-manager, worker-manager, "
+        "records-manager, worker or record-processor; AIPERF_SERVICE, separated by commas, "
+        "when none is given",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until the run has ended. What is not expected goes into the log, where a pod's or a
+    process' owner looks for it."""
+    import os
+
+    from aiperf_svc.protocol.messages import Service
+
+    given = args.names or [n for n in os.environ.get("AIPERF_SERVICE", "").split(",") if n]
+    if not given:
+        raise ConfigError("name a service, or set AIPERF_SERVICE")
+    valid = [service.value for service in Service]
+    for name in given:
+        if name not in valid:
+            hint = did_you_mean(name, valid) or f"; expected {', '.join(valid)}"
+            raise ConfigError(f"{name!r} is not a service{hint}")
+
+    from aiperf_svc.services.host import run_services
+
+    try:
+        return run_services([Service(name) for name in given])
+    except Exception:
+        logging.getLogger("aiperf_svc").exception("the process ends: unexpected error")
+        return int(ExitCode.ERROR)

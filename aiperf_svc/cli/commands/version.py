@@ -1,0 +1,17 @@
+"""`aiperf-svc version`."""
+
+import argparse
+
+from aiperf_svc import __version__
+
+DESCRIPTION = "Print the version."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """There are none."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it."""
+    print(__version__)
+    return 0

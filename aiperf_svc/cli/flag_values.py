@@ -1,0 +1,72 @@
+"""From what is written after a flag to what the config holds.
+
+Values that one word cannot say, and addresses without a scheme; everything else goes to the config
+as it is written. All raise ValueError that says what was expected.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+
+_OBJECTIVE = re.compile(r"\s*([a-z0-9_]+)(?::([a-z0-9]+))?\s*(<=?|>=?)\s*(.+?)\s*")
+
+
+def url(text: str) -> str:
+    """An address; `localhost:8000` is meant as `http://localhost:8000`."""
+    return text if "://" in text else f"http://{text}"
+
+
+def headers(texts: Sequence[str]) -> dict[str, str]:
+    """Headers by name, of `Name: value` each."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, colon, value = text.partition(":")
+        if not colon or not name.strip():
+            raise ValueError(f"{text!r}: expected `Name: value`")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def extra_inputs(texts: Sequence[str]) -> dict[str, object]:
+    """Members of a request's body, of `key:value` or a JSON object each. A value that is JSON is
+    taken as such: `temperature:0.7` is a number, `stop:null` null, `user:me` text."""
+    found: dict[str, object] = {}
+    for text in texts:
+        if text.lstrip().startswith("{"):
+            try:
+                found |= json.loads(text)
+            except ValueError as error:
+                raise ValueError(f"{text!r}: not valid JSON: {error}") from error
+            continue
+        key, colon, value = text.partition(":")
+        if not colon or not key.strip():
+            raise ValueError(f"{text!r}: expected `key:value` or a JSON object")
+        try:
+            found[key.strip()] = json.loads(value)
+        except ValueError:
+            found[key.strip()] = value.strip()
+    return found
+
+
+def objectives(texts: Sequence[str]) -> list[dict[str, str]]:
+    """Objectives, of `metric:statistic<limit` each; the average when no statistic is named."""
+    found = []
+    for text in texts:
+        match = _OBJECTIVE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r}: expected a limit such as time_to_first_token:p99<500ms")
+        metric, stat, sign, limit = match.groups()
+        bound = "max" if sign.startswith("<") else "min"
+        found.append({"metric": metric, "stat": stat or "avg", bound: limit})
+    return found
+
+
+def goodput(texts: Sequence[str]) -> dict[str, str]:
+    """Limits by metric, of `metric:limit` each; several in one text are separated by spaces."""
+    found: dict[str, str] = {}
+    for text in " ".join(texts).split():
+        metric, colon, limit = text.partition(":")
+        if not colon or not metric or not limit:
+            raise ValueError(f"{text!r}: expected a limit such as time_to_first_token:500ms")
+        found[metric] = limit
+    return found

@@ -1,0 +1,150 @@
+"""Every flag of `profile`, in one table: parser, help, config and docs are made from it.
+
+A flag is another way to write one key of the config, and nothing else. Its value is checked where
+the config's is, once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from aiperf_svc.cli import flag_values as values
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag."""
+
+    names: tuple[str, ...]
+    """The first is what messages and docs call it; the others are what it is called elsewhere."""
+    key: str
+    """Dotted path in the config; empty for flags that are about this program, not the test."""
+    text: str
+    metavar: str = "N"
+    kind: Literal["value", "switch", "list"] = "value"
+    """A switch is true or, as `--no-…`, false; a list may be given several times."""
+    read: Callable[[Any], Any] | None = None
+    """From what was written to the key's value. Raises ValueError that says what is expected."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return next(name for name in self.names if name.startswith("--"))
+
+    @property
+    def destination(self) -> str:
+        """Its name among parsed arguments."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+DURATION = "TIME"
+
+TARGET = (
+    Flag(("--url", "-u"), "endpoint.url",
+        "address of the server, http://host:port; http:// may be left out", "URL",
+        read=values.url),
+    Flag(("--model", "-m", "--model-names"), "endpoint.model", "model to ask for", "NAME"),
+    Flag(("--endpoint-type",), "endpoint.type",
+        "API to speak: chat (default), completions or embeddings", "TYPE"),
+    Flag(("--endpoint", "--custom-endpoint"), "endpoint.path",
+        "path of the API, when it is not the usual one", "PATH"),
+    Flag(("--streaming",), "endpoint.streaming",
+        "ask for the answer token by token; needed for the time to the first token",
+        kind="switch"),
+    Flag(("--header", "-H"), "endpoint.headers",
+        "header of every request, `Name: value`; again for more", "HEADER", "list",
+        values.headers),
+    Flag(("--extra-inputs",), "endpoint.extra_inputs",
+        "member of every request's body, `key:value` or a JSON object; again for more", "INPUT",
+        "list", values.extra_inputs),
+    Flag(("--request-timeout", "--request-timeout-seconds"), "endpoint.request_timeout",
+        "longest time for a request (default: 10m)", DURATION),
+)  # fmt: skip
+
+LOAD = (
+    Flag(("--concurrency",), "load.concurrency",
+        "closed loop: this many users, each sending when its last answer has ended; with "
+        "--request-rate, the most requests at a time"),
+    Flag(("--request-rate",), "load.request_rate",
+        "open loop: requests a second, whatever the server does"),
+    Flag(("--arrival-pattern", "--request-rate-mode"), "load.arrival.pattern",
+        "spacing in open loop: constant, poisson (default) or gamma", "PATTERN"),
+    Flag(("--burstiness", "--arrival-smoothness", "--vllm-burstiness"), "load.arrival.burstiness",
+        "shape of gamma: 1 is Poisson, below 1 burstier, above 1 more regular"),
+    Flag(("--request-count", "--num-requests"), "load.requests",
+        "stop after this many requests"),
+    Flag(("--benchmark-duration", "--duration"), "load.duration",
+        "stop after this time; with --request-count, whichever comes first", DURATION),
+    Flag(("--grace-period", "--benchmark-grace-period"), "load.grace_period",
+        "how long requests in flight may go on after that time (default: 30s)", DURATION),
+    Flag(("--ramp-duration", "--concurrency-ramp-duration", "--request-rate-ramp-duration"),
+        "load.ramp", "grow concurrency or rate from zero over this time", DURATION),
+    Flag(("--warmup-request-count", "--num-warmup-requests"), "load.warmup.requests",
+        "requests before the measurement, left out of the results"),
+    Flag(("--warmup-duration",), "load.warmup.duration", "the same, by time", DURATION),
+    Flag(("--warmup-grace-period",), "load.warmup.grace_period",
+        "the warmup's own grace period (default: 30s)", DURATION),
+)  # fmt: skip
+
+DATASET = (
+    Flag(("--isl", "--synthetic-input-tokens-mean", "--prompt-input-tokens-mean"),
+        "dataset.input_tokens.mean", "tokens of a synthetic prompt (default: 550)"),
+    Flag(("--isl-stddev", "--synthetic-input-tokens-stddev", "--prompt-input-tokens-stddev"),
+        "dataset.input_tokens.stddev", "standard deviation of that (default: 0)"),
+    Flag(("--osl", "--output-tokens-mean", "--prompt-output-tokens-mean"),
+        "dataset.output_tokens.mean", "tokens to ask for as the answer (default: no limit)"),
+    Flag(("--osl-stddev", "--output-tokens-stddev", "--prompt-output-tokens-stddev"),
+        "dataset.output_tokens.stddev", "standard deviation of that (default: 0)"),
+    Flag(("--num-dataset-entries", "--num-prompts"), "dataset.entries",
+        "distinct prompts (default: 1,000 synthetic ones, or all of a file)"),
+    Flag(("--input-file",), "dataset.file", "take the prompts from this file", "FILE"),
+    Flag(("--custom-dataset-type",), "dataset.kind",
+        "what the file holds: single_turn (default), multi_turn or sharegpt", "TYPE"),
+    Flag(("--public-dataset",), "dataset.public",
+        "take the prompts from a public dataset: sharegpt", "NAME"),
+    Flag(("--dataset-order",), "dataset.order", "sequential (default) or shuffled", "ORDER"),
+    Flag(("--tokenizer",), "tokenizer.name",
+        "tokenizer.json, a folder with one, or a hub name: counts tokens exactly", "NAME"),
+    Flag(("--tokenizer-revision",), "tokenizer.revision", "revision on the hub (default: main)",
+        "NAME"),
+    Flag(("--random-seed",), "random_seed",
+        "decides prompts and arrivals: the same seed, the same requests (default: 0)"),
+)  # fmt: skip
+
+LIMITS = (
+    Flag(("--slo",), "slo.objectives",
+        "limit that must hold, else exit code 4: `time_to_first_token:p99<500ms`; again for more",
+        "LIMIT", "list", values.objectives),
+    Flag(("--goodput",), "slo.goodput",
+        "what makes a request good: `time_to_first_token:500ms`; again for more", "LIMIT", "list",
+        values.goodput),
+)  # fmt: skip
+
+PROCESSES = (
+    Flag(("--workers-max", "--max-workers"), "workers.max", "most processes that send requests"),
+    Flag(("--record-processors", "--record-processor-service-count"), "workers.record_processors",
+        "processes that read the answers (default: a quarter of the workers)"),
+    Flag(("--layout",), "deployment.layout",
+        "per-service, or compact: the five single services in one process (default: compact)",
+        "LAYOUT"),
+)  # fmt: skip
+
+RESULTS = (
+    Flag(("--artifact-dir", "--output-artifact-dir"), "artifacts.dir",
+        "folder for the results (default: artifacts)", "DIR"),
+    Flag(("--name",), "name", "what the results are called (default: benchmark)", "NAME"),
+)  # fmt: skip
+
+GROUPS = {
+    "server": TARGET,
+    "load": LOAD,
+    "prompts": DATASET,
+    "limits": LIMITS,
+    "processes": PROCESSES,
+    "results": RESULTS,
+}
+
+FLAGS = tuple(flag for group in GROUPS.values() for flag in group)
+
+NAMES = {flag.key: flag.name for flag in FLAGS}
+"""What a user of flags calls a key of the config."""

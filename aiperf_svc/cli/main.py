@@ -1,0 +1,84 @@
+"""The command line: finds the command, runs it, and turns every failure into one message and an
+exit code. The only module that ends the process.
+
+A command is a module with `DESCRIPTION`, `add_arguments(parser)` and `run(args) -> int`. It is
+imported only when it is asked for, so that help is there at once.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from aiperf_svc.cli.arguments import Parser, did_you_mean, exit_code_help
+from aiperf_svc.domain.errors import AiperfError, ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
+
+COMMANDS = {
+    "profile": "measure a server, described by flags",
+    "run": "measure as a stack file says",
+    "validate": "check stack files and configs without starting anything",
+    "bench": "a short measurement of the built-in mock server",
+    "mock-server": "serve made-up tokens at a set pace, OpenAI-compatible",
+    "service": "run services of a benchmark in this process (started by `profile`, `run`, a stack)",
+    "version": "print the version",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code. Nothing but SystemExit for `--help` leaves this."""
+    try:
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+    except AiperfError as error:
+        _complain(str(error), error)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output is gone: nothing can be said to it, and that is no mistake.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.ERROR)
+    except Exception as error:
+        text = f"unexpected {type(error).__name__}: {error}; AIPERF_DEBUG=1 shows where"
+        _complain(text, error)
+        return int(ExitCode.ERROR)
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return int(ExitCode.OK if arguments else ExitCode.BAD_CONFIG)
+    name, *rest = arguments
+    if name == "--version":
+        name = "version"
+    if name not in COMMANDS:
+        close = did_you_mean(name, COMMANDS)
+        raise ConfigError(f"{name!r} is not a command{close or '; see aiperf-svc --help'}")
+    command = import_module(f"aiperf_svc.cli.commands.{name.replace('-', '_')}")
+    parser = Parser(name, command.DESCRIPTION)
+    command.add_arguments(parser)
+    return int(command.run(parser.parse(rest)))
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    return "\n".join(
+        (
+            "usage: aiperf-svc COMMAND [FLAGS]      aiperf-svc COMMAND --help",
+            "",
+            "Measures AI inference services under load, and says whether to believe the numbers.",
+            "",
+            "commands:",
+            *(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
+            "",
+            exit_code_help(),
+        )
+    )
+
+
+def _complain(text: str, error: BaseException) -> None:
+    print(f"error: {text}", file=sys.stderr)
+    if os.environ.get("AIPERF_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)

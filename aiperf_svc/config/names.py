@@ -1,0 +1,85 @@
+"""The names that a config may use, and the nearest of them to one that it may not."""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from aiperf_svc.config.models import BenchmarkConfig
+
+
+@cache
+def all_keys() -> tuple[str, ...]:
+    """Every key of a config as a dotted path, `load.concurrency`, in the order of the models."""
+    return tuple(_keys_below(BenchmarkConfig, ""))
+
+
+def keys_at(path: Sequence[str]) -> tuple[str, ...]:
+    """The keys that the model at a path has; none where there is no model."""
+    found = model_at(path)
+    return tuple(found.model_fields) if found else ()
+
+
+def model_at(path: Sequence[str]) -> type[BaseModel] | None:
+    """The model at a path. Numbers of a list and names in a dictionary are parts of a path too."""
+    annotation: Any = BenchmarkConfig
+    for part in path:
+        arguments = get_args(annotation)
+        if get_origin(annotation) is dict:
+            annotation = arguments[1]
+        elif get_origin(annotation) in (tuple, list):
+            annotation = arguments[0]
+        else:
+            model = _model_in(annotation)
+            if model is None or part not in model.model_fields:
+                return None
+            annotation = model.model_fields[part].annotation
+    return None if _is_collection(annotation) else _model_in(annotation)
+
+
+def nearest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name that was probably meant."""
+    by_plain = {_plain(candidate): candidate for candidate in valid}
+    close = get_close_matches(_plain(name), by_plain, n=1, cutoff=0.6)
+    return by_plain[close[0]] if close else None
+
+
+def nearest_key(path: Sequence[str]) -> str | None:
+    """The key that was probably meant by an unknown one: a sibling first, then any key that has
+    just this name elsewhere."""
+    *parents, name = path
+    sibling = nearest(name, keys_at(parents))
+    if sibling:
+        return ".".join((*parents, sibling))
+    same = [key for key in all_keys() if key.rpartition(".")[2] == name.replace("-", "_")]
+    return same[0] if same else None
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_").lower()
+
+
+def _keys_below(model: type[BaseModel], prefix: str) -> Iterable[str]:
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        below = _model_in(field.annotation)
+        if below is not None and not _is_collection(field.annotation):
+            yield from _keys_below(below, f"{prefix}{name}.")
+
+
+def _is_collection(annotation: Any) -> bool:
+    return get_origin(annotation) in (tuple, list, dict)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType, Annotated, tuple, list, dict):
+        for part in get_args(annotation):
+            found = _model_in(part)
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,163 @@
+"""What is wrong with a config, in the words of somebody who has to correct it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from aiperf_svc.config.names import keys_at, nearest, nearest_key
+
+_SHOWN = 60
+"""Characters of a value that a message repeats."""
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "string_too_short": "some text",
+    "dict_type": "keys with values",
+    "model_type": "keys with values",
+    "model_attributes_type": "keys with values",
+    "tuple_type": "a list",
+    "list_type": "a list",
+}
+_LIMITS = {
+    "greater_than": ("above", "gt"),
+    "greater_than_equal": ("of at least", "ge"),
+    "less_than": ("below", "lt"),
+    "less_than_equal": ("of at most", "le"),
+}
+_PATTERNS = {
+    r"^https?://": "an address such as http://host:8000",
+    r"^/": "a path that begins with /",
+    r"^[a-z0-9]([a-z0-9-]": "lower-case letters, digits and hyphens, the first and last no hyphen",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake: the dotted path of the key, and what is wrong with it."""
+
+    key: str
+    text: str
+
+    def line(self, names: Mapping[str, str]) -> str:
+        """One line; `names` are what the user calls some keys, by dotted path: `--isl`."""
+        return f"{names.get(self.key, self.key)}: {self.text}" if self.key else self.text
+
+
+def problems_in(error: ValidationError, data: object) -> list[Problem]:
+    """Every mistake that the models found in `data`, once each."""
+    found: dict[str, Problem] = {}
+    unions: dict[str, list[str]] = {}
+    for details in error.errors(include_url=False):
+        path, is_member = _path(details["loc"], data, is_missing=details["type"] == "missing")
+        key = ".".join(path)
+        if is_member:
+            # Of a value that may be of several types there is one report for each.
+            unions.setdefault(key, []).append(_EXPECTED.get(details["type"], "another value"))
+            expected = " or ".join(dict.fromkeys(unions[key]))
+            found[key] = Problem(key, f"{_shown(details['input'])}: expected {expected}")
+        else:
+            problem = Problem(key, _text(details, path))
+            found.setdefault(f"{key} {problem.text}", problem)
+    return list(found.values())
+
+
+def secret_problems(data: object, path: tuple[str, ...] = ()) -> list[Problem]:
+    """Encrypted values inside a benchmark: they would end up readable in every artifact."""
+    if isinstance(data, Mapping):
+        if set(data) == {"secure"}:
+            text = "a secret has no place inside the benchmark; name its variable in"
+            text = f"{text} endpoint.api_key_env and keep the value under aiperf:targetApiKey"
+            return [Problem(".".join(path), text)]
+        return [p for key, value in data.items() for p in secret_problems(value, (*path, str(key)))]
+    if isinstance(data, list):
+        return [p for i, value in enumerate(data) for p in secret_problems(value, (*path, str(i)))]
+    return []
+
+
+def _path(
+    loc: Sequence[int | str], data: object, *, is_missing: bool
+) -> tuple[tuple[str, ...], bool]:
+    """The path of a mistake, and whether it is about one member of a union of types: those have
+    the type's name as the last part of their location, which the data does not have."""
+    path: list[str] = []
+    for number, part in enumerate(loc):
+        if isinstance(data, Mapping) and part in data:
+            data = data[part]
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+        elif is_missing or part == "[key]":
+            data = None
+            if part == "[key]":
+                continue
+        else:
+            return tuple(path), number == len(loc) - 1 and not isinstance(data, Mapping)
+        path.append(str(part))
+    return tuple(path), False
+
+
+def _text(details: ErrorDetails, path: Sequence[str]) -> str:
+    kind, value = details["type"], details["input"]
+    context: dict[str, Any] = details.get("ctx") or {}
+    if kind == "extra_forbidden":
+        return _unknown_key(path, value)
+    if kind == "missing":
+        return "must be given"
+    if kind == "value_error":
+        # The reason of a model's own check names its keys; that of one value does not show it.
+        reason = str(context["error"])
+        return reason if isinstance(value, Mapping) else f"{_shown(value)}: {reason}"
+    return f"{_shown(value)}: {_expected(details, context)}"
+
+
+def _expected(details: ErrorDetails, context: Mapping[str, Any]) -> str:
+    kind = details["type"]
+    if kind in ("literal_error", "enum"):
+        valid = [name.strip("' ") for name in context["expected"].replace(" or ", ", ").split(",")]
+        close = nearest(str(details["input"]), valid)
+        hint = f"; did you mean {close}?" if close else ""
+        return f"expected {_alternatives(valid)}{hint}"
+    if kind in _LIMITS:
+        word, name = _LIMITS[kind]
+        return f"expected a number {word} {context[name]:,}"
+    if kind == "string_pattern_mismatch":
+        for beginning, text in _PATTERNS.items():
+            if context["pattern"].startswith(beginning):
+                return f"expected {text}"
+        return f"expected text that matches {context['pattern']}"
+    if kind in _EXPECTED:
+        return f"expected {_EXPECTED[kind]}"
+    message = details["msg"].replace("Input should be", "expected")
+    return message[:1].lower() + message[1:]
+
+
+def _unknown_key(path: Sequence[str], value: object) -> str:
+    close = nearest_key(path)
+    if close:
+        hint = f"; did you mean {close}?"
+    else:
+        valid = keys_at(path[:-1])
+        hint = f"; expected {_alternatives(valid)}" if valid else ""
+    return f"unknown key (value {_shown(value)}){hint}"
+
+
+def _alternatives(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
