@@ -39,7 +39,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""
-        message = message.removeprefix("argument ").replace("expected one argument", "needs a value")
+        message = message.removeprefix("argument ").replace(
+            "expected one argument", "needs a value"
+        )
         raise ConfigError(f"{message}; see {self.prog} --help")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:

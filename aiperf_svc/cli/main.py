@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from aiperf_svc.cli.arguments import Parser, did_you_mean, exit_code_help
+from aiperf_svc.cli.secrets import command_line
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -57,7 +58,9 @@ def _run(arguments: list[str]) -> int:
     command = import_module(f"aiperf_svc.cli.commands.{name.replace('-', '_')}")
     parser = Parser(name, command.DESCRIPTION)
     command.add_arguments(parser)
-    return int(command.run(parser.parse(rest)))
+    args = parser.parse(rest)
+    args.command_line = command_line(arguments)
+    return int(command.run(args))
 
 
 def _help() -> str:

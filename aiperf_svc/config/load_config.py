@@ -99,7 +99,5 @@ def save_config(config: BenchmarkConfig, path: Path) -> None:
     """Write a config, whole and with human units, as a file that can be run again."""
     data = config.model_dump(mode="json")
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(
-        yaml.safe_dump(data, sort_keys=False, allow_unicode=True), encoding="utf-8"
-    )
+    partial.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), encoding="utf-8")
     partial.replace(path)

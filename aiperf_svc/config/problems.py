@@ -52,7 +52,15 @@ class Problem:
 
     def line(self, names: Mapping[str, str]) -> str:
         """One line; `names` are what the user calls some keys, by dotted path: `--isl`."""
-        return f"{names.get(self.key, self.key)}: {self.text}" if self.key else self.text
+        if not self.key:
+            return self.text
+        key, parents = self.key, self.key
+        while parents:
+            if parents in names:
+                key = names[key] if key in names else f"{names[parents]} ({key})"
+                break
+            parents = parents.rpartition(".")[0]
+        return f"{key}: {self.text}"
 
 
 def problems_in(error: ValidationError, data: object) -> list[Problem]:

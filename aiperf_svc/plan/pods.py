@@ -141,7 +141,7 @@ def service_pods(
         "AIPERF_RUN_ID": identity.run_id,
         "AIPERF_CONFIG": f"{CONFIG_DIR}/config.yaml",
         "AIPERF_TOPOLOGY": f"{CONFIG_DIR}/topology.json",
-        "AIPERF_BUS": "tcp://",
+        "AIPERF_BUS": "tcp://*",
         "AIPERF_HOSTS": msgspec.json.encode(hosts).decode(),
         "AIPERF_CURVE_DIR": CURVE_DIR,
         "AIPERF_ARTIFACTS": ARTIFACTS_DIR,

@@ -284,9 +284,16 @@ class RecordsManager(BaseService):
                 errored=outcomes.get(Outcome.ERRORED, 0),
                 cancelled=outcomes.get(Outcome.CANCELLED, 0),
             )
-        elif phase is Phase.PROFILING:
-            last = max((c.last_seq for c in self._counts.get(worker.id, ())), default=0)
-            lost_records += self._ledger.missing(worker.id, last) - counts.records_dropped
+        else:
+            if phase is Phase.PROFILING:
+                last = max((c.last_seq for c in self._counts.get(worker.id, ())), default=0)
+                lost_records += self._ledger.missing(worker.id, last) - counts.records_dropped
+            # A worker sees whole answers; only their content tells that some were none.
+            bad = counts.completed - arrived.whole.get((worker.rank, phase), 0) - lost_records
+            if bad > 0:
+                counts = msgspec.structs.replace(
+                    counts, completed=counts.completed - bad, errored=counts.errored + bad
+                )
         return WorkerAccount(
             worker=worker.id,
             counts=counts,
@@ -354,6 +361,8 @@ class _Arrived(msgspec.Struct):
     sent: dict[tuple[int, int], int]
     outcomes: dict[tuple[int, int], dict[int, int]]
     """Of whole conversations."""
+    whole: dict[tuple[int, int], int]
+    """Conversations whose last answer was good."""
 
 
 def _arrived_by_worker(columns: Columns) -> _Arrived:
@@ -368,7 +377,9 @@ def _arrived_by_worker(columns: Columns) -> _Arrived:
     for combined, count in _counted(key[ends] * 8 + outcome[ends]):
         both, which = divmod(int(combined), 8)
         outcomes.setdefault((both // 2, both % 2), {})[which] = int(count)
-    return _Arrived(sent, outcomes)
+    is_whole = is_last & (np.asarray(outcome) == int(Outcome.COMPLETED))
+    whole = {(int(k) // 2, int(k) % 2): int(n) for k, n in _counted(key[is_whole])}
+    return _Arrived(sent, outcomes, whole)
 
 
 def _counted(values: Rows) -> Any:

@@ -1,0 +1,72 @@
+"""Checks of a config beyond its models: what only the metrics, the endpoints or this machine know."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.target import HOST
+from aiperf_svc.core.endpoints.base import extra_input_problems
+from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.slo import check_slo
+
+SECRET_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
+
+
+def config_problems(config: BenchmarkConfig) -> list[Problem]:
+    """What is wrong wherever the config is run."""
+    lines = check_slo(config.slo)
+    lines += extra_input_problems(ENDPOINTS[config.endpoint.type], config.endpoint)
+    found = [Problem(*line.split(": ", 1)) for line in lines]
+    for name in config.endpoint.headers:
+        if name.lower() in SECRET_HEADERS:
+            text = "would be kept in clear in the results' config.yaml; a bearer token is sent by "
+            text += "--api-key, or by endpoint.api_key_env"
+            found.append(Problem(f"endpoint.headers.{name}", text))
+    found += _url_problems(config.endpoint.url)
+    return found
+
+
+def local_problems(
+    config: BenchmarkConfig, environ: Mapping[str, str] = os.environ
+) -> list[Problem]:
+    """What is wrong with running the config on this machine, now."""
+    found = []
+    files = {
+        "dataset.file": config.dataset.file,
+        "endpoint.tls.ca_file": config.endpoint.tls.ca_file,
+    }
+    for key, name in files.items():
+        if name is None:
+            continue
+        if not Path(name).is_file():
+            found.append(Problem(key, f"{name!r}: no such file"))
+        elif not os.access(name, os.R_OK):
+            found.append(Problem(key, f"{name!r}: not readable by this user"))
+    variable = config.endpoint.api_key_env
+    if variable is not None and not environ.get(variable):
+        text = f"the environment variable {variable!r} is not set; set it, or use --api-key"
+        found.append(Problem("endpoint.api_key_env", text))
+    kind = config.deployment.target.kind
+    if kind not in ("none", "mock") and urlsplit(config.endpoint.url).hostname == HOST:
+        text = f"{config.endpoint.url!r} is the stack's own {kind} server, which only a cluster "
+        found.append(Problem("endpoint.url", text + "runs; name a running server with --url"))
+    return found
+
+
+def _url_problems(url: str) -> list[Problem]:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        return [Problem("endpoint.url", f"{url!r}: {error}")]
+    if not parts.hostname:
+        return [Problem("endpoint.url", f"{url!r}: names no host; expected http://host:port")]
+    if parts.password or parts.username:
+        text = "holds a name or password, which would be kept in clear in the results; "
+        return [Problem("endpoint.url", text + "use --api-key")]
+    if parts.query or parts.fragment:
+        return [Problem("endpoint.url", f"{url!r}: expected no ? or # after the path")]
+    return []

@@ -1,0 +1,77 @@
+"""`aiperf-svc run`."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from aiperf_svc.cli.flags import FLAGS
+from aiperf_svc.cli.runs import add_flags, add_run_flags, run_here
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+
+DESCRIPTION = """Measure as a stack file says.
+
+With --local the same services run as processes on this machine; a stack that brings its own mock
+server gets that too."""
+
+_OVERRIDES = tuple(flag for flag in FLAGS if flag.key in ("endpoint.url", "artifacts.dir"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The stack, and what may differ between machines."""
+    parser.add_argument("stack", metavar="STACK", help="name of a stack, or its file")
+    parser.add_argument(
+        "--local", action="store_true", required=True, help="on this machine, without a cluster"
+    )
+    add_flags(parser, "instead of what the stack says", _OVERRIDES)
+    add_run_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure here."""
+    from aiperf_svc.cli.flag_config import read_draft
+    from aiperf_svc.config.load_config import stack_path
+
+    args.config = stack_path(args.stack)
+    draft = read_draft(args, flags=_OVERRIDES)
+    config = draft.parse()
+    target = config.deployment.target
+    if target.kind != "mock" or not _is_own_target(config.endpoint.url):
+        return run_here(draft, args)
+    with _mock_server(list(target.args)) as url:
+        draft.data["endpoint"]["url"] = url
+        return run_here(draft, args)
+
+
+def _is_own_target(url: str) -> bool:
+    from aiperf_svc.config.target import HOST
+
+    return urlsplit(url).hostname == HOST
+
+
+@contextmanager
+def _mock_server(arguments: list[str]) -> Iterator[str]:
+    """The stack's mock server on this machine; its address."""
+    from aiperf_svc.cli.arguments import Parser
+    from aiperf_svc.mock_server.config import (
+        MockServerConfigError,
+        add_arguments,
+        config_from_args,
+    )
+    from aiperf_svc.mock_server.processes import MockServerError
+    from aiperf_svc.mock_server.running import running
+
+    parser = Parser("mock-server", "")
+    add_arguments(parser)
+    try:
+        server = config_from_args(parser.parse(arguments))
+    except (MockServerConfigError, ConfigError) as error:
+        raise ConfigError(f"deployment.target.args: {error}") from error
+    try:
+        with running(server) as mock:
+            print(f"mock server: {mock.url} {shlex.join(arguments)}", file=sys.stderr)
+            yield mock.url
+    except MockServerError as error:
+        raise EnvironmentProblem(f"mock server: {error}") from error

@@ -1,0 +1,115 @@
+"""From parsed flags to the data of a config, on top of a config file or of nothing."""
+
+import argparse
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.cli.flags import FLAGS, Flag
+from aiperf_svc.config.load_config import parse_config, read_config_data, refusal
+from aiperf_svc.config.models import BenchmarkConfig, Dataset, DatasetKind
+from aiperf_svc.config.problems import Problem
+
+REQUESTS_PER_USER = 10
+"""Closed loop without an end: requests for each user."""
+OPEN_LOOP_S = 10
+"""Open loop without an end: seconds' worth of requests."""
+
+
+@dataclass
+class Draft:
+    """A config before it is checked."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+    names: dict[str, str] = field(default_factory=dict)
+    """Dotted path to flag, for the keys that a user of flags looks for among the flags."""
+    notices: list[str] = field(default_factory=list)
+    """What was decided because nothing was said; for the user to read."""
+
+    def parse(self) -> BenchmarkConfig:
+        """The config. Raises ConfigError that lists all mistakes."""
+        return parse_config(self.data, self.source, names=self.names)
+
+
+def read_draft(
+    args: argparse.Namespace, *, flags: Iterable[Flag] = FLAGS, preset: Mapping[str, str] = {}
+) -> Draft:
+    """What flags say, over the file that `--config` names, over `preset` (dotted keys).
+
+    Raises ConfigError for values that cannot be read.
+    """
+    path: Path | None = args.config
+    draft = Draft(data=read_config_data(path) if path else {}, source=str(path) if path else "")
+    for key, value in preset.items():
+        _put(draft.data, key, value)
+    problems = []
+    for flag in flags:
+        given = getattr(args, flag.destination)
+        if path is None or given is not None:
+            draft.names[flag.key] = flag.name
+        if given is None:
+            continue
+        try:
+            _put(draft.data, flag.key, flag.read(given) if flag.read else given)
+        except ValueError as error:
+            problems.append(Problem(flag.key, str(error)))
+    if problems:
+        raise refusal(problems, "", names=draft.names)
+    _complete_dataset(draft.data, args)
+    if path is None:
+        # Both have required keys: an empty part makes the models say which.
+        draft.data.setdefault("endpoint", {})
+        draft.notices += _complete_end(draft.data.setdefault("load", {}))
+    return draft
+
+
+def _put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set a key by its path; dictionaries are merged."""
+    *parents, last = key.split(".")
+    for name in parents:
+        below = data.get(name)
+        if not isinstance(below, dict):
+            below = data[name] = {}
+        data = below
+    old = data.get(last)
+    data[last] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+
+
+def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
+    """What a flag says between the lines: a file is no synthetic dataset, and a spread of prompt
+    lengths is one around the usual mean."""
+    dataset = data.get("dataset")
+    if not isinstance(dataset, dict):
+        return
+    if dataset.get("kind") in (None, DatasetKind.SYNTHETIC.value):
+        if getattr(args, "input_file", None):
+            dataset["kind"] = DatasetKind.SINGLE_TURN.value
+        elif getattr(args, "public_dataset", None):
+            dataset["kind"] = DatasetKind.SHAREGPT.value
+    lengths = dataset.get("input_tokens")
+    if isinstance(lengths, dict) and "mean" not in lengths:
+        lengths["mean"] = Dataset.model_fields["input_tokens"].default.mean
+
+
+def _complete_end(load: dict[str, Any]) -> list[str]:
+    """An end for a load that has none, and the notice of it."""
+    if load.get("requests") is not None or load.get("duration") is not None:
+        return []
+    try:
+        if load.get("request_rate") is not None:
+            rate = float(load["request_rate"])
+            load["requests"] = max(1, math.ceil(rate * OPEN_LOOP_S))
+            why = f"{OPEN_LOOP_S} s at {rate:g} a second"
+        else:
+            users = int(load.get("concurrency") or 0)
+            load["requests"] = max(1, users * REQUESTS_PER_USER)
+            why = f"{REQUESTS_PER_USER} for each of {users:,} users"
+    except (ValueError, OverflowError):
+        # Not a number, which the models say better.
+        return []
+    return [
+        f"neither --request-count nor --benchmark-duration: {load['requests']:,} requests ({why})"
+    ]

@@ -1,0 +1,102 @@
+"""What `profile`, `run` and `bench` have in common: flags, checks, and the call of the runner."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from aiperf_svc.cli.arguments import did_you_mean
+from aiperf_svc.cli.flag_config import Draft
+from aiperf_svc.cli.flags import Flag
+from aiperf_svc.cli.secrets import API_KEY_ENV, read_api_key
+from aiperf_svc.domain.errors import ConfigError
+
+DISPLAYS = {"auto": "auto", "rich": "rich", "plain": "plain", "none": "none"}
+DISPLAYS |= {"dashboard": "rich", "simple": "plain"}
+"""`--ui` to the runner's word for it; the last two are what AIPerf calls them."""
+
+
+def add_flags(parser: argparse.ArgumentParser, title: str, flags: tuple[Flag, ...]) -> None:
+    """One group of the table. Values are kept as text: the config checks them."""
+    group = parser.add_argument_group(title)
+    for flag in flags:
+        text = flag.text.replace("%", "%%")
+        if flag.kind == "switch":
+            group.add_argument(
+                *flag.names,
+                dest=flag.destination,
+                help=text,
+                default=None,
+                action=argparse.BooleanOptionalAction,
+            )
+        elif flag.kind == "list":
+            group.add_argument(
+                *flag.names,
+                dest=flag.destination,
+                help=text,
+                metavar=flag.metavar,
+                nargs="+",
+                action="extend",
+            )
+        else:
+            group.add_argument(*flag.names, dest=flag.destination, help=text, metavar=flag.metavar)
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags about this program rather than about the test."""
+    group = parser.add_argument_group("this program")
+    group.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="sent as a bearer token: env:NAME, @FILE, or the key itself, which other users of "
+        "this machine can see; never written to a file",
+    )
+    group.add_argument(
+        "--json", action="store_true", help="print the results as one JSON object on stdout"
+    )
+    group.add_argument(
+        "--ui",
+        metavar="UI",
+        default="auto",
+        help="progress on stderr: auto (default), rich, plain or none",
+    )
+    group.add_argument("--verbose", "-v", action="store_true", help="show the services' log")
+
+
+def add_config_flag(parser: argparse.ArgumentParser) -> None:
+    """`--config`."""
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="start from this config; flags override it"
+    )
+
+
+def run_here(draft: Draft, args: argparse.Namespace) -> int:
+    """Check everything, then measure on this machine; the exit code. Raises ConfigError."""
+    from aiperf_svc.cli.checks import config_problems, local_problems
+    from aiperf_svc.config.load_config import refusal
+
+    if args.ui not in DISPLAYS:
+        hint = did_you_mean(args.ui, DISPLAYS)
+        raise ConfigError(f"--ui: {args.ui!r}: expected auto, rich, plain or none{hint}")
+    secrets = {}
+    if args.api_key is not None:
+        secrets[API_KEY_ENV] = read_api_key(args.api_key)
+        draft.data.setdefault("endpoint", {})["api_key_env"] = API_KEY_ENV
+    config = draft.parse()
+    problems = config_problems(config) + local_problems(config, {**os.environ, **secrets})
+    if problems:
+        raise refusal(problems, draft.source, names=draft.names)
+    for notice in draft.notices:
+        print(f"note: {notice}", file=sys.stderr)
+
+    from aiperf_svc.runner.local import run_local
+    from aiperf_svc.runner.options import RunOptions
+
+    options = RunOptions(
+        ui=DISPLAYS[args.ui],
+        json=args.json,
+        secrets=secrets,
+        cli_command=args.command_line,
+        verbose=args.verbose,
+    )
+    return int(run_local(config, options))
