@@ -7,7 +7,7 @@ manifest covers it, so that what is received always has the stated hash.
 import asyncio
 from pathlib import Path
 
-from aiohttp import ContentCoding, web
+from aiohttp import web
 
 CHUNK = 256 * 1024
 _PACKED = (".parquet", ".gz", ".zst")
@@ -51,7 +51,7 @@ async def send_file(
         raise web.HTTPNotFound(text=f"{path.name}: {error.strerror}\n") from error
     with file:
         if use_gzip:
-            response.enable_compression(ContentCoding.gzip)
+            response.enable_compression(web.ContentCoding.gzip)
         else:
             response.content_length = last + 1 - first
         await response.prepare(request)
@@ -68,9 +68,7 @@ async def send_file(
     return response
 
 
-def _wanted(
-    request: web.Request, size: int, etag: str, headers: dict[str, str]
-) -> tuple[int, int]:
+def _wanted(request: web.Request, size: int, etag: str, headers: dict[str, str]) -> tuple[int, int]:
     """First and last byte to send. Raises HTTPRequestRangeNotSatisfiable."""
     whole = (0, size - 1)
     text = request.headers.get("Range", "")

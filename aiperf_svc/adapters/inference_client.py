@@ -43,6 +43,8 @@ MAX_CHUNK_LINE: Final = 1_024
 MAX_ANSWER_BYTES: Final = 256 * 2**20
 KNOWN_HEADS: Final = 512
 """Heads repeat to the byte within a second; parsed ones are remembered, so many at the most."""
+KNOWN_SIZES: Final = 4_096
+"""Chunk sizes repeat too."""
 MAX_EVENTS: Final = 65_536
 """All that is ready must be taken by one poll, or the previous poll would not bound a stamp."""
 CLOCK_JUMP_NS: Final = 1_000_000
@@ -51,13 +53,16 @@ _SO_TIMESTAMPNS: Final = 35
 _IP_BIND_ADDRESS_NO_PORT: Final = 24
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(16)
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
-_TIMESPEC: Final = struct.Struct("@qq")
+_unpack_timespec = struct.Struct("@qq").unpack
+_pack_fragment, _pack_read = FRAGMENT.pack, READ.pack
+_READ_BYTES: Final = READ.size
+_BATCH_FRAGMENT_BYTES: Final = BATCH_FRAGMENTS * FRAGMENT.size
 
 # States of a connection.
 _CONNECTING, _HANDSHAKING, _IDLE, _HEAD, _BODY = range(5)
 
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
-_CANCELLED = int(Outcome.CANCELLED)
+_CANCELLED, _STATUS = int(Outcome.CANCELLED), int(ErrorKind.STATUS)
 _FINAL, _REUSED, _RETRIED = int(Flag.FINAL), int(Flag.REUSED), int(Flag.RETRIED)
 _UNSTAMPED, _CLOCK_JUMP = int(Flag.UNSTAMPED), int(Flag.CLOCK_JUMP)
 
@@ -70,7 +75,6 @@ class Connection:
         "body_offset",
         "buffer",
         "bytes_in",
-        "bytes_out",
         "connect_ns",
         "due",
         "entry",
@@ -125,7 +129,7 @@ class Connection:
         self.outgoing: ssl.MemoryBIO | None = None
         self.line = b""
         self.request_id = self.index = self.due = self.start = self.sent = self.ack = 0
-        self.bytes_in = self.bytes_out = self.body_offset = self.framing = self.left = 0
+        self.bytes_in = self.body_offset = self.framing = self.left = 0
         self.entry = self.turn = self.part = self.phase = self.status = self.flags = 0
         self.input_tokens = -1
         self.keep_alive = True
@@ -149,6 +153,7 @@ class InferenceClient:
         on_batch: Callable[[bytes, bytes, bytes, int], None],
     ) -> None:
         self._target = target
+        self._keeps_connections = target.keep_alive
         self._on_end = on_end
         self._on_timer = on_timer
         self._on_batch = on_batch
@@ -169,7 +174,9 @@ class InferenceClient:
         self._wake_at = 0
         self._last_id = 0
         self._next_source = 0
-        self._clock_gap_ns = time_ns() - monotonic_ns()
+        self._mono_ns = monotonic_ns()
+        """Of the last housekeeping: fine enough for time-outs."""
+        self._clock_gap_ns = time_ns() - self._mono_ns
         self.last_seq = 0
         self.in_flight = 0
         self.requests_sent = 0
@@ -189,7 +196,6 @@ class InferenceClient:
     def send(
         self,
         payload: bytes,
-        *,
         phase: int,
         index: int,
         entry: int,
@@ -214,7 +220,8 @@ class InferenceClient:
         conn.flags = flags
         conn.input_tokens = input_tokens
         conn.session = session
-        conn.kept = bytearray() if keep_answer else None
+        if keep_answer:
+            conn.kept = bytearray()
         self._begin(conn)
 
     def preconnect(self, count: int) -> None:
@@ -243,7 +250,7 @@ class InferenceClient:
         """End every request in flight as cancelled and close its connection."""
         for conn in list(self._connections.values()):
             if conn.payload is not None:
-                self._finish(conn, _CANCELLED, 0, time_ns(), message=message, reuse=False)
+                self._finish(conn, _CANCELLED, 0, time_ns(), False, message)
         self._close_sockets()
 
     def revoke_unwritten(self) -> int:
@@ -267,12 +274,10 @@ class InferenceClient:
     def _begin(self, conn: Connection) -> None:
         self._last_id += 1
         conn.request_id = self._last_id
-        conn.bytes_out = len(conn.payload or b"")
-        conn.start = conn.sent = conn.ack = 0
-        conn.bytes_in = conn.body_offset = conn.part = conn.framing = 0
+        conn.start = 0
+        conn.bytes_in = conn.part = 0
         self.in_flight += 1
         if conn.state == _IDLE:
-            conn.status = 0
             self._write(conn)
         elif conn.fd < 0:
             self._connect_failed(conn)
@@ -315,7 +320,8 @@ class InferenceClient:
 
     def housekeeping(self) -> None:
         """Every 50 ms or so: time-outs, clock jumps, and batches that wait."""
-        gap_ns = time_ns() - monotonic_ns()
+        self._mono_ns = monotonic_ns()
+        gap_ns = time_ns() - self._mono_ns
         if abs(gap_ns - self._clock_gap_ns) > CLOCK_JUMP_NS:
             for conn in self._connections.values():
                 conn.flags |= _CLOCK_JUMP
@@ -387,7 +393,7 @@ class InferenceClient:
         kind = ErrorKind.NO_RESOURCES if local else ErrorKind.CONNECT
         message = conn.line.decode()
         conn.status = 0
-        self._finish(conn, _ERRORED, int(kind), time_ns(), message=message, reuse=False)
+        self._finish(conn, _ERRORED, int(kind), time_ns(), False, message)
 
     def _connected(self, conn: Connection) -> None:
         code = conn.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -435,23 +441,21 @@ class InferenceClient:
     # --- writing ---------------------------------------------------------------------------------
 
     def _write(self, conn: Connection) -> None:
-        payload, sock = conn.payload, conn.sock
+        payload = conn.payload
         assert payload is not None
         conn.state = _HEAD
         if conn.is_used:
             conn.flags |= _REUSED
         self.requests_sent += 1
+        conn.started_mono_ns = self._mono_ns
+        conn.start = time_ns()
         if conn.tls is not None:
-            conn.start = time_ns()
-            conn.started_mono_ns = monotonic_ns()
             conn.tls.write(payload)
             self._send_pending_tls(conn)
             conn.sent = time_ns()
             return
-        conn.start = time_ns()
-        conn.started_mono_ns = monotonic_ns()
         try:
-            count = sock.send(payload)
+            count = conn.sock.send(payload)
         except BlockingIOError:
             count = 0
         except OSError as error:
@@ -509,7 +513,7 @@ class InferenceClient:
             return
         now = time_ns()
         if ancillary:
-            seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
+            seconds, nanoseconds = _unpack_timespec(ancillary[0][2])
             stamp = seconds * 1_000_000_000 + nanoseconds
         else:
             stamp = now
@@ -551,18 +555,20 @@ class InferenceClient:
             if conn.bytes_in > MAX_ANSWER_BYTES:
                 self._broken(conn, ErrorKind.TOO_LARGE, f"over {MAX_ANSWER_BYTES} bytes")
         else:
-            reuse = end == len(data)
-            self._store(conn, data[:end] if not reuse else data, stamp, now)
+            reuse = conn.keep_alive
+            if end != len(data):
+                # Bytes after the answer: nothing that comes on this connection can be trusted.
+                reuse = False
+                data = data[:end]
+            self._store(conn, data, stamp, now)
             if conn.status >= 400:
-                self._finish(
-                    conn, _ERRORED, int(ErrorKind.STATUS), stamp, reuse=reuse and conn.keep_alive
-                )
+                self._finish(conn, _ERRORED, _STATUS, stamp, reuse)
             else:
-                self._finish(conn, _COMPLETED, 0, stamp, reuse=reuse and conn.keep_alive)
+                self._finish(conn, _COMPLETED, 0, stamp, reuse)
 
     def _store(self, conn: Connection, data: bytes, stamp: int, now: int) -> None:
         conn.bytes_in += len(data)
-        row = READ.pack(stamp, self._previous_poll, now, len(data))
+        row = _pack_read(stamp, self._previous_poll, now, len(data))
         if conn.buffer is None:
             conn.buffer = data
             conn.read_rows = row
@@ -617,9 +623,9 @@ class InferenceClient:
             return -1
         if conn.framing == Framing.UNTIL_CLOSE:
             return -1
-        left = conn.left
-        line_left = conn.line
-        sizes = self._chunk_sizes
+        left, sizes, find = conn.left, self._chunk_sizes, data.find
+        if conn.line:
+            return self._end_of_split_line(conn, data, at)
         while True:
             if left > 0:
                 at += left
@@ -627,31 +633,36 @@ class InferenceClient:
                     conn.left = at - size
                     return -1
                 left = 0
-            if at == size and not line_left:
+            stop = find(b"\n", at) + 1
+            if not stop:
                 conn.left = left
-                return -1
-            stop = data.find(b"\n", at)
-            if stop < 0:
-                conn.line = line_left + data[at:]
-                conn.left = left
+                conn.line = data[at:]
                 return -2 if len(conn.line) > MAX_CHUNK_LINE else -1
-            line = line_left + data[at : stop + 1] if line_left else data[at : stop + 1]
-            if line_left:
-                conn.line = line_left = b""
-            at = stop + 1
+            line = data[at:stop]
+            at = stop
             if left < 0:
                 # After the last chunk: trailers, then an empty line.
                 if line == b"\r\n":
                     return at
                 continue
-            chunk = sizes.get(line)
-            if chunk is None:
-                chunk = chunk_size(line)
+            chunk = sizes.get(line, -1)
+            if chunk < 0:
+                chunk = self._learn_size(line)
                 if chunk < 0:
                     return -2
-                if len(sizes) < 4096:
-                    sizes[line] = chunk
             left = chunk + 2 if chunk else -1
+
+    def _end_of_split_line(self, conn: Connection, data: bytes, at: int) -> int:
+        """The same, when the last read ended within a line of the framing."""
+        start, conn.line = conn.line, b""
+        end = self._end_of_body(conn, start + data[at:], 0)
+        return end if end < 0 else end - len(start) + at
+
+    def _learn_size(self, line: bytes) -> int:
+        chunk = chunk_size(line)
+        if chunk >= 0 and len(self._chunk_sizes) < KNOWN_SIZES:
+            self._chunk_sizes[line] = chunk
+        return chunk
 
     def _decrypt(self, conn: Connection, data: bytes) -> bytes | None:
         """Plain bytes of a read; None when there is nothing to go on with."""
@@ -683,7 +694,7 @@ class InferenceClient:
         """The server closed the connection."""
         if conn.state == _BODY and conn.framing == Framing.UNTIL_CLOSE:
             kind = ErrorKind.STATUS if conn.status >= 400 else ErrorKind.NONE
-            self._finish(conn, _ERRORED if kind else _COMPLETED, int(kind), now, reuse=False)
+            self._finish(conn, _ERRORED if kind else _COMPLETED, int(kind), now, False)
         else:
             self._disconnected(conn, ErrorKind.DISCONNECTED, "closed by the server")
 
@@ -719,7 +730,7 @@ class InferenceClient:
         if conn.payload is None:
             self._drop(conn)
         else:
-            self._finish(conn, _ERRORED, int(kind), time_ns(), message=message, reuse=False)
+            self._finish(conn, _ERRORED, int(kind), time_ns(), False, message)
 
     def _finish(
         self,
@@ -727,7 +738,6 @@ class InferenceClient:
         outcome: int,
         error: int,
         end_wall_ns: int,
-        *,
         reuse: bool,
         message: str = "",
     ) -> None:
@@ -736,10 +746,11 @@ class InferenceClient:
         self._pack(conn, outcome, error, end_wall_ns, message.encode() if message else b"")
         conn.payload = None
         self.in_flight -= 1
-        if reuse and self._target.keep_alive:
+        if reuse and self._keeps_connections:
             conn.state = _IDLE
-            conn.is_used = True
-            conn.connect_ns = conn.tls_ns = 0
+            if not conn.is_used:
+                conn.is_used = True
+                conn.connect_ns = conn.tls_ns = 0
             self._idle.append(conn)
         else:
             self._drop(conn)
@@ -751,7 +762,7 @@ class InferenceClient:
         """Move what is buffered of a request into the batch."""
         body, rows = conn.buffer, conn.read_rows
         is_final = conn.flags & _FINAL
-        self._fragments += FRAGMENT.pack(
+        self._fragments += _pack_fragment(
             conn.request_id,
             self.last_seq if is_final else 0,
             conn.index,
@@ -762,9 +773,9 @@ class InferenceClient:
             end_wall_ns,
             conn.connect_ns,
             conn.tls_ns,
-            conn.bytes_out,
+            len(conn.payload or b""),
             conn.body_offset,
-            len(rows) // READ.size if rows is not None else 0,
+            len(rows) // _READ_BYTES if rows is not None else 0,
             len(body) if body is not None else 0,
             len(message),
             conn.entry,
@@ -785,10 +796,7 @@ class InferenceClient:
         if message:
             self._bodies += message
         conn.part += 1
-        if (
-            len(self._bodies) >= BATCH_BYTES
-            or len(self._fragments) >= BATCH_FRAGMENTS * FRAGMENT.size
-        ):
+        if len(self._bodies) >= BATCH_BYTES or len(self._fragments) >= _BATCH_FRAGMENT_BYTES:
             self.flush()
 
     def _drop(self, conn: Connection) -> None:
@@ -807,4 +815,3 @@ class InferenceClient:
         for sock in self._closing:
             sock.close()
         self._closing.clear()
-

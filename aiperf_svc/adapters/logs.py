@@ -48,10 +48,16 @@ def set_up_logs(
     if is_json or not folder:
         handlers.append(logging.StreamHandler(sys.stderr))
         handlers[-1].setFormatter((JsonLines if is_json else TextLines)(run_id, services))
-    logging.basicConfig(
-        level=environ.get("AIPERF_LOG_LEVEL", "INFO"), handlers=handlers, force=True
-    )
+    logging.basicConfig(level=_level(environ), handlers=handlers, force=True)
     logging.captureWarnings(True)
+
+
+def _level(environ: Mapping[str, str]) -> str:
+    level = environ.get("AIPERF_LOG_LEVEL", "INFO").upper()
+    valid = ("DEBUG", "INFO", "WARNING", "ERROR")
+    if level not in valid:
+        raise EnvironmentProblem(f"AIPERF_LOG_LEVEL={level}: expected one of {', '.join(valid)}")
+    return level
 
 
 class Lines(logging.Formatter):

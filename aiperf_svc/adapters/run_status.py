@@ -40,3 +40,5 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     artifact_error: str
     """Why files are missing."""
     verdict: str | None
+    is_settled: bool = False
+    """Final, and nothing more will come: results are ready or there are none."""

@@ -1,4 +1,4 @@
-"""Checks of a config beyond its models: what only the metrics, the endpoints or this machine know."""
+"""Checks of a config beyond its models: what metrics, endpoints or this machine know."""
 
 import os
 from collections.abc import Mapping

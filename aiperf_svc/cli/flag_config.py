@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.cli.flags import FLAGS, Flag
-from aiperf_svc.config.load_config import parse_config, read_config_data, refusal
+from aiperf_svc.config.load_config import parse_config, read_config_data
 from aiperf_svc.config.models import BenchmarkConfig, Dataset, DatasetKind
 from aiperf_svc.config.problems import Problem
 
@@ -28,24 +28,25 @@ class Draft:
     """Dotted path to flag, for the keys that a user of flags looks for among the flags."""
     notices: list[str] = field(default_factory=list)
     """What was decided because nothing was said; for the user to read."""
+    problems: list[Problem] = field(default_factory=list)
+    """Values that could not be read."""
 
     def parse(self) -> BenchmarkConfig:
         """The config. Raises ConfigError that lists all mistakes."""
-        return parse_config(self.data, self.source, names=self.names)
+        return parse_config(self.data, self.source, names=self.names, known=self.problems)
 
 
 def read_draft(
-    args: argparse.Namespace, *, flags: Iterable[Flag] = FLAGS, preset: Mapping[str, str] = {}
+    args: argparse.Namespace, *, flags: Iterable[Flag] = FLAGS, preset: Mapping[str, object] = {}
 ) -> Draft:
-    """What flags say, over the file that `--config` names, over `preset` (dotted keys).
+    """What flags say, over `preset` (dotted keys), over the file that `--config` names.
 
-    Raises ConfigError for values that cannot be read.
+    Raises ConfigError when that file cannot be read.
     """
     path: Path | None = args.config
     draft = Draft(data=read_config_data(path) if path else {}, source=str(path) if path else "")
     for key, value in preset.items():
-        _put(draft.data, key, value)
-    problems = []
+        put(draft.data, key, value)
     for flag in flags:
         given = getattr(args, flag.destination)
         if path is None or given is not None:
@@ -53,11 +54,9 @@ def read_draft(
         if given is None:
             continue
         try:
-            _put(draft.data, flag.key, flag.read(given) if flag.read else given)
+            put(draft.data, flag.key, flag.read(given) if flag.read else given)
         except ValueError as error:
-            problems.append(Problem(flag.key, str(error)))
-    if problems:
-        raise refusal(problems, "", names=draft.names)
+            draft.problems.append(Problem(flag.key, str(error)))
     _complete_dataset(draft.data, args)
     if path is None:
         # Both have required keys: an empty part makes the models say which.
@@ -66,13 +65,16 @@ def read_draft(
     return draft
 
 
-def _put(data: dict[str, Any], key: str, value: Any) -> None:
-    """Set a key by its path; dictionaries are merged."""
+def put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set a key by its path; dictionaries are merged. Where a file has something else than keys on
+    the way, that stays, for the models to refuse."""
     *parents, last = key.split(".")
     for name in parents:
         below = data.get(name)
-        if not isinstance(below, dict):
+        if below is None:
             below = data[name] = {}
+        elif not isinstance(below, dict):
+            return
         data = below
     old = data.get(last)
     data[last] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value

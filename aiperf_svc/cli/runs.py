@@ -4,14 +4,19 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from aiperf_svc.cli.arguments import did_you_mean
-from aiperf_svc.cli.flag_config import Draft
 from aiperf_svc.cli.flags import Flag
 from aiperf_svc.cli.secrets import API_KEY_ENV, read_api_key
 from aiperf_svc.domain.errors import ConfigError
 
-DISPLAYS = {"auto": "auto", "rich": "rich", "plain": "plain", "none": "none"}
+if TYPE_CHECKING:
+    # Imported at once, the models would make `--help` four times slower.
+    from aiperf_svc.cli.flag_config import Draft
+
+Display = Literal["auto", "rich", "plain", "none"]
+DISPLAYS: dict[str, Display] = {"auto": "auto", "rich": "rich", "plain": "plain", "none": "none"}
 DISPLAYS |= {"dashboard": "rich", "simple": "plain"}
 """`--ui` to the runner's word for it; the last two are what AIPerf calls them."""
 
@@ -60,7 +65,9 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="progress on stderr: auto (default), rich, plain or none",
     )
-    group.add_argument("--verbose", "-v", action="store_true", help="show the services' log")
+    group.add_argument(
+        "--verbose", "-v", action="store_true", help="debug lines in the services' logs"
+    )
 
 
 def add_config_flag(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +77,10 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_here(draft: Draft, args: argparse.Namespace) -> int:
+def run_here(draft: "Draft", args: argparse.Namespace) -> int:
     """Check everything, then measure on this machine; the exit code. Raises ConfigError."""
     from aiperf_svc.cli.checks import config_problems, local_problems
+    from aiperf_svc.cli.flag_config import put
     from aiperf_svc.config.load_config import refusal
 
     if args.ui not in DISPLAYS:
@@ -81,11 +89,14 @@ def run_here(draft: Draft, args: argparse.Namespace) -> int:
     secrets = {}
     if args.api_key is not None:
         secrets[API_KEY_ENV] = read_api_key(args.api_key)
-        draft.data.setdefault("endpoint", {})["api_key_env"] = API_KEY_ENV
+        put(draft.data, "endpoint.api_key_env", API_KEY_ENV)
     config = draft.parse()
     problems = config_problems(config) + local_problems(config, {**os.environ, **secrets})
     if problems:
         raise refusal(problems, draft.source, names=draft.names)
+    variable = config.endpoint.api_key_env
+    if variable is not None and variable not in secrets:
+        secrets[variable] = os.environ[variable]
     for notice in draft.notices:
         print(f"note: {notice}", file=sys.stderr)
 

@@ -10,4 +10,6 @@ HOUR_NS = 60 * MINUTE_NS
 class Model(BaseModel):
     """Base of every part of the config: unchangeable, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", str_strip_whitespace=True, allow_inf_nan=False
+    )

@@ -5,7 +5,7 @@ it needs nothing but YAML and the models.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.names import nearest
-from aiperf_svc.config.problems import Problem, problems_in, secret_problems
+from aiperf_svc.config.problems import Problem, problems_before_models, problems_in
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
 
@@ -66,13 +66,18 @@ def read_config_data(path: Path) -> dict[str, Any]:
 
 
 def parse_config(
-    data: dict[str, Any], source: str, *, names: Mapping[str, str] | None = None
+    data: dict[str, Any],
+    source: str,
+    *,
+    names: Mapping[str, str] | None = None,
+    known: Sequence[Problem] = (),
 ) -> BenchmarkConfig:
     """The config that `data` describes. Raises ConfigError that lists all mistakes.
 
-    `source` says where the data is from; `names` what the user calls some keys, by dotted path.
+    `source` says where the data is from; `names` what the user calls some keys, by dotted path;
+    `known` are mistakes that were found before, to be listed with the others.
     """
-    problems = secret_problems(data)
+    problems = [*known, *problems_before_models(data)]
     try:
         config = BenchmarkConfig.model_validate(data)
     except ValidationError as error:

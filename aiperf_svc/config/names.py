@@ -24,7 +24,14 @@ def keys_at(path: Sequence[str]) -> tuple[str, ...]:
 
 
 def model_at(path: Sequence[str]) -> type[BaseModel] | None:
-    """The model at a path. Numbers of a list and names in a dictionary are parts of a path too."""
+    """The model at a path, None where there is none."""
+    annotation = type_at(path)
+    return None if _is_collection(annotation) else _model_in(annotation)
+
+
+def type_at(path: Sequence[str]) -> Any:
+    """The type that the models give to a path, None for an unknown one. Numbers of a list and
+    names in a dictionary are parts of a path too."""
     annotation: Any = BenchmarkConfig
     for part in path:
         arguments = get_args(annotation)
@@ -37,7 +44,7 @@ def model_at(path: Sequence[str]) -> type[BaseModel] | None:
             if model is None or part not in model.model_fields:
                 return None
             annotation = model.model_fields[part].annotation
-    return None if _is_collection(annotation) else _model_in(annotation)
+    return annotation
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from aiperf_svc.config.names import keys_at, nearest, nearest_key
+from aiperf_svc.config.names import keys_at, nearest, nearest_key, type_at
 
 _SHOWN = 60
 """Characters of a value that a message repeats."""
@@ -39,7 +39,7 @@ _LIMITS = {
 _PATTERNS = {
     r"^https?://": "an address such as http://host:8000",
     r"^/": "a path that begins with /",
-    r"^[a-z0-9]([a-z0-9-]": "lower-case letters, digits and hyphens, the first and last no hyphen",
+    r"^[a-z0-9]([a-z0-9-]": "a short name of lower-case letters, digits and inner hyphens",
 }
 
 
@@ -81,17 +81,30 @@ def problems_in(error: ValidationError, data: object) -> list[Problem]:
     return list(found.values())
 
 
-def secret_problems(data: object, path: tuple[str, ...] = ()) -> list[Problem]:
-    """Encrypted values inside a benchmark: they would end up readable in every artifact."""
+def problems_before_models(data: object, path: tuple[str, ...] = ()) -> list[Problem]:
+    """Mistakes that the models would take: `true` for a number, which they read as 1, and an
+    encrypted value, which would end up readable in every artifact."""
     if isinstance(data, Mapping):
         if set(data) == {"secure"}:
             text = "a secret has no place inside the benchmark; name its variable in"
             text = f"{text} endpoint.api_key_env and keep the value under aiperf:targetApiKey"
             return [Problem(".".join(path), text)]
-        return [p for key, value in data.items() for p in secret_problems(value, (*path, str(key)))]
-    if isinstance(data, list):
-        return [p for i, value in enumerate(data) for p in secret_problems(value, (*path, str(i)))]
-    return []
+        members = [((*path, str(key)), value) for key, value in data.items()]
+    elif isinstance(data, list):
+        members = [((*path, str(number)), value) for number, value in enumerate(data)]
+    elif isinstance(data, bool) and _takes_number_only(type_at(path)):
+        return [Problem(".".join(path), f"{_shown(data)}: expected a number")]
+    else:
+        return []
+    return [p for below, value in members for p in problems_before_models(value, below)]
+
+
+def _takes_number_only(annotation: Any) -> bool:
+    """Whether int or float is among the types, and bool is not."""
+    types: list[Any] = [annotation]
+    for found in types:
+        types.extend(part for part in get_args(found) if isinstance(part, type) or get_args(part))
+    return bool({int, float} & set(types)) and bool not in types
 
 
 def _path(
@@ -101,10 +114,9 @@ def _path(
     the type's name as the last part of their location, which the data does not have."""
     path: list[str] = []
     for number, part in enumerate(loc):
-        if isinstance(data, Mapping) and part in data:
-            data = data[part]
-        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
-            data = data[part]
+        is_index = isinstance(data, list) and isinstance(part, int) and part < len(data)
+        if is_index or (isinstance(data, Mapping) and part in data):
+            data = data[part]  # type: ignore[index]
         elif is_missing or part == "[key]":
             data = None
             if part == "[key]":

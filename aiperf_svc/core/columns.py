@@ -23,7 +23,7 @@ Mask = NDArray[np.bool_]
 CHUNK_ROWS = 1 << 17
 """Large enough that Python's cost per piece vanishes, small enough for the processor's cache."""
 
-_FLAGS = {
+FLAG_COLUMNS = {
     "is_reused": Flag.REUSED,
     "is_retried": Flag.RETRIED,
     "is_unstamped": Flag.UNSTAMPED,
@@ -31,6 +31,7 @@ _FLAGS = {
     "is_streamed": Flag.STREAMED,
     "is_capped": Flag.CAPPED,
 }
+"""The boolean columns that formulas see, by the bit of `flags` that each stands for."""
 
 
 def columns_of(rows: Rows) -> dict[str, NDArray[Any]]:
@@ -45,18 +46,18 @@ class Chunk(Mapping[str, NDArray[Any]]):
         self._columns, self._piece, self._keep = columns, piece, keep
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        if name in _FLAGS:
-            flags: NDArray[Any] = (self["flags"] & np.uint16(_FLAGS[name])) != 0
+        if name in FLAG_COLUMNS:
+            flags: NDArray[Any] = (self["flags"] & np.uint16(FLAG_COLUMNS[name])) != 0
             return flags
         column = np.asarray(self._columns[name][self._piece])
         return column if self._keep is None else column[self._keep]
 
     def __iter__(self) -> Iterator[str]:
         yield from self._columns
-        yield from _FLAGS
+        yield from FLAG_COLUMNS
 
     def __len__(self) -> int:
-        return len(self._columns) + len(_FLAGS)
+        return len(self._columns) + len(FLAG_COLUMNS)
 
     @property
     def rows(self) -> int:

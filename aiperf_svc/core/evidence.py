@@ -94,9 +94,11 @@ def latency_bounds(rows: PhaseRows, totals: Totals) -> tuple[LatencyBound, ...]:
 def _bounds(
     rows: PhaseRows, metric: str, formula: f.Formula, uncertainty: str
 ) -> list[LatencyBound]:
+    open_ms = f.uncertainty_of(uncertainty)
+
     def lowest(chunk: Rows) -> Floats:
         value = formula(chunk)
-        return np.maximum(value - chunk[uncertainty] / f.NS_PER_MS - f.write_time(chunk), 0.0)
+        return np.maximum(value - open_ms(chunk) - f.write_time(chunk), 0.0)
 
     def with_lag(chunk: Rows) -> Floats:
         return formula(chunk) + f.client_lag(chunk)

@@ -16,9 +16,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from aiperf_svc.core.columns import FLAG_COLUMNS
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
-from aiperf_svc.protocol.records import Flag, Rows
+from aiperf_svc.protocol.records import Rows
 
 Columns = Mapping[str, NDArray[Any]]
 
@@ -65,7 +66,6 @@ REAL_TAGS: Final = (
 GAPS_TAG: Final = "inter_chunk_latency"
 _TIMES: Final = ("index", "turn", "due_wall_ns", "start_wall_ns", "ack_wall_ns", "end_wall_ns")
 _NS_PER_MS: Final = 1e6
-_FLAGS: Final = {"is_streamed": Flag.STREAMED, "is_reused": Flag.REUSED, "is_capped": Flag.CAPPED}
 _KNOWN_TEMPLATES: Final = 256
 
 _METRICS = tuple(CATALOG[tag] for tag in TOKEN_AND_COUNT_TAGS + REAL_TAGS)
@@ -76,7 +76,7 @@ _INTEGERS: Final = len(TOKEN_AND_COUNT_TAGS)
 def columns_for_formulas(rows: Rows) -> dict[str, NDArray[Any]]:
     """The columns of METRIC_DTYPE rows, and of their flags those that formulas ask for."""
     columns = {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
-    for name, flag in _FLAGS.items():
+    for name, flag in FLAG_COLUMNS.items():
         columns[name] = (columns["flags"] & np.uint16(flag)) != 0
     return columns
 

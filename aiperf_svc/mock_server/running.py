@@ -104,6 +104,8 @@ def running(config: MockServerConfig) -> Iterator[RunningMockServer]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             pass_fds=(owner_read,),
+            # Ctrl-C is for the owner, who may still want answers; the pipe tells the end.
+            process_group=0,
         )
     except BaseException:
         os.close(owner_write)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import zmq
 
 from aiperf_svc.adapters.bus import DOWN, UP, Bus, encode, receive_each
+from aiperf_svc.adapters.logs import set_phase
 from aiperf_svc.adapters.vitals import VitalsProbe
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.protocol.messages import (
@@ -201,6 +202,7 @@ class BaseService:
         self._state_number = message.number
         is_new = message.state is not self.state
         self.state = message.state
+        set_phase(message.state.value)
         self.is_cancelling = message.is_cancelling
         self.on_state(message)
         if is_new:

@@ -316,19 +316,19 @@ class LoadGenerator:
         self._active += 1
         if self._active > self.max_in_flight:
             self.max_in_flight = self._active
-        turns = min(turns or entry.turns, entry.turns)
-        if turns > 1:
+        if entry.turns > 1:
+            turns = min(turns or entry.turns, entry.turns)
             self._send_turn(_Session(index, entry, turns, flags), due)
             return
         self.client.send(
             b"%b%b%d-0%b" % (entry.before, self._id_prefix, index, entry.after),
-            phase=self.phase,
-            index=index,
-            entry=entry.number,
-            turn=0,
-            due_wall_ns=due,
-            flags=self._base_flags | _LAST_TURN | flags,
-            input_tokens=entry.input_tokens,
+            self.phase,
+            index,
+            entry.number,
+            0,
+            due,
+            self._base_flags | _LAST_TURN | flags,
+            entry.input_tokens,
         )
 
     def _send_turn(self, session: _Session, due: int) -> None:
@@ -337,15 +337,15 @@ class LoadGenerator:
         before, after = entry.turn_request(session.turn, session.history)
         self.client.send(
             b"%b%b%d-%d%b" % (before, self._id_prefix, session.index, session.turn, after),
-            phase=self.phase,
-            index=session.index,
-            entry=entry.number,
-            turn=session.turn,
-            due_wall_ns=due,
-            flags=self._base_flags | session.flags | (_LAST_TURN if is_last else 0),
-            input_tokens=entry.turn_input_tokens(session.turn),
-            session=session,
-            keep_answer=not is_last,
+            self.phase,
+            session.index,
+            entry.number,
+            session.turn,
+            due,
+            self._base_flags | session.flags | (_LAST_TURN if is_last else 0),
+            entry.turn_input_tokens(session.turn),
+            session,
+            not is_last,
         )
 
     def _continue(self, session: _Session, conn: Connection, end: int) -> None:

@@ -20,6 +20,7 @@ from aiperf_svc.adapters.bus import DOWN, UP, Bus, receive_each
 from aiperf_svc.adapters.column_store import ColumnStore
 from aiperf_svc.adapters.exports.json_export import render as render_json
 from aiperf_svc.adapters.jsonl_file import JsonlFile
+from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.core.accounts import WorkerAccount
 from aiperf_svc.core.aggregates import summarise
 from aiperf_svc.core.columns import Columns
@@ -319,7 +320,7 @@ class RecordsManager(BaseService):
             port=context.api_port,
         )
 
-    def status(self) -> results_api.Status:
+    def status(self) -> Status:
         """The run as it is now."""
         return self.progress.status()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aiperf_svc.adapters.results_api import Status
+from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.plan.topology import Topology
@@ -53,6 +53,7 @@ class RunProgress:
         self._verdict: str | None = None
         self._artifact_error = ""
         self._results_ready = False
+        self._is_settled = False
 
     # --- what is known ---------------------------------------------------------------------------
 
@@ -105,6 +106,7 @@ class RunProgress:
     def set_results_ready(self, is_ready: bool) -> None:
         """Whether the summary can be fetched."""
         self._results_ready = is_ready
+        self._is_settled = True
         self._bump()
 
     def tick(self, now_mono_ns: int) -> None:
@@ -160,6 +162,7 @@ class RunProgress:
             results_ready=self._results_ready,
             artifact_error=self._artifact_error,
             verdict=self._verdict,
+            is_settled=self._is_settled,
         )
 
     def _ended(self) -> int:

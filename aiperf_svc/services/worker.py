@@ -204,6 +204,8 @@ class Worker(BaseService):
             case PhaseOpened():
                 if generator.phase != message.phase:
                     self._past[Phase(generator.phase)] = self._now()
+                    # Before the first phase the generator counts, nothing, for a phase to come.
+                    self._past.pop(message.phase, None)
                 generator.open_phase(message, offset_ns)
             case CreditsGranted():
                 generator.grant(message, offset_ns)

@@ -73,13 +73,13 @@ class Bench:
         before, after = self.target.request(body)
         self.client.send(
             before + b"id" + after,
-            phase=1,
-            index=index,
-            entry=3,
-            turn=0,
-            due_wall_ns=due or time_ns(),
-            flags=int(Flag.LAST_TURN),
-            input_tokens=-1,
+            1,
+            index,
+            3,
+            0,
+            due or time_ns(),
+            int(Flag.LAST_TURN),
+            -1,
         )
 
     async def one(self, *, index: int = 0) -> Rows:

@@ -25,18 +25,23 @@ class Manifest(msgspec.Struct, frozen=True):
     files: tuple[ManifestEntry, ...]
 
 
-def take_stock(folder: Path, run_id: str) -> Manifest:
-    """Read every finished file below `folder`. Raises OSError."""
+def take_stock(folder: Path, run_id: str, *, known: Manifest | None = None) -> Manifest:
+    """Read every finished file below `folder`, but those that are as long as in `known`: results
+    are never changed in place, only logs grow. Raises OSError."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and _counts(path))
-    return Manifest(run_id, tuple(_entry(folder, path) for path in paths))
+    old = {entry.name: entry for entry in known.files} if known is not None else {}
+    return Manifest(run_id, tuple(_entry(folder, path, old) for path in paths))
 
 
 def _counts(path: Path) -> bool:
     return path.name != NAME and path.suffix != TEMPORARY_SUFFIX
 
 
-def _entry(folder: Path, path: Path) -> ManifestEntry:
+def _entry(folder: Path, path: Path, known: dict[str, ManifestEntry]) -> ManifestEntry:
+    name = path.relative_to(folder).as_posix()
+    if name in known and known[name].size == path.stat().st_size:
+        return known[name]
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = file.tell()
-    return ManifestEntry(path.relative_to(folder).as_posix(), size, digest)
+    return ManifestEntry(name, size, digest)

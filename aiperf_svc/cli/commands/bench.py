@@ -3,31 +3,36 @@
 import argparse
 import sys
 
-from aiperf_svc.cli.commands import profile
-from aiperf_svc.cli.runs import run_here
+from aiperf_svc.cli.flags import FLAGS, GROUPS
+from aiperf_svc.cli.runs import add_flags, add_run_flags, run_here
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 DESCRIPTION = """Start the built-in mock server and measure it: about ten seconds of streaming chat.
 
 The server takes 20 ms to the first token and 5 ms for each of 31 more, so the results can be
-checked by eye. All flags of `profile` work here too."""
+checked by eye. The flags of `profile` change the load."""
 
 TTFT, ITL, TOKENS = "20ms", "5ms", 32
 PRESET = {
     "name": "bench",
+    "endpoint.url": "http://127.0.0.1",
     "endpoint.model": "mock-model",
-    "endpoint.streaming": "true",
-    "load.concurrency": "20",
-    "load.requests": "400",
-    "load.warmup.requests": "100",
-    "dataset.entries": "200",
-    "dataset.input_tokens.mean": "100",
+    "endpoint.streaming": True,
+    "load.concurrency": 20,
+    "load.requests": 400,
+    "load.warmup.requests": 100,
+    "dataset.entries": 200,
+    "dataset.input_tokens.mean": 100,
 }
+_FLAGS = tuple(flag for flag in FLAGS if flag.key != "endpoint.url")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of `profile`."""
-    profile.add_arguments(parser)
+    """Those of `profile` but for the server."""
+    parser.set_defaults(config=None)
+    for title, flags in GROUPS.items():
+        add_flags(parser, title, tuple(flag for flag in flags if flag in _FLAGS))
+    add_run_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,12 +43,12 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.mock_server.running import running
 
     server = MockServerConfig(ttft=TTFT, itl=ITL, tokens=TOKENS)
-    draft = read_draft(args, preset=PRESET)
+    draft = read_draft(args, flags=_FLAGS, preset=PRESET)
+    draft.parse()
     try:
         with running(server) as mock:
             print(f"mock server: {mock.url} (ttft {TTFT}, itl {ITL})", file=sys.stderr)
-            if args.url is None:
-                draft.data["endpoint"]["url"] = mock.url
+            draft.data["endpoint"]["url"] = mock.url
             return run_here(draft, args)
     except MockServerError as error:
         raise EnvironmentProblem(f"mock server: {error}") from error

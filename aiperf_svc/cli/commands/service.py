@@ -4,7 +4,7 @@ import argparse
 import logging
 
 from aiperf_svc.cli.arguments import did_you_mean
-from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
 DESCRIPTION = """Run one or several services of a benchmark in this process.
@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         return run_services([Service(name) for name in given])
+    except AiperfError:
+        raise
     except Exception:
         logging.getLogger("aiperf_svc").exception("the process ends: unexpected error")
         return int(ExitCode.ERROR)

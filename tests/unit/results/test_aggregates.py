@@ -202,6 +202,7 @@ def test_starved_closed_loops_are_client_bound(seed: int) -> None:
 
 def _reads_merged_by_a_paused_worker(rows: Rows) -> None:
     rows["ttft_uncertainty_ns"][::40] = 25 * MS
+    rows["receive_lag_ns"] = 4 * MS
 
 
 def _writes_held_up_by_a_quota(rows: Rows) -> None:
@@ -243,6 +244,17 @@ def test_uncertainty_counts_as_far_as_it_can_move_the_percentile() -> None:
     ttft = rows["first_token_wall_ns"] - rows["start_wall_ns"]
     rows["ttft_uncertainty_ns"] = np.where(ttft > np.quantile(ttft, 0.98), 25 * MS, 0)
     assert [r.check for r in results(rows).verdict.reasons] == ["stamp_uncertainty"]
+
+
+def test_an_idle_client_is_not_blamed_for_what_a_server_put_into_one_segment() -> None:
+    rows = fake_run.closed_loop()
+    # The previous poll of an idle client was when it sent the request.
+    rows["ttft_uncertainty_ns"] = rows["first_token_wall_ns"] - rows["start_wall_ns"]
+    rows["receive_lag_ns"] = 60_000
+    assert results(rows).verdict.label == "valid"
+    assert results(rows).metrics["stamp_uncertainty"].stat("max") == 0.25
+    rows["receive_lag_ns"] = 900_000
+    assert results(rows).verdict.label == "invalid: client-bound"
 
 
 def _open_loop(rate: float, seconds: float, *, late_ms: float) -> tuple[Rows, PhaseTimes]:

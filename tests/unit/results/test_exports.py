@@ -17,6 +17,8 @@ from aiperf_svc.adapters.exports.parquet_export import read_records, write_recor
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.aggregates import summarise
 from aiperf_svc.core.columns import columns_of
+from aiperf_svc.core.histogram import Histogram
+from aiperf_svc.core.percentiles import QUANTILES
 from aiperf_svc.core.results import Summary
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.metric_catalog import CATALOG
@@ -28,15 +30,7 @@ SAMPLE = Path(__file__).parents[2] / "data" / "aiperf_sample"
 OURS = {"p99_9", "unreliable", "censored_share", "beyond", "relative_error"}
 
 
-class Gaps:
-    """A pooled histogram of chunk gaps."""
-
-    total, sum_ns, min_ns, max_ns = 1900, 9_740_345_711, 0, 29_012_883
-    sum_squares = 1900 * (26.28e12 + 4.718e12)
-    relative_error = 0.005
-
-    def percentile(self, q: float) -> float:
-        return 10e6 * q
+GAPS_NS = np.random.default_rng(3).lognormal(np.log(5e6), 0.4, 1_900).astype(np.int64)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +43,9 @@ def summary() -> Summary:
         ErrorSample(Phase.PROFILING, int(ErrorKind.STATUS), 503, "overloaded", 1),
     )
     config = fake_run.config(concurrency=10, requests=100)
-    return summarise(columns_of(rows), Gaps(), fake_run.context(rows, config=config, errors=errors))
+    gaps = Histogram()
+    gaps.add(GAPS_NS)
+    return summarise(columns_of(rows), gaps, fake_run.context(rows, config=config, errors=errors))
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +101,19 @@ def test_our_own_keys_stand_beside(exported: dict[str, Any]) -> None:
     assert ours["verdict"] in ("valid", "degraded", "invalid")
     assert ours["accounts"]["issued"] == 100
     BenchmarkConfig.model_validate(ours["config"])
-    assert exported["inter_chunk_latency"]["relative_error"] == 0.005
-    assert exported["inter_chunk_latency"]["std"] == pytest.approx(2.172, abs=0.01)
+
+
+def test_pooled_gaps_are_exact_but_for_percentiles_whose_error_is_stated(
+    exported: dict[str, Any],
+) -> None:
+    found, gaps_ms = exported["inter_chunk_latency"], GAPS_NS / 1e6
+    for stat in ("min", "max", "sum"):
+        assert found[stat] == pytest.approx(getattr(gaps_ms, stat)())
+    assert found["avg"] == pytest.approx(gaps_ms.mean())
+    assert found["std"] == pytest.approx(gaps_ms.std())
+    for name, q in QUANTILES.items():
+        true = np.quantile(gaps_ms, q)
+        assert abs(found[name] - true) <= found["relative_error"] * true, name
 
 
 def test_errors_are_summed_by_kind_status_and_message(exported: dict[str, Any]) -> None:

@@ -1,0 +1,100 @@
+"""What the processes of a local run are given: the environment contract of `services.context`."""
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from aiperf_svc.adapters.bus import CurveKeys
+from aiperf_svc.config.load_config import save_config
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.runner.options import RunOptions
+
+KEPT = ("AIPERF_LOG_LEVEL", "AIPERF_DEBUG")
+"""Of the user's own environment; all other variables of that prefix are the launcher's."""
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRun:
+    """One run on this machine, before it has processes."""
+
+    config: BenchmarkConfig
+    topology: Topology
+    options: RunOptions
+    private: Path
+    """Folder that goes with the run."""
+    artifacts: Path
+    logs: Path
+    run_id: str = field(default_factory=lambda: secrets.token_hex(6))
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+
+    def write_files(self) -> None:
+        """Write what the processes read: config, topology, keys."""
+        save_config(self.config, self.private / "config.yaml")
+        (self.private / "topology.json").write_bytes(msgspec.json.encode(self.topology))
+        if self.config.deployment.transport.curve:
+            keys = self.private / "curve"
+            keys.mkdir(mode=0o700)
+            CurveKeys.make().save(keys)
+
+    def shared_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Variables of all processes. Over TCP, this chooses free ports."""
+        given = {k: v for k, v in environ.items() if not k.startswith("AIPERF_") or k in KEPT}
+        transport = self.config.deployment.transport
+        given |= {
+            "AIPERF_RUN_ID": self.run_id,
+            "AIPERF_CONFIG": str(self.private / "config.yaml"),
+            "AIPERF_TOPOLOGY": str(self.private / "topology.json"),
+            "AIPERF_BUS": f"ipc://{self.private}",
+            "AIPERF_ARTIFACTS": str(self.artifacts),
+            "AIPERF_STATE_DIR": str(self.private),
+            "AIPERF_API_TOKEN": self.token,
+            "AIPERF_LOG_DIR": str(self.logs),
+            "AIPERF_PARENT_PID": str(os.getpid()),
+            "AIPERF_CLI_COMMAND": self.options.cli_command,
+        }
+        if self.options.verbose:
+            given["AIPERF_LOG_LEVEL"] = "DEBUG"
+        if transport.kind == "tcp":
+            given |= {
+                "AIPERF_BUS": f"tcp://{LOOPBACK}",
+                "AIPERF_PORTS": json.dumps(free_ports()),
+                "AIPERF_ADVERTISE": LOOPBACK,
+            }
+        if transport.curve:
+            given["AIPERF_CURVE_DIR"] = str(self.private / "curve")
+        return given
+
+    def environment_of(
+        self, name: str, services: tuple[Service, ...], shared: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Variables of one process; secrets of the target are for workers only."""
+        own = {**shared, "AIPERF_SERVICE_ID": name}
+        if Service.WORKER in services:
+            own |= self.options.secrets
+        elif self.config.endpoint.api_key_env:
+            own.pop(self.config.endpoint.api_key_env, None)
+        return own
+
+
+def free_ports() -> dict[str, int]:
+    """A free port of the loopback interface for every port of the map that has one binder."""
+    names = [port.name for port in Port if port not in (Port.RAW_DIRECT, Port.RESULTS_API)]
+    held: list[socket.socket] = []
+    try:
+        for _ in names:
+            held.append(socket.socket())
+            held[-1].bind((LOOPBACK, 0))
+        return {name: s.getsockname()[1] for name, s in zip(names, held, strict=True)}
+    finally:
+        for each in held:
+            each.close()

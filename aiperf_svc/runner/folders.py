@@ -1,0 +1,107 @@
+"""The two folders of a local run: a private one that goes with the run, and the artifacts' one.
+
+The private folder holds sockets, keys, the config as the services read it and what they spill. It
+is removed at the end; one that a killed runner could not remove is removed by the next run, known
+by its lock that nobody holds.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+PREFIX = "aiperf-run-"
+LONGEST_SOCKET_PATH = 107
+"""Bytes of a Unix socket's path on Linux; other systems allow a few less."""
+LONGEST_SOCKET_NAME = len("/raw_direct-record-processor-9999")
+_LOCK = "lock"
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A new folder that only this user can enter, removed at the end.
+
+    Raises EnvironmentProblem when it cannot be made.
+    """
+    remove_stale()
+    try:
+        folder = _make()
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"cannot make a temporary folder in {tempfile.gettempdir()}: "
+            f"{error.strerror or error}; TMPDIR names another place"
+        ) from error
+    lock = _lock(folder / f".{_LOCK}")
+    (folder / f".{_LOCK}").rename(folder / _LOCK)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _make() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    if len(os.fsencode(folder)) + LONGEST_SOCKET_NAME <= LONGEST_SOCKET_PATH:
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+
+
+def remove_stale() -> None:
+    """Remove private folders of this user whose runner is gone."""
+    for root in {Path(tempfile.gettempdir()), Path("/tmp")}:
+        for folder in root.glob(f"{PREFIX}*"):
+            # Another run may be removing it, another user may own it: neither is our business.
+            with suppress(OSError):
+                if folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
+                    _remove_if_stale(folder)
+
+
+def _remove_if_stale(folder: Path) -> None:
+    # Without its lock a folder is just being made.
+    if (folder / _LOCK).exists() and (lock := _lock(folder / _LOCK)) is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _lock(path: Path) -> int | None:
+    """A descriptor that holds the lock until it is closed, None when somebody else holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def make_artifact_folder(parent: Path, name: str, *, now: datetime | None = None) -> Path:
+    """A new folder `<parent>/<name>-<UTC time>`. Raises EnvironmentProblem."""
+    stamp = f"{now or datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    for number in range(1, 1000):
+        folder = parent / f"{name}-{stamp}{f'-{number}' if number > 1 else ''}"
+        try:
+            folder.mkdir(parents=True)
+            (folder / "logs").mkdir()
+        except FileExistsError:
+            if parent.is_dir():
+                continue
+            raise _unwritable(parent, "a file is in the way") from None
+        except OSError as error:
+            raise _unwritable(folder, error.strerror or str(error)) from error
+        return folder
+    raise _unwritable(parent, "a thousand folders of this second are there already")
+
+
+def _unwritable(path: Path, why: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"cannot write {path}: {why}; choose another folder (artifacts.dir, --artifact-dir)"
+    )

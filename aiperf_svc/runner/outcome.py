@@ -1,0 +1,79 @@
+"""How a run ended: what is known at the end, and which exit code that is."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.protocol.messages import RunState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Everything that is shown at the end of a run."""
+
+    run_id: str
+    state: str
+    """The run's final state."""
+    reason: str
+    """Why it failed or was cancelled."""
+    summary: dict[str, Any] | None
+    """The content of profile_export_aiperf.json; None when nothing was measured."""
+    artifacts: Path | None
+    """None when the folder could not be made."""
+    artifact_error: str = ""
+    was_interrupted: bool = False
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The first of these that applies."""
+        if self.was_interrupted:
+            return ExitCode.INTERRUPTED
+        if self.state == RunState.FAILED:
+            return ExitCode.BENCHMARK_FAILED
+        if self.state == RunState.CANCELLED:
+            return ExitCode.INTERRUPTED
+        if self.summary is None or not has_succeeded(self.summary):
+            return ExitCode.BENCHMARK_FAILED
+        if self.artifact_error:
+            return ExitCode.ERROR
+        if own_part(self.summary).get("verdict") == "invalid":
+            return ExitCode.VERDICT_INVALID
+        if not all(objective.get("ok") for objective in own_part(self.summary).get("slo", ())):
+            return ExitCode.SLO_MISSED
+        return ExitCode.OK
+
+    @classmethod
+    def of(cls, status: Status, summary: dict[str, Any] | None, **others: Any) -> "Outcome":
+        """From the last status."""
+        return cls(
+            state=status.state,
+            reason=status.reason,
+            summary=summary,
+            artifact_error=status.artifact_error,
+            **others,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "run_id": self.run_id,
+            "exit_code": int(self.exit_code),
+            "state": self.state,
+            "reason": self.reason,
+            "artifacts": str(self.artifacts) if self.artifacts else None,
+            "artifact_error": self.artifact_error or None,
+            "results": self.summary,
+        }
+
+
+def own_part(summary: dict[str, Any]) -> dict[str, Any]:
+    """Our own part of AIPerf's schema: verdict, SLO, accounts."""
+    part: dict[str, Any] = summary.get("aiperf_svc", {})
+    return part
+
+
+def has_succeeded(summary: dict[str, Any]) -> bool:
+    """Whether any request was answered well."""
+    return bool(summary.get("request_count", {}).get("avg"))

@@ -1,0 +1,143 @@
+"""The processes of a local run: started, watched, ended, and looked for afterwards.
+
+Each is the leader of a session of its own, so that Ctrl-C in the terminal reaches the runner only,
+and so that its process group tells whether it left anything running.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+POLL_S = 0.05
+"""Between looks at a process where the kernel has no descriptors of processes."""
+
+
+class Process:
+    """One child."""
+
+    def __init__(self, name: str, child: "subprocess.Popen[bytes]", stderr: Path) -> None:
+        self.name = name
+        self.pid = child.pid
+        self.stderr = stderr
+        """What it wrote to its standard output and error."""
+        self._child = child
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._child.poll()
+
+    @property
+    def how_it_ended(self) -> str:
+        """In words."""
+        code = self.exit_code
+        if code is None:
+            return "is running"
+        return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+    async def wait(self) -> int:
+        """Its exit code, as soon as it has ended."""
+        if self.exit_code is None:
+            if hasattr(os, "pidfd_open"):
+                await _readable(os.pidfd_open(self.pid))
+            while self.exit_code is None:
+                await asyncio.sleep(POLL_S)
+        code = self.exit_code
+        assert code is not None
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it, if it is still there."""
+        if self.exit_code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill_group(self) -> bool:
+        """Kill what is left of its process group; whether anything was."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+def start_process(
+    name: str,
+    command: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    stderr: Path,
+    pass_fds: Sequence[int] = (),
+) -> Process:
+    """Start a child whose output goes to the file `stderr`. Raises EnvironmentProblem."""
+    try:
+        with stderr.open("ab") as output:
+            child = subprocess.Popen(
+                command,
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=tuple(pass_fds),
+            )
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot start {name}: {error}") from error
+    return Process(name, child, stderr)
+
+
+async def end_processes(
+    processes: Sequence[Process], *, terminate_after_s: float, kill_after_s: float
+) -> list[str]:
+    """Wait until all have ended: SIGTERM after a while, SIGKILL after another. The names of those
+    that had to be killed."""
+    if await _all_end(processes, terminate_after_s):
+        return []
+    for process in processes:
+        process.signal(signal.SIGTERM)
+    if await _all_end(processes, kill_after_s):
+        return []
+    stuck = [process for process in processes if process.exit_code is None]
+    for process in stuck:
+        process.kill_group()
+    await _all_end(processes, kill_after_s)
+    return [process.name for process in stuck]
+
+
+async def leftovers(processes: Sequence[Process]) -> list[str]:
+    """What the processes left running, killed when possible: one line each that is still there."""
+    groups = [process for process in processes if process.kill_group()]
+    for _ in range(20):
+        groups = [process for process in groups if process.kill_group()]
+        if not groups:
+            return []
+        await asyncio.sleep(POLL_S)
+    return [f"process group {process.pid} of {process.name}" for process in groups]
+
+
+async def _all_end(processes: Sequence[Process], within_s: float) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            for process in processes:
+                await process.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _readable(fd: int) -> None:
+    """Wait until a descriptor is readable, then close it."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)

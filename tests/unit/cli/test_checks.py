@@ -1,0 +1,86 @@
+"""Mistakes that the models cannot know."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.cli.checks import config_problems, local_problems
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.config.models import BenchmarkConfig
+
+
+def made(**endpoint: Any) -> BenchmarkConfig:
+    more = {key: endpoint.pop(key) for key in ("slo", "dataset", "deployment") if key in endpoint}
+    data = {
+        "endpoint": {"url": "http://h:1", "model": "m", **endpoint},
+        "load": {"concurrency": 1, "requests": 1},
+        **more,
+    }
+    return parse_config(data, "")
+
+
+def test_a_right_config_has_no_problems() -> None:
+    config = made(
+        headers={"X-Trace": "1"},
+        slo={"objectives": [{"metric": "request_latency", "max": "1s"}]},
+    )
+    assert config_problems(config) == []
+    assert local_problems(config, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "text"),
+    [
+        ({"headers": {"Authorization": "x"}}, "endpoint.headers.Authorization", "--api-key"),
+        ({"headers": {"x-API-key": "x"}}, "endpoint.headers.x-API-key", "in clear"),
+        ({"url": "http://me:pw@h"}, "endpoint.url", "--api-key"),
+        ({"url": "http://h:99999"}, "endpoint.url", "Port out of range"),
+        ({"url": "http://h/v1?key=1"}, "endpoint.url", "no ? or #"),
+        ({"url": "http://:80"}, "endpoint.url", "names no host"),
+        ({"extra_inputs": {"stream": True}}, "endpoint.extra_inputs.stream", "remove it"),
+        ({"slo": {"goodput": {"ttft": 1}}}, "slo.goodput.ttft", "is not a metric"),
+        (
+            {"slo": {"objectives": [{"metric": "request_latency", "max": "1 apple"}]}},
+            "slo.objectives.0.max",
+            "expected a duration",
+        ),
+    ],
+)
+def test_a_mistake_is_named_by_its_key(settings: dict[str, Any], key: str, text: str) -> None:
+    (problem,) = config_problems(made(**settings))
+    assert problem.key == key
+    assert text in problem.text
+
+
+def test_a_url_with_a_password_is_refused_without_repeating_it() -> None:
+    (problem,) = config_problems(made(url="http://me:hush@h"))
+    assert "hush" not in problem.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "text"),
+    [
+        ({"dataset": {"kind": "single_turn", "file": "/nix"}}, "dataset.file", "no such file"),
+        ({"tls": {"ca_file": "/nix.pem"}}, "endpoint.tls.ca_file", "no such file"),
+        ({"api_key_env": "KEY"}, "endpoint.api_key_env", "'KEY' is not set"),
+        (
+            {"url": "http://target", "deployment": {"target": {"kind": "vllm"}}},
+            "endpoint.url",
+            "--url",
+        ),
+    ],
+)
+def test_what_this_machine_lacks_is_named(settings: dict[str, Any], key: str, text: str) -> None:
+    config = made(**settings)
+    assert config_problems(config) == []
+    (problem,) = local_problems(config, {})
+    assert problem.key == key
+    assert text in problem.text
+
+
+def test_a_file_and_a_key_that_are_there_are_no_problem(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("{}\n")
+    config = made(api_key_env="KEY", dataset={"kind": "single_turn", "file": str(path)})
+    assert local_problems(config, {"KEY": "x"}) == []

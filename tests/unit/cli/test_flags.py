@@ -1,0 +1,282 @@
+"""The table of flags against the config, and what flags become."""
+
+import re
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.cli.arguments import Parser
+from aiperf_svc.cli.commands import profile
+from aiperf_svc.cli.flag_config import Draft, read_draft
+from aiperf_svc.cli.flags import FLAGS
+from aiperf_svc.cli.runs import DISPLAYS
+from aiperf_svc.config.load_config import parse_config, save_config
+from aiperf_svc.config.models import BenchmarkConfig, Objective
+from aiperf_svc.config.names import all_keys, type_at
+from aiperf_svc.domain.errors import ConfigError
+
+PROMISED = """
+    --url -u --model -m --endpoint-type --streaming --concurrency --request-rate
+    --arrival-pattern --burstiness --request-count --benchmark-duration --duration
+    --warmup-request-count --warmup-duration --ramp-duration --grace-period --isl --isl-stddev
+    --osl --osl-stddev --num-dataset-entries --input-file --custom-dataset-type --public-dataset
+    --tokenizer --extra-inputs --header --api-key --random-seed --workers-max --record-processors
+    --artifact-dir --json --ui
+"""
+TARGET = ("--url", "http://h:1", "--model", "m")
+CLOSED = (*TARGET, "--concurrency", "2")
+
+
+def parser() -> Parser:
+    made = Parser("profile", profile.DESCRIPTION)
+    profile.add_arguments(made)
+    return made
+
+
+def draft(*arguments: str) -> Draft:
+    return read_draft(parser().parse(arguments))
+
+
+def config(*arguments: str) -> BenchmarkConfig:
+    return draft(*arguments).parse()
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config(*arguments)
+    return str(caught.value)
+
+
+def test_every_promised_flag_is_there() -> None:
+    known = {name for action in parser()._actions for name in action.option_strings}
+    assert set(PROMISED.split()) <= known
+
+
+def test_every_flag_writes_a_key_of_the_config_and_no_two_the_same() -> None:
+    keys = [flag.key for flag in FLAGS]
+    assert set(keys) <= set(all_keys())
+    assert len(keys) == len(set(keys))
+    names = [name for flag in FLAGS for name in flag.names]
+    assert len(names) == len(set(names))
+
+
+def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
+    """A new key of the config needs a flag, or a line here."""
+    only_in_files = {
+        "endpoint.api_key_env",  # --api-key
+        "endpoint.connect_timeout",
+        "endpoint.connections",
+        "endpoint.request_usage",
+        "endpoint.force_output_length",
+        "endpoint.tls",
+        "endpoint.tls.verify",
+        "endpoint.tls.ca_file",
+        "endpoint.tls.server_name",
+        "endpoint.source_addresses",
+        "dataset.url",
+        "dataset.max_download",
+    }
+    parts = {"load.arrival", "load.warmup", "dataset.input_tokens", "dataset.output_tokens"}
+    flagged = {flag.key for flag in FLAGS}
+    wanted = {
+        key for key in all_keys() if key.startswith(("endpoint.", "load.", "dataset."))
+    } - parts
+    assert wanted - flagged == only_in_files
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
+def test_help_lists_every_choice(flag: Any) -> None:
+    annotation = str(type_at(flag.key.split(".")))
+    literal = re.search(r"Literal\[(.*?)\]", annotation)
+    for choice in re.findall(r"'(.*?)'", literal[1]) if literal else ():
+        if choice != "auto":
+            assert choice in flag.text
+
+
+VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
+    "--url": (("--url", "localhost:8000"), "http://localhost:8000"),
+    "--model": (("--model", "a/b"), "a/b"),
+    "--endpoint-type": (("--endpoint-type", "completions"), "completions"),
+    "--endpoint": (("--endpoint", "/v2/chat"), "/v2/chat"),
+    "--streaming": (("--streaming",), True),
+    "--header": (("--header", "A: b:c", "-H", "D:e"), {"A": "b:c", "D": "e"}),
+    "--extra-inputs": (
+        ("--extra-inputs", "temperature:0.7", "user:me", "--extra-inputs", '{"stop": null}'),
+        {"temperature": 0.7, "user": "me", "stop": None},
+    ),
+    "--request-timeout": (("--request-timeout", "90"), 90 * 10**9),
+    "--concurrency": (("--concurrency", "7"), 7),
+    "--request-rate": (("--request-rate", "2.5"), 2.5),
+    "--arrival-pattern": (("--request-rate", "1", "--arrival-pattern", "constant"), "constant"),
+    "--burstiness": (
+        ("--request-rate", "1", "--arrival-pattern", "gamma", "--burstiness", "0.5"),
+        0.5,
+    ),
+    "--request-count": (("--request-count", "9"), 9),
+    "--benchmark-duration": (("--duration", "1m"), 60 * 10**9),
+    "--grace-period": (("--grace-period", "250ms"), 250_000_000),
+    "--ramp-duration": (("--ramp-duration", "3s"), 3 * 10**9),
+    "--warmup-request-count": (("--warmup-request-count", "5"), 5),
+    "--warmup-duration": (("--warmup-duration", "5"), 5 * 10**9),
+    "--warmup-grace-period": (
+        ("--warmup-duration", "5", "--warmup-grace-period", "1s"),
+        10**9,
+    ),
+    "--isl": (("--isl", "100"), 100.0),
+    "--isl-stddev": (("--isl-stddev", "10"), 10.0),
+    "--osl": (("--osl", "50"), 50.0),
+    "--osl-stddev": (("--osl", "50", "--osl-stddev", "5"), 5.0),
+    "--num-dataset-entries": (("--num-dataset-entries", "11"), 11),
+    "--input-file": (("--input-file", "x.jsonl"), "x.jsonl"),
+    "--custom-dataset-type": (
+        ("--input-file", "x.jsonl", "--custom-dataset-type", "multi_turn"),
+        "multi_turn",
+    ),
+    "--public-dataset": (("--public-dataset", "sharegpt"), "sharegpt"),
+    "--dataset-order": (("--dataset-order", "shuffled"), "shuffled"),
+    "--tokenizer": (("--tokenizer", "gpt2"), "gpt2"),
+    "--tokenizer-revision": (("--tokenizer-revision", "abc"), "abc"),
+    "--random-seed": (("--random-seed", "3"), 3),
+    "--slo": (
+        ("--slo", "time_to_first_token:p99<500ms", "request_throughput >= 10"),
+        (
+            Objective(metric="time_to_first_token", stat="p99", max="500ms"),
+            Objective(metric="request_throughput", min="10"),
+        ),
+    ),
+    "--goodput": (
+        ("--goodput", "time_to_first_token:500ms request_latency:2s"),
+        {"time_to_first_token": "500ms", "request_latency": "2s"},
+    ),
+    "--workers-max": (("--workers-max", "3"), 3),
+    "--record-processors": (("--record-processors", "2"), 2),
+    "--layout": (("--layout", "per-service"), "per-service"),
+    "--artifact-dir": (("--artifact-dir", "out"), "out"),
+    "--name": (("--name", "night-run"), "night-run"),
+}
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
+def test_what_a_flag_says_is_in_the_config(flag: Any) -> None:
+    arguments, expected = VALUES[flag.name]
+    # The last of a flag given twice wins, so the target's may be there already.
+    assert attrgetter(flag.key)(config(*CLOSED, *arguments)) == expected
+
+
+def test_without_an_end_a_closed_loop_sends_ten_requests_for_each_user() -> None:
+    made = draft(*CLOSED)
+    assert made.parse().load.requests == 20
+    assert made.notices == [
+        "neither --request-count nor --benchmark-duration: 20 requests (10 for each of 2 users)"
+    ]
+
+
+def test_without_an_end_an_open_loop_sends_ten_seconds_worth() -> None:
+    made = draft(*TARGET, "--request-rate", "2.55")
+    assert made.parse().load.requests == 26
+    assert "(10 s at 2.55 a second)" in made.notices[0]
+
+
+@pytest.mark.parametrize("end", [("--request-count", "3"), ("--benchmark-duration", "3s")])
+def test_with_an_end_nothing_is_added(end: tuple[str, str]) -> None:
+    made = draft(*CLOSED, *end)
+    load = made.parse().load
+    assert (load.requests, load.duration) in ((3, None), (None, 3 * 10**9))
+    assert made.notices == []
+
+
+def test_a_file_is_single_turn_unless_its_kind_is_said() -> None:
+    assert config(*CLOSED, "--input-file", "x").dataset.kind == "single_turn"
+    made = config(*CLOSED, "--input-file", "x", "--custom-dataset-type", "sharegpt")
+    assert made.dataset.kind == "sharegpt"
+    assert config(*CLOSED, "--public-dataset", "sharegpt").dataset.kind == "sharegpt"
+
+
+def test_a_spread_of_lengths_is_around_the_usual_mean() -> None:
+    lengths = config(*CLOSED, "--isl-stddev", "10").dataset.input_tokens
+    assert (lengths.mean, lengths.stddev) == (550.0, 10.0)
+
+
+def test_flags_override_a_file_key_by_key(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    base = parse_config(
+        {
+            "endpoint": {"url": "http://h", "model": "m", "headers": {"A": "1"}},
+            "load": {"concurrency": 5, "requests": 50},
+        },
+        "",
+    )
+    save_config(base, path)
+    made = config("--config", str(path), "--concurrency", "6", "--header", "B:2", "--no-streaming")
+    assert made.load.concurrency == 6
+    assert made.load.requests == 50
+    assert made.endpoint.headers == {"A": "1", "B": "2"}
+    assert config("--config", str(path)) == base
+    assert config("--config", str(path), "--input-file", "x").dataset.kind == "single_turn"
+
+
+def test_a_mistake_in_a_file_is_named_by_key_and_one_in_a_flag_by_flag(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("endpoint: {url: 'http://h', model: m}\nload: {requests: 0}\n")
+    assert refusal("--config", str(path), "--concurrency", "x").splitlines() == [
+        f"{path}: 2 problems",
+        "  --concurrency: 'x': expected a whole number",
+        "  load.requests: 0: expected a number above 0",
+    ]
+
+
+def test_a_file_with_something_else_than_keys_is_refused_whatever_flags_say(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("endpoint: 3\nload: {concurrency: 1, requests: 1}\n")
+    message = refusal("--config", str(path), "--model", "m")
+    assert message == f"{path}: endpoint: 3: expected keys with values"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--header", "no colon"), "--header: 'no colon': expected `Name: value`"),
+        (
+            ("--extra-inputs", "x"),
+            "--extra-inputs: 'x': expected `key:value` or a JSON object",
+        ),
+        (("--extra-inputs", "{x"), "--extra-inputs: '{x': not valid JSON"),
+        (
+            ("--slo", "time_to_first_token"),
+            "--slo: 'time_to_first_token': expected a limit such as time_to_first_token:p99<500ms",
+        ),
+        (
+            ("--slo", "time_to_first_token:p98<1"),
+            "--slo (slo.objectives.0.stat): 'p98': expected avg, min, max, p50, p75, p90, p95 or "
+            "p99; did you mean p99?",
+        ),
+        (
+            ("--goodput", "x"),
+            "--goodput: 'x': expected a limit such as time_to_first_token:500ms",
+        ),
+        (("--osl-stddev", "3"), "--osl: must be given"),
+        (("--burstiness", "2"), "load.arrival: burstiness needs pattern: gamma"),
+        (("--streaming", "--endpoint-type", "embeddings"), "the embeddings API does not stream"),
+        (("--concurency", "3"), "--concurency is not a flag; did you mean --concurrency?"),
+        (("--concurrency",), "--concurrency: needs a value; see aiperf-svc profile --help"),
+        (("extra",), "'extra' belongs to no flag"),
+    ],
+)
+def test_a_wrong_flag_is_refused_by_its_name(arguments: tuple[str, ...], message: str) -> None:
+    assert message in refusal(*CLOSED, *arguments)
+
+
+def test_all_mistakes_of_flags_are_told_at_once() -> None:
+    message = refusal("--url", "ftp://h", "--concurrency", "0", "--slo", "?", "--name", "No Name")
+    assert message.startswith("5 problems\n")
+    for name in ("--url", "--model", "--concurrency", "--slo", "--name"):
+        assert f"\n  {name}: " in message
+
+
+def test_aiperfs_words_for_displays_are_known() -> None:
+    assert DISPLAYS["dashboard"] == "rich"
+    assert DISPLAYS["simple"] == "plain"

@@ -1,0 +1,228 @@
+"""The command line as the shell sees it: exit codes, one message, no traceback."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import aiperf_svc
+from aiperf_svc.cli import main as cli
+from aiperf_svc.cli.arguments import EXIT_CODES
+from aiperf_svc.domain.errors import BenchmarkFailed, ConfigError, EnvironmentProblem, LeakError
+from aiperf_svc.domain.exit_codes import ExitCode
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def shell(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "aiperf_svc", *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("profil",), 2, "error: 'profil' is not a command; did you mean profile?"),
+        (("zzz",), 2, "error: 'zzz' is not a command; see aiperf-svc --help"),
+        (("profile", "--stremaing"), 2, "--stremaing is not a flag; did you mean --streaming?"),
+        (("profile", "--concurrency", "x"), 2, "--concurrency: 'x': expected a whole number"),
+        (
+            ("profile", "-u", "h", "-m", "m", "--concurrency", "1", "--ui", "rihc"),
+            2,
+            "error: --ui: 'rihc': expected auto, rich, plain or none; did you mean rich?",
+        ),
+        (
+            ("profile", "-u", "h", "-m", "m", "--concurrency", "1", "-H", "Authorization: x"),
+            2,
+            "--header (endpoint.headers.Authorization): would be kept in clear",
+        ),
+        (("bench", "--isl", "0"), 2, "error: --isl: '0': expected a number above 0"),
+        (("bench", "--url", "h"), 2, "error: --url is not a flag"),
+        (("run", "bench-smok", "--local"), 2, "did you mean bench-smoke?"),
+        (("run", "bench-smoke"), 2, "required: --local"),
+        (("run", "bench-vllm", "--local"), 2, "name a running server with --url"),
+        (("validate", "nix.yaml"), 2, "error: nix.yaml: no such file"),
+        (("service",), 2, "error: name a service, or set AIPERF_SERVICE"),
+        (("service", "wrker"), 2, "error: 'wrker' is not a service; did you mean worker?"),
+        (("mock-server", "--ttft", "soon"), 2, "error: --ttft: "),
+    ],
+)
+def test_a_wrong_call_ends_with_its_exit_code_and_one_message(
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("AIPERF_SERVICE", raising=False)
+    monkeypatch.chdir(REPOSITORY)
+    assert cli.main(arguments) == code
+    out, err = capsys.readouterr()
+    assert message in err
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "code", "message"),
+    [
+        (
+            ("profile", "--concurrency", "x"),
+            {},
+            2,
+            "error: 3 problems\n  --url: must be given\n  --model: must be given\n"
+            "  --concurrency: 'x': expected a whole number\n",
+        ),
+        (
+            ("service", "worker"),
+            {},
+            1,
+            "AIPERF_RUN_ID is not set; services are started by `profile`, `run` or a stack\n",
+        ),
+        (
+            ("service", "worker"),
+            {"AIPERF_PARENT_PID": "1"},
+            1,
+            "error: process 1, which started this one, is gone\n",
+        ),
+    ],
+)
+def test_the_shell_sees_the_exit_code_and_no_traceback(
+    arguments: tuple[str, ...], environ: dict[str, str], code: int, message: str
+) -> None:
+    ended = shell(*arguments, **environ)
+    assert ended.returncode == code
+    assert ended.stderr == message
+    assert ended.stdout == ""
+
+
+def test_validate_names_every_file_and_fails_if_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("endpoint: {url: 'http://h', model: m}\nload: {concurrency: 1, requests: 1}\n")
+    wrong.write_text(wrong.read_text() + "slo: {goodput: {ttft: 1}}\n")
+    assert cli.main(["validate", "bench-smoke", str(wrong)]) == ExitCode.BAD_CONFIG
+    out, err = capsys.readouterr()
+    assert out == "stacks/Pulumi.bench-smoke.yaml: ok\n"
+    assert err.startswith(f"error: {wrong}: slo.goodput.ttft: 'ttft' is not a metric")
+    assert cli.main(["validate"]) == ExitCode.OK
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["version"]) == cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{aiperf_svc.__version__}\n" * 2
+
+
+def test_help_lists_every_command_and_every_exit_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for command in cli.COMMANDS:
+        assert re.search(rf"^  {command} ", text, re.MULTILINE)
+    assert set(EXIT_CODES) == set(ExitCode)
+    for code in ExitCode:
+        assert f"{int(code):>3}  {EXIT_CODES[code]}" in text
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([command, "--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: aiperf-svc {command} ")
+    assert "exit codes:" in text
+
+
+def test_without_a_command_help_is_shown_and_the_call_is_wrong(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main([]) == ExitCode.BAD_CONFIG
+    assert "commands:" in capsys.readouterr().out
+
+
+def test_help_is_there_without_the_models_and_the_libraries() -> None:
+    code = (
+        "import sys; from aiperf_svc.cli.main import main\n"
+        "try: main(['profile', '--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'pydantic', 'yaml', 'numpy', 'zmq', 'aiohttp', 'msgspec', 'asyncio'}\n"
+        "sys.stderr.write(', '.join(heavy & set(sys.modules)))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert ended.stderr == ""
+
+
+def command_that_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def run(args: object) -> int:
+        raise error
+
+    module = ModuleType("aiperf_svc.cli.commands.version")
+    module.DESCRIPTION = ""  # type: ignore[attr-defined]
+    module.add_arguments = lambda parser: None  # type: ignore[attr-defined]
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConfigError("a"), ExitCode.BAD_CONFIG, "error: a\n"),
+        (BenchmarkFailed("b"), ExitCode.BENCHMARK_FAILED, "error: b\n"),
+        (LeakError("c"), ExitCode.LEAKED, "error: c\n"),
+        (EnvironmentProblem("d"), ExitCode.ERROR, "error: d\n"),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED, ""),
+        (
+            ZeroDivisionError("division"),
+            ExitCode.ERROR,
+            "error: unexpected ZeroDivisionError: division; AIPERF_DEBUG=1 shows where\n",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_failure_has_its_exit_code_and_no_traceback(
+    error: BaseException,
+    code: ExitCode,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("AIPERF_DEBUG", raising=False)
+    command_that_raises(monkeypatch, error)
+    assert cli.main(["version"]) == code
+    assert capsys.readouterr().err == message
+
+
+def test_the_traceback_of_an_unexpected_error_is_shown_on_demand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIPERF_DEBUG", "1")
+    command_that_raises(monkeypatch, ZeroDivisionError("division"))
+    cli.main(["version"])
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_is_no_mistake() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "aiperf_svc", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, errors = process.communicate()
+    assert errors == b""

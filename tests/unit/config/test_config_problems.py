@@ -1,0 +1,175 @@
+"""What a user reads about a wrong config: key, value, what was expected, the nearest name."""
+
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.config.names import all_keys, nearest_key
+from aiperf_svc.domain.errors import ConfigError
+
+
+def refusal_of(data: dict[str, Any], **more: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(data, "", **more)
+    return str(caught.value)
+
+
+def with_key(key: str, value: object) -> dict[str, Any]:
+    """A config that is right but for one key."""
+    data: dict[str, Any] = {
+        "endpoint": {"url": "http://h", "model": "m"},
+        "load": {"concurrency": 1, "requests": 1},
+    }
+    *parents, last = key.split(".")
+    part = data
+    for name in parents:
+        part = part.setdefault(name, {})
+    part[last] = value
+    return data
+
+
+ONE_MISTAKE = {
+    "unknown key, a sibling is near": (
+        ("load.concurency", 10),
+        "load.concurency: unknown key (value 10); did you mean load.concurrency?",
+    ),
+    "unknown key, known elsewhere": (
+        ("concurrency", 3),
+        "concurrency: unknown key (value 3); did you mean load.concurrency?",
+    ),
+    "unknown key in a named part": (
+        ("deployment.pods.worker.memry", "1Gi"),
+        "deployment.pods.worker.memry: unknown key (value '1Gi'); "
+        "did you mean deployment.pods.worker.memory?",
+    ),
+    "unknown key like no other": (
+        ("tokenizer.zzz", 1),
+        "tokenizer.zzz: unknown key (value 1); expected name or revision",
+    ),
+    "no alternative": (
+        ("endpoint.type", "chatt"),
+        "endpoint.type: 'chatt': expected chat, completions or embeddings; did you mean chat?",
+    ),
+    "a literal": (
+        ("deployment.layout", "compct"),
+        "deployment.layout: 'compct': expected auto, per-service or compact; did you mean compact?",
+    ),
+    "a number out of range": (
+        ("load.concurrency", 0),
+        "load.concurrency: 0: expected a number above 0",
+    ),
+    "a number far out of range": (
+        ("load.concurrency", 10**9),
+        "load.concurrency: 1000000000: expected a number of at most 10,000,000",
+    ),
+    "no whole number": (
+        ("load.concurrency", 1.5),
+        "load.concurrency: 1.5: expected a whole number",
+    ),
+    "no number": (("load.request_rate", "fast"), "load.request_rate: 'fast': expected a number"),
+    "infinity": (
+        ("load.request_rate", float("inf")),
+        "load.request_rate: inf: expected a finite number",
+    ),
+    "true for a number": (
+        ("load.concurrency", True),
+        "load.concurrency: true: expected a number",
+    ),
+    "true for a limit": (
+        ("slo.goodput", {"request_latency": True}),
+        "slo.goodput.request_latency: true: expected a number",
+    ),
+    "no boolean": (
+        ("endpoint.streaming", "maybe"),
+        "endpoint.streaming: 'maybe': expected true or false",
+    ),
+    "no unit": (
+        ("load.duration", "5 parsecs"),
+        'load.duration: \'5 parsecs\': expected a duration such as "250ms", "30s" or "5m"',
+    ),
+    "no address": (
+        ("endpoint.url", "localhost"),
+        "endpoint.url: 'localhost': expected an address such as http://host:8000",
+    ),
+    "no text": (("endpoint.model", 5), "endpoint.model: 5: expected text"),
+    "empty text": (("endpoint.model", " "), "endpoint.model: ' ': expected some text"),
+    "no text in a dictionary": (
+        ("endpoint.headers", {"X-Number": 1}),
+        "endpoint.headers.X-Number: 1: expected text",
+    ),
+    "no keys": (("load.arrival", 3), "load.arrival: 3: expected keys with values"),
+    "nothing": (("workers", None), "workers: nothing: expected keys with values"),
+    "no list": (("slo.objectives", 3), "slo.objectives: 3: expected a list"),
+    "a member of a list": (
+        ("slo.objectives", [{"metric": "x", "max": 1}, {"max": 1}]),
+        "slo.objectives.1.metric: must be given",
+    ),
+    "none of several types": (
+        ("slo.objectives", [{"metric": "x", "max": [1]}]),
+        "slo.objectives.0.max: [1]: expected a number or text",
+    ),
+    "a combination": (
+        ("load.arrival", {"burstiness": 2}),
+        "load.arrival: burstiness needs pattern: gamma",
+    ),
+    "a secret": (
+        ("endpoint.headers", {"X-Key": {"secure": "v1:abc"}}),
+        "endpoint.headers.X-Key: a secret has no place inside the benchmark; name its variable in "
+        "endpoint.api_key_env and keep the value under aiperf:targetApiKey",
+    ),
+}
+
+
+@pytest.mark.parametrize(("wrong", "message"), ONE_MISTAKE.values(), ids=ONE_MISTAKE)
+def test_one_mistake_is_one_line(wrong: tuple[str, object], message: str) -> None:
+    assert refusal_of(with_key(*wrong)) == message
+
+
+def test_a_value_that_is_long_is_cut() -> None:
+    message = refusal_of(with_key("load.concurrency", "x" * 1000))
+    assert len(message) < 150
+
+
+def test_what_must_be_given_is_named() -> None:
+    assert refusal_of({}) == "2 problems\n  endpoint: must be given\n  load: must be given"
+
+
+def test_all_mistakes_are_listed_under_the_name_of_the_source() -> None:
+    data = with_key("load.concurency", 10)
+    data["endpoint"] = {"url": "ftp://h", "type": "chta"}
+    with pytest.raises(ConfigError) as caught:
+        parse_config(data, "my.yaml")
+    title, *lines = str(caught.value).splitlines()
+    assert title == "my.yaml: 4 problems"
+    assert {line.split(":")[0].strip() for line in lines} == {
+        "endpoint.url",
+        "endpoint.type",
+        "endpoint.model",
+        "load.concurency",
+    }
+
+
+def test_a_key_is_called_what_its_user_calls_it() -> None:
+    names = {"load.concurrency": "--concurrency", "slo.objectives": "--slo"}
+    assert refusal_of(with_key("load.concurrency", 0), names=names).startswith("--concurrency: 0: ")
+    message = refusal_of(with_key("slo.objectives", [{"metric": "m"}]), names=names)
+    assert message == "--slo (slo.objectives.0): an objective needs max or min"
+
+
+@pytest.mark.parametrize("key", all_keys())
+def test_every_key_is_found_from_a_slip_of_the_pen(key: str) -> None:
+    parents, _, name = key.rpartition(".")
+    slip = f"{name}x"
+    path = [*parents.split("."), slip] if parents else [slip]
+    assert nearest_key(path) == key
+
+
+@pytest.mark.parametrize("key", [key for key in all_keys() if key.startswith("load.")])
+def test_no_message_speaks_pydantic(key: str) -> None:
+    for wrong in (object, [], {"a": 1}, "?", -1):
+        data = with_key(key, wrong)
+        message = refusal_of(data)
+        assert "Input should" not in message
+        assert "pydantic" not in message
+        assert message.startswith("load")

@@ -1,0 +1,128 @@
+"""A config from files, and back into one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from aiperf_svc.config.load_config import (
+    load_config,
+    load_stack,
+    parse_config,
+    save_config,
+    stack_path,
+)
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
+
+REPOSITORY = Path(__file__).parents[3]
+SMALL: dict[str, Any] = {
+    "endpoint": {"url": "http://localhost:8000", "model": "m"},
+    "load": {"concurrency": 4, "duration": "1m30s"},
+}
+
+
+def written(folder: Path, content: object, name: str = "config.yaml") -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert caught.value.exit_code is ExitCode.BAD_CONFIG
+    return str(caught.value)
+
+
+def test_yaml_json_and_a_stack_file_give_the_same_config(tmp_path: Path) -> None:
+    plain = load_config(written(tmp_path, SMALL))
+    assert plain.load.duration == 90 * 10**9
+    assert load_config(written(tmp_path, json.dumps(SMALL), "c.json")) == plain
+    stack = {"config": {"aiperf:benchmark": SMALL, "aiperf:targetApiKey": {"secure": "v1:abc"}}}
+    assert load_config(written(tmp_path, stack, "Pulumi.x.yaml")) == plain
+
+
+def test_a_saved_config_is_the_same_config_when_it_is_read_again(tmp_path: Path) -> None:
+    data = {
+        **SMALL,
+        "load": {"request_rate": 12.5, "requests": 10, "warmup": {"duration": "250ms"}},
+        "dataset": {"output_tokens": {"mean": 7, "stddev": 0.5}, "max_download": "3Gi"},
+        "slo": {
+            "objectives": [{"metric": "request_latency", "stat": "p99", "max": "1s"}],
+            "goodput": {"time_to_first_token": 30},
+        },
+        "deployment": {"pods": {"worker": {"cpu": "250m"}}, "ttl": "3h"},
+    }
+    config = parse_config(data, "")
+    path = tmp_path / "saved.yaml"
+    save_config(config, path)
+    assert load_config(path) == config
+    assert "250ms" in path.read_text()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "stacks").glob("Pulumi.*.yaml")), ids=str)
+def test_every_stack_file_of_the_repository_is_a_config(path: Path) -> None:
+    load_config(path)
+
+
+def test_a_stack_is_found_by_its_name_or_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stacks").mkdir()
+    path = written(tmp_path / "stacks", {"config": {"aiperf:benchmark": SMALL}}, "Pulumi.one.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert load_stack("one") == load_stack(str(path)) == parse_config(SMALL, "")
+    assert stack_path("one") == Path("stacks/Pulumi.one.yaml")
+    with pytest.raises(ConfigError, match=r"stack 'onne': .*did you mean one\?"):
+        load_stack("onne")
+    with pytest.raises(ConfigError, match=r"found: one$"):
+        load_stack("zzz")
+
+
+def test_a_duplicate_key_is_refused_with_both_lines(tmp_path: Path) -> None:
+    path = written(tmp_path, "load:\n  concurrency: 1\n  requests: 3\n  concurrency: 2\n")
+    assert refused(path) == (
+        f"{path}:4: 'concurrency' is given twice, first in line 2; remove one of them"
+    )
+
+
+def test_a_merge_key_may_be_there_with_the_key_that_it_gives(tmp_path: Path) -> None:
+    text = (
+        "endpoint: {url: 'http://h', model: m}\n"
+        "load:\n  <<: {concurrency: 1, requests: 2}\n  concurrency: 3\n"
+    )
+    assert load_config(written(tmp_path, text)).load.concurrency == 3
+
+
+def test_a_syntax_error_has_file_and_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "endpoint:\n  url: [1, 2\nload: 3\n")
+    assert refused(path).startswith(f"{path}:3: not valid YAML: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "expected a benchmark's keys (endpoint, load, …), not nothing"),
+        ("[1, 2]", "not list"),
+        ("config: {aiperf:benchmrk: {}}", "config has no aiperf:benchmark; did you mean it by"),
+        ("a: !!python/object:os.system {}", "not valid YAML: could not determine a constructor"),
+        ("a: \x00", "not YAML"),
+    ],
+)
+def test_a_file_of_another_shape_is_refused(tmp_path: Path, content: str, expected: str) -> None:
+    path = written(tmp_path, content)
+    message = refused(path)
+    assert message.startswith(str(path))
+    assert expected in message
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert refused(tmp_path / "nix.yaml") == f"{tmp_path / 'nix.yaml'}: no such file"
+    assert refused(tmp_path) == f"{tmp_path}: cannot be read: Is a directory"
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes(b"name: caf\xe9")
+    assert refused(latin) == f"{latin}: not UTF-8 text (byte 9)"

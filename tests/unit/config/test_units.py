@@ -1,0 +1,58 @@
+"""Human units: read, refused, and written back exactly."""
+
+import pytest
+
+from aiperf_svc.config.units import (
+    format_cpu,
+    format_duration,
+    format_size,
+    parse_cpu_millis,
+    parse_duration_ns,
+    parse_size,
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "ns"),
+    [
+        (90, 90 * 10**9),
+        (1.5, 1_500_000_000),
+        ("1.5", 1_500_000_000),
+        ("250ms", 250_000_000),
+        ("1h30m", 5400 * 10**9),
+        (" 5 m ", 300 * 10**9),
+        ("7ns", 7),
+        (0, 0),
+    ],
+)
+def test_a_duration_is_read_in_every_unit(written: object, ns: int) -> None:
+    assert parse_duration_ns(written) == ns
+
+
+@pytest.mark.parametrize("written", ["5 parsecs", "", "-3s", -1, True, None, [], "nan", "inf"])
+def test_what_is_no_duration_is_refused(written: object) -> None:
+    with pytest.raises(ValueError, match="expected a duration"):
+        parse_duration_ns(written)
+
+
+@pytest.mark.parametrize("ns", [0, 1, 999, 10**3, 1_500_000, 10**9, 90 * 10**9, 7200 * 10**9])
+def test_a_duration_written_back_is_the_same(ns: int) -> None:
+    assert parse_duration_ns(format_duration(ns)) == ns
+
+
+@pytest.mark.parametrize("written", ["2 apples", "", "Gi", -1, 1.5, True, None])
+def test_what_is_no_size_is_refused(written: object) -> None:
+    with pytest.raises(ValueError, match="expected a size"):
+        parse_size(written)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 1024, 3 * 2**20, 2**40, 2**40 + 1])
+def test_a_size_written_back_is_the_same(size: int) -> None:
+    text = format_size(size)
+    assert parse_size(int(text) if text.isdigit() else text) == size
+
+
+@pytest.mark.parametrize(("written", "millis"), [(2, 2000), (0.5, 500), ("500m", 500), ("2", 2000)])
+def test_cpus_are_read_as_kubernetes_writes_them(written: object, millis: int) -> None:
+    assert parse_cpu_millis(written) == millis
+    assert parse_cpu_millis(format_cpu(millis)) == millis
