@@ -13,6 +13,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-samples", action="store_true", help="write missing wire samples of messages"
     )
+    parser.addoption(
+        "--regenerate-golden", action="store_true", help="rewrite the golden manifests"
+    )
 
 
 def _children() -> set[int]:

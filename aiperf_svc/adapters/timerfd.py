@@ -8,7 +8,7 @@ calls libc.
 import ctypes
 import os
 
-_CLOCK_REALTIME = 0
+_CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 _TFD_NONBLOCK = os.O_NONBLOCK
 _TFD_CLOEXEC = os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
@@ -24,22 +24,18 @@ class _Itimerspec(ctypes.Structure):
     ]
 
 
-class WallTimer:
-    """One absolute CLOCK_REALTIME timer; readable when it has expired."""
+class _Timer:
+    """A timer descriptor; readable when it has expired."""
 
-    def __init__(self) -> None:
-        self.fd: int = _libc.timerfd_create(_CLOCK_REALTIME, _TFD_NONBLOCK | _TFD_CLOEXEC)
+    def __init__(self, clock: int) -> None:
+        self.fd: int = _libc.timerfd_create(clock, _TFD_NONBLOCK | _TFD_CLOEXEC)
         if self.fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
         self._spec = _Itimerspec()
         self._reference = ctypes.byref(self._spec)
-        self._settime = _libc.timerfd_settime
 
-    def set(self, at_wall_ns: int) -> None:
-        """Expire at `at_wall_ns`, or at once when that is past; 0 disarms."""
-        spec = self._spec
-        spec.value_s, spec.value_ns = divmod(at_wall_ns, 1_000_000_000)
-        if self._settime(self.fd, _TFD_TIMER_ABSTIME, self._reference, None):
+    def _set(self, flags: int) -> None:
+        if _libc.timerfd_settime(self.fd, flags, self._reference, None):
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def clear(self) -> None:
@@ -52,3 +48,29 @@ class WallTimer:
     def close(self) -> None:
         """Release the descriptor."""
         os.close(self.fd)
+
+
+class WallTimer(_Timer):
+    """One absolute CLOCK_REALTIME timer."""
+
+    def __init__(self) -> None:
+        super().__init__(_CLOCK_REALTIME)
+
+    def set(self, at_wall_ns: int) -> None:
+        """Expire at `at_wall_ns`, or at once when that is past; 0 disarms."""
+        self._spec.value_s, self._spec.value_ns = divmod(at_wall_ns, 1_000_000_000)
+        self._set(_TFD_TIMER_ABSTIME)
+
+
+class Ticker(_Timer):
+    """Expires again and again, or not at all."""
+
+    def __init__(self) -> None:
+        super().__init__(_CLOCK_MONOTONIC)
+
+    def every(self, interval_ns: int) -> None:
+        """Expire every `interval_ns` from now on; 0 stops."""
+        spec = self._spec
+        spec.interval_s, spec.interval_ns = divmod(interval_ns, 1_000_000_000)
+        spec.value_s, spec.value_ns = spec.interval_s, spec.interval_ns
+        self._set(0)

@@ -29,7 +29,10 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code. Nothing but SystemExit for `--help` leaves this."""
     try:
-        return _run(list(sys.argv[1:] if arguments is None else arguments))
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        # Here a reader that is gone can still be handled; at the interpreter's end it cannot.
+        sys.stdout.flush()
+        return code
     except AiperfError as error:
         _complain(str(error), error)
         return int(error.exit_code)

@@ -177,9 +177,7 @@ class AnswerReader:
             self._stamp = reads.stamps[first + count - 1]
             self.read_count += count
 
-    def _take_events(
-        self, data: bytes, events: list[Event], reads: ReadTimes, first: int
-    ) -> None:
+    def _take_events(self, data: bytes, events: list[Event], reads: ReadTimes, first: int) -> None:
         parse, keeps_text = self._format.parse_event, self._format.keeps_text
         ends, stamps, times = reads.ends, reads.stamps, self.times_wall_ns
         read, last_end = first, 0
@@ -268,12 +266,11 @@ class AnswerReader:
             self._explain_body(status)
         elif self._mode == _STREAM:
             assert self._events is not None
-            if not self._is_ended and self._events.rest.strip() != DONE:
-                if self.times_wall_ns:
-                    text = "the stream ended without [DONE] or a finish reason"
-                    self._fail(ErrorKind.DISCONNECTED, text)
-                    return
-            if not self.times_wall_ns:
+            is_whole = self._is_ended or self._events.rest.strip() == DONE
+            if not is_whole and self.times_wall_ns:
+                text = "the stream ended without [DONE] or a finish reason"
+                self._fail(ErrorKind.DISCONNECTED, text)
+            elif not self.times_wall_ns:
                 self._fail(ErrorKind.EMPTY, "no event of the stream has content")
         elif self._mode == _BODY:
             self._parse_body()

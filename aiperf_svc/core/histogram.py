@@ -32,8 +32,9 @@ Durations = NDArray[np.int64]
 def buckets_of(durations_ns: Durations) -> NDArray[np.int64]:
     """Bucket numbers of durations; negative ones, which only a clock step makes, count as zero."""
     values = np.minimum(durations_ns, _LARGEST_NS).astype(np.float64)
-    numbers = (values.view(np.int64) >> _SHIFT) - (_FIRST - 1)
-    return np.maximum(numbers, 0, out=numbers)
+    numbers: NDArray[np.int64] = (values.view(np.int64) >> _SHIFT) - (_FIRST - 1)
+    numbers[numbers < 0] = 0
+    return numbers
 
 
 def middle_of(bucket: int) -> float:

@@ -85,8 +85,8 @@ class LineRenderer:
     """Renders the lines of one run, or of one record processor's part of it."""
 
     def __init__(self, *, run_id: str, processor_id: str, has_warmup: bool) -> None:
-        self._run_id = run_id
-        self._processor_id = processor_id
+        self._prefix = _literal(f"{run_id}-p-")
+        self._processor_id = _literal(processor_id)
         self._phase_index = int(has_warmup)
         """AIPerf counts phases from 0, the warmup included."""
         self._templates: dict[bytes, bytes] = {}
@@ -115,7 +115,6 @@ class LineRenderer:
             where=defined[:, :_INTEGERS],
             casting="unsafe",
         )
-        outcomes, errors = rows["outcome"].tolist(), rows["error"].tolist()
         kinds = np.column_stack(
             [
                 defined,
@@ -129,8 +128,8 @@ class LineRenderer:
         width, patterns = packed.shape[1], packed.tobytes()
         worker = msgspec.json.encode(worker_id)
         entries = rows["entry"].tolist()
+        has_error = kinds[:, -1].tolist()
         lines = []
-        del outcomes
         for i, (integers, reals) in enumerate(
             zip(_numbers(whole), _numbers(values[:, _INTEGERS:]), strict=True)
         ):
@@ -156,7 +155,7 @@ class LineRenderer:
                     *integers[len(_TIMES) :],
                     *reals,
                     b"" if gaps is None else msgspec.json.encode((gaps / _NS_PER_MS).tolist()),
-                    _error(rows, i, messages[i]) if errors[i] else b"",
+                    _error(rows, i, messages[i]) if has_error[i] else b"",
                 )
             )
         return lines
@@ -177,7 +176,7 @@ class LineRenderer:
     def _template(self, pattern: bytes, kinds: NDArray[np.bool_]) -> bytes:
         *defined, has_gaps, has_ack, is_cancelled, has_error = kinds.tolist()
         phase = Phase.PROFILING.name.lower()
-        prefix = f"{self._run_id}-p-"
+        prefix = self._prefix
         ack = "%b" if has_ack else "null%.0b"
         text = (
             f'{{"metadata":{{"session_num":%b,"x_request_id":"{prefix}%b-%b",'
@@ -193,7 +192,7 @@ class LineRenderer:
         separator = ""
         for metric, is_defined in zip(_METRICS, defined, strict=True):
             if is_defined:
-                text += f'{separator}"{metric.tag}":{{"value":%b,"unit":"{_unit(metric.unit)}"}}'
+                text += f'{separator}"{metric.tag}":{{"value":%b,"unit":"{_literal(metric.unit)}"}}'
                 separator = ","
             else:
                 # Takes its argument and writes nothing.
@@ -209,9 +208,9 @@ class LineRenderer:
         return template
 
 
-def _unit(unit: str) -> str:
-    """As text of a template, in which a percent sign is doubled."""
-    return unit.replace("%", "%%")
+def _literal(text: str) -> str:
+    """As part of a template: escaped as JSON, and per cent signs doubled."""
+    return msgspec.json.encode(text).decode()[1:-1].replace("%", "%%")
 
 
 def _numbers(matrix: NDArray[Any]) -> list[list[bytes]]:

@@ -9,7 +9,6 @@ already has. The manager can only drop a message whole, so each record of such a
 message of its own: its chunk gaps must not be counted twice.
 """
 
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -280,13 +279,12 @@ def _gaps(rows: Rows, readers: Sequence[AnswerReader]) -> list[NDArray[np.int64]
     gaps: list[NDArray[np.int64] | None] = [None] * len(readers)
     for i, reader in enumerate(readers):
         if completed[i] and len(reader.times_wall_ns) > 1:
-            gaps[i] = np.diff(np.frombuffer(reader.times_wall_ns, dtype=np.int64))
+            times: NDArray[np.int64] = np.frombuffer(reader.times_wall_ns, dtype=np.int64)
+            gaps[i] = times[1:] - times[:-1]
     return gaps
 
 
-def _histograms(
-    rows: Rows, gaps: Sequence[NDArray[np.int64] | None]
-) -> tuple[HistogramDelta, ...]:
+def _histograms(rows: Rows, gaps: Sequence[NDArray[np.int64] | None]) -> tuple[HistogramDelta, ...]:
     """The pooled gaps, each phase by itself."""
     by_phase: dict[int, list[NDArray[np.int64]]] = {}
     if any(some is not None for some in gaps):

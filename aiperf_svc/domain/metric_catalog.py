@@ -198,7 +198,7 @@ _CLIENT = (
         population=Population.SENT, better=LOWER, is_ours=True),
     _record("stamp_uncertainty", "Stamp Uncertainty", "ms", f.stamp_uncertainty,
         "stamp - previous poll, of a merged read that holds the first token (last content "
-        "without streaming); at most 0.25 ms when every read was had so promptly", KERNEL,
+        "without streaming)", KERNEL,
         population=Population.SENT, better=LOWER, is_ours=True),
 )
 

@@ -207,27 +207,13 @@ SEND_BUFFER_BYTES = 16_384
 
 
 def uncertainty_of(column: str) -> Formula:
-    """How much earlier than its stamp an event may have arrived, in milliseconds.
-
-    The column's bound is stamp - previous poll, which of an idle client is the whole wait for the
-    answer. But a client that had every read of the request in hand promptly was not busy: an
-    earlier segment would have woken it just as promptly, so the two cannot be further apart than
-    that.
-    """
+    """How much earlier than its stamp an event may have arrived, in milliseconds."""
 
     def formula(rows: Rows) -> Floats:
-        bound = rows[column]
-        is_prompt = (rows["receive_lag_ns"] <= PROMPT_READ_NS) & ~rows["is_unstamped"]
-        values: Floats = np.where(is_prompt, np.minimum(bound, PROMPT_READ_NS), bound) / NS_PER_MS
+        values: Floats = rows[column] / NS_PER_MS
         return values
 
     return formula
-
-
-PROMPT_READ_NS = 250_000
-"""Waking up and reading takes 30 to 100 us on an idle core; twice that on a slow or virtual one. A
-client that is stalled reads so promptly only by chance, when the stall ends just then: at 5 ms
-between tokens in 5 of 100 cases, and the other 95 keep their bound."""
 
 
 def stamp_uncertainty(rows: Rows) -> Floats:

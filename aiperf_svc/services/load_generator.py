@@ -131,6 +131,7 @@ class LoadGenerator:
         self._reset(message.phase)
         self._is_open = True
         self._sent_before = self.client.requests_sent
+        self.client.poll_often(True)
         self._is_open_loop = message.is_open_loop
         start = message.start_wall_ns - offset_ns
         if message.stop_wall_ns:
@@ -412,4 +413,6 @@ class LoadGenerator:
                 wake = min(wake, blocks[0].due[blocks[0].at])
         elif self._active:
             wake = self._cancel
+        else:
+            self.client.poll_often(False)
         self.client.wake_at(0 if wake == NEVER else wake)

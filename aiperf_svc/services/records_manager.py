@@ -88,13 +88,17 @@ class RecordsManager(BaseService):
         self.summary_json: dict[str, Any] | None = None
         self._cancel_reason = ""
         self.work = {
-            RunState.CONFIGURING: self._start_api,
             RunState.DRAINING: self._drain,
             RunState.PROCESSING: self._process,
             RunState.DONE: self._end,
             RunState.CANCELLED: self._end,
             RunState.FAILED: self._end,
         }
+
+    async def run(self) -> None:
+        # Before anything else: a run that never gets its services together says so here too.
+        await self._start_api()
+        await super().run()
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [

@@ -50,9 +50,7 @@ class Recording:
     def objects(self) -> dict[str, Registration]:
         """Only what becomes a Kubernetes object."""
         return {
-            urn: made
-            for urn, made in self.resources.items()
-            if made.type.startswith("kubernetes:")
+            urn: made for urn, made in self.resources.items() if made.type.startswith("kubernetes:")
         }
 
     @property
@@ -67,9 +65,7 @@ class Recording:
 
     def manifest(self, kind: str, name: str) -> Manifest:
         """One object."""
-        return next(
-            m for m in self.manifests if (m["kind"], m["metadata"]["name"]) == (kind, name)
-        )
+        return next(m for m in self.manifests if (m["kind"], m["metadata"]["name"]) == (kind, name))
 
     def registration(self, kind: str, name: str) -> Registration:
         """One resource, by the last part of its type and its name in the program."""

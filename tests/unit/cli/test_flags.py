@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.cli import flag_docs
 from aiperf_svc.cli.arguments import Parser
 from aiperf_svc.cli.commands import profile
 from aiperf_svc.cli.flag_config import Draft, read_draft
@@ -280,3 +281,14 @@ def test_all_mistakes_of_flags_are_told_at_once() -> None:
 def test_aiperfs_words_for_displays_are_known() -> None:
     assert DISPLAYS["dashboard"] == "rich"
     assert DISPLAYS["simple"] == "plain"
+
+
+def test_the_documented_flags_are_the_tables(request: pytest.FixtureRequest) -> None:
+    path = Path(__file__).parents[3] / "docs" / "flags.md"
+    mark = "<!-- Everything below is printed from aiperf_svc/cli/flags.py. -->\n"
+    prose, _, tables = path.read_text().partition(mark)
+    expected = "\n" + flag_docs.tables()
+    if request.config.getoption("--write-samples"):
+        path.write_text(prose + mark + expected)
+        return
+    assert tables == expected, "run pytest with --write-samples to print the tables again"

@@ -218,7 +218,7 @@ def test_the_traceback_of_an_unexpected_error_is_shown_on_demand(
 
 def test_a_reader_that_leaves_early_is_no_mistake() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "aiperf_svc", "--help"],
+        [sys.executable, "-m", "aiperf_svc", "--help"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

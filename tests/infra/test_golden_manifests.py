@@ -1,0 +1,142 @@
+"""Every committed stack file gives exactly the manifests that are committed beside this test.
+
+After a deliberate change: pytest tests/infra --regenerate-golden, and review the diff.
+"""
+
+import base64
+import difflib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from recording import ROOT, SUFFIX, Manifest, normalised, record, stack_config
+
+STACKS = sorted(path.name.split(".")[1] for path in (ROOT / "stacks").glob("Pulumi.*.yaml"))
+GOLDEN = Path(__file__).parent / "golden"
+SECRETS = {"aiperf:targetApiKey": "sk-of-the-target", "aiperf:hubToken": "hf-of-the-hub"}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Files inside manifests as blocks, so that a diff shows lines."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _rendered(manifests: list[Manifest]) -> str:
+    return yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=True, width=100)
+
+
+def _committed(stack: str) -> str:
+    return (GOLDEN / f"{stack}.yaml").read_text()
+
+
+def _assert_same(got: str, wanted: str, stack: str) -> None:
+    diff = difflib.unified_diff(
+        wanted.splitlines(), got.splitlines(), f"golden/{stack}.yaml", "rendered", lineterm="", n=2
+    )
+    assert got == wanted, "\n".join(diff)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_stack_file_gives_the_committed_manifests(
+    stack: str, request: pytest.FixtureRequest
+) -> None:
+    got = _rendered(record(stack, stack_config(stack), secrets=SECRETS).manifests)
+    if request.config.getoption("--regenerate-golden"):
+        (GOLDEN / f"{stack}.yaml").write_text(got)
+    _assert_same(got, _committed(stack), stack)
+
+
+def test_there_is_no_golden_file_without_a_stack_file() -> None:
+    assert sorted(path.stem for path in GOLDEN.glob("*.yaml")) == STACKS
+
+
+@pytest.fixture(scope="module")
+def pulumi_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Environment with the real Pulumi and an empty state; no cluster and no kubeconfig."""
+    folder = tmp_path_factory.mktemp("pulumi")
+    (folder / "state").mkdir()
+    path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    if shutil.which("pulumi-resource-kubernetes") is None:
+        known = subprocess.run(
+            [ROOT / "tests/cluster/env"], capture_output=True, text=True, check=False
+        )
+        found = re.search(r"export PATH=(.+):\$PATH", known.stdout)
+        if found is None:
+            message = "no Pulumi with a Kubernetes provider here: run tests/cluster/build"
+            pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+        path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{found[1]}{os.pathsep}{os.environ['PATH']}"
+    yield {
+        "PATH": path,
+        "HOME": str(folder),
+        "PULUMI_HOME": str(folder / "home"),
+        "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
+        "PULUMI_CONFIG_PASSPHRASE": "test",
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+    }
+    shutil.rmtree(folder / "home", ignore_errors=True)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_real_pulumi_renders_the_same_manifests(
+    stack: str, pulumi_environment: dict[str, str], tmp_path: Path
+) -> None:
+    project, rendered = tmp_path / "project", tmp_path / "rendered"
+    project.mkdir()
+    for name in ("infra", "stacks"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, project / name, ignore=ignored)
+    shutil.copy(ROOT / "Pulumi.yaml", project)
+    environment = {**pulumi_environment, "AIPERF_RENDER_TO": str(rendered)}
+
+    def pulumi(*args: str) -> None:
+        done = subprocess.run(
+            ["pulumi", "--non-interactive", "-C", project, *args],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    pulumi("stack", "select", "--create", stack)
+    for key, value in SECRETS.items():
+        pulumi("config", "set", "--secret", key, value)
+    pulumi("up", "--yes", "--skip-preview", "--refresh=false")
+    manifests = [
+        _read_rendered(path, stack) for path in sorted((rendered / "1-manifest").iterdir())
+    ]
+    manifests.sort(key=lambda m: (m["kind"], m["metadata"]["name"]))
+    _assert_same(_rendered(manifests), _committed(stack), stack)
+    _assert_holds_no_secret(Path(pulumi_environment["PULUMI_BACKEND_URL"].removeprefix("file://")))
+
+
+def _read_rendered(path: Path, stack: str) -> Manifest:
+    text = re.sub(
+        rf"\baiperf-{stack}-[0-9a-f]{{8}}\b", f"aiperf-{stack}-{SUFFIX}", path.read_text()
+    )
+    manifest: dict[str, Any] = normalised(yaml.safe_load(text))
+    return manifest
+
+
+def _assert_holds_no_secret(state: Path) -> None:
+    forms = [v.encode() for v in SECRETS.values()]
+    forms += [base64.b64encode(form) for form in forms]
+    files = [path for path in state.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        data = path.read_bytes()
+        assert not [form for form in forms if form in data], f"a secret in clear in {path}"
