@@ -1,64 +1,135 @@
-"""What is shown on standard error while a run goes."""
+"""What is shown on standard error while a run goes.
+
+Shown is what the results API says, when it says it: a display that drew by itself would take time
+from the load on a small machine.
+"""
 
 import sys
 import time
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from aiperf_svc.adapters.run_status import Status
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.runner.numbers import count, milliseconds, seconds
 from aiperf_svc.runner.options import RunOptions
 
 PLAIN_S = 2.0
+"""Between two lines of the plain display within one state."""
 
 
 class Display(Protocol):
-    """A context manager that is told the status."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-    def show(self, status: Status) -> None: ...
-    def note(self, text: str) -> None: ...
-
-
-class Plain:
-    """A line every two seconds."""
-
-    def __init__(self) -> None:
-        self._last = 0.0
-        self._state = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
+    """Shows a run until it is closed."""
 
     def show(self, status: Status) -> None:
-        now = time.monotonic()
-        if status.state != self._state or now - self._last > PLAIN_S:
-            self._last, self._state = now, status.state
-            print(
-                f"{status.state}: {status.completed} completed, {status.errored} errors, "
-                f"{status.in_flight} in flight, {status.requests_per_s:.1f}/s",
-                file=sys.stderr,
-            )
+        """The run as it is now."""
+        ...
 
     def note(self, text: str) -> None:
-        print(text, file=sys.stderr)
+        """Something that happened; it stays on the screen."""
+        ...
+
+    def close(self) -> None:
+        """Make room for what comes next."""
+        ...
 
 
-def make_display(options: RunOptions, config: BenchmarkConfig, topology: Topology) -> Display:
-    """The display."""
-    return Plain()
+class Silent:
+    """Shows what happened only."""
+
+    def show(self, status: Status) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """One line."""
+        print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Plain(Silent):
+    """A line at every new state and every two seconds."""
+
+    def __init__(self) -> None:
+        self._shown_mono_s = -PLAIN_S
+        self._state = ""
+
+    def show(self, status: Status) -> None:
+        """A line, unless the last one is too young."""
+        now = time.monotonic()
+        if status.state != self._state or now - self._shown_mono_s >= PLAIN_S:
+            self._shown_mono_s, self._state = now, status.state
+            print(plain_line(status), file=sys.stderr, flush=True)
+
+
+def make_display(options: RunOptions, title: str, topology: Topology) -> Display:
+    """The display that the user asked for."""
+    kind = options.ui
+    if kind == "auto":
+        kind = "rich" if sys.stderr.isatty() else "plain"
+    if kind == "none":
+        return Silent()
+    if kind == "plain":
+        return Plain()
+    from aiperf_svc.runner.live_display import LiveDisplay
+
+    return LiveDisplay(title, topology)
+
+
+def plain_line(status: Status) -> str:
+    """A status in one line."""
+    line = f"{seconds(status.elapsed_s):>7}  {status.state}"
+    if not is_loading(status):
+        extra = status.message or status.reason
+        return f"{line}: {extra}" if extra else line
+    parts = [
+        f"{status.completed:,}{_of(status.requested_requests)} completed",
+        count(status.errored, "error"),
+        f"{status.in_flight:,} in flight",
+        f"{status.requests_per_s:,.1f} requests/s",
+    ]
+    if status.ttft_p50_ms is not None:
+        first = f"{milliseconds(status.ttft_p50_ms)} / {milliseconds(status.ttft_p99_ms)}"
+        parts.append(f"TTFT p50/p99 {first}")
+    if status.workers_lost:
+        parts.append(f"{count(status.workers_lost, 'worker')} lost")
+    left_s = remaining_s(status)
+    if left_s is not None:
+        parts.append(f"{seconds(left_s)} left")
+    return f"{line}: {', '.join(parts)}"
+
+
+def is_loading(status: Status) -> bool:
+    """Whether requests are being sent."""
+    return status.state in (RunState.WARMUP, RunState.PROFILING)
+
+
+def share_done(status: Status) -> float | None:
+    """How much of the phase is over, 0 to 1; None while that means nothing."""
+    if not is_loading(status):
+        return None
+    ended = status.completed + status.errored + status.cancelled
+    shares = []
+    if status.requested_requests:
+        shares.append(ended / status.requested_requests)
+    if status.requested_duration_s:
+        shares.append(status.phase_elapsed_s / status.requested_duration_s)
+    return min(1.0, max(shares)) if shares else None
+
+
+def remaining_s(status: Status) -> float | None:
+    """Time to the end of the phase at the present rate; None when it cannot be told."""
+    if not is_loading(status):
+        return None
+    times = []
+    if status.requested_requests and status.requests_per_s > 0:
+        ended = status.completed + status.errored + status.cancelled
+        times.append((status.requested_requests - ended) / status.requests_per_s)
+    if status.requested_duration_s:
+        times.append(status.requested_duration_s - status.phase_elapsed_s)
+    return max(0.0, min(times)) if times else None
+
+
+def _of(total: int | None) -> str:
+    return f" of {total:,}" if total else ""

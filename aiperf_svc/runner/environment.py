@@ -37,6 +37,12 @@ class LocalRun:
     run_id: str = field(default_factory=lambda: secrets.token_hex(6))
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
 
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        endpoint = self.config.endpoint
+        return f"{self.config.name} · {endpoint.url} · {endpoint.model}"
+
     def write_files(self) -> None:
         """Write what the processes read: config, topology, keys."""
         save_config(self.config, self.private / "config.yaml")

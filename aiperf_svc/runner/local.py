@@ -24,10 +24,10 @@ from aiperf_svc.domain.errors import (
     LeakError,
 )
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.plan.topology import Topology, plan
+from aiperf_svc.plan.topology import plan
 from aiperf_svc.protocol.messages import RunState, Service
 from aiperf_svc.runner import folders, log_tails, manifests, printing
-from aiperf_svc.runner.display import Display, make_display
+from aiperf_svc.runner.display import Display, Silent, make_display
 from aiperf_svc.runner.environment import LOOPBACK, LocalRun
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import Outcome
@@ -102,7 +102,7 @@ class _Launch:
         self._status: Status | None = None
         self._signals = 0
         self._signalled = asyncio.Event()
-        self._display: Display = make_display(run.options, run.config, run.topology)
+        self._display: Display = Silent()
 
     async def run(self, artifact_error: str) -> Outcome:
         """From the first process to the last one gone."""
@@ -111,12 +111,13 @@ class _Launch:
         for number in numbers:
             loop.add_signal_handler(number, self._on_signal)
         try:
-            with self._display:
-                base_url = self._start()
-                async with ResultsClient(base_url, token=self._run.token) as client:
-                    status, summary = await self._follow_until_left(client)
+            base_url = self._start()
+            self._display = make_display(self._run.options, self._run.title, self._run.topology)
+            async with ResultsClient(base_url, token=self._run.token) as client:
+                status, summary = await self._follow_until_left(client)
         finally:
             await self._end_all()
+            self._display.close()
             for number in numbers:
                 loop.remove_signal_handler(number)
         return Outcome(
@@ -172,20 +173,19 @@ class _Launch:
         self, client: ResultsClient
     ) -> tuple[Status | None, dict[str, Any] | None]:
         """The last status and the summary. Raises BenchmarkFailed."""
-        tasks = [
-            asyncio.create_task(self._follow(client), name="follow"),
+        follow = asyncio.create_task(self._follow(client), name="follow")
+        others = [
             asyncio.create_task(self._watch_processes(), name="watch processes"),
             asyncio.create_task(self._obey_signals(client), name="obey signals"),
         ]
+        tasks = [follow, *others]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            followed, watched, obeyed = tasks
-            if followed.done():
-                return followed.result()
-            if watched.done():
-                watched.result()
-            if obeyed.done():
-                obeyed.result()
+            if follow.done():
+                return follow.result()
+            for task in others:
+                if task.done():
+                    task.result()
             return self._status, None
         finally:
             for task in tasks:

@@ -8,27 +8,35 @@ from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import Outcome
 
+WIDTH = 100
+"""Of the tables where no terminal says another."""
+
 
 def print_outcome(outcome: Outcome, options: RunOptions) -> None:
-    """Results to standard output; with `--json` those for people go to standard error."""
+    """Tables to standard output; with `--json` they go to standard error."""
     from rich.console import Console
 
-    from aiperf_svc.runner.tables import render
+    from aiperf_svc.runner.tables import print_results
 
+    stream = sys.stderr if options.json else sys.stdout
+    width = None if stream.isatty() else WIDTH
+    print_results(outcome, Console(file=stream, width=width, highlight=False, markup=False))
     if options.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(outcome.as_json())) + b"\n")
-        sys.stdout.flush()
-    render(outcome, Console(stderr=options.json, highlight=False))
+        _print_json(outcome.as_json())
 
 
 def print_failure(run_id: str, error: AiperfError) -> None:
     """The JSON object of a run that could not be finished."""
-    content = {
-        "run_id": run_id,
-        "exit_code": int(error.exit_code),
-        "state": "failed",
-        "reason": str(error),
-        "results": None,
-    }
-    sys.stdout.buffer.write(msgspec.json.encode(content) + b"\n")
-    sys.stdout.flush()
+    _print_json(
+        {
+            "run_id": run_id,
+            "exit_code": int(error.exit_code),
+            "state": "failed",
+            "reason": str(error),
+            "results": None,
+        }
+    )
+
+
+def _print_json(content: dict[str, object]) -> None:
+    print(msgspec.json.format(msgspec.json.encode(content)).decode(), flush=True)

@@ -46,7 +46,7 @@ class Process:
         if self.exit_code is None:
             if hasattr(os, "pidfd_open"):
                 await _readable(os.pidfd_open(self.pid))
-            while self.exit_code is None:
+            while self.exit_code is None:  # noqa: ASYNC110 - systems without pidfd tell nobody
                 await asyncio.sleep(POLL_S)
         code = self.exit_code
         assert code is not None

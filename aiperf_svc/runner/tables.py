@@ -1,16 +1,223 @@
-"""The result table."""
+"""What a finished run looks like on a terminal: results, errors, objectives, and whether to believe
+them.
 
+Made from the content of profile_export_aiperf.json, so that it can be printed again from there.
+"""
+
+from typing import Any
+
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.domain.metric_catalog import METRICS, Kind
+from aiperf_svc.runner.numbers import number
+from aiperf_svc.runner.outcome import Outcome, own_part
+
+WIDE = 100
+"""Columns of the whole table; a narrower terminal gets fewer statistics."""
+STATS = ("avg", "min", "p50", "p90", "p99", "max")
+NARROW_STATS = ("avg", "p50", "p90", "p99")
+SHORT_UNITS = {"tokens/sec/user": "tokens/s"}
+"""For the one name that is too long for its line."""
+SHOWN_ERRORS = 8
+LEAST_ERROR_WIDTH = 40
+VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
 
 
-def render(outcome: Outcome, console: Console) -> None:
-    """Print everything."""
-    table = Table("metric", "unit", "avg", "p50", "p99")
-    for tag, m in (outcome.summary or {}).items():
-        if isinstance(m, dict) and "unit" in m and "avg" in m:
-            table.add_row(tag, m["unit"], *(str(m.get(k)) for k in ("avg", "p50", "p99")))
-    console.print(table)
-    console.print(f"{outcome.state} {outcome.reason} {outcome.artifacts} {outcome.artifact_error}")
+def print_results(outcome: Outcome, console: Console) -> None:
+    """Everything about a finished run."""
+    summary = outcome.summary
+    if summary is not None:
+        console.print()
+        console.print(_title(summary), style="bold")
+        console.print(_distributions(summary, console.width))
+        console.print(_scalars(summary))
+        _print_notes(summary, console)
+        if summary.get("error_summary"):
+            console.print(_errors(summary["error_summary"], console.width))
+        if own_part(summary).get("slo"):
+            console.print(_objectives(own_part(summary)["slo"]))
+        _print_accounts(own_part(summary).get("accounts", {}), console)
+        _print_verdict(own_part(summary), console)
+    _print_end(outcome, console)
+
+
+def _title(summary: dict[str, Any]) -> str:
+    config = own_part(summary).get("config", {})
+    endpoint = config.get("endpoint", {})
+    words = [config.get("name"), endpoint.get("url"), endpoint.get("model"), endpoint.get("type")]
+    if endpoint.get("streaming"):
+        words.append("streaming")
+    return " · ".join(str(word) for word in words if word)
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+
+def _distributions(summary: dict[str, Any], width: int) -> Table:
+    """Metrics with percentiles. With enough requests for it, p99.9 stands in for the deviation."""
+    metrics = [m for m in METRICS if m.in_table and m.kind is not Kind.SCALAR and m.tag in summary]
+    reliable = any(
+        summary[m.tag].get("p99_9") is not None
+        and "p99_9" not in summary[m.tag].get("unreliable", ())
+        for m in metrics
+        if m.kind is Kind.RECORD
+    )
+    stats: tuple[str, ...] = (*STATS[:5], "p99_9", "max") if reliable else (*STATS, "std")
+    if width < WIDE:
+        stats = NARROW_STATS
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("")
+    for stat in stats:
+        table.add_column(stat.replace("_", "."), justify="right", no_wrap=True)
+    for metric in metrics:
+        found = summary[metric.tag]
+        unit = SHORT_UNITS.get(metric.unit, metric.unit)
+        name = Text.assemble(metric.name, (f" ({unit})", "dim"))
+        table.add_row(name, *(_stat(found, stat) for stat in stats))
+    return table
+
+
+def _stat(found: dict[str, Any], stat: str) -> Text:
+    value, beyond = found.get(stat), found.get("beyond", {}).get(stat)
+    if value is None and beyond is not None:
+        return Text(f">{number(beyond)}", style="yellow")
+    mark = "*" if stat in found.get("unreliable", ()) else ""
+    return Text(f"{number(value)}{mark}", style="dim" if mark or value is None else "")
+
+
+def _scalars(summary: dict[str, Any]) -> Table:
+    """Metrics that are one number, two in a line."""
+    cells = [
+        (Text.assemble(metric.name), Text(number(summary[metric.tag]["avg"])), metric.unit)
+        for metric in METRICS
+        if metric.in_table and metric.kind is Kind.SCALAR and metric.tag in summary
+    ]
+    table = Table.grid(padding=(0, 1))
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(style="dim", no_wrap=True, min_width=14)
+    half = (len(cells) + 1) // 2
+    for row in range(half):
+        right = cells[half + row] if half + row < len(cells) else ("", "", "")
+        table.add_row(*cells[row], *right)
+    return table
+
+
+def _print_notes(summary: dict[str, Any], console: Console) -> None:
+    """What the marks of the table mean, when there are any."""
+    metrics = [m for m in METRICS if m.in_table and isinstance(summary.get(m.tag), dict)]
+    shown = {*STATS, "p99_9"}
+    if any(shown & set(summary[m.tag].get("unreliable", ())) for m in metrics):
+        console.print("* fewer than one request is expected beyond this percentile", style="dim")
+    censored = [m for m in metrics if summary[m.tag].get("censored_share")]
+    if censored:
+        names = ", ".join(f"{m.name} {summary[m.tag]['censored_share']:.2%}" for m in censored)
+        console.print(
+            f"> lies beyond this; cut before they were answered: {names}",
+            style="dim",
+            soft_wrap=True,
+        )
+
+
+# --- errors and objectives -----------------------------------------------------------------------
+
+
+def _errors(errors: list[dict[str, Any]], width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Errors", title_justify="left")
+    table.add_column("count", justify="right", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("status", justify="right", no_wrap=True)
+    table.add_column("first message", overflow="ellipsis", no_wrap=True)
+    for error in errors[:SHOWN_ERRORS]:
+        details = error["error_details"]
+        message = " ".join(str(details.get("message") or "").split())
+        table.add_row(
+            number(error["count"]),
+            details["type"],
+            str(details.get("code") or ""),
+            Text(message[: max(LEAST_ERROR_WIDTH, width - 36)], style="red"),
+        )
+    if len(errors) > SHOWN_ERRORS:
+        rest = sum(error["count"] for error in errors[SHOWN_ERRORS:])
+        table.add_row(number(rest), f"{len(errors) - SHOWN_ERRORS} more kinds", "", "")
+    return table
+
+
+def _objectives(objectives: list[dict[str, Any]]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title="Service level objectives", title_justify="left"
+    )
+    for name in ("", "objective", "measured", "limit", "unit"):
+        table.add_column(name, justify="right" if name in ("measured", "limit") else "left")
+    for o in objectives:
+        table.add_row(
+            Text("✓ held", style="green") if o["ok"] else Text("✗ missed", style="bold red"),
+            f"{o['metric']} {o['stat']}",
+            number(o["measured"], missing="none"),
+            f"{'≤' if o['bound'] == 'max' else '≥'} {number(o['limit'])}",
+            o["unit"],
+        )
+    return table
+
+
+# --- whether to believe it -----------------------------------------------------------------------
+
+
+def _print_accounts(accounts: dict[str, Any], console: Console) -> None:
+    if not accounts:
+        return
+    outcomes = [
+        f"{number(accounts[name])} {name}"
+        for name in ("completed", "errored", "cancelled", "unsent", "lost")
+        if accounts[name] or name in ("completed", "errored")
+    ]
+    lost = f" + {number(accounts['records_lost'])} lost" if accounts["records_lost"] else ""
+    console.print(
+        f"\nAccounts: {number(accounts['issued'])} issued = {' + '.join(outcomes)}; "
+        f"{number(accounts['requests_sent'])} requests sent = {number(accounts['records'])} "
+        f"records{lost}",
+        soft_wrap=True,
+    )
+    for violation in accounts.get("violations", ()):
+        console.print(Text(f"  ✗ {violation}", style="bold red"), soft_wrap=True)
+
+
+def _print_verdict(ours: dict[str, Any], console: Console) -> None:
+    verdict, cause = ours.get("verdict"), ours.get("cause")
+    if verdict is None:
+        return
+    label = f"{verdict}: {cause}" if cause else verdict
+    line = Text.assemble("Verdict on the client: ", (label, VERDICT_STYLES.get(verdict, "bold")))
+    if verdict == "invalid":
+        line.append(" — do not use these numbers")
+    console.print(line)
+    for reason in ours.get("reasons", ()):
+        style = VERDICT_STYLES.get(reason["severity"], "")
+        console.print(Text.assemble(("  ✗ ", style), reason["text"]), soft_wrap=True)
+        measured = (
+            f"{reason['check']}: {number(reason['measured'])}, limit {number(reason['limit'])}"
+        )
+        console.print(
+            Text(f"    {measured} {reason['unit']} → {reason['remedy']}", style="dim"),
+            soft_wrap=True,
+        )
+
+
+def _print_end(outcome: Outcome, console: Console) -> None:
+    if outcome.reason or outcome.summary is None:
+        style = "bold red" if outcome.state == "failed" else "yellow"
+        text = outcome.reason or "nothing was measured"
+        console.print(Text(f"The run {_ended(outcome.state)}: {text}", style=style), soft_wrap=True)
+    if outcome.artifact_error:
+        console.print(Text(f"error: {outcome.artifact_error}", style="bold red"), soft_wrap=True)
+    if outcome.artifacts is not None:
+        name = " (report.html)" if (outcome.artifacts / "report.html").is_file() else ""
+        console.print(Text(f"Artifacts: {outcome.artifacts}/{name}"), soft_wrap=True)
+
+
+def _ended(state: str) -> str:
+    return {"failed": "failed", "cancelled": "was stopped"}.get(state, f"is {state}")

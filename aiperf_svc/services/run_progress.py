@@ -27,6 +27,8 @@ from aiperf_svc.services.base import is_set_within
 
 RECENT_RECORDS = 20_000
 RATE_WINDOW_NS = 5_000_000_000
+UNCHANGED_NS = 2_000_000_000
+"""Counts that stay the same for so long show a standstill, not a heartbeat to come."""
 
 
 class RunProgress:
@@ -111,7 +113,14 @@ class RunProgress:
 
     def tick(self, now_mono_ns: int) -> None:
         """Twice a second: the rate of ends, and news for those who wait."""
-        self._rate_points.append((now_mono_ns, self._ended()))
+        ended = self._ended()
+        if not ended:
+            # Before the first answer there is no rate, only the time to the phase's start.
+            self._rate_points.clear()
+        last_mono_ns, last_ended = self._rate_points[-1] if self._rate_points else (0, -1)
+        # Counts come with heartbeats: between two of them nothing has changed and nothing is known.
+        if ended != last_ended or now_mono_ns - last_mono_ns > UNCHANGED_NS:
+            self._rate_points.append((now_mono_ns, ended))
         while now_mono_ns - self._rate_points[0][0] > RATE_WINDOW_NS:
             self._rate_points.popleft()
         self._bump()

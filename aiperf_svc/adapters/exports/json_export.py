@@ -49,6 +49,7 @@ def export(summary: Summary) -> dict[str, Any]:
             "version": context.version,
             "verdict": summary.verdict.verdict,
             "cause": summary.verdict.cause,
+            "reasons": summary.verdict.reasons,
             "slo": summary.objectives,
             "accounts": summary.accounts,
             "lost_services": context.lost_services,

@@ -1,0 +1,151 @@
+"""The live display of a run on a terminal."""
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.plan.topology import Topology
+from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.runner.display import is_loading, remaining_s, share_done
+from aiperf_svc.runner.numbers import milliseconds, seconds
+
+STEPS = (
+    RunState.CONFIGURING,
+    RunState.WARMUP,
+    RunState.PROFILING,
+    RunState.DRAINING,
+    RunState.PROCESSING,
+)
+"""States that take long enough to be seen."""
+WORDS = {
+    RunState.PENDING: "starting",
+    RunState.CONFIGURING: "preparing",
+    RunState.READY: "preparing",
+    RunState.WARMUP: "warmup",
+    RunState.PROFILING: "measuring",
+    RunState.DRAINING: "collecting",
+    RunState.PROCESSING: "computing",
+}
+"""What a step is called on the screen."""
+WIDTH = 96
+
+
+class LiveDisplay:
+    """Redrawn at every status, removed at the end."""
+
+    def __init__(self, title: str, topology: Topology, console: Console | None = None) -> None:
+        self._title = title
+        self._topology = topology
+        self._has_warmup = False
+        self._console = console or Console(stderr=True, highlight=False)
+        self._live = Live(
+            self._starting(), console=self._console, auto_refresh=False, transient=True
+        )
+        self._live.start(refresh=True)
+
+    def show(self, status: Status) -> None:
+        """Redraw."""
+        self._has_warmup = self._has_warmup or status.state == RunState.WARMUP
+        self._live.update(self._drawn(status), refresh=True)
+
+    def note(self, text: str) -> None:
+        """A line above the display, which stays."""
+        self._console.print(Text(text, style="yellow"))
+
+    def close(self) -> None:
+        """Remove the display."""
+        self._live.stop()
+
+    # --- drawing ---------------------------------------------------------------------------------
+
+    def _starting(self) -> RenderableType:
+        processes = sum(group.replicas for group in self._topology.groups)
+        return Group(self._head(""), Text(f"  starting {processes:,} processes…"))
+
+    def _head(self, elapsed: str) -> RenderableType:
+        head = Table.grid(expand=True)
+        head.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        head.add_column(justify="right", no_wrap=True)
+        head.add_row(Text(self._title, style="bold"), Text(elapsed, style="dim"))
+        return head
+
+    def _drawn(self, status: Status) -> RenderableType:
+        rows: list[RenderableType] = [self._head(seconds(status.elapsed_s)), self._steps(status)]
+        if is_loading(status):
+            rows += [_bar(status), _counts(status), _times(status)]
+        if status.message or status.reason:
+            rows.append(Text(f"  {status.message or status.reason}", style="yellow"))
+        width = min(WIDTH, self._console.width)
+        frame = Table.grid(expand=False)
+        frame.add_column(width=width)
+        for row in rows:
+            frame.add_row(row)
+        return frame
+
+    def _steps(self, status: Status) -> Text:
+        """Where the run is: what is over, what is going on, what is to come."""
+        now = WORDS.get(RunState(status.state), status.state)
+        line, is_over = Text("  "), status.state != RunState.PENDING
+        for step in STEPS:
+            if step is RunState.WARMUP and not self._has_warmup:
+                continue
+            word = WORDS[step]
+            if word == now:
+                label = "stopping" if status.is_cancelling else word
+                line.append(f"● {label}", style="bold cyan")
+                is_over = False
+            else:
+                line.append(
+                    f"{'✓' if is_over else '○'} {word}", style="green" if is_over else "dim"
+                )
+            line.append("   ")
+        return line
+
+
+def _bar(status: Status) -> RenderableType:
+    share, left_s = share_done(status), remaining_s(status)
+    row = Table.grid(padding=(0, 1))
+    row.add_column(width=1)
+    row.add_column(width=52)
+    row.add_column(no_wrap=True)
+    label = f"{share:.0%}" if share is not None else ""
+    label += f", {seconds(left_s)} left" if left_s is not None else ""
+    row.add_row("", ProgressBar(total=1.0, completed=share or 0.0, width=52), label)
+    return row
+
+
+def _counts(status: Status) -> RenderableType:
+    of = f" of {status.requested_requests:,}" if status.requested_requests else ""
+    errors = Text(f"{status.errored:,}", style="bold red" if status.errored else "")
+    return _facts(
+        ("requests", f"{status.completed:,}{of}"),
+        ("rate", f"{status.requests_per_s:,.1f} /s"),
+        ("in flight", f"{status.in_flight:,}"),
+        ("errors", errors),
+    )
+
+
+def _times(status: Status) -> RenderableType:
+    workers = f"{status.workers:,}"
+    if status.workers_lost:
+        workers += f" ({status.workers_lost:,} lost)"
+    is_streaming = status.ttft_p50_ms is not None
+    return _facts(
+        ("latency p50", milliseconds(status.latency_p50_ms)),
+        ("TTFT p50", milliseconds(status.ttft_p50_ms) if is_streaming else "–"),
+        ("TTFT p99", milliseconds(status.ttft_p99_ms) if is_streaming else "–"),
+        ("workers", Text(workers, style="bold red" if status.workers_lost else "")),
+    )
+
+
+def _facts(*facts: tuple[str, str | Text]) -> RenderableType:
+    row = Table.grid()
+    row.add_column(width=2)
+    for _ in facts:
+        row.add_column(width=(WIDTH - 2) // len(facts), no_wrap=True)
+    cells = [Text.assemble((f"{name} ", "dim"), value) for name, value in facts]
+    row.add_row("", *cells)
+    return row

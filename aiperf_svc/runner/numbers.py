@@ -1,0 +1,36 @@
+"""Numbers as people read them in a terminal."""
+
+
+def number(value: float | None, *, missing: str = "–") -> str:
+    """Four significant digits, all digits of whole numbers: 0.0312, 12.35, 2,969, 12,346."""
+    if value is None:
+        return missing
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) < 1e-3:
+        return "<0.001" if value > 0 else ">-0.001"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:.{4 - whole if whole else 4}f}"
+
+
+def seconds(value_s: float) -> str:
+    """`4.2 s`, `2:05`, `1:02:05`."""
+    if value_s < 60:
+        return f"{value_s:.1f} s"
+    minutes, rest = divmod(round(value_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def milliseconds(value_ms: float | None) -> str:
+    """`20.4 ms`, `1.24 s`, or a dash."""
+    if value_ms is None:
+        return "–"
+    return f"{value_ms / 1000:.2f} s" if value_ms >= 1000 else f"{value_ms:.1f} ms"
+
+
+def count(value: int, noun: str) -> str:
+    """`1 worker`, `2,000 workers`."""
+    return f"{value:,} {noun}{'' if value == 1 else 's'}"

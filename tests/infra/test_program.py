@@ -1,0 +1,389 @@
+"""What the Pulumi program promises beyond the manifests: order, ownership, secrecy."""
+
+import json
+from typing import Any
+
+import pulumi
+import pytest
+from recording import INFRA, SUFFIX, Manifest, Recording, record
+
+from aiperf_svc.plan.identity import COMPONENT_LABEL, RUN_LABEL, STACK_LABEL
+
+STACK = "bench"
+KEY = "sk-very-secret"
+
+
+def _benchmark(**deployment: Any) -> dict[str, Any]:
+    return {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"concurrency": 1000, "duration": "10s", "grace_period": "5s"},
+        "deployment": {"target": {"kind": "mock"}, **deployment},
+    }
+
+
+def _record(**deployment: Any) -> Recording:
+    return record(STACK, {"aiperf:benchmark": _benchmark(**deployment)})
+
+
+@pytest.fixture(scope="module")
+def usual() -> Recording:
+    return _record()
+
+
+@pytest.fixture(scope="module")
+def guest() -> Recording:
+    return _record(namespace={"mode": "existing", "name": "team"})
+
+
+def _pod_templates(recording: Recording) -> list[Manifest]:
+    return [m["spec"]["template"] for m in recording.manifests if m["kind"] == "Deployment"]
+
+
+def _named(manifest: Manifest) -> str:
+    return f"{manifest['kind']}/{manifest['metadata']['name']}"
+
+
+def test_every_object_and_every_pod_carries_stack_and_run(usual: Recording) -> None:
+    for manifest in usual.manifests + _pod_templates(usual):
+        labels = manifest["metadata"]["labels"]
+        assert labels[STACK_LABEL] == STACK
+        assert labels[RUN_LABEL] == usual.outputs["runId"]
+        assert labels["app.kubernetes.io/managed-by"] == "pulumi"
+
+
+def test_every_name_carries_the_stack(usual: Recording) -> None:
+    for manifest in usual.manifests:
+        if manifest["kind"] != "Namespace":
+            assert manifest["metadata"]["name"].endswith(f"-{STACK}")
+
+
+def test_selectors_name_the_stack_and_never_the_run(usual: Recording) -> None:
+    selectors: list[dict[str, Any]] = []
+
+    def collect(value: Any, key: str = "") -> None:
+        if isinstance(value, dict):
+            if key in ("selector", "podSelector", "labelSelector"):
+                selectors.append(value.get("matchLabels", value))
+            for name, item in value.items():
+                collect(item, name)
+        elif isinstance(value, list):
+            for item in value:
+                collect(item)
+
+    collect([m for m in usual.manifests if m["kind"] != "ConfigMap"])
+    assert len(selectors) > 30
+    for selector in selectors:
+        assert selector[STACK_LABEL] == STACK
+        assert RUN_LABEL not in selector
+
+
+def test_a_namespace_of_its_own_gets_its_name_from_pulumi(usual: Recording) -> None:
+    made = usual.registration("Namespace", f"aiperf-{STACK}")
+    assert "name" not in made.inputs["metadata"]
+    assert usual.outputs["namespace"] == f"aiperf-{STACK}-{SUFFIX}"
+    enforced = made.inputs["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    assert enforced == "restricted"
+
+
+def test_a_namespace_to_create_is_refused_if_it_exists() -> None:
+    recording = _record(namespace={"mode": "create", "name": "team"})
+    made = recording.registration("Namespace", f"aiperf-{STACK}")
+    assert made.inputs["metadata"]["name"] == "team"
+    assert _applies_on_the_server(recording, made.provider) is False
+
+
+def test_the_anchor_is_refused_if_it_exists(usual: Recording) -> None:
+    made = usual.registration("ConfigMap", "anchor")
+    assert _applies_on_the_server(usual, made.provider) is False
+    assert "data" not in made.inputs
+    assert made.inputs["metadata"]["annotations"]["aiperf.dev/ttl-seconds"] == "7200"
+
+
+def _applies_on_the_server(recording: Recording, provider: str) -> bool:
+    urn = provider.rpartition("::")[0]
+    return bool(json.loads(recording.resources[urn].inputs["enableServerSideApply"]))
+
+
+def test_every_object_has_a_provider_of_the_program(usual: Recording) -> None:
+    assert all("pulumi:providers:kubernetes" in made.provider for made in usual.objects.values())
+
+
+def test_in_an_existing_namespace_the_anchor_owns_everything_else(guest: Recording) -> None:
+    assert not [m for m in guest.manifests if m["kind"] == "Namespace"]
+    for manifest in guest.manifests:
+        owners = manifest["metadata"].get("ownerReferences")
+        if manifest["metadata"]["name"] == f"anchor-{STACK}":
+            assert owners is None
+        else:
+            assert owners == [
+                {
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "name": f"anchor-{STACK}",
+                    "uid": f"uid-of-anchor-{STACK}",
+                }
+            ], _named(manifest)
+        assert manifest["metadata"]["namespace"] == "team"
+
+
+def test_in_an_own_namespace_everything_goes_with_it(usual: Recording, guest: Recording) -> None:
+    namespaces = {made.deleted_with.rpartition("::")[2] for made in usual.objects.values()}
+    assert namespaces == {"", f"aiperf-{STACK}"}
+    with_nothing = [made.name for made in usual.objects.values() if not made.deleted_with]
+    assert with_nothing == [f"aiperf-{STACK}"]
+    assert not [made for made in guest.objects.values() if made.deleted_with]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "resource", "name"),
+    [
+        ({}, "namespaces", f"aiperf-{STACK}-{SUFFIX}"),
+        ({"mode": "existing", "name": "team"}, "configmaps", f"anchor-{STACK}"),
+    ],
+)
+def test_the_only_rights_are_to_see_and_delete_the_one_object_that_ends_the_stack(
+    namespace: dict[str, str], resource: str, name: str
+) -> None:
+    recording = _record(namespace=namespace)
+    roles = [m for m in recording.manifests if "Role" in m["kind"]]
+    assert [m["kind"] for m in roles] == ["Role", "RoleBinding"]
+    assert roles[0]["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": [resource],
+            "resourceNames": [name],
+            "verbs": ["get", "delete"],
+        }
+    ]
+    assert roles[1]["subjects"][0]["name"] == f"deadline-{STACK}"
+
+
+def test_only_the_deadlines_holder_gets_a_token(usual: Recording) -> None:
+    for manifest in usual.manifests:
+        if manifest["kind"] == "ServiceAccount":
+            assert manifest["automountServiceAccountToken"] is False
+    mounting = [
+        t["metadata"]["labels"][COMPONENT_LABEL]
+        for t in _pod_templates(usual)
+        if t["spec"]["automountServiceAccountToken"]
+    ]
+    assert mounting == ["deadline"]
+
+
+def test_everything_is_made_after_the_deadlines_holder(usual: Recording) -> None:
+    holder = next(
+        urn
+        for urn, made in usual.objects.items()
+        if (made.type, made.name) == ("kubernetes:apps/v1:Deployment", "deadline")
+    )
+    before = {"Namespace", "ConfigMap", "ServiceAccount", "Role", "RoleBinding", "Deployment"}
+    not_after = [made for made in usual.objects.values() if holder not in made.dependencies]
+    assert {made.type.rpartition(":")[2] for made in not_after} == before
+    assert {made.name for made in not_after} == {f"aiperf-{STACK}", "anchor", "deadline"}
+
+
+def _kind_and_names(recording: Recording, urns: set[str]) -> set[tuple[str, str]]:
+    made = [recording.resources[urn] for urn in urns if urn in recording.objects]
+    return {(one.type.rpartition(":")[2], one.name) for one in made}
+
+
+def test_services_start_when_target_policies_and_names_are_there_and_not_one_after_another(
+    usual: Recording,
+) -> None:
+    for name in ("system-controller", "records-manager", "worker", "record-processor"):
+        made = usual.registration("Deployment", name)
+        known = _kind_and_names(usual, made.dependencies)
+        assert {kind_name for kind_name in known if kind_name[0] == "Deployment"} == {
+            ("Deployment", "deadline"),
+            ("Deployment", "target"),
+        }
+        assert {("Service", "system-controller"), ("NetworkPolicy", "default")} <= known
+
+
+def test_services_are_headless_and_awaited_by_nobody(usual: Recording) -> None:
+    services = [m for m in usual.manifests if m["kind"] == "Service"]
+    assert len(services) == 4
+    for service in services:
+        assert service["spec"]["clusterIP"] == "None"
+        assert service["spec"]["publishNotReadyAddresses"] is True
+        assert service["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
+        for port in service["spec"]["ports"]:
+            assert port["port"] == port["targetPort"]
+
+
+def test_keys_are_secret_and_made_once(usual: Recording) -> None:
+    made = usual.registration("Secret", "keys")
+    assert made.secret_inputs == {"data"}
+    assert made.ignored == ("data",)
+    assert set(made.inputs["data"]) == {
+        "server.public",
+        "server.secret",
+        "client.public",
+        "client.secret",
+        "token",
+    }
+
+
+def _with_key(**config: str) -> Recording:
+    benchmark = _benchmark(target={"kind": "none"})
+    benchmark["endpoint"] = {"url": "https://x.example", "model": "m", "api_key_env": "MY_KEY"}
+    return record(
+        STACK, {"aiperf:benchmark": benchmark, **config}, secrets={"aiperf:targetApiKey": KEY}
+    )
+
+
+def test_the_targets_key_is_only_in_its_secret_and_only_workers_read_it() -> None:
+    recording = _with_key()
+    made = recording.registration("Secret", "target")
+    assert made.secret_inputs == {"data"}
+    for one in recording.resources.values():
+        assert KEY not in json.dumps(one.inputs)
+    readers = [
+        t["metadata"]["labels"][COMPONENT_LABEL]
+        for t in _pod_templates(recording)
+        for env in t["spec"]["containers"][0].get("env", ())
+        if env.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == f"target-{STACK}"
+    ]
+    assert readers == ["worker"]
+    assert "api_key_env: AIPERF_TARGET_API_KEY" in _config_file(recording)
+
+
+def _config_file(recording: Recording) -> str:
+    config = next(m for m in recording.manifests if "config.yaml" in m.get("data", {}))
+    text: str = config["data"]["config.yaml"]
+    return text
+
+
+def test_a_missing_key_of_the_target_is_named() -> None:
+    benchmark = _benchmark(target={"kind": "none"})
+    benchmark["endpoint"] = {"url": "https://x.example", "model": "m", "api_key_env": "MY_KEY"}
+    with pytest.raises(pulumi.ConfigMissingError, match="aiperf:targetApiKey"):
+        record(STACK, {"aiperf:benchmark": benchmark})
+
+
+def test_a_secret_inside_the_benchmark_is_refused() -> None:
+    text = json.dumps(_benchmark())
+    with pytest.raises(pulumi.RunError, match="aiperf:targetApiKey"):
+        record(STACK, {}, secrets={"aiperf:benchmark": text})
+
+
+def test_a_kubeconfigs_content_is_refused() -> None:
+    config = {"aiperf:benchmark": _benchmark(), "aiperf:kubeconfig": "apiVersion: v1\nkind: Config"}
+    with pytest.raises(pulumi.RunError, match="expected its path"):
+        record(STACK, config)
+
+
+def test_a_bad_benchmark_is_one_message_that_names_the_key() -> None:
+    benchmark = _benchmark() | {"laod": {}}
+    with pytest.raises(pulumi.RunError, match=r"aiperf:benchmark.*laod"):
+        record(STACK, {"aiperf:benchmark": benchmark})
+
+
+def test_the_provider_gets_the_path_and_the_clusters_identity() -> None:
+    recording = _with_key(
+        **{
+            "aiperf:kubeconfig": "/somewhere/config",
+            "aiperf:context": "lab",
+            "aiperf:clusterIdentifier": "uid-1",
+        }
+    )
+    for name in ("kubernetes", "strict"):
+        inputs = recording.registration("kubernetes", name).inputs
+        assert inputs["kubeconfig"] == "/somewhere/config"
+        assert (inputs["context"], inputs["clusterIdentifier"]) == ("lab", "uid-1")
+
+
+def test_a_new_generation_is_a_new_run_in_every_pod() -> None:
+    configs = [{"aiperf:benchmark": _benchmark(), "aiperf:generation": str(n)} for n in (1, 2)]
+    first, second = [record(STACK, config) for config in configs]
+    assert first.outputs["runId"] != second.outputs["runId"]
+    for template in _pod_templates(second):
+        assert template["metadata"]["labels"][RUN_LABEL] == second.outputs["runId"]
+
+
+def _results(**results: Any) -> tuple[Recording, list[Manifest]]:
+    recording = _record(results=results)
+    name = f"results-{STACK}"
+    return recording, [
+        m
+        for m in recording.manifests
+        if m["metadata"]["name"] == name and m["kind"] != "NetworkPolicy"
+    ]
+
+
+def test_by_default_the_results_need_no_object_of_their_own() -> None:
+    recording, made = _results()
+    assert made == []
+    forward = f"-n aiperf-{STACK}-{SUFFIX} port-forward service/records-manager-{STACK} 9090"
+    assert recording.outputs["results"]["portForward"].endswith(forward)
+    assert recording.outputs["results"]["url"] == ""
+
+
+def test_results_on_a_node_port_are_not_waited_for() -> None:
+    recording, made = _results(expose="NodePort", node_port=30090)
+    assert made[0]["spec"]["type"] == "NodePort"
+    assert made[0]["spec"]["ports"][0]["nodePort"] == 30090
+    assert made[0]["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
+    assert recording.outputs["results"]["url"] == "http://NODE:30090"
+
+
+def test_results_on_a_load_balancer_come_after_the_pod_and_are_limited() -> None:
+    recording, made = _results(expose="LoadBalancer", allow_cidrs=["192.0.2.0/24"])
+    assert made[0]["spec"]["loadBalancerSourceRanges"] == ["192.0.2.0/24"]
+    service = recording.registration("Service", "results")
+    known = _kind_and_names(recording, service.dependencies)
+    assert ("Deployment", "records-manager") in known
+
+
+def test_results_on_an_ingress_name_their_url() -> None:
+    recording, made = _results(expose="Ingress", host="bench.example", tls_secret="cert")
+    assert [m["kind"] for m in made] == ["Ingress", "Service"]
+    assert made[0]["spec"]["rules"][0]["host"] == "bench.example"
+    assert recording.outputs["results"]["url"] == "https://bench.example"
+
+
+def test_the_compact_layout_is_one_pod_with_one_name() -> None:
+    recording = _record(layout="compact")
+    deployments = [m for m in recording.manifests if m["kind"] == "Deployment"]
+    names = [m["metadata"]["name"].removesuffix(f"-{STACK}") for m in deployments]
+    assert names == ["control", "deadline", "record-processor", "target", "worker"]
+    services = [m["metadata"]["name"] for m in recording.manifests if m["kind"] == "Service"]
+    assert services == [f"control-{STACK}", f"target-{STACK}"]
+
+
+def test_without_network_policies_the_reviewer_is_told() -> None:
+    recording = _record(network_policies=False)
+    assert not [m for m in recording.manifests if m["kind"] == "NetworkPolicy"]
+    assert "deployment.network_policies is off" in recording.outputs["notes"][0]
+
+
+def test_pods_meet_the_restricted_level(usual: Recording) -> None:
+    for template in _pod_templates(usual):
+        spec = template["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] > 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not spec.get("hostNetwork")
+        assert spec["enableServiceLinks"] is False
+        allowed = {"configMap", "secret", "emptyDir"}
+        assert all(allowed & set(volume) for volume in spec["volumes"])
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "readOnlyRootFilesystem": True,
+            }
+            resources = container["resources"]
+            assert resources["requests"]["memory"] == resources["limits"]["memory"]
+
+
+def test_nothing_waits_for_a_surge_and_nobody_may_evict(usual: Recording) -> None:
+    for manifest in usual.manifests:
+        if manifest["kind"] == "Deployment":
+            assert manifest["spec"]["strategy"] == {"type": "Recreate"}
+    budget = usual.manifest("PodDisruptionBudget", f"benchmark-{STACK}")
+    assert budget["spec"]["maxUnavailable"] == 0
+
+
+def test_the_program_only_wires() -> None:
+    assert len((INFRA / "__main__.py").read_text().splitlines()) < 40

@@ -1,0 +1,159 @@
+"""Who may talk to whom."""
+
+from typing import Any
+
+import pytest
+from planning import make_config, plan_it
+
+from aiperf_svc.plan.network import (
+    CONNECTED_BY,
+    NamespacePods,
+    Policy,
+    Range,
+    Rule,
+    StackPods,
+)
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.protocol.ports import BOUND_BY, Port
+
+
+def policy(plan: StackPlan, name: str) -> Policy:
+    return next(p for p in plan.policies if p.name == name)
+
+
+def _ways(plan: StackPlan, *, direction: str) -> set[tuple[str, str, int]]:
+    """(from, to, port) between the stack's services, as one side's policies allow them."""
+    ways = set()
+    for p in plan.policies:
+        for rule in getattr(p, direction):
+            for peer in rule.peers:
+                assert isinstance(peer, StackPods)
+                for own in p.components:
+                    for other in peer.components:
+                        for port in rule.ports:
+                            ends = (own, other) if direction == "egress" else (other, own)
+                            ways.add((*ends, port))
+    return ways
+
+
+def test_every_port_between_services_is_accounted_for() -> None:
+    assert set(CONNECTED_BY) == set(BOUND_BY) - {Port.RESULTS_API}
+
+
+@pytest.mark.parametrize("layout", ["per-service", "compact"])
+@pytest.mark.parametrize("route", ["proxy", "direct"])
+def test_what_one_side_may_send_the_other_may_receive(layout: str, route: str) -> None:
+    plan = plan_it(make_config(layout=layout, raw_route=route))
+    assert _ways(plan, direction="egress") == _ways(plan, direction="ingress")
+
+
+def test_the_ways_between_services_are_those_of_the_port_map() -> None:
+    plan = plan_it(make_config(raw_route="direct"))
+    between = {way for way in _ways(plan, direction="egress") if way[1] != "target"}
+    expected = {
+        (client.value, BOUND_BY[port].value, int(port))
+        for port, clients in CONNECTED_BY.items()
+        for client in clients
+        if client is not BOUND_BY[port]
+    }
+    assert between == expected
+
+
+def test_in_one_pod_services_need_no_way_to_each_other() -> None:
+    plan = plan_it(make_config(layout="compact", raw_route="proxy"))
+    assert {(a, b) for a, b, _ in _ways(plan, direction="egress")} == {
+        ("record-processor", "control"),
+        ("worker", "control"),
+        ("worker", "target"),
+        ("preflight", "target"),
+    }
+
+
+def test_whatever_is_not_listed_is_denied_to_all_pods_but_dns() -> None:
+    default = policy(plan_it(make_config()), "default")
+    assert (default.components, default.ingress) == ((), ())
+    assert default.egress == (Rule(ports=(53, 5353), protocols=("UDP", "TCP")),)
+
+
+def test_only_the_deadlines_holder_reaches_the_api_server() -> None:
+    plan = plan_it(make_config())
+    open_rules = {p.name: rule.ports for p in plan.policies for rule in p.egress if not rule.peers}
+    assert open_rules == {"default": (53, 5353), "deadline": (443, 6443)}
+
+
+@pytest.mark.parametrize(
+    ("url", "target", "rule", "note"),
+    [
+        ("https://10.1.2.3", {}, Rule((Range("10.1.2.3/32"),), (443,)), None),
+        ("http://[2001:db8::1]:8000", {}, Rule((Range("2001:db8::1/128"),), (8000,)), None),
+        (
+            "http://api.team.svc:80",
+            {"pods": {"namespace": "team", "labels": {"app": "api"}, "port": 8080}},
+            Rule((NamespacePods("team", {"app": "api"}),), (8080,)),
+            None,
+        ),
+        (
+            "http://api.team.svc.cluster.local",
+            {},
+            Rule((NamespacePods("team"),)),
+            "every pod of namespace team",
+        ),
+        ("http://api:8000", {}, Rule((NamespacePods(None),)), "every pod of their namespace"),
+        ("https://api.example", {}, Rule(ports=(443,)), "port 443 of every address"),
+        (
+            "https://api.example:8443",
+            {"egress_cidrs": ["192.0.2.0/24"]},
+            Rule((Range("192.0.2.0/24"),), (8443,)),
+            None,
+        ),
+    ],
+)
+def test_the_way_to_the_target_is_as_narrow_as_it_can_be_known(
+    url: str, target: dict[str, Any], rule: Rule, note: str | None
+) -> None:
+    plan = plan_it(make_config(url=url, target=target))
+    way = policy(plan, "to-target")
+    assert way.components == ("worker", "preflight")
+    assert way.egress == (rule,)
+    assert len(plan.notes) == (0 if note is None else 1)
+    assert note is None or note in plan.notes[0]
+
+
+def test_the_stacks_own_target_is_reached_by_workers_on_its_pods_port() -> None:
+    plan = plan_it(make_config(target={"kind": "mock", "port": 9000}))
+    assert policy(plan, "to-target").egress == (Rule((StackPods(("target",)),), (9000,)),)
+    assert policy(plan, "target").ingress == (Rule((StackPods(("worker", "preflight")),), (9000,)),)
+    assert policy(plan, "target").egress == ()
+
+
+def test_a_target_that_downloads_may_do_so() -> None:
+    target = {"kind": "vllm", "downloads": True}
+    assert policy(plan_it(make_config(target=target)), "target").egress == (Rule(ports=(443,)),)
+
+
+def test_the_results_can_be_limited_to_ranges() -> None:
+    everybody = policy(plan_it(make_config()), "results")
+    assert everybody.ingress == (Rule((), (9090,)),)
+    some = policy(plan_it(make_config(results={"allow_cidrs": ["10.0.0.0/8"]})), "results")
+    assert some.ingress == (Rule((Range("10.0.0.0/8"),), (9090,)),)
+
+
+def test_pods_with_their_nodes_address_are_let_in_without_a_label() -> None:
+    plan = plan_it(make_config(pods={"worker": {"placement": {"host_network": True}}}))
+    drop = next(r for r in policy(plan, "timing-manager").ingress if 5562 in r.ports)
+    assert drop.peers == ()
+    assert any("no NetworkPolicy applies" in note for note in plan.notes)
+
+
+def test_downloads_of_datasets_and_tokenizers_are_allowed_to_their_users_and_told() -> None:
+    config = make_config()
+    hub = config.model_copy(
+        update={"tokenizer": config.tokenizer.model_copy(update={"name": "org/model"})}
+    )
+    local = config.model_copy(
+        update={"tokenizer": config.tokenizer.model_copy(update={"name": "/data/tokenizer.json"})}
+    )
+    plan = plan_it(hub)
+    assert policy(plan, "downloads").components == ("dataset-manager", "record-processor")
+    assert any("org/model" in note for note in plan.notes)
+    assert "downloads" not in {p.name for p in plan_it(local).policies}

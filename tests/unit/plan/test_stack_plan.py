@@ -1,0 +1,183 @@
+"""Config to stack: names, runs, sums, pods."""
+
+from typing import Any
+
+import pytest
+import yaml
+from planning import make_config, plan_it, pod
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.errors import ConfigError
+
+MI = 2**20
+
+
+@pytest.mark.parametrize("stack", ["Bench", "bench_1", "-bench", "b" * 41, ""])
+def test_a_stack_name_that_kubernetes_would_refuse_is_refused(stack: str) -> None:
+    with pytest.raises(ConfigError, match="the stack's name"):
+        plan_it(make_config(), stack=stack)
+
+
+def test_the_same_config_is_the_same_run_whatever_the_order_of_its_keys() -> None:
+    one = make_config(pods={"worker": {"cpu": 1}, "deadline": {"cpu": "20m"}})
+    two = make_config(pods={"deadline": {"cpu": "20m"}, "worker": {"cpu": 1}})
+    assert plan_it(one) == plan_it(two)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"generation": 2}, {"image": "other:1"}, {"version": "1.2.4"}],
+    ids=lambda how: next(iter(how)),
+)
+def test_generation_image_and_version_make_another_run(how: dict[str, Any]) -> None:
+    config = make_config()
+    assert plan_it(config, **how).identity.run_id != plan_it(config).identity.run_id
+
+
+def test_another_config_is_another_run_with_another_config_map() -> None:
+    one = plan_it(make_config())
+    two = plan_it(make_config(load={"concurrency": 1001, "duration": "10s"}))
+    assert one.identity.run_id != two.identity.run_id
+    assert one.config_name != two.config_name
+
+
+def test_the_services_config_can_be_run_again_as_it_is() -> None:
+    plan = plan_it(make_config(ttl="30m"))
+    again = BenchmarkConfig.model_validate(yaml.safe_load(plan.files["config.yaml"]))
+    assert again == plan.config
+    assert again.endpoint.url == "http://target-bench:8000"
+
+
+def test_pods_have_the_time_to_arrive_before_anybody_is_missed() -> None:
+    plan = plan_it(make_config(ready_timeout="10m", registration_timeout="1m"))
+    assert plan.config.deployment.registration_timeout == plan.config.deployment.ready_timeout
+
+
+def test_a_time_to_live_shorter_than_the_load_is_refused() -> None:
+    config = make_config(ttl="5m", load={"concurrency": 1, "duration": "5m", "grace_period": "30s"})
+    with pytest.raises(ConfigError, match=r"deployment\.ttl is 5m.*330s"):
+        plan_it(config)
+
+
+def test_totals_are_the_sum_over_all_replicas() -> None:
+    plan = plan_it(
+        make_config(
+            url="http://target",
+            target={
+                "kind": "custom",
+                "image": "server:1",
+                "cpu": 4,
+                "memory": "1Gi",
+                "shared_memory": "1Gi",
+                "replicas": 2,
+                "gpu": {"count": 2},
+            },
+            prices={"cpu": 1.0, "memory_gib": 0.5, "gpu": 10.0},
+        )
+    )
+    totals = plan.totals
+    # deadline, five single services, 2 workers, 1 record processor, 2 targets
+    assert totals.pods == 11
+    assert totals.cpu_millis == 10 + 2500 + 2 * 1000 + 1000 + 2 * 4000
+    assert totals.gpus == 4
+    expected = totals.cpu_millis / 1000 + totals.memory_bytes / 2**30 * 0.5 + 40
+    assert totals.cost_per_hour == pytest.approx(expected, abs=1e-4)
+    assert pod(plan, "target").requests.memory_bytes == 2 * 2**30
+
+
+def test_a_hundred_thousand_users_are_two_hundred_workers_and_fifty_processors() -> None:
+    load = {"concurrency": 100_000, "duration": "5m"}
+    plan = plan_it(make_config(url="http://x.example", load=load))
+    assert pod(plan, "worker").replicas == 200
+    assert pod(plan, "record-processor").replicas == 50
+    assert plan.topology.raw_route == "direct"
+
+
+def test_a_workers_memory_follows_its_connections() -> None:
+    load = {"concurrency": 10_000, "duration": "5m"}
+    config = make_config(url="http://x.example", load=load)
+    wide = config.model_copy(
+        update={"workers": config.workers.model_copy(update={"connections_per_worker": 2_500})}
+    )
+    assert pod(plan_it(config), "worker").requests.memory_bytes == 512 * MI
+    assert pod(plan_it(wide), "worker").requests.memory_bytes == 768 * MI
+
+
+def test_what_is_set_for_one_pod_replaces_the_default_and_the_common() -> None:
+    plan = plan_it(
+        make_config(
+            placement={"node_selector": {"pool": "bench"}, "priority_class": "high"},
+            pods={
+                "worker": {
+                    "cpu": "250m",
+                    "cpu_limit": 1,
+                    "placement": {"node_selector": {"pool": "spot"}},
+                }
+            },
+        )
+    )
+    worker, manager = pod(plan, "worker"), pod(plan, "worker-manager")
+    assert worker.requests.cpu_millis == 250
+    assert worker.requests.cpu_limit_millis == 1000
+    assert worker.placement.node_selector == {"pool": "spot"}
+    assert worker.placement.priority_class == "high"
+    assert manager.placement.node_selector == {"pool": "bench"}
+
+
+def test_only_pods_that_are_reached_by_name_have_one_and_a_probe_of_what_they_bind() -> None:
+    plan = plan_it(make_config())
+    named = {p.name for p in plan.pods if p.has_service}
+    assert named == {"system-controller", "timing-manager", "records-manager", "target"}
+    assert pod(plan, "records-manager").probe.path == "/readyz"
+    assert pod(plan, "timing-manager").probe.port in (5562, 5563)
+    for name in ("worker", "worker-manager", "dataset-manager", "deadline"):
+        assert pod(plan, name).probe is None
+
+
+def test_record_processors_listen_only_on_the_direct_way() -> None:
+    direct = pod(plan_it(make_config(raw_route="direct")), "record-processor")
+    proxied = pod(plan_it(make_config(raw_route="proxy")), "record-processor")
+    assert direct.ports == {"raw-direct": 5667}
+    assert (direct.probe.port, direct.has_service) == (5667, False)
+    assert (proxied.ports, proxied.probe) == ({}, None)
+
+
+def test_only_workers_widen_their_port_range_and_not_in_the_nodes_network() -> None:
+    plan = plan_it(make_config())
+    assert [p.name for p in plan.pods if p.sysctls] == ["worker"]
+    hosted = plan_it(make_config(pods={"worker": {"placement": {"host_network": True}}}))
+    assert not [p.name for p in hosted.pods if p.sysctls]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "level", "reason"),
+    [
+        ({}, "restricted", None),
+        (
+            {"target": {"kind": "custom", "image": "s:1", "run_as_root": True}},
+            "baseline",
+            "target runs as root",
+        ),
+        (
+            {"pods": {"worker": {"placement": {"host_network": True}}}},
+            "privileged",
+            "worker uses its node's network",
+        ),
+    ],
+)
+def test_the_pod_security_level_is_the_strictest_that_fits_and_says_why(
+    deployment: dict[str, Any], level: str, reason: str | None
+) -> None:
+    plan = plan_it(make_config(**deployment))
+    assert plan.pod_security == level
+    told = [note for note in plan.notes if note.startswith(f"Pod Security {level}")]
+    assert told == ([f"Pod Security {level}: {reason}"] if reason else [])
+
+
+def test_secrets_are_named_by_the_configurations_keys() -> None:
+    config = make_config(
+        target={"kind": "custom", "image": "s:1", "secret_env": {"HF_TOKEN": "hubToken"}}
+    )
+    assert plan_it(config).secret_keys == ("hubToken",)
+    source = pod(plan_it(config), "target").secret_env["HF_TOKEN"]
+    assert (source.secret, source.key) == ("target", "hubToken")

@@ -1,0 +1,84 @@
+"""The stack's own target."""
+
+from typing import Any
+
+import pytest
+from planning import make_config, plan_it, pod
+
+from aiperf_svc.domain.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("url", "resolved"),
+    [
+        ("http://target", "http://target-bench:8000"),
+        ("http://target:8000/v2", "http://target-bench:8000/v2"),
+    ],
+)
+def test_host_target_stands_for_the_stacks_own(url: str, resolved: str) -> None:
+    config = make_config(url=url, target={"kind": "mock"})
+    assert plan_it(config).config.endpoint.url == resolved
+
+
+@pytest.mark.parametrize("url", ["http://target:9", "http://elsewhere.example"])
+def test_a_url_that_leads_past_the_stacks_own_target_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="expected 'http://target'"):
+        plan_it(make_config(url=url, target={"kind": "mock"}))
+
+
+def test_host_target_without_a_target_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"set deployment\.target\.kind"):
+        plan_it(make_config(url="http://target", target={"kind": "none"}))
+
+
+def test_the_mock_runs_from_the_stacks_own_image_with_the_configs_model() -> None:
+    made = pod(plan_it(make_config(target={"kind": "mock", "args": ["--ttft", "5ms"]})), "target")
+    assert made.image.name == "localhost/aiperf-svc:1.2.3"
+    assert made.command == ("python", "-m", "aiperf_svc.mock_server")
+    assert made.args == (
+        *("--host", "0.0.0.0", "--port", "8000", "--model", "m"),
+        *("--ttft", "5ms"),
+    )
+
+
+def _vllm(**target: Any) -> Any:
+    return pod(plan_it(make_config(target={"kind": "vllm", **target})), "target")
+
+
+def test_vllm_serves_the_configs_model_on_all_its_gpus() -> None:
+    made = _vllm(gpu={"count": 4, "type": "NVIDIA-H100"}, args=["--max-model-len", "4096"])
+    assert made.args == (
+        *("--model", "m", "--port", "8000", "--tensor-parallel-size", "4"),
+        *("--max-model-len", "4096"),
+    )
+    assert made.probe.path == "/health"
+    assert made.placement.node_selector == {"nvidia.com/gpu.product": "NVIDIA-H100"}
+    assert [t.key for t in made.placement.tolerations] == ["nvidia.com/gpu"]
+
+
+def test_the_targets_readiness_has_its_own_patience() -> None:
+    made = _vllm(ready_timeout="30m", gpu={})
+    assert made.ready_timeout_s == 1800
+    assert made.probe.timeout_s == 1800
+
+
+def test_shared_memory_is_a_volume_in_memory() -> None:
+    made = _vllm(shared_memory="8Gi")
+    volume = next(v for v in made.volumes if v.path == "/dev/shm")
+    assert (volume.kind, volume.size_bytes) == ("memory", 8 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"kind": "custom"}, "needs image"),
+        ({"kind": "mock", "image": "x:1"}, "use kind: custom"),
+        ({"kind": "none", "gpu": {"count": 1}}, "need kind"),
+        ({"kind": "mock", "egress_cidrs": ["10.0.0.0/8"]}, "outside the stack"),
+    ],
+)
+def test_settings_that_do_not_fit_the_kind_are_refused(
+    target: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_config(target=target)
