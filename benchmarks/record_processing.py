@@ -49,9 +49,8 @@ def answer(request: int, tokens: int) -> list[bytes]:
         )
         for i in range(tokens)
     ]
-    usage = (
-        f',"usage":{{"prompt_tokens":550,"completion_tokens":{tokens},"total_tokens":{550 + tokens}}}'
-    )
+    counts = f'"prompt_tokens":550,"completion_tokens":{tokens},"total_tokens":{550 + tokens}'
+    usage = f',"usage":{{{counts}}}'
     reads[0] = HEAD + reads[0]
     reads[-1] += event(request, '{"index":0,"delta":{},"finish_reason":"stop"}')
     reads[-1] += event(request, "", usage) + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"

@@ -5,9 +5,13 @@ manifest covers it, so that what is received always has the stated hash.
 """
 
 import asyncio
+import logging
 from pathlib import Path
+from typing import BinaryIO
 
 from aiohttp import web
+
+log = logging.getLogger(__name__)
 
 CHUNK = 256 * 1024
 _PACKED = (".parquet", ".gz", ".zst")
@@ -54,18 +58,25 @@ async def send_file(
             response.enable_compression(web.ContentCoding.gzip)
         else:
             response.content_length = last + 1 - first
-        await response.prepare(request)
         file.seek(first)
-        left = last + 1 - first
-        while left > 0:
-            chunk = await asyncio.to_thread(file.read, min(CHUNK, left))
-            if not chunk:
-                # Shorter than the manifest says: a cut answer tells the client, a whole one lies.
-                raise ConnectionResetError(f"{path.name} is shorter than its manifest says")
-            left -= len(chunk)
-            await response.write(chunk)
-    await response.write_eof()
+        try:
+            await response.prepare(request)
+            await _copy(file, response, last + 1 - first)
+        except ConnectionError:
+            log.info("%s: the client left before its end", path.name)
     return response
+
+
+async def _copy(file: BinaryIO, response: web.StreamResponse, size: int) -> None:
+    left = size
+    while left > 0:
+        chunk = await asyncio.to_thread(file.read, min(CHUNK, left))
+        if not chunk:
+            # A cut answer tells the client; one that looks whole would lie.
+            raise EOFError("the file is shorter than its manifest says")
+        left -= len(chunk)
+        await response.write(chunk)
+    await response.write_eof()
 
 
 def _wanted(request: web.Request, size: int, etag: str, headers: dict[str, str]) -> tuple[int, int]:

@@ -1,4 +1,5 @@
-"""profile_export.jsonl, written as the run goes; a disk that fills up ends the file, not the run."""
+"""profile_export.jsonl, written as the run goes; a disk that fills up ends the file, not the
+run."""
 
 from pathlib import Path
 from typing import BinaryIO

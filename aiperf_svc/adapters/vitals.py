@@ -12,7 +12,8 @@ from aiperf_svc.protocol.messages import Vitals
 SAMPLE_S = 0.05
 """Spacing of the probes of the event loop's delay."""
 LEAST_INTERVAL_S = 0.5
-"""Calls closer together get the same answer: over a few milliseconds every CPU is all or nothing."""
+"""Calls closer together get the same answer: over a few milliseconds every CPU is all or
+nothing."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CPU_STATS = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
 

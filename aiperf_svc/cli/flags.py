@@ -121,6 +121,7 @@ LIMITS = (
 )  # fmt: skip
 
 PROCESSES = (
+    Flag(("--workers-min",), "workers.min", "fewest processes that send requests"),
     Flag(("--workers-max", "--max-workers"), "workers.max", "most processes that send requests"),
     Flag(("--record-processors", "--record-processor-service-count"), "workers.record_processors",
         "processes that read the answers (default: a quarter of the workers)"),

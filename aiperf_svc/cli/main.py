@@ -22,6 +22,7 @@ COMMANDS = {
     "bench": "a short measurement of the built-in mock server",
     "mock-server": "serve made-up tokens at a set pace, OpenAI-compatible",
     "service": "run services of a benchmark in this process (started by `profile`, `run`, a stack)",
+    "deadline": "delete this pod's stack when its time is over (started by a stack)",
     "version": "print the version",
 }
 

@@ -191,11 +191,18 @@ class Tokenizer(Model):
 class Workers(Model):
     """How many processes or pods make the load."""
 
+    min: Annotated[int, Field(gt=0, le=10_000)] = 1
     max: Annotated[int, Field(gt=0, le=10_000)] | None = None
     connections_per_worker: Annotated[int, Field(gt=0, le=60_000)] = 500
     """How many users one worker carries when the load is sized for a cluster."""
     record_processors: Annotated[int, Field(gt=0, le=10_000)] | None = None
     """A quarter of the workers when not given."""
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> Self:
+        if self.max is not None and self.max < self.min:
+            raise ValueError("max is below min")
+        return self
 
 
 class Objective(Model):

@@ -22,6 +22,7 @@ time-out or a disconnect that the worker reports. A cancelled request stays canc
 from array import array
 from typing import Final
 
+from aiperf_svc.core.body_events import BodyEvents
 from aiperf_svc.core.endpoints.base import (
     DONE,
     Delta,
@@ -30,9 +31,10 @@ from aiperf_svc.core.endpoints.base import (
     error_message,
     find_error,
 )
+from aiperf_svc.core.event_memo import EventMemo
 from aiperf_svc.core.http1 import ChunkedBody, Head, ProtocolViolation, parse_head
 from aiperf_svc.core.read_times import ReadTimes
-from aiperf_svc.core.sse import Event, EventStream
+from aiperf_svc.core.sse import Event
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Framing
 
@@ -52,7 +54,7 @@ class AnswerFormat:
     """What a good answer looks like; the same for all answers of a run."""
 
     def __init__(self, endpoint: Endpoint, *, is_streaming: bool, keeps_text: bool) -> None:
-        self.parse_event = endpoint.parse_event
+        self.parse_event = EventMemo(endpoint.parse_event).parse
         self.parse_body = endpoint.parse_body
         self.content_types = endpoint.content_types(streaming=is_streaming)
         self.keeps_text = keeps_text
@@ -84,62 +86,48 @@ class AnswerFormat:
 class AnswerReader:
     """Reads one answer."""
 
-    __slots__ = (
-        "_body",
-        "_chunks",
-        "_content_type",
-        "_events",
-        "_format",
-        "_is_ended",
-        "_mode",
-        "_stamp",
-        "bytes_in",
-        "error",
-        "first_output_wall_ns",
-        "last_token_wall_ns",
-        "last_uncertainty_ns",
-        "message",
-        "next_part",
-        "outcome",
-        "read_count",
-        "reasoning",
-        "receive_lag_ns",
-        "text",
-        "times_wall_ns",
-        "ttft_uncertainty_ns",
-        "usage_completion_tokens",
-        "usage_prompt_tokens",
-        "usage_reasoning_tokens",
-    )
+    _mode = _NO_HEAD
+    _events: BodyEvents | None = None
+    _chunks: ChunkedBody | None = None
+    """Of a body that is no stream of events."""
+    _body: bytearray | None = None
+    _is_ended = False
+    _content_type = ""
+
+    first_output_wall_ns = 0
+    last_token_wall_ns = 0
+    ttft_uncertainty_ns = 0
+    last_uncertainty_ns = 0
+    usage_prompt_tokens = -1
+    usage_completion_tokens = -1
+    usage_reasoning_tokens = -1
+    outcome = _COMPLETED
+    error = 0
+    message = ""
+
+    # The assembler's, which adds up what is not in the bytes.
+    next_part = 0
+    bytes_in = 0
+    read_count = 0
+    receive_lag_ns = 0
 
     def __init__(self, format: AnswerFormat, start_wall_ns: int) -> None:
         self._format = format
-        self._mode = _NO_HEAD
-        self._chunks: ChunkedBody | None = None
-        self._events: EventStream | None = None
-        self._body: bytearray | None = None
-        self._is_ended = False
-        self._content_type = ""
         self._stamp = start_wall_ns
         """Of the last read: nothing that comes later can have come before it."""
         self.times_wall_ns = array("q")
         """Of the content-bearing events of a stream."""
-        self.first_output_wall_ns = self.last_token_wall_ns = 0
-        self.ttft_uncertainty_ns = self.last_uncertainty_ns = 0
-        self.usage_prompt_tokens = self.usage_completion_tokens = self.usage_reasoning_tokens = -1
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
-        self.outcome = _COMPLETED
-        self.error = 0
-        self.message = ""
-        # Kept here for the assembler, which adds up what is not in the bytes.
-        self.next_part = self.bytes_in = self.read_count = self.receive_lag_ns = 0
+        if format.keeps_text:
+            self.text: list[str] = []
+            self.reasoning: list[str] = []
 
     @property
     def held_bytes(self) -> int:
         """Roughly what this answer occupies because it is not finished."""
-        text = sum(map(len, self.text)) + sum(map(len, self.reasoning))
-        return 8 * len(self.times_wall_ns) + len(self._body or b"") + text
+        held = 8 * len(self.times_wall_ns) + len(self._body or b"")
+        if self._format.keeps_text:
+            held += sum(map(len, self.text)) + sum(map(len, self.reasoning))
+        return held
 
     def take_head(self, raw: bytes, framing: int) -> None:
         """Status line and headers of the answer, interim ones before it included; `framing` as the
@@ -150,10 +138,10 @@ class AnswerReader:
             self._fail(ErrorKind.PROTOCOL, str(violation))
             return
         self._content_type = head.content_type
-        if framing == Framing.CHUNKED:
-            self._chunks = ChunkedBody()
         if self._mode == _STREAM:
-            self._events = EventStream()
+            self._events = BodyEvents(framing)
+        elif framing == Framing.CHUNKED:
+            self._chunks = ChunkedBody()
 
     def take(
         self, data: bytes, at: int, stop: int, reads: ReadTimes, first: int, count: int
@@ -164,11 +152,11 @@ class AnswerReader:
         """
         if self._mode != _NO_HEAD and not self.error:
             try:
-                chunks = self._chunks
-                pieces = ((at, stop),) if chunks is None else chunks.feed(data, at, stop)
                 if self._events is not None:
-                    self._take_events(data, self._events.feed(data, pieces), reads, first)
+                    self._take_events(data, self._events.feed(data, at, stop), reads, first)
                 else:
+                    chunks = self._chunks
+                    pieces = ((at, stop),) if chunks is None else chunks.feed(data, at, stop)
                     for begin, end in pieces:
                         self._take_body(data[begin:end])
             except ProtocolViolation as violation:
@@ -179,7 +167,7 @@ class AnswerReader:
 
     def _take_events(self, data: bytes, events: list[Event], reads: ReadTimes, first: int) -> None:
         parse, keeps_text = self._format.parse_event, self._format.keeps_text
-        ends, stamps, times = reads.ends, reads.stamps, self.times_wall_ns
+        ends, times = reads.ends, self.times_wall_ns
         read, last_end = first, 0
         for payload, end, is_error in events:
             if payload == DONE:
@@ -193,32 +181,30 @@ class AnswerReader:
             except MalformedAnswer as error:
                 self._fail(ErrorKind.MALFORMED, str(error))
                 break
-            if delta.error:
-                self._fail(ErrorKind.SERVER, delta.error)
-                break
             if delta.content or delta.reasoning or delta.tool_calls:
                 while ends[read] < end:
                     read += 1
+                stamp = reads.stamps[read]
+                times.append(stamp)
                 last_end = end
-                times.append(stamps[read])
                 if not self.first_output_wall_ns and (delta.content or delta.tool_calls):
-                    self.first_output_wall_ns = stamps[read]
+                    self.first_output_wall_ns = stamp
                 if len(times) == 1:
-                    self.ttft_uncertainty_ns = self._uncertainty(data, end, reads, read, first)
+                    before = reads.stamps[read - 1] if read > first else self._stamp
+                    self.ttft_uncertainty_ns = reads.uncertainty_ns(data, end, read, before)
                 if keeps_text:
                     self._keep_text(delta)
+            if delta.error:
+                self._fail(ErrorKind.SERVER, delta.error)
+                break
             if delta.finish_reason:
                 self._is_ended = True
             if delta.completion_tokens >= 0 or delta.prompt_tokens >= 0:
                 self._take_usage(delta)
         if last_end:
-            self.last_token_wall_ns = stamps[read]
-            self.last_uncertainty_ns = self._uncertainty(data, last_end, reads, read, first)
-
-    def _uncertainty(self, data: bytes, end: int, reads: ReadTimes, read: int, first: int) -> int:
-        previous = reads.stamps[read - 1] if read > first else self._stamp
-        tail = data[end : min(reads.ends[read], end + 4)]
-        return reads.uncertainty_ns(read, previous_wall_ns=previous, tail=tail)
+            self.last_token_wall_ns = reads.stamps[read]
+            before = reads.stamps[read - 1] if read > first else self._stamp
+            self.last_uncertainty_ns = reads.uncertainty_ns(data, last_end, read, before)
 
     def _take_body(self, part: bytes) -> None:
         if self._body is None:
@@ -246,6 +232,8 @@ class AnswerReader:
 
     def finish(self, outcome: int, error: int, message: str, status: int) -> None:
         """The request has ended, as the worker saw it; sets `outcome`, `error`, `message`."""
+        if outcome == _COMPLETED and self._is_ended and self.times_wall_ns and not self.error:
+            return  # a stream as it should be
         if outcome == _CANCELLED:
             self.outcome, self.error, self.message = outcome, 0, ""
             return

@@ -14,9 +14,7 @@ def answer_text(
     Raises ValueError (ProtocolViolation, MalformedAnswer) when the bytes are no such answer.
     """
     whole = [(body_offset, len(raw))]
-    pieces = (
-        ChunkedBody().feed(raw, body_offset, len(raw)) if framing == Framing.CHUNKED else whole
-    )
+    pieces = ChunkedBody().feed(raw, body_offset, len(raw)) if framing == Framing.CHUNKED else whole
     if not is_streaming:
         return endpoint.parse_body(b"".join(raw[at:stop] for at, stop in pieces)).content
     events = EventStream().feed(raw, pieces)

@@ -129,6 +129,11 @@ class ChunkedBody:
         self._line = b""
 
     @property
+    def is_between_chunks(self) -> bool:
+        """Whether the next byte begins a chunk's size line."""
+        return self._state == _SIZE and not self._line
+
+    @property
     def is_complete(self) -> bool:
         """Whether the last chunk and its trailers have been seen."""
         return self._state == _NOTHING
@@ -139,7 +144,7 @@ class ChunkedBody:
         A piece never spans chunks. Raises ProtocolViolation, also for bytes after the end.
         """
         pieces: list[Piece] = []
-        if self._state == _SIZE and not self._line:
+        if self.is_between_chunks:
             at = self._feed_whole(data, at, stop, pieces)
         while at < stop:
             if self._state == _DATA:

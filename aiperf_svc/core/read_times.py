@@ -28,16 +28,19 @@ class ReadTimes:
         self.stamps: list[int] = reads["stamp_wall_ns"].tolist()
         self._polled: list[int] = reads["polled_wall_ns"].tolist()
 
-    def uncertainty_ns(self, read: int, *, previous_wall_ns: int, tail: bytes) -> int:
-        """How much earlier than its stamp something in a read may have come.
+    def uncertainty_ns(self, data: bytes, end: int, read: int, previous_wall_ns: int) -> int:
+        """How much earlier than its read's stamp something that ends at offset `end` of the bodies
+        `data` may have come.
 
-        `tail` is what follows it in the read, `previous_wall_ns` the stamp of the connection's read
-        before, or the start of the request.
+        `previous_wall_ns` is the stamp of the connection's read before, or the request's start.
         """
-        if len(tail) <= 3 and tail in _NOTHING_MORE:
+        left = self.ends[read] - end
+        if left <= 3 and data[end : end + left] in _NOTHING_MORE:
             return 0
-        earliest = max(self._polled[read], previous_wall_ns)
-        return max(0, self.stamps[read] - earliest)
+        polled = self._polled[read]
+        latest = previous_wall_ns if previous_wall_ns > polled else polled
+        stamp = self.stamps[read]
+        return stamp - latest if stamp > latest else 0
 
 
 def ends_of_reads(reads: Rows, counts: Rows, messages: Rows) -> list[int]:

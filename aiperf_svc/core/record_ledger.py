@@ -1,8 +1,8 @@
 """Which records of which worker have arrived: every one once, and what is still missing.
 
-A worker numbers its records 1, 2, … as requests end. Usually they arrive in that order; after the death
-of a record processor some come twice and some late. The ledger keeps, per worker, the number below which
-nothing is missing and the islands beyond it.
+A worker numbers its records 1, 2, … as requests end. Usually they arrive in that order; after the
+death of a record processor some come twice and some late. The ledger keeps, per worker, the number
+below which nothing is missing and the islands beyond it.
 """
 
 import msgspec

@@ -35,7 +35,7 @@ class EventStream:
         """The events that end within the given pieces of `source`; those without data are none."""
         events: list[Event] = []
         add, find, startswith = events.append, source.find, source.startswith
-        is_clean = self._is_clean()
+        is_clean = self.is_between_events
         for at, stop in pieces:
             while at < stop:
                 if is_clean and startswith(b"data:", at):
@@ -47,10 +47,19 @@ class EventStream:
                         add((source[begin:eol], at, False))
                         continue
                 at = self._take_line(source, at, stop, events)
-                is_clean = self._is_clean()
+                is_clean = self.is_between_events
         if events:
             self._is_first_line = False
         return events
+
+    def has_begun(self) -> None:
+        """Earlier events were read by somebody else: what comes is not the stream's first line."""
+        self._is_first_line = False
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether the next byte begins an event."""
+        return not self._line and self._data is None and not self._after_cr and not self._is_error
 
     @property
     def rest(self) -> bytes:
@@ -59,9 +68,6 @@ class EventStream:
         if self._line.startswith(b"data:"):
             lines.append(self._line[5:].removeprefix(b" "))
         return b"\n".join(lines)
-
-    def _is_clean(self) -> bool:
-        return not self._line and self._data is None and not self._after_cr and not self._is_error
 
     def _take_line(self, source: bytes, at: int, stop: int, events: list[Event]) -> int:
         """Read to the end of a line or of the piece; returns the offset reached."""

@@ -75,9 +75,7 @@ class Probe(msgspec.Struct, frozen=True):
     """How the kubelet sees that a pod is ready: HTTP when there is a path, else an open port."""
 
     port: int
-    path: str | None
-    timeout_s: int
-    """Longest time until it first succeeds."""
+    path: str | None = None
 
 
 class ImagePlan(msgspec.Struct, frozen=True):
@@ -185,7 +183,6 @@ def _service_pod(
     has_results = Service.RECORDS_MANAGER in group.services
     ports = _ports(group, topology)
     placement = _placement(config, group.name)
-    ready_timeout_s = seconds(config.deployment.ready_timeout)
     secret_env: dict[str, SecretKey] = {}
     if has_results:
         secret_env["AIPERF_API_TOKEN"] = SecretKey("keys", TOKEN_KEY)
@@ -212,13 +209,13 @@ def _service_pod(
         ),
         ports=ports,
         has_service=group.services[0] in SINGLETONS and bool(ports),
-        probe=_probe(ports, ready_timeout_s),
+        probe=_probe(ports),
         requests=_requests(config, group.name, topology),
         placement=placement,
         annotations=_own(config, group.name).annotations,
         # In the node's own network the API refuses sysctls of the network.
         sysctls=PORT_RANGE if is_worker and not placement.host_network else {},
-        ready_timeout_s=ready_timeout_s,
+        ready_timeout_s=seconds(config.deployment.ready_timeout),
     )
 
 
@@ -230,11 +227,11 @@ def _ports(group: Group, topology: Topology) -> dict[str, int]:
     return {port.name.lower().replace("_", "-"): int(port) for port in sorted(bound)}
 
 
-def _probe(ports: dict[str, int], timeout_s: int) -> Probe | None:
+def _probe(ports: dict[str, int]) -> Probe | None:
     if Port.RESULTS_API in ports.values():
-        return Probe(Port.RESULTS_API, "/readyz", timeout_s)
+        return Probe(int(Port.RESULTS_API), "/readyz")
     if ports:
-        return Probe(max(ports.values()), None, timeout_s)
+        return Probe(max(ports.values()))
     return None
 
 

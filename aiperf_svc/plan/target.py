@@ -34,7 +34,7 @@ def target_pod(config: BenchmarkConfig, image: ImagePlan) -> PodPlan | None:
         volumes=tuple(volumes),
         ports={"http": target.port},
         has_service=True,
-        probe=Probe(target.port, _ready_path(target), seconds(target.ready_timeout)),
+        probe=Probe(target.port, _ready_path(target)),
         requests=Requests(target.cpu, target.memory + target.shared_memory, gpu=target.gpu),
         placement=_placement(target, config.deployment.placement),
         run_as_root=target.run_as_root,

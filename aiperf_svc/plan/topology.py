@@ -123,7 +123,7 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
         # One worker a core, one core left for the target or the control services.
         spare = max(1, int(facts.cores) - 1)
         wanted = max(wanted, min(spare, math.ceil((load.concurrency or 1) / 50)))
-    count = max(1, min(wanted, load.concurrency or wanted))
+    count = max(limits.min, min(wanted, load.concurrency or wanted))
     if limits.max is not None:
         count = min(count, limits.max)
     if load.concurrency is not None and load.concurrency > count * (facts.fd_limit - RESERVED_FDS):

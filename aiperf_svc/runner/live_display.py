@@ -113,7 +113,8 @@ def _bar(status: Status) -> RenderableType:
     row.add_column(no_wrap=True)
     label = f"{share:.0%}" if share is not None else ""
     label += f", {seconds(left_s)} left" if left_s is not None else ""
-    row.add_row("", ProgressBar(total=1.0, completed=share or 0.0, width=52), label)
+    bar = ProgressBar(total=1.0, completed=share or 0.0, width=52, complete_style="cyan")
+    row.add_row("", bar, label)
     return row
 
 
@@ -122,7 +123,7 @@ def _counts(status: Status) -> RenderableType:
     errors = Text(f"{status.errored:,}", style="bold red" if status.errored else "")
     return _facts(
         ("requests", f"{status.completed:,}{of}"),
-        ("rate", f"{status.requests_per_s:,.1f} /s"),
+        ("rate", f"{status.requests_per_s:,.1f} /s" if status.requests_per_s else "–"),
         ("in flight", f"{status.in_flight:,}"),
         ("errors", errors),
     )

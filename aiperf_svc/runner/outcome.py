@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import RunState
 
@@ -43,17 +42,6 @@ class Outcome:
         if not all(objective.get("ok") for objective in own_part(self.summary).get("slo", ())):
             return ExitCode.SLO_MISSED
         return ExitCode.OK
-
-    @classmethod
-    def of(cls, status: Status, summary: dict[str, Any] | None, **others: Any) -> "Outcome":
-        """From the last status."""
-        return cls(
-            state=status.state,
-            reason=status.reason,
-            summary=summary,
-            artifact_error=status.artifact_error,
-            **others,
-        )
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""

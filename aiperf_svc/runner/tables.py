@@ -8,6 +8,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -19,10 +20,11 @@ WIDE = 100
 """Columns of the whole table; a narrower terminal gets fewer statistics."""
 STATS = ("avg", "min", "p50", "p90", "p99", "max")
 NARROW_STATS = ("avg", "p50", "p90", "p99")
-SHORT_UNITS = {"tokens/sec/user": "tokens/s"}
+SHORT_UNITS = {"tokens/sec/user": "tok/s"}
 """For the one name that is too long for its line."""
 SHOWN_ERRORS = 8
 LEAST_ERROR_WIDTH = 40
+ENDINGS = {"failed": ("Failed: ", "bold red"), "cancelled": ("Stopped early: ", "yellow")}
 VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
 
 
@@ -197,27 +199,24 @@ def _print_verdict(ours: dict[str, Any], console: Console) -> None:
     console.print(line)
     for reason in ours.get("reasons", ()):
         style = VERDICT_STYLES.get(reason["severity"], "")
-        console.print(Text.assemble(("  ✗ ", style), reason["text"]), soft_wrap=True)
-        measured = (
-            f"{reason['check']}: {number(reason['measured'])}, limit {number(reason['limit'])}"
-        )
-        console.print(
-            Text(f"    {measured} {reason['unit']} → {reason['remedy']}", style="dim"),
-            soft_wrap=True,
-        )
+        console.print(_indented(Text.assemble(("✗ ", style), reason["text"]), 2))
+        measured, limit = number(reason["measured"]), number(reason["limit"])
+        numbers = f"{reason['check']}: {measured} {reason['unit']}, limit {limit}"
+        console.print(_indented(Text(f"{numbers} → {reason['remedy']}", style="dim"), 4))
 
 
 def _print_end(outcome: Outcome, console: Console) -> None:
-    if outcome.reason or outcome.summary is None:
-        style = "bold red" if outcome.state == "failed" else "yellow"
-        text = outcome.reason or "nothing was measured"
-        console.print(Text(f"The run {_ended(outcome.state)}: {text}", style=style), soft_wrap=True)
+    text = outcome.reason or ("" if outcome.summary else "nothing was measured")
+    if text:
+        prefix, style = ENDINGS.get(outcome.state, ("", "bold red"))
+        console.print(Text(f"{prefix}{text}", style=style), soft_wrap=True)
     if outcome.artifact_error:
         console.print(Text(f"error: {outcome.artifact_error}", style="bold red"), soft_wrap=True)
     if outcome.artifacts is not None:
-        name = " (report.html)" if (outcome.artifacts / "report.html").is_file() else ""
-        console.print(Text(f"Artifacts: {outcome.artifacts}/{name}"), soft_wrap=True)
+        report = outcome.artifacts / "report.html"
+        where = report if report.is_file() else f"{outcome.artifacts}/"
+        console.print(Text(f"Artifacts: {where}"), soft_wrap=True)
 
 
-def _ended(state: str) -> str:
-    return {"failed": "failed", "cancelled": "was stopped"}.get(state, f"is {state}")
+def _indented(text: Text, columns: int) -> Padding:
+    return Padding(text, (0, 0, 0, columns))

@@ -71,8 +71,7 @@ async def _all_finished(services: list[BaseService]) -> None:
 def service_class(name: Service) -> type[BaseService]:
     """The class of a service; imported only where it runs, so that a worker stays small."""
     module = import_module(f"aiperf_svc.services.{name.value.replace('-', '_')}")
-    found = getattr(module, "".join(part.title() for part in name.value.split("-")))
-    assert issubclass(found, BaseService)
+    found: type[BaseService] = getattr(module, "".join(p.title() for p in name.value.split("-")))
     return found
 
 

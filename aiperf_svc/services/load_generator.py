@@ -252,7 +252,8 @@ class LoadGenerator:
         """Send everything that is due by `now`, and arm the timer for what is due next."""
         if not self._is_open:
             return
-        if now >= self._stop and not self._is_stopped:
+        if now >= self._stop and (not self._is_stopped or self._blocks):
+            # A grant may have been on its way when the phase stopped.
             self._give_back()
         if now >= self._cancel:
             self._cancel = NEVER

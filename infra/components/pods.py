@@ -128,7 +128,6 @@ def _pod_spec(plan: PodPlan, identity: Identity, supplies: Supplies) -> core.Pod
 
 
 def _container(plan: PodPlan, supplies: Supplies) -> core.ContainerArgs:
-    readiness, startup = _probes(plan.probe)
     return core.ContainerArgs(
         name=plan.name,
         image=plan.image.name,
@@ -142,8 +141,7 @@ def _container(plan: PodPlan, supplies: Supplies) -> core.ContainerArgs:
         ]
         or None,
         resources=_resources(plan.requests),
-        readiness_probe=readiness,
-        startup_probe=startup,
+        readiness_probe=_readiness(plan.probe),
         volume_mounts=[
             core.VolumeMountArgs(
                 name=volume.name,
@@ -195,22 +193,16 @@ def _resources(requests: Requests) -> core.ResourceRequirementsArgs:
     )
 
 
-def _probes(probe: Probe | None) -> tuple[core.ProbeArgs | None, core.ProbeArgs | None]:
-    """Readiness, and a start that is watched closely. No liveness: a singleton that is restarted
+def _readiness(probe: Probe | None) -> core.ProbeArgs | None:
+    """Often, so that a pod counts as ready when it is. No liveness: a singleton that is restarted
     has failed its run, and a busy one must not be killed for it."""
     if probe is None:
-        return None, None
-    how: dict[str, Any] = (
-        {"http_get": core.HTTPGetActionArgs(path=probe.path, port=probe.port)}
-        if probe.path
-        else {"tcp_socket": core.TCPSocketActionArgs(port=probe.port)}
-    )
-    return (
-        core.ProbeArgs(period_seconds=10, timeout_seconds=5, **how),
-        core.ProbeArgs(
-            period_seconds=1, timeout_seconds=5, failure_threshold=probe.timeout_s, **how
-        ),
-    )
+        return None
+    if probe.path:
+        action = core.HTTPGetActionArgs(path=probe.path, port=probe.port)
+        return core.ProbeArgs(http_get=action, period_seconds=2, timeout_seconds=5)
+    opened = core.TCPSocketActionArgs(port=probe.port)
+    return core.ProbeArgs(tcp_socket=opened, period_seconds=2, timeout_seconds=5)
 
 
 def _volume(volume: Volume, supplies: Supplies) -> core.VolumeArgs:

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pulumi
-import pydantic
 
 import aiperf_svc
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 
@@ -55,7 +54,7 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
         )
     try:
         plan = plan_stack(
-            _benchmark(config),
+            parse_config(config.require_object("benchmark"), "aiperf:benchmark"),
             stack=pulumi.get_stack(),
             version=aiperf_svc.__version__,
             generation=config.get_int("generation") or 1,
@@ -73,14 +72,3 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
         ),
         secrets={key: config.require_secret(key) for key in plan.secret_keys},
     )
-
-
-def _benchmark(config: pulumi.Config) -> BenchmarkConfig:
-    try:
-        return BenchmarkConfig.model_validate(config.require_object("benchmark"))
-    except pydantic.ValidationError as error:
-        lines = []
-        for item in error.errors():
-            key = ".".join(map(str, ("aiperf:benchmark", *item["loc"])))
-            lines.append(f"{key}: {item['msg']}, not {item['input']!r}")
-        raise ConfigError("\n".join(lines)) from error

@@ -1,5 +1,6 @@
 """Whole runs in one loop against the mock server, compared with what the server says it did."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -192,7 +193,7 @@ async def test_conversations_keep_their_history_their_order_and_their_pauses(
     assert summary["aiperf_svc"]["accounts"]["issued"] == 4
     for index in range(4):
         talk = [rows[f"test-p-{index}-{turn}"] for turn in range(3)]
-        for before, after in zip(talk, talk[1:], strict=False):
+        for before, after in itertools.pairwise(talk):
             assert after["arrival_wall_ns"] - before["end_wall_ns"] > 29e6
 
 

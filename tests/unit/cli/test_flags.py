@@ -151,6 +151,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--goodput", "time_to_first_token:500ms request_latency:2s"),
         {"time_to_first_token": "500ms", "request_latency": "2s"},
     ),
+    "--workers-min": (("--workers-min", "2"), 2),
     "--workers-max": (("--workers-max", "3"), 3),
     "--record-processors": (("--record-processors", "2"), 2),
     "--layout": (("--layout", "per-service"), "per-service"),

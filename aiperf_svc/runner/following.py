@@ -1,0 +1,168 @@
+"""The watch over a run that has started: what its API says, which processes end, what the user
+wants.
+
+Nothing here starts or ends a process, and nothing is known of the run but through its API.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.results_client import ApiRefused, ApiUnavailable, ResultsClient
+from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.domain.errors import BenchmarkFailed
+from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.runner import log_tails
+from aiperf_svc.runner.display import Display
+from aiperf_svc.runner.processes import Process
+from aiperf_svc.runner.signals import Interrupts
+
+POLL_S = 1.0
+"""Longest time without news of the run."""
+RETRY_S = 0.1
+LOGS_S = 0.25
+"""Between looks at the logs, when they are shown."""
+UNANSWERED_S = 30.0
+"""So long may the API be silent while its process lives."""
+SETTLE_S = 60.0
+"""Longest time from the final state to the results."""
+STOPPING = "stopping: what was measured is kept; once more to leave at once"
+
+
+class Following:
+    """One run, until its results are here or it is left."""
+
+    def __init__(
+        self,
+        client: ResultsClient,
+        *,
+        processes: Sequence[Process],
+        control: Sequence[Process],
+        logs: Path,
+        interrupts: Interrupts,
+        display: Display,
+        show_logs: bool = False,
+    ) -> None:
+        self._client = client
+        self._processes = processes
+        self._control = control
+        """Those without which a run cannot go on."""
+        self._logs = logs
+        self._interrupts = interrupts
+        self._display = display
+        self._show_logs = show_logs
+        self.status: Status | None = None
+        """The last one; None before the first answer."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has said that it is."""
+        return self.status is not None and RunState(self.status.state).is_final
+
+    async def run(self) -> dict[str, Any] | None:
+        """The summary, when there is one. Ends at the second interrupt too.
+
+        Raises BenchmarkFailed when the run cannot go on.
+        """
+        follow = asyncio.create_task(self._follow(), name="follow")
+        watch = asyncio.create_task(self._watch_processes(), name="watch processes")
+        obey = asyncio.create_task(self._obey_interrupts(), name="obey interrupts")
+        shown = asyncio.create_task(self._copy_logs(), name="copy logs")
+        try:
+            await asyncio.wait((follow, watch, obey), return_when=asyncio.FIRST_COMPLETED)
+            if follow.done():
+                return follow.result()
+            for task in (watch, obey):
+                if task.done():
+                    task.result()
+            return None
+        finally:
+            await _cancel(follow, watch, obey, shown)
+
+    async def _follow(self) -> dict[str, Any] | None:
+        loop = asyncio.get_running_loop()
+        answered_s, settle_by_s = loop.time(), None
+        while True:
+            after = None if self.status is None else self.status.number
+            try:
+                self.status = await self._client.status(after=after, timeout_s=POLL_S)
+            except ApiUnavailable as error:
+                if loop.time() - answered_s > UNANSWERED_S:
+                    raise BenchmarkFailed(f"the services do not answer: {error}") from error
+                await asyncio.sleep(RETRY_S)
+                continue
+            answered_s = loop.time()
+            self._display.show(self.status)
+            if self.is_over:
+                settle_by_s = settle_by_s or answered_s + SETTLE_S
+                if self.status.is_settled or answered_s > settle_by_s:
+                    break
+        summary = None
+        if self.status.results_ready:
+            with suppress(ApiRefused):
+                summary = await self._client.summary()
+        with suppress(ApiUnavailable):
+            await self._client.collected()
+        return summary
+
+    async def _watch_processes(self) -> None:
+        """Never returns. Raises BenchmarkFailed when a process ends that the run needs."""
+        watches = [
+            asyncio.create_task(self._watch(process), name=f"watch {process.name}")
+            for process in self._processes
+        ]
+        try:
+            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_EXCEPTION)
+            for watch in done:
+                watch.result()
+            await asyncio.Event().wait()
+        finally:
+            await _cancel(*watches)
+
+    async def _watch(self, process: Process) -> None:
+        code = await process.wait()
+        state = RunState(self.status.state) if self.status is not None else RunState.PENDING
+        if state.is_final:
+            return
+        if process in self._control or state is RunState.PENDING:
+            story = log_tails.last_lines(self._logs, process.name)
+            raise BenchmarkFailed(f"{process.name} {process.how_it_ended}\n{story}".rstrip())
+        # With 0 it has seen the end of the run before we have.
+        if code != 0:
+            self._display.note(f"{process.name} {process.how_it_ended}; the run goes on without it")
+
+    async def _copy_logs(self) -> None:
+        """What the services write in their logs, on the screen."""
+        tails = log_tails.Tails(self._logs)
+        while self._show_logs:
+            for line in tails.new_lines():
+                self._display.note(line)
+            await asyncio.sleep(LOGS_S)
+
+    async def _obey_interrupts(self) -> None:
+        """The first stops the run, the second ends this."""
+        await self._interrupts.reached(1)
+        self._display.note(STOPPING)
+        cancel = asyncio.create_task(self._cancel_run(), name="cancel the run")
+        try:
+            await self._interrupts.reached(2)
+        finally:
+            await _cancel(cancel)
+
+    async def _cancel_run(self) -> None:
+        while True:
+            try:
+                await self._client.cancel("interrupted by the user")
+            except (ApiUnavailable, ApiRefused):
+                # It is starting, or gone: the others notice which.
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+
+async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

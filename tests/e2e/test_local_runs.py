@@ -1,0 +1,339 @@
+"""The command as a user runs it: real processes, compared with what the server says it did."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import RunningMockServer, running
+
+WAIT_S = 90.0
+QUIET = ("--streaming", "--json", "--ui", "none")
+FINISHED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+"""A short run on a busy machine may rightly not be believed; both, where that is no question."""
+
+
+@pytest.fixture
+def mock(request: pytest.FixtureRequest) -> Iterator[RunningMockServer]:
+    settings = {"ttft": "10ms", "itl": "2ms", "tokens": 5} | getattr(request, "param", {})
+    with running(MockServerConfig(truth=True, **settings)) as server:
+        yield server
+
+
+def server(**settings: Any) -> Any:
+    return pytest.mark.parametrize("mock", [settings], indirect=True)
+
+
+class Command:
+    """One run of the command, in a folder of its own."""
+
+    def __init__(self, folder: Path, url: str, *flags: str, **environ: str) -> None:
+        self.folder = folder
+        temporary = folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        self.environ = os.environ | {"TMPDIR": str(temporary), "HOME": str(folder)} | environ
+        self.environ.pop("XDG_RUNTIME_DIR", None)
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "aiperf_svc",
+                "profile",
+                "-u",
+                url,
+                "-m",
+                "mock",
+                *flags,
+                *QUIET,
+            ],
+            cwd=folder,
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def finish(self) -> dict[str, Any]:
+        out, self.errors = self.process.communicate(timeout=WAIT_S)
+        self.code = ExitCode(self.process.returncode)
+        return json.loads(out) if out.strip() else {}
+
+    def services(self) -> list[int]:
+        """Process ids of the run's services."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and b"\0service\0" in (entry / "cmdline").read_bytes():
+                    environ = (entry / "environ").read_bytes().split(b"\0")
+                    if f"AIPERF_PARENT_PID={self.process.pid}".encode() in environ:
+                        found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+    def worker(self, name: str) -> int:
+        """Process id of one service by its AIPERF_SERVICE_ID."""
+        for pid in self.services():
+            if f"AIPERF_SERVICE_ID={name}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                return pid
+        raise AssertionError(f"no {name} among {self.services()}")
+
+    def listening_ports(self) -> set[str]:
+        """Addresses on which the runner and its services listen."""
+        inodes = set()
+        for pid in (self.process.pid, *self.services()):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                target = str(link.readlink())
+                if target.startswith("socket:["):
+                    inodes.add(target[8:-1])
+        return {address for inode, address in listening_sockets().items() if inode in inodes}
+
+    def wait_for_requests(self, mock: RunningMockServer, count: int) -> None:
+        """Until the server has seen so many requests; it is what there is to wait for."""
+        deadline = time.monotonic() + WAIT_S
+        while mock.truth()["requests"] < count:
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+
+    def assert_nothing_is_left(self) -> None:
+        """No process, no listening port, no file but the artifacts."""
+        assert self.services() == []
+        assert list((self.folder / "tmp").iterdir()) == []
+        assert {p.name for p in self.folder.iterdir()} <= {"tmp", "artifacts", "input.jsonl"}
+
+
+def listening_sockets() -> dict[str, str]:
+    """Inode to local address of every listening TCP socket."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {row[9]: row[1] for row in rows if row[3] == "0A"}
+
+
+def artifacts(folder: Path) -> Path:
+    (found,) = (folder / "artifacts").iterdir()
+    return found
+
+
+def test_a_run_leaves_its_artifacts_and_nothing_else(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    command = Command(tmp_path, mock.url, "--concurrency", "5", "--request-count", "100")
+    command.wait_for_requests(mock, 10)
+    own = command.listening_ports()
+    assert own
+    summary = command.finish()
+    assert command.code in FINISHED, command.errors
+    assert summary["results"]["request_count"]["avg"] == 100 == mock.truth()["requests"]
+    command.assert_nothing_is_left()
+    assert not own & set(listening_sockets().values())
+    names = {p.name for p in artifacts(tmp_path).iterdir()}
+    assert names >= {
+        "config.yaml", "inputs.json", "logs", "manifest.json", "profile_export.jsonl",
+        "profile_export_aiperf.csv", "profile_export_aiperf.json", "records.parquet",
+        "report.html", "verdict.json",
+    }  # fmt: skip
+    assert not [p for p in names if p.endswith((".part", ".tmp"))]
+
+
+def test_the_resolved_config_runs_again_to_the_same_requests(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    flags = ("--concurrency", "3", "--request-count", "30", "--random-seed", "7", "--isl", "20")
+    first = Command(tmp_path, mock.url, *flags)
+    first.finish()
+    resolved = artifacts(tmp_path) / "config.yaml"
+    inputs = (artifacts(tmp_path) / "inputs.json").read_bytes()
+    again = tmp_path / "again"
+    again.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "aiperf_svc", "run", str(resolved), "--local", "--ui", "none"],
+        cwd=again, capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode in FINISHED, done.stderr
+    assert (artifacts(again) / "inputs.json").read_bytes() == inputs
+    assert mock.truth()["requests"] == 60
+
+
+@server(ttft="20ms", itl="5ms", tokens=50)
+def test_times_are_within_a_millisecond_of_the_servers_at_200_requests_a_second(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    flags = ("--request-rate", "200", "--arrival-pattern", "constant", "--request-count", "1000")
+    command = Command(tmp_path, mock.url, *flags)
+    results = command.finish()["results"]
+    rows = mock.truth(rows=True)["rows"]
+    assert len(rows) == 1000
+    ttft = np.mean([r["chunk_wall_ns"][0] - r["arrival_wall_ns"] for r in rows]) / 1e6
+    itl = np.mean([np.mean(np.diff(r["chunk_wall_ns"][:50])) for r in rows]) / 1e6
+    assert results["time_to_first_token"]["avg"] == pytest.approx(ttft, abs=1.0)
+    assert results["inter_token_latency"]["avg"] == pytest.approx(itl, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--layout", "per-service"),
+        ("--workers-min", "3", "--record-processors", "2"),
+    ],
+)
+def test_every_layout_gives_the_same_results(
+    mock: RunningMockServer, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    command = Command(tmp_path, mock.url, "--concurrency", "60", "--request-count", "300", *flags)
+    results = command.finish()["results"]
+    assert command.code in FINISHED, command.errors
+    assert results["aiperf_svc"]["accounts"]["completed"] == 300 == mock.truth()["requests"]
+    command.assert_nothing_is_left()
+
+
+def test_tcp_with_curve_gives_the_same_results(mock: RunningMockServer, tmp_path: Path) -> None:
+    file = tmp_path / "artifacts"
+    file.mkdir()
+    config = file / "secure.yaml"
+    config.write_text(
+        json.dumps(
+            {
+                "endpoint": {"url": mock.url, "model": "mock", "streaming": True},
+                "load": {"concurrency": 10, "requests": 100},
+                "deployment": {"transport": {"kind": "tcp", "curve": True}},
+                "artifacts": {"dir": str(tmp_path / "out")},
+            }
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "aiperf_svc", "run", str(config), "--local", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode in FINISHED, done.stderr
+    assert json.loads(done.stdout)["results"]["request_count"]["avg"] == 100
+
+
+@server(ttft="50ms", tokens=2)
+def test_a_killed_worker_is_seen_accounted_for_and_not_valid(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    flags = ("--concurrency", "100", "--duration", "9", "--workers-min", "2", "--grace-period", "1")
+    command = Command(tmp_path, mock.url, *flags)
+    command.wait_for_requests(mock, 200)
+    os.kill(command.worker("worker-1"), signal.SIGKILL)
+    results = command.finish()["results"]
+    ours = results["aiperf_svc"]
+    assert ours["verdict"] != "valid"
+    assert ours["accounts"]["lost"] > 0
+    assert ours["accounts"]["violations"] == []
+    assert "worker-1" in ours["lost_services"]
+    command.assert_nothing_is_left()
+
+
+def test_ctrl_c_once_stops_keeps_and_reports(mock: RunningMockServer, tmp_path: Path) -> None:
+    command = Command(tmp_path, mock.url, "--concurrency", "5", "--request-count", "1000000")
+    command.wait_for_requests(mock, 50)
+    command.process.send_signal(signal.SIGINT)
+    results = command.finish()["results"]
+    assert command.code == ExitCode.INTERRUPTED
+    assert results["was_cancelled"] is True
+    assert results["request_count"]["avg"] >= 45
+    command.assert_nothing_is_left()
+
+
+@server(ttft="30s", tokens=2)
+def test_ctrl_c_twice_leaves_at_once_and_nothing_behind(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    command = Command(tmp_path, mock.url, "--concurrency", "5", "--request-count", "10")
+    command.wait_for_requests(mock, 5)
+    command.process.send_signal(signal.SIGINT)
+    command.process.send_signal(signal.SIGTERM)
+    command.finish()
+    assert command.code == ExitCode.INTERRUPTED
+    command.assert_nothing_is_left()
+
+
+def test_a_killed_runner_takes_its_services_with_it(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    command = Command(tmp_path, mock.url, "--concurrency", "5", "--request-count", "1000000")
+    command.wait_for_requests(mock, 20)
+    pids = command.services()
+    handles = [os.pidfd_open(pid) for pid in pids]
+    command.process.kill()
+    command.process.communicate()
+    for handle in handles:
+        ended, _, _ = select.select([handle], [], [], WAIT_S)
+        os.close(handle)
+        assert ended
+
+
+def test_an_unwritable_artifact_folder_is_one_error_and_the_results_are_still_printed(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "artifacts"
+    file.write_text("a file where the folder should be")
+    command = Command(tmp_path, mock.url, "--concurrency", "2", "--request-count", "20")
+    summary = command.finish()
+    assert command.code == ExitCode.ERROR
+    assert summary["results"]["request_count"]["avg"] == 20
+    assert "artifacts" in command.errors
+    assert "Traceback" not in command.errors
+    command.assert_nothing_is_left()
+
+
+def test_a_server_that_is_away_is_a_failed_benchmark_and_no_traceback(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = Command(
+        tmp_path, f"http://127.0.0.1:{port}", "--concurrency", "2", "--request-count", "6"
+    )
+    summary = command.finish()
+    assert command.code == ExitCode.BENCHMARK_FAILED, command.errors
+    assert summary["results"]["aiperf_svc"]["accounts"]["errored"] == 6
+    assert "Traceback" not in command.errors
+    command.assert_nothing_is_left()
+
+
+def test_a_bad_dataset_line_is_refused_with_file_and_line(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    (tmp_path / "input.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    flags = ("--input-file", "input.jsonl", "--custom-dataset-type", "single_turn")
+    command = Command(tmp_path, mock.url, "--concurrency", "1", "--request-count", "2", *flags)
+    command.finish()
+    assert command.code != ExitCode.OK
+    assert "input.jsonl:2" in command.errors
+    assert mock.truth()["requests"] == 0
+    command.assert_nothing_is_left()
+
+
+def test_the_api_key_reaches_the_server_and_no_file_log_or_argument(tmp_path: Path) -> None:
+    key = "sk-very-secret-0123456789"
+    with running(MockServerConfig(api_key=key, tokens=2)) as mock:
+        flags = ("--concurrency", "2", "--request-count", "20", "--api-key", "env:MY_KEY")
+        command = Command(tmp_path, mock.url, *flags, MY_KEY=key)
+        summary = command.finish()
+    assert summary["results"]["aiperf_svc"]["accounts"]["completed"] == 20, command.errors
+    for path in artifacts(tmp_path).rglob("*"):
+        if path.is_file():
+            assert key.encode() not in path.read_bytes(), path
+    assert key not in command.errors + json.dumps(summary)
+
+
+def test_an_slo_that_does_not_hold_has_its_own_exit_code(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    flags = ("--concurrency", "5", "--request-count", "200", "--slo", "time_to_first_token:p50<1ms")
+    command = Command(tmp_path, mock.url, *flags)
+    summary = command.finish()
+    assert command.code == ExitCode.SLO_MISSED, command.errors
+    (objective,) = summary["results"]["aiperf_svc"]["slo"]
+    assert objective["ok"] is False

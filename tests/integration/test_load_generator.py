@@ -1,0 +1,104 @@
+"""Stops and late grants, with a client that only takes note."""
+
+from typing import Any
+
+from aiperf_svc.adapters.entry_cache import EntryCache
+from aiperf_svc.adapters.target import resolve_target
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import (
+    Conversation,
+    CreditsGranted,
+    DatasetBlock,
+    PhaseOpened,
+    PhaseStopped,
+    Turn,
+)
+from aiperf_svc.services.load_generator import LoadGenerator
+
+HEAD = ("run", "timing-manager", 1)
+PAST = 1_000
+
+
+class NotingClient:
+    """Takes requests and never answers them."""
+
+    def __init__(self) -> None:
+        self.requests_sent = self.in_flight = 0
+
+    def send(self, *_: Any) -> None:
+        self.requests_sent += 1
+        self.in_flight += 1
+
+    def revoke_unwritten(self) -> int:
+        return 0
+
+    def preconnect(self, count: int) -> None:
+        pass
+
+    def poll_often(self, is_on: bool) -> None:
+        pass
+
+    def wake_at(self, wall_ns: int) -> None:
+        pass
+
+
+def generator() -> LoadGenerator:
+    config = BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": "http://127.0.0.1:1", "model": "m"},
+            "load": {"concurrency": 2, "requests": 1},
+        }
+    )
+    entries = EntryCache(resolve_target(config), lambda block: None)
+    entries.put(DatasetBlock(*HEAD, 0, 1, 1, 0, 0, (Conversation("c", (Turn(b"{}"),)),)))
+    made = LoadGenerator(
+        run_id="run",
+        entries=entries,
+        is_streaming=False,
+        connection_limit=100,
+        extend_history=lambda history, messages, conn: b"",
+        on_starved=lambda: None,
+    )
+    made.attach(NotingClient())  # type: ignore[arg-type]
+    made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, False, 2, 0, 0, 1), 0)
+    return made
+
+
+def granted(first: int, count: int) -> CreditsGranted:
+    return CreditsGranted(*HEAD, Phase.PROFILING, first, 1, count)
+
+
+def test_users_send_as_many_requests_as_there_are_users() -> None:
+    made = generator()
+    made.grant(granted(0, 10), 0)
+    counts = made.counts(last_seq=0, records_dropped=0)
+    assert (counts.granted, counts.requests_sent) == (10, 2)
+
+
+def test_credits_that_a_stop_makes_unnecessary_are_revoked() -> None:
+    made = generator()
+    made.grant(granted(0, 10), 0)
+    made.stop(PhaseStopped(*HEAD, Phase.PROFILING, PAST, 2**62), 0)
+    counts = made.counts(last_seq=0, records_dropped=0)
+    assert (counts.revoked, counts.in_flight) == (8, 2)
+
+
+def test_a_grant_that_was_on_its_way_at_the_stop_is_revoked_too() -> None:
+    made = generator()
+    made.grant(granted(0, 10), 0)
+    made.stop(PhaseStopped(*HEAD, Phase.PROFILING, PAST, 2**62), 0)
+    made.grant(granted(10, 5), 0)
+    counts = made.counts(last_seq=0, records_dropped=0)
+    assert (counts.granted, counts.revoked) == (15, 13)
+
+
+def test_of_an_open_loop_what_was_due_is_unsent_and_the_rest_revoked() -> None:
+    made = generator()
+    made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, True, 1, 0, 0, 1), 0)
+    due = [PAST, PAST + 1, PAST + 2, 2**61, 2**61 + 1]
+    times = b"".join(time.to_bytes(8, "little") for time in due)
+    made.grant(CreditsGranted(*HEAD, Phase.PROFILING, 0, 1, 5, times), 0)
+    made.stop(PhaseStopped(*HEAD, Phase.PROFILING, PAST + 10, 2**62), 0)
+    counts = made.counts(last_seq=0, records_dropped=0)
+    assert (counts.unsent, counts.revoked, counts.capped) == (2, 2, 2)
