@@ -64,7 +64,21 @@ REAL_TAGS: Final = (
     "http_req_data_received",
 )
 GAPS_TAG: Final = "inter_chunk_latency"
-_TIMES: Final = ("index", "turn", "due_wall_ns", "start_wall_ns", "ack_wall_ns", "end_wall_ns")
+_METADATA: Final = (
+    "index",
+    "index",
+    "turn",
+    "index",
+    "index",
+    "entry",
+    "turn",
+    "due_wall_ns",
+    "start_wall_ns",
+    "end_wall_ns",
+    "ack_wall_ns",
+)
+"""Columns in the order in which a template takes them; the last is left out when it is 0."""
+_ENTRY: Final = _METADATA.index("entry")
 _NS_PER_MS: Final = 1e6
 _KNOWN_TEMPLATES: Final = 256
 
@@ -89,7 +103,7 @@ class LineRenderer:
         self._processor_id = _literal(processor_id)
         self._phase_index = int(has_warmup)
         """AIPerf counts phases from 0, the warmup included."""
-        self._templates: dict[bytes, bytes] = {}
+        self._templates: dict[tuple[str, bytes], bytes] = {}
 
     def render(
         self,
@@ -104,119 +118,123 @@ class LineRenderer:
         `gaps_ns` are the gaps between content chunks, None where there are none; `messages` say
         what went wrong.
         """
-        values = self._values(rows)
-        defined = ~np.isnan(values)
-        whole = np.zeros((len(rows), len(_TIMES) + _INTEGERS), dtype=np.int64)
-        for column, name in enumerate(_TIMES):
-            whole[:, column] = rows[name]
-        np.copyto(
-            whole[:, len(_TIMES) :],
-            values[:, :_INTEGERS],
-            where=defined[:, :_INTEGERS],
-            casting="unsafe",
-        )
-        kinds = np.column_stack(
+        values = _values(rows)
+        has = np.vstack(
             [
-                defined,
+                ~np.isnan(values),
                 [gaps is not None for gaps in gaps_ns],
                 rows["ack_wall_ns"] != 0,
                 rows["outcome"] == Outcome.CANCELLED,
                 rows["error"] != 0,
             ]
         )
-        packed = np.packbits(kinds, axis=1)
-        width, patterns = packed.shape[1], packed.tobytes()
-        worker = msgspec.json.encode(worker_id)
+        alike: dict[bytes, list[int]] = {}
+        for place, bits in enumerate(np.packbits(has, axis=0).T):
+            alike.setdefault(bits.tobytes(), []).append(place)
+        lines = [b""] * len(rows)
         entries = rows["entry"].tolist()
-        has_error = kinds[:, -1].tolist()
-        lines = []
-        for i, (integers, reals) in enumerate(
-            zip(_numbers(whole), _numbers(values[:, _INTEGERS:]), strict=True)
-        ):
-            pattern = patterns[i * width : (i + 1) * width]
-            template = self._templates.get(pattern) or self._template(pattern, kinds[i])
-            index, turn, due, start, ack, end = integers[: len(_TIMES)]
-            gaps = gaps_ns[i]
-            lines.append(
-                template
-                % (
-                    index,
-                    index,
-                    turn,
-                    index,
-                    entries[i],
-                    turn,
-                    due,
-                    start,
-                    ack,
-                    end,
-                    worker,
-                    index,
-                    *integers[len(_TIMES) :],
-                    *reals,
-                    b"" if gaps is None else msgspec.json.encode((gaps / _NS_PER_MS).tolist()),
-                    _error(rows, i, messages[i]) if has_error[i] else b"",
-                )
-            )
+        for bits, places in alike.items():
+            what = has[:, places[0]]
+            template = self._templates.get((worker_id, bits))
+            if template is None:
+                template = self._add_template(worker_id, bits, what)
+            has_gaps, _, _, has_error = what[len(_METRICS) :].tolist()
+            numbers = _numbers(rows, values, np.array(places), what)
+            for place, arguments in zip(places, numbers, strict=True):
+                arguments[_ENTRY] = entries[place]
+                if has_gaps:
+                    gaps = gaps_ns[place]
+                    assert gaps is not None
+                    arguments.append(msgspec.json.encode((gaps / _NS_PER_MS).tolist()))
+                if has_error:
+                    arguments.append(_error(rows, place, messages[place]))
+                lines[place] = template % tuple(arguments)
         return lines
 
-    def _values(self, rows: Rows) -> NDArray[np.float64]:
-        """All metrics of all rows, NaN where a line leaves one out; shape (rows, metrics)."""
-        columns = columns_for_formulas(rows)
-        values = np.empty((len(_METRICS), len(rows)))
-        for place, metric in enumerate(_METRICS):
-            assert metric.compute is not None
-            values[place] = metric.compute(columns)
-        incomplete = rows["outcome"] != Outcome.COMPLETED
-        if incomplete.any():
-            values[np.ix_(~_COVERS_ALL_SENT, incomplete)] = np.nan
-            values[:, rows["start_wall_ns"] == 0] = np.nan
-        return values.T
-
-    def _template(self, pattern: bytes, kinds: NDArray[np.bool_]) -> bytes:
-        *defined, has_gaps, has_ack, is_cancelled, has_error = kinds.tolist()
-        phase = Phase.PROFILING.name.lower()
-        prefix = self._prefix
-        ack = "%b" if has_ack else "null%.0b"
-        text = (
-            f'{{"metadata":{{"session_num":%b,"x_request_id":"{prefix}%b-%b",'
-            f'"x_correlation_id":"{prefix}%b","conversation_id":"session_%06d","turn_index":%b,'
-            f'"credit_issued_ns":%b,"request_start_ns":%b,"request_ack_ns":{ack},'
-            f'"request_end_ns":%b,"worker_id":%b,"record_processor_id":"{self._processor_id}",'
-            f'"benchmark_phase":"{phase}","phase_index":{self._phase_index},'
-            f'"profiling_index":0,"phase_name":"{phase}","phase_kind":"{phase}",'
-            f'"was_cancelled":{"true" if is_cancelled else "false"},'
-            f'"context_overflow_skip":false,"agent_depth":0,'
-            f'"root_correlation_id":"{prefix}%b"}},"metrics":{{'
-        )
-        separator = ""
-        for metric, is_defined in zip(_METRICS, defined, strict=True):
-            if is_defined:
-                text += f'{separator}"{metric.tag}":{{"value":%b,"unit":"{_literal(metric.unit)}"}}'
-                separator = ","
-            else:
-                # Takes its argument and writes nothing.
-                text += "%.0b"
+    def _add_template(self, worker_id: str, bits: bytes, what: NDArray[np.bool_]) -> bytes:
+        *defined, has_gaps, has_ack, is_cancelled, has_error = what.tolist()
+        prefix, phase = self._prefix, f'"{Phase.PROFILING.name.lower()}"'
+        # The holes are as many and in the order of `_METADATA`.
+        metadata = {
+            "session_num": "%b",
+            "x_request_id": f'"{prefix}%b-%b"',
+            "x_correlation_id": f'"{prefix}%b"',
+            "root_correlation_id": f'"{prefix}%b"',
+            "conversation_id": '"session_%06d"',
+            "turn_index": "%b",
+            "credit_issued_ns": "%b",
+            "request_start_ns": "%b",
+            "request_end_ns": "%b",
+            "request_ack_ns": "%b" if has_ack else "null",
+            "worker_id": f'"{_literal(worker_id)}"',
+            "record_processor_id": f'"{self._processor_id}"',
+            "benchmark_phase": phase,
+            "phase_index": str(self._phase_index),
+            "profiling_index": "0",
+            "phase_name": phase,
+            "phase_kind": phase,
+            "was_cancelled": "true" if is_cancelled else "false",
+            "context_overflow_skip": "false",
+            "agent_depth": "0",
+        }
+        metrics = {
+            metric.tag: f'{{"value":%b,"unit":"{_literal(metric.unit)}"}}'
+            for metric, is_defined in zip(_METRICS, defined, strict=True)
+            if is_defined
+        }
         if has_gaps:
-            text += f'{separator}"{GAPS_TAG}":{{"value":%b,"unit":"ms"}}'
-        else:
-            text += "%.0b"
-        text += '},"error":%b}\n' if has_error else "}%.0b}\n"
+            metrics[GAPS_TAG] = '{"value":%b,"unit":"ms"}'
+        line = {"metadata": _object(metadata), "metrics": _object(metrics)}
+        if has_error:
+            line["error"] = "%b"
+        text = _object(line) + "\n"
         if len(self._templates) >= _KNOWN_TEMPLATES:
             self._templates.clear()
-        template = self._templates[pattern] = text.encode()
+        template = self._templates[worker_id, bits] = text.encode()
         return template
+
+
+def _values(rows: Rows) -> NDArray[np.float64]:
+    """All metrics of all rows, NaN where a line leaves one out; shape (metrics, rows)."""
+    columns = columns_for_formulas(rows)
+    values = np.empty((len(_METRICS), len(rows)))
+    for place, metric in enumerate(_METRICS):
+        assert metric.compute is not None
+        values[place] = metric.compute(columns)
+    incomplete = rows["outcome"] != Outcome.COMPLETED
+    if incomplete.any():
+        values[np.ix_(~_COVERS_ALL_SENT, incomplete)] = np.nan
+        values[:, rows["start_wall_ns"] == 0] = np.nan
+    return values
+
+
+def _numbers(
+    rows: Rows, values: NDArray[np.float64], places: NDArray[np.intp], what: NDArray[np.bool_]
+) -> list[list[bytes]]:
+    """JSON of all numbers of rows that have the same metrics, in the order of their template."""
+    has_ack = what[len(_METRICS) + 1]
+    chosen = rows[places]
+    defined = np.flatnonzero(what[: len(_METRICS)])
+    integers = defined[defined < _INTEGERS]
+    reals = defined[defined >= _INTEGERS]
+    head = np.stack(
+        [chosen[name].astype(np.int64) for name in _METADATA[: 10 + int(has_ack)]], axis=1
+    )
+    counts = values[np.ix_(integers, places)].T.astype(np.int64)
+    rest = values[np.ix_(reals, places)].T
+    whole = zip(head.tolist(), counts.tolist(), rest.tolist(), strict=True)
+    text = msgspec.json.encode([first + second + third for first, second, third in whole])
+    return [line.split(b",") for line in text[2:-2].split(b"],[")]
+
+
+def _object(members: dict[str, str]) -> str:
+    """A JSON object of values that are JSON already."""
+    return "{" + ",".join(f'"{key}":{value}' for key, value in members.items()) + "}"
 
 
 def _literal(text: str) -> str:
     """As part of a template: escaped as JSON, and per cent signs doubled."""
     return msgspec.json.encode(text).decode()[1:-1].replace("%", "%%")
-
-
-def _numbers(matrix: NDArray[Any]) -> list[list[bytes]]:
-    """JSON of all numbers of a matrix, NaN as null."""
-    rows = msgspec.json.encode(matrix.tolist())[2:-2].split(b"],[")
-    return [row.split(b",") for row in rows]
 
 
 def _error(rows: Rows, place: int, message: str) -> bytes:
