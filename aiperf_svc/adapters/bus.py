@@ -24,7 +24,7 @@ from aiperf_svc.protocol.messages import VERSION, AnyMessage, Message
 from aiperf_svc.protocol.ports import BOUND_BY, Port
 
 HIGH_WATER_MESSAGES = 1_000
-"""Per socket and direction. The largest message is about 1 MiB, the usual one below 128 KiB."""
+"""Per socket and direction. The largest messages, records with their lines, are about 1 MiB."""
 LINGER_MS = 2_000
 """Longest time that a closing socket goes on delivering."""
 UP, DOWN = b"up", b"down"

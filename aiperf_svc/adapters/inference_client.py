@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from aiperf_svc.adapters.target import Target
 from aiperf_svc.adapters.timerfd import Ticker, WallTimer
+from aiperf_svc.core.answer_layouts import MAX_LAYOUTS, Layout, layout_of
 from aiperf_svc.core.http1 import Head, ProtocolViolation, chunk_size, parse_head
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import FRAGMENT, READ, Flag, Framing
@@ -35,7 +36,7 @@ from aiperf_svc.protocol.records import FRAGMENT, READ, Flag, Framing
 READ_SIZE: Final = 65_536
 FRAGMENT_BYTES: Final = 4_096
 """Buffered bytes at which a part of an answer leaves: bounds the memory of a held connection."""
-BATCH_BYTES: Final = 131_072
+BATCH_BYTES: Final = 262_144
 BATCH_FRAGMENTS: Final = 512
 """A batch leaves when it has either; the rest leaves with the next housekeeping tick."""
 MAX_HEAD_BYTES: Final = 65_536
@@ -45,6 +46,9 @@ KNOWN_HEADS: Final = 512
 """Heads repeat to the byte within a second; parsed ones are remembered, so many at the most."""
 KNOWN_SIZES: Final = 4_096
 """Chunk sizes repeat too."""
+LAYOUTS_PER_TICK: Final = 32
+"""Layouts of answers learned between two housekeeping ticks: where lengths hardly repeat, learning
+costs more than it saves."""
 MAX_EVENTS: Final = 65_536
 """All that is ready must be taken by one poll, or the previous poll would not bound a stamp."""
 POLL_EVERY_NS: Final = 500_000
@@ -174,6 +178,9 @@ class InferenceClient:
         self._closing: list[socket.socket] = []
         self._heads: dict[bytes, Head] = {}
         self._chunk_sizes: dict[bytes, int] = {}
+        self._layouts: dict[int, Layout] = {}
+        """By the length of a whole answer that comes in one read."""
+        self._layouts_left = LAYOUTS_PER_TICK
         self._fragments = bytearray()
         self._reads = bytearray()
         self._bodies = bytearray()
@@ -181,9 +188,7 @@ class InferenceClient:
         self._wake_at = 0
         self._last_id = 0
         self._next_source = 0
-        self._mono_ns = monotonic_ns()
-        """Of the last housekeeping: fine enough for time-outs."""
-        self._clock_gap_ns = time_ns() - self._mono_ns
+        self._clock_gap_ns = time_ns() - monotonic_ns()
         self.last_seq = 0
         self.in_flight = 0
         self.requests_sent = 0
@@ -229,7 +234,13 @@ class InferenceClient:
         conn.session = session
         if keep_answer:
             conn.kept = bytearray()
-        self._begin(conn)
+        self._last_id = conn.request_id = self._last_id + 1
+        conn.start = conn.bytes_in = conn.part = 0
+        self.in_flight += 1
+        if conn.state == _IDLE:
+            self._write(conn)
+        elif conn.fd < 0:
+            self._connect_failed(conn)
 
     def preconnect(self, count: int) -> None:
         """Start connecting until there are `count` connections, so that a phase starts with
@@ -283,17 +294,6 @@ class InferenceClient:
         self._ticker.close()
         self._epoll.close()
 
-    def _begin(self, conn: Connection) -> None:
-        self._last_id += 1
-        conn.request_id = self._last_id
-        conn.start = 0
-        conn.bytes_in = conn.part = 0
-        self.in_flight += 1
-        if conn.state == _IDLE:
-            self._write(conn)
-        elif conn.fd < 0:
-            self._connect_failed(conn)
-
     # --- events ----------------------------------------------------------------------------------
 
     def run_ready(self) -> None:
@@ -306,8 +306,10 @@ class InferenceClient:
         for fd, mask in events:
             conn = connections.get(fd)
             if conn is not None:
-                state = conn.state
-                if state == _CONNECTING:
+                if mask == _IN:
+                    self._readable(conn)
+                    continue
+                if conn.state == _CONNECTING:
                     self._connected(conn)
                     continue
                 if mask & _OUT:
@@ -334,12 +336,12 @@ class InferenceClient:
 
     def housekeeping(self) -> None:
         """Every 50 ms or so: time-outs, clock jumps, and batches that wait."""
-        self._mono_ns = monotonic_ns()
-        gap_ns = time_ns() - self._mono_ns
+        gap_ns = time_ns() - monotonic_ns()
         if abs(gap_ns - self._clock_gap_ns) > CLOCK_JUMP_NS:
             for conn in self._connections.values():
                 conn.flags |= _CLOCK_JUMP
         self._clock_gap_ns = gap_ns
+        self._layouts_left = LAYOUTS_PER_TICK
         self.flush()
 
     def expire(self) -> None:
@@ -461,7 +463,7 @@ class InferenceClient:
         if conn.is_used:
             conn.flags |= _REUSED
         self.requests_sent += 1
-        conn.started_mono_ns = self._mono_ns
+        conn.started_mono_ns = monotonic_ns()
         conn.start = time_ns()
         if conn.tls is not None:
             conn.tls.write(payload)
@@ -539,6 +541,12 @@ class InferenceClient:
                 return
             data = plain
         state = conn.state
+        is_first = state == _HEAD and conn.buffer is None
+        if is_first:
+            layout = self._layouts.get(len(data))
+            if layout is not None and layout.pick(data) == layout.picked:
+                self._take_whole(conn, data, stamp, now, layout)
+                return
         if state == _BODY:
             end = self._end_of_body(conn, data, 0)
         elif state == _HEAD:
@@ -578,7 +586,74 @@ class InferenceClient:
             if conn.status >= 400:
                 self._finish(conn, _ERRORED, _STATUS, stamp, reuse)
             else:
+                if is_first and reuse and self._keeps_connections and self._layouts_left:
+                    self._learn_layout(conn, data)
                 self._finish(conn, _COMPLETED, 0, stamp, reuse)
+
+    def _learn_layout(self, conn: Connection, data: bytes) -> None:
+        self._layouts_left -= 1
+        layout = layout_of(
+            data, status=conn.status, framing=conn.framing, body_offset=conn.body_offset
+        )
+        if layout is not None:
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[len(data)] = layout
+
+    def _take_whole(
+        self, conn: Connection, data: bytes, stamp: int, now: int, layout: Layout
+    ) -> None:
+        """A good answer in one read, of a known layout: as `_store` and `_finish` in one, because
+        where answers are short enough for the client to matter nearly all are like this."""
+        _, _, status, framing, body_offset = layout
+        size = len(data)
+        conn.body_offset = body_offset
+        conn.framing = framing
+        if conn.kept is not None:
+            conn.kept += data
+        self.last_seq = seq = self.last_seq + 1
+        payload = conn.payload
+        assert payload is not None
+        self._fragments += _pack_fragment(
+            conn.request_id,
+            seq,
+            conn.index,
+            conn.due,
+            conn.start,
+            conn.sent,
+            stamp,
+            stamp,
+            conn.connect_ns,
+            conn.tls_ns,
+            len(payload),
+            body_offset,
+            1,
+            size,
+            0,
+            conn.entry,
+            conn.input_tokens,
+            0,
+            conn.turn,
+            status,
+            conn.flags | _FINAL,
+            conn.phase,
+            _COMPLETED,
+            0,
+            framing,
+        )
+        self._reads += _pack_read(stamp, self._previous_poll, now, size)
+        bodies = self._bodies
+        bodies += data
+        if len(bodies) >= BATCH_BYTES or len(self._fragments) >= _BATCH_FRAGMENT_BYTES:
+            self.flush()
+        conn.payload = None
+        conn.state = _IDLE
+        if not conn.is_used:
+            conn.is_used = True
+            conn.connect_ns = conn.tls_ns = 0
+        self.in_flight -= 1
+        self._idle.append(conn)
+        self._on_end(conn, _COMPLETED, stamp)
 
     def _store(self, conn: Connection, data: bytes, stamp: int, now: int) -> None:
         conn.bytes_in += len(data)
@@ -721,7 +796,6 @@ class InferenceClient:
             self._broken(conn, kind, message)
             return
         self.requests_sent -= 1
-        self.in_flight -= 1
         again = self._open()
         for name in (
             "payload",
@@ -736,9 +810,11 @@ class InferenceClient:
             setattr(again, name, getattr(conn, name))
         again.flags = (conn.flags | _RETRIED) & ~_REUSED
         again.kept = conn.kept
+        self._last_id = again.request_id = self._last_id + 1
         conn.payload = None
         self._drop(conn)
-        self._begin(again)
+        if again.fd < 0:
+            self._connect_failed(again)
 
     def _broken(self, conn: Connection, kind: ErrorKind, message: str) -> None:
         if conn.payload is None:

@@ -1,8 +1,8 @@
 """Structured logs: one JSON object a line in files and pods, one readable line on a terminal.
 
-Every line says time, level, run, phase and service. A process writes one file,
-`<AIPERF_LOG_DIR>/<instance>.log`; standard error gets the lines in pods (AIPERF_LOG_FORMAT=json)
-and where there is no folder.
+Every line says time, level, run, phase and service. Every service has a file in AIPERF_LOG_DIR:
+`<instance>.log` where a process is one service, `<service>.log` each where it is several. Standard
+error gets the lines in pods (AIPERF_LOG_FORMAT=json) and where there is no folder.
 """
 
 import json
@@ -38,18 +38,28 @@ def set_up_logs(
     folder, is_json = environ.get("AIPERF_LOG_DIR"), environ.get("AIPERF_LOG_FORMAT") == "json"
     handlers: list[logging.Handler] = []
     if folder:
-        path = Path(folder) / f"{instance}.log"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handlers.append(logging.FileHandler(path, encoding="utf-8"))
-        except OSError as error:
-            raise EnvironmentProblem(f"cannot write {path}: {error.strerror}") from error
-        handlers[0].setFormatter(JsonLines(run_id, services))
+        lines = JsonLines(run_id, services)
+        if len(services) > 1:
+            for service in services:
+                handlers.append(_file(Path(folder) / f"{service}.log", lines))
+                handlers[-1].addFilter(_LinesOf(service, lines))
+        else:
+            handlers.append(_file(Path(folder) / f"{instance}.log", lines))
     if is_json or not folder:
         handlers.append(logging.StreamHandler(sys.stderr))
         handlers[-1].setFormatter((JsonLines if is_json else TextLines)(run_id, services))
     logging.basicConfig(level=_level(environ), handlers=handlers, force=True)
     logging.captureWarnings(True)
+
+
+def _file(path: Path, lines: logging.Formatter) -> logging.Handler:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot write {path}: {error.strerror}") from error
+    handler.setFormatter(lines)
+    return handler
 
 
 def _level(environ: Mapping[str, str]) -> str:
@@ -72,6 +82,19 @@ class Lines(logging.Formatter):
         """The service whose module wrote the line; all of the process for a module they share."""
         own = record.name.rpartition(".")[2].replace("_", "-")
         return own if own in self._services else ",".join(self._services)
+
+
+class _LinesOf(logging.Filter):
+    """Keeps the lines of one service; those of all are in the file of the first."""
+
+    def __init__(self, service: str, lines: Lines) -> None:
+        super().__init__()
+        self._service = service
+        self._lines = lines
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line belongs into the service's file."""
+        return self._lines.service_of(record).partition(",")[0] == self._service
 
 
 class JsonLines(Lines):

@@ -121,20 +121,20 @@ class ResultsClient:
     async def _fetch(self, entry: ManifestEntry, part: Path) -> None:
         """Append to `part` until it is as long as the file."""
         failures = 0
-        while (have := _size(part)) < entry.size or not part.exists():
+        while (have := _size(part)) < entry.size:
             try:
                 await self._fetch_from(entry, part, have)
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                 failures = 0 if _size(part) > have else failures + 1
                 if failures >= ATTEMPTS:
                     raise ApiUnavailable(
-                        f"{entry.name}: broke off at byte {_size(part):,} of {entry.size:,}: "
+                        f"{entry.name}: broke off at byte {max(0, have):,} of {entry.size:,}: "
                         f"{_words(error)}"
                     ) from error
                 await asyncio.sleep(self._retry_s)
 
     async def _fetch_from(self, entry: ManifestEntry, part: Path, have: int) -> None:
-        headers = {"Range": f"bytes={have}-", "If-Range": f'"{entry.sha256}"'} if have else {}
+        headers = {"Range": f"bytes={have}-", "If-Range": f'"{entry.sha256}"'} if have > 0 else {}
         url = f"{self._base}/v1/results/{quote(entry.name)}"
         async with self._open().get(url, headers=headers) as answer:
             if answer.status not in (200, 206):
@@ -178,7 +178,8 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+    """Bytes of a file; -1 when there is none, which is less than an empty one."""
+    return path.stat().st_size if path.exists() else -1
 
 
 def _is_whole(path: Path, entry: ManifestEntry) -> bool:

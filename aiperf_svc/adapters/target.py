@@ -104,7 +104,8 @@ def _head(config: BenchmarkConfig, host: str, base_path: str) -> bytes:
             raise ConfigError(
                 f"endpoint.api_key_env: the environment variable {endpoint.api_key_env} is not set"
             )
-        headers["Authorization"] = f"Bearer {key}"
+        is_bearer = endpoint.api_key_header.lower() == "authorization"
+        headers[endpoint.api_key_header] = f"Bearer {key}" if is_bearer else key
     given = {name.lower() for name in endpoint.headers}
     lines = [f"{name}: {value}" for name, value in headers.items() if name.lower() not in given]
     lines += [f"{name}: {value}" for name, value in endpoint.headers.items()]

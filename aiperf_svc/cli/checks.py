@@ -1,6 +1,7 @@
 """Checks of a config beyond its models: what metrics, endpoints or this machine know."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,7 +13,12 @@ from aiperf_svc.core.endpoints.base import extra_input_problems
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.core.slo import check_slo
 
-SECRET_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
+SECRET_HEADER = re.compile(
+    r"(^|[-_])(authorization|auth|token|secret|password|cookie"
+    r"|(api|auth|access|secret|subscription)[-_]?key)$",
+    re.IGNORECASE,
+)
+"""Names of headers whose values are secrets."""
 
 
 def config_problems(config: BenchmarkConfig) -> list[Problem]:
@@ -21,9 +27,10 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
     lines += extra_input_problems(ENDPOINTS[config.endpoint.type], config.endpoint)
     found = [Problem(*line.split(": ", 1)) for line in lines]
     for name in config.endpoint.headers:
-        if name.lower() in SECRET_HEADERS:
-            text = "would be kept in clear in the results' config.yaml; a bearer token is sent by "
-            text += "--api-key, or by endpoint.api_key_env"
+        if SECRET_HEADER.search(name):
+            text = "would be kept in clear in the results' config.yaml; a key is sent by --api-key "
+            text += "or endpoint.api_key_env, in the header that --api-key-header or "
+            text += "endpoint.api_key_header names"
             found.append(Problem(f"endpoint.headers.{name}", text))
     found += _url_problems(config.endpoint.url)
     return found
@@ -45,6 +52,13 @@ def local_problems(
             found.append(Problem(key, f"{name!r}: no such file"))
         elif not os.access(name, os.R_OK):
             found.append(Problem(key, f"{name!r}: not readable by this user"))
+    tokenizer = config.tokenizer.name or ""
+    # A hub's name is `owner/name` or `name`; only a file or folder is written in these ways.
+    if (tokenizer[:1] in ("/", ".") or tokenizer.endswith(".json")) and not Path(
+        tokenizer
+    ).exists():
+        text = f"{tokenizer!r}: no such file; expected a tokenizer.json or a folder that holds one"
+        found.append(Problem("tokenizer.name", text))
     variable = config.endpoint.api_key_env
     if variable is not None and not environ.get(variable):
         text = f"the environment variable {variable!r} is not set; set it, or use --api-key"

@@ -54,6 +54,9 @@ TARGET = (
     Flag(("--header", "-H"), "endpoint.headers",
         "header of every request, `Name: value`; again for more", "HEADER", "list",
         values.headers),
+    Flag(("--api-key-header",), "endpoint.api_key_header",
+        "header that carries --api-key: as a bearer token in Authorization (default), bare in any "
+        "other, such as api-key", "NAME"),
     Flag(("--extra-inputs",), "endpoint.extra_inputs",
         "member of every request's body, `key:value` or a JSON object; again for more", "INPUT",
         "list", values.extra_inputs),

@@ -53,8 +53,8 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--api-key",
         metavar="KEY",
-        help="sent as a bearer token: env:NAME, @FILE, or the key itself, which other users of "
-        "this machine can see; never written to a file",
+        help="key for the server: env:NAME, @FILE, or the key itself, which other users of this "
+        "machine can see; never written to a file",
     )
     group.add_argument(
         "--json", action="store_true", help="print the results as one JSON object on stdout"

@@ -46,7 +46,9 @@ class Endpoint(Model):
     headers: dict[str, str] = Field(default_factory=dict)
     """Sent with every request. Secrets do not belong here: see `api_key_env`."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the target's API key (sent as a bearer token)."""
+    """Name of the environment variable that holds the target's API key."""
+    api_key_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "Authorization"
+    """Header that carries the key: as a bearer token in `Authorization`, bare in any other."""
     extra_inputs: dict[str, object] = Field(default_factory=dict)
     """Merged into every request's JSON body."""
     request_timeout: DurationNs = 600 * SECOND_NS

@@ -39,6 +39,7 @@ _LIMITS = {
 _PATTERNS = {
     r"^https?://": "an address such as http://host:8000",
     r"^/": "a path that begins with /",
+    r"^[A-Za-z0-9_-]": "the name of a header",
     r"^[a-z0-9]([a-z0-9-]": "a short name of lower-case letters, digits and inner hyphens",
 }
 
@@ -150,7 +151,8 @@ def _expected(details: ErrorDetails, context: Mapping[str, Any]) -> str:
         return f"expected {_alternatives(valid)}{hint}"
     if kind in _LIMITS:
         word, name = _LIMITS[kind]
-        return f"expected a number {word} {context[name]:,}"
+        limit = context[name]
+        return f"expected a number {word} {int(limit) if limit == int(limit) else limit:,}"
     if kind == "string_pattern_mismatch":
         for beginning, text in _PATTERNS.items():
             if context["pattern"].startswith(beginning):

@@ -22,9 +22,8 @@ time-out or a disconnect that the worker reports. A cancelled request stays canc
 from array import array
 from typing import Final
 
-from aiperf_svc.core.body_events import BodyEvents
+from aiperf_svc.core.answer_events import AnswerEvents, DecodedEvent
 from aiperf_svc.core.endpoints.base import (
-    DONE,
     Delta,
     Endpoint,
     MalformedAnswer,
@@ -34,7 +33,6 @@ from aiperf_svc.core.endpoints.base import (
 from aiperf_svc.core.event_memo import EventMemo
 from aiperf_svc.core.http1 import ChunkedBody, Head, ProtocolViolation, parse_head
 from aiperf_svc.core.read_times import ReadTimes
-from aiperf_svc.core.sse import Event
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Framing
 
@@ -54,7 +52,7 @@ class AnswerFormat:
     """What a good answer looks like; the same for all answers of a run."""
 
     def __init__(self, endpoint: Endpoint, *, is_streaming: bool, keeps_text: bool) -> None:
-        self.parse_event = EventMemo(endpoint.parse_event).parse
+        self.memo = EventMemo(endpoint.parse_event)
         self.parse_body = endpoint.parse_body
         self.content_types = endpoint.content_types(streaming=is_streaming)
         self.keeps_text = keeps_text
@@ -87,7 +85,7 @@ class AnswerReader:
     """Reads one answer."""
 
     _mode = _NO_HEAD
-    _events: BodyEvents | None = None
+    _events: AnswerEvents | None = None
     _chunks: ChunkedBody | None = None
     """Of a body that is no stream of events."""
     _body: bytearray | None = None
@@ -121,6 +119,17 @@ class AnswerReader:
             self.text: list[str] = []
             self.reasoning: list[str] = []
 
+    def repeated(self) -> "AnswerReader":
+        """Another answer that says the same: this one, finished, without its times."""
+        other = AnswerReader(self._format, 0)
+        other.read_count = self.read_count
+        other.usage_prompt_tokens = self.usage_prompt_tokens
+        other.usage_completion_tokens = self.usage_completion_tokens
+        other.usage_reasoning_tokens = self.usage_reasoning_tokens
+        if self._format.keeps_text:
+            other.text, other.reasoning = self.text, self.reasoning
+        return other
+
     @property
     def held_bytes(self) -> int:
         """Roughly what this answer occupies because it is not finished."""
@@ -139,7 +148,7 @@ class AnswerReader:
             return
         self._content_type = head.content_type
         if self._mode == _STREAM:
-            self._events = BodyEvents(framing)
+            self._events = AnswerEvents(self._format.memo, framing)
         elif framing == Framing.CHUNKED:
             self._chunks = ChunkedBody()
 
@@ -154,6 +163,8 @@ class AnswerReader:
             try:
                 if self._events is not None:
                     self._take_events(data, self._events.feed(data, at, stop), reads, first)
+                    if self._events.failure is not None and not self.error:
+                        self._fail(*self._events.failure)
                 else:
                     chunks = self._chunks
                     pieces = ((at, stop),) if chunks is None else chunks.feed(data, at, stop)
@@ -165,33 +176,24 @@ class AnswerReader:
             self._stamp = reads.stamps[first + count - 1]
             self.read_count += count
 
-    def _take_events(self, data: bytes, events: list[Event], reads: ReadTimes, first: int) -> None:
-        parse, keeps_text = self._format.parse_event, self._format.keeps_text
+    def _take_events(
+        self, data: bytes, events: list[DecodedEvent], reads: ReadTimes, first: int
+    ) -> None:
+        keeps_text = self._format.keeps_text
         ends, times = reads.ends, self.times_wall_ns
         read, last_end = first, 0
-        for payload, end, is_error in events:
-            if payload == DONE:
-                self._is_ended = True
-                break
-            if is_error:
-                self._fail(ErrorKind.SERVER, error_message(payload))
-                break
-            try:
-                delta = parse(payload)
-            except MalformedAnswer as error:
-                self._fail(ErrorKind.MALFORMED, str(error))
-                break
+        for delta, end in events:
             if delta.content or delta.reasoning or delta.tool_calls:
                 while ends[read] < end:
                     read += 1
                 stamp = reads.stamps[read]
+                if not times:
+                    before = reads.stamps[read - 1] if read > first else self._stamp
+                    self.ttft_uncertainty_ns = reads.uncertainty_ns(data, end, read, before)
                 times.append(stamp)
                 last_end = end
                 if not self.first_output_wall_ns and (delta.content or delta.tool_calls):
                     self.first_output_wall_ns = stamp
-                if len(times) == 1:
-                    before = reads.stamps[read - 1] if read > first else self._stamp
-                    self.ttft_uncertainty_ns = reads.uncertainty_ns(data, end, read, before)
                 if keeps_text:
                     self._keep_text(delta)
             if delta.error:
@@ -254,7 +256,7 @@ class AnswerReader:
             self._explain_body(status)
         elif self._mode == _STREAM:
             assert self._events is not None
-            is_whole = self._is_ended or self._events.rest.strip() == DONE
+            is_whole = self._is_ended or self._events.is_done_unfinished
             if not is_whole and self.times_wall_ns:
                 text = "the stream ended without [DONE] or a finish reason"
                 self._fail(ErrorKind.DISCONNECTED, text)

@@ -1,11 +1,10 @@
 """Answers' events repeat: what differs from request to request is the id at their beginning, what
 follows is one of some thousand tokens. So the decoding of that rest is remembered.
 
-Why that is sound: JSON is decoded from left to right. An event's beginning, up to and with its
-first `[`, that is valid JSON without any meaning once it is closed by `]}`, leaves the decoder in
-one and the same state, whatever the id in it: within the list of choices, having seen nothing else.
-From there on the rest alone decides what the event says. An event with any other beginning is
-decoded whole, every time.
+Why that is sound: JSON is decoded from left to right. An event's beginning, up to its first `[`,
+that is JSON without any meaning once `[]}` closes it, leaves the decoder in one and the same state,
+whatever the id in it: within the list of choices, having seen nothing else. From there on the rest
+alone decides what the event says. An event with any other beginning is decoded whole, every time.
 """
 
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Final
 
 from aiperf_svc.core.endpoints.base import Delta, MalformedAnswer
 
+CUT: Final = b"["
 _CLOSE: Final = b"[]}"
 _NO_MEANING: Final = Delta()
 MAX_REST: Final = 256
@@ -26,30 +26,38 @@ class EventMemo:
 
     def __init__(self, parse_event: Callable[[bytes], Delta]) -> None:
         self._parse_event = parse_event
-        self._known: dict[bytes, Delta] = {}
-        self._beginning = b""
+        self.beginning = b""
+        """The latest that was found to be without meaning; a stream has but one."""
+        self.known: dict[bytes, Delta] = {}
+        """What follows a meaningless beginning and `CUT`, without line ends, to what it says."""
 
     def parse(self, data: bytes) -> Delta:
         """As `parse_event`. Raises MalformedAnswer."""
-        beginning, _, rest = data.partition(b"[")
-        if beginning != self._beginning and not self._is_meaningless(beginning):
+        beginning, _, rest = data.partition(CUT)
+        if not self.is_meaningless(beginning):
             return self._parse_event(data)
-        delta = self._known.get(rest)
-        if delta is None:
-            delta = self._parse_event(data)
-            if len(rest) <= MAX_REST:
-                if len(self._known) >= MAX_KNOWN:
-                    self._known.clear()
-                self._known[rest] = delta
+        delta = self.known.get(rest)
+        return self._learn(data, rest) if delta is None else delta
+
+    def _learn(self, data: bytes, rest: bytes) -> Delta:
+        delta = self._parse_event(data)
+        if len(rest) <= MAX_REST and b"\n" not in rest:
+            if len(self.known) >= MAX_KNOWN:
+                self.known.clear()
+            self.known[rest] = delta
         return delta
 
-    def _is_meaningless(self, beginning: bytes) -> bool:
-        """Whether an event's beginning may be left out of account; remembers one that may."""
+    def is_meaningless(self, beginning: bytes) -> bool:
+        """Whether an event's beginning may be left out of account."""
+        if beginning == self.beginning:
+            return True
+        if b"\n" in beginning:
+            return False
         try:
             delta = self._parse_event(beginning + _CLOSE)
         except MalformedAnswer:
             return False
         if delta != _NO_MEANING:
             return False
-        self._beginning = beginning
+        self.beginning = beginning
         return True

@@ -38,13 +38,12 @@ def buckets_of(durations_ns: Durations) -> NDArray[np.int64]:
 
 
 def middle_of(bucket: int) -> float:
-    """The value that stands for a bucket; below 128 ns that is exact."""
+    """The value that stands for a bucket: the middle of the whole nanoseconds in it."""
     if bucket <= 0:
         return 0.0
     raw = np.array([bucket + _FIRST - 1, bucket + _FIRST], dtype=np.int64) << _SHIFT
     low, high = raw.view(np.float64).tolist()
-    # Of narrow buckets only the whole nanosecond in them is a value that a duration can have.
-    return float(low) if high - low <= 1 else (low + high) / 2
+    return float(low + max(0.0, high - low - 1) / 2)
 
 
 def delta_of(durations_ns: Durations, *, phase: Phase, tag: str) -> HistogramDelta:

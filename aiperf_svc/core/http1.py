@@ -174,7 +174,7 @@ class ChunkedBody:
         find, known, add = data.find, _known_sizes.get, pieces.append
         while True:
             begin = find(b"\n", at, stop) + 1
-            size = known(data[at:begin])
+            size = known(data[at:begin]) if begin else 0
             if not size:
                 return at
             end = begin + size

@@ -5,10 +5,11 @@ holds only what is defined for its request: all metrics of a completed one; of a
 that cover every request sent, and its error. Durations are in milliseconds.
 
 Rendering one line at a time through a JSON encoder costs more than everything else that is done
-with a request. So numbers are encoded for a whole batch at once, and pasted into a template that is
-made once for each combination of metrics that occurs.
+with a request. So numbers are encoded for a whole batch at once, a column at a time, and put
+between the pieces of a template that is made once for each combination of metrics that occurs.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -78,7 +79,8 @@ _METADATA: Final = (
     "ack_wall_ns",
 )
 """Columns in the order in which a template takes them; the last is left out when it is 0."""
-_ENTRY: Final = _METADATA.index("entry")
+_HOLE: Final = "\0"
+"""In a template; JSON has it only escaped."""
 _NS_PER_MS: Final = 1e6
 _KNOWN_TEMPLATES: Final = 256
 
@@ -103,7 +105,8 @@ class LineRenderer:
         self._processor_id = _literal(processor_id)
         self._phase_index = int(has_warmup)
         """AIPerf counts phases from 0, the warmup included."""
-        self._templates: dict[tuple[str, bytes], bytes] = {}
+        self._templates: dict[tuple[str, bytes], list[str]] = {}
+        """Pieces between holes, and an empty one for each hole."""
 
     def render(
         self,
@@ -112,7 +115,7 @@ class LineRenderer:
         worker_id: str,
         gaps_ns: Sequence[NDArray[np.int64] | None],
         messages: Sequence[str],
-    ) -> list[bytes]:
+    ) -> list[str]:
         """One line for each of the METRIC_DTYPE rows, all of the profiling phase and of one worker.
 
         `gaps_ns` are the gaps between content chunks, None where there are none; `messages` say
@@ -128,44 +131,37 @@ class LineRenderer:
                 rows["error"] != 0,
             ]
         )
-        alike: dict[bytes, list[int]] = {}
-        for place, bits in enumerate(np.packbits(has, axis=0).T):
-            alike.setdefault(bits.tobytes(), []).append(place)
-        lines = [b""] * len(rows)
-        entries = rows["entry"].tolist()
-        for bits, places in alike.items():
+        lines = [""] * len(rows)
+        for bits, places in _alike(has).items():
             what = has[:, places[0]]
             template = self._templates.get((worker_id, bits))
             if template is None:
                 template = self._add_template(worker_id, bits, what)
             has_gaps, _, _, has_error = what[len(_METRICS) :].tolist()
-            numbers = _numbers(rows, values, np.array(places), what)
-            for place, arguments in zip(places, numbers, strict=True):
-                arguments[_ENTRY] = entries[place]
-                if has_gaps:
-                    gaps = gaps_ns[place]
-                    assert gaps is not None
-                    arguments.append(msgspec.json.encode((gaps / _NS_PER_MS).tolist()))
-                if has_error:
-                    arguments.append(_error(rows, place, messages[place]))
-                lines[place] = template % tuple(arguments)
+            columns = _numbers(rows, values, places, what)
+            if has_gaps:
+                columns.append([_milliseconds(gaps_ns[place]) for place in places])
+            if has_error:
+                columns.append([_error(rows, place, messages[place]) for place in places])
+            for place, line in zip(places, _filled(template, columns, len(places)), strict=True):
+                lines[place] = line
         return lines
 
-    def _add_template(self, worker_id: str, bits: bytes, what: NDArray[np.bool_]) -> bytes:
+    def _add_template(self, worker_id: str, bits: bytes, what: NDArray[np.bool_]) -> list[str]:
         *defined, has_gaps, has_ack, is_cancelled, has_error = what.tolist()
         prefix, phase = self._prefix, f'"{Phase.PROFILING.name.lower()}"'
         # The holes are as many and in the order of `_METADATA`.
         metadata = {
-            "session_num": "%b",
-            "x_request_id": f'"{prefix}%b-%b"',
-            "x_correlation_id": f'"{prefix}%b"',
-            "root_correlation_id": f'"{prefix}%b"',
-            "conversation_id": '"session_%06d"',
-            "turn_index": "%b",
-            "credit_issued_ns": "%b",
-            "request_start_ns": "%b",
-            "request_end_ns": "%b",
-            "request_ack_ns": "%b" if has_ack else "null",
+            "session_num": _HOLE,
+            "x_request_id": f'"{prefix}{_HOLE}-{_HOLE}"',
+            "x_correlation_id": f'"{prefix}{_HOLE}"',
+            "root_correlation_id": f'"{prefix}{_HOLE}"',
+            "conversation_id": f'"session_{_HOLE}"',
+            "turn_index": _HOLE,
+            "credit_issued_ns": _HOLE,
+            "request_start_ns": _HOLE,
+            "request_end_ns": _HOLE,
+            "request_ack_ns": _HOLE if has_ack else "null",
             "worker_id": f'"{_literal(worker_id)}"',
             "record_processor_id": f'"{self._processor_id}"',
             "benchmark_phase": phase,
@@ -178,19 +174,22 @@ class LineRenderer:
             "agent_depth": "0",
         }
         metrics = {
-            metric.tag: f'{{"value":%b,"unit":"{_literal(metric.unit)}"}}'
+            metric.tag: f'{{"value":{_HOLE},"unit":"{_literal(metric.unit)}"}}'
             for metric, is_defined in zip(_METRICS, defined, strict=True)
             if is_defined
         }
         if has_gaps:
-            metrics[GAPS_TAG] = '{"value":%b,"unit":"ms"}'
+            metrics[GAPS_TAG] = f'{{"value":{_HOLE},"unit":"ms"}}'
         line = {"metadata": _object(metadata), "metrics": _object(metrics)}
         if has_error:
-            line["error"] = "%b"
-        text = _object(line) + "\n"
+            line["error"] = _HOLE
+        first, *others = (_object(line) + "\n").split(_HOLE)
         if len(self._templates) >= _KNOWN_TEMPLATES:
             self._templates.clear()
-        template = self._templates[worker_id, bits] = text.encode()
+        template = [first]
+        for piece in others:
+            template += ("", piece)
+        self._templates[worker_id, bits] = template
         return template
 
 
@@ -208,23 +207,60 @@ def _values(rows: Rows) -> NDArray[np.float64]:
     return values
 
 
+def _alike(has: NDArray[np.bool_]) -> Mapping[bytes, Sequence[int]]:
+    """Places of the rows that have the same metrics, by which these are; most often all rows."""
+    bits = np.packbits(has, axis=0)
+    if (bits == bits[:, :1]).all():
+        return {bits[:, 0].tobytes(): range(bits.shape[1])}
+    places: defaultdict[bytes, list[int]] = defaultdict(list)
+    for place, column in enumerate(bits.T):
+        places[column.tobytes()].append(place)
+    return places
+
+
 def _numbers(
-    rows: Rows, values: NDArray[np.float64], places: NDArray[np.intp], what: NDArray[np.bool_]
-) -> list[list[bytes]]:
-    """JSON of all numbers of rows that have the same metrics, in the order of their template."""
+    rows: Rows, values: NDArray[np.float64], places: Sequence[int], what: NDArray[np.bool_]
+) -> list[list[str]]:
+    """JSON of all numbers of rows that have the same metrics: columns, in the order of their
+    template."""
     has_ack = what[len(_METRICS) + 1]
-    chosen = rows[places]
+    if len(places) != len(rows):
+        rows, values = rows[places], values[:, places]
+    names = _METADATA[: 10 + int(has_ack)]
+    plain = [name for name in dict.fromkeys(names) if name != "entry"]
+    head = _json_columns([rows[name].tolist() for name in plain])
+    by_name = dict(zip(plain, head, strict=True))
+    by_name["entry"] = ["%06d" % entry for entry in rows["entry"].tolist()]  # noqa: UP031
     defined = np.flatnonzero(what[: len(_METRICS)])
-    integers = defined[defined < _INTEGERS]
-    reals = defined[defined >= _INTEGERS]
-    head = np.stack(
-        [chosen[name].astype(np.int64) for name in _METADATA[: 10 + int(has_ack)]], axis=1
-    )
-    counts = values[np.ix_(integers, places)].T.astype(np.int64)
-    rest = values[np.ix_(reals, places)].T
-    whole = zip(head.tolist(), counts.tolist(), rest.tolist(), strict=True)
-    text = msgspec.json.encode([first + second + third for first, second, third in whole])
-    return [line.split(b",") for line in text[2:-2].split(b"],[")]
+    integers = values[defined[defined < _INTEGERS]].astype(np.int64)
+    reals = values[defined[defined >= _INTEGERS]]
+    return [
+        *(by_name[name] for name in names),
+        *_json_columns(integers.tolist()),
+        *_json_columns(reals.tolist()),
+    ]
+
+
+def _json_columns(columns: list[list[Any]]) -> list[list[str]]:
+    """Each number as JSON."""
+    text = msgspec.json.encode(columns).decode()
+    return [column.split(",") for column in text[2:-2].split("],[")] if columns else []
+
+
+def _filled(template: list[str], columns: list[list[str]], count: int) -> list[str]:
+    """Lines from a template and what goes into its holes, a column for each.
+
+    Text and not bytes: to join it costs a third.
+    """
+    parts, size = template * count, len(template)
+    for hole, column in enumerate(columns):
+        parts[2 * hole + 1 :: size] = column
+    return ["".join(parts[at : at + size]) for at in range(0, len(parts), size)]
+
+
+def _milliseconds(gaps_ns: NDArray[np.int64] | None) -> str:
+    assert gaps_ns is not None
+    return msgspec.json.encode((gaps_ns / _NS_PER_MS).tolist()).decode()
 
 
 def _object(members: dict[str, str]) -> str:
@@ -233,13 +269,13 @@ def _object(members: dict[str, str]) -> str:
 
 
 def _literal(text: str) -> str:
-    """As part of a template: escaped as JSON, and per cent signs doubled."""
-    return msgspec.json.encode(text).decode()[1:-1].replace("%", "%%")
+    """As part of a JSON string."""
+    return msgspec.json.encode(text).decode()[1:-1]
 
 
-def _error(rows: Rows, place: int, message: str) -> bytes:
+def _error(rows: Rows, place: int, message: str) -> str:
     status = int(rows["status"][place])
     kind = ErrorKind(int(rows["error"][place]))
     return msgspec.json.encode(
         {"code": status or None, "type": kind.name.lower(), "message": message}
-    )
+    ).decode()

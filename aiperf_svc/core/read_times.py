@@ -20,13 +20,13 @@ chunk."""
 class ReadTimes:
     """All reads of a batch. A fragment's reads are `first` to `first + count - 1`."""
 
-    __slots__ = ("_polled", "ends", "stamps")
+    __slots__ = ("ends", "polled", "stamps")
 
     def __init__(self, reads: Rows, ends: list[int]) -> None:
         """`reads` are READ_DTYPE rows, `ends` their ends, exclusive, within the bodies."""
         self.ends = ends
         self.stamps: list[int] = reads["stamp_wall_ns"].tolist()
-        self._polled: list[int] = reads["polled_wall_ns"].tolist()
+        self.polled: list[int] = reads["polled_wall_ns"].tolist()
 
     def uncertainty_ns(self, data: bytes, end: int, read: int, previous_wall_ns: int) -> int:
         """How much earlier than its read's stamp something that ends at offset `end` of the bodies
@@ -37,7 +37,7 @@ class ReadTimes:
         left = self.ends[read] - end
         if left <= 3 and data[end : end + left] in _NOTHING_MORE:
             return 0
-        polled = self._polled[read]
+        polled = self.polled[read]
         latest = previous_wall_ns if previous_wall_ns > polled else polled
         stamp = self.stamps[read]
         return stamp - latest if stamp > latest else 0

@@ -24,12 +24,13 @@ class EventStream:
 
     __slots__ = ("_after_cr", "_data", "_is_error", "_is_first_line", "_line")
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_begun: bool = False) -> None:
+        """With `has_begun`, somebody else has read the stream's beginning."""
         self._line = b""
         self._data: list[bytes] | None = None
         self._is_error = False
         self._after_cr = False
-        self._is_first_line = True
+        self._is_first_line = not has_begun
 
     def feed(self, source: bytes, pieces: Iterable[Piece]) -> list[Event]:
         """The events that end within the given pieces of `source`; those without data are none."""
@@ -51,10 +52,6 @@ class EventStream:
         if events:
             self._is_first_line = False
         return events
-
-    def has_begun(self) -> None:
-        """Earlier events were read by somebody else: what comes is not the stream's first line."""
-        self._is_first_line = False
 
     @property
     def is_between_events(self) -> bool:

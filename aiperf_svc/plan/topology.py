@@ -83,8 +83,10 @@ def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
         layout = "compact" if facts.where == "local" else "per-service"
     raw_route = config.deployment.raw_route
     if raw_route == "auto":
+        # On one machine a socket of a processor's own costs nothing, while a proxy copies every
+        # record in the process that also takes them; on a cluster it saves a port in each pod.
         small = (config.load.concurrency or 0) <= PROXY_CONCURRENCY_LIMIT and workers <= 16
-        raw_route = "proxy" if small else "direct"
+        raw_route = "proxy" if small and facts.where == "cluster" else "direct"
     control = (
         (Group("control", SINGLETONS, 1),)
         if layout == "compact"

@@ -56,6 +56,8 @@ class LocalRun:
         """Variables of all processes. Over TCP, this chooses free ports."""
         given = {k: v for k, v in environ.items() if not k.startswith("AIPERF_") or k in KEPT}
         transport = self.config.deployment.transport
+        # No service multiplies matrices; the threads for it would cost each process time to start.
+        given.setdefault("OPENBLAS_NUM_THREADS", "1")
         given |= {
             "AIPERF_RUN_ID": self.run_id,
             "AIPERF_CONFIG": str(self.private / "config.yaml"),

@@ -8,6 +8,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from aiperf_svc.adapters.machine import local_facts
@@ -115,6 +116,8 @@ class _Launch:
                         )
                         summary = await following.run()
                         status, is_over = following.status, following.is_over
+                    # The processes take a moment to end: time enough to import what prints.
+                    import_module("aiperf_svc.runner.tables")
                 finally:
                     display.close()
             finally:

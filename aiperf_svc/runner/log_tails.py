@@ -9,8 +9,11 @@ BYTES = 16 * 1024
 
 
 def last_lines(folder: Path, name: str, count: int = LINES) -> str:
-    """The end of what a process wrote on standard error, and of its log; indented, maybe empty."""
-    lines = [_readable(line, name) for line in _tail(folder / f"{name}.log")]
+    """The end of what a process wrote on standard error, and of its logs; indented, maybe empty."""
+    logged = [(line, path.stem) for path in _logs_of(folder, name) for line in _tail(path)]
+    # Those of several services are one story in the order of time.
+    logged.sort(key=lambda pair: _time(pair[0]))
+    lines = [_readable(line, service) for line, service in logged]
     lines += _tail(folder / f"{name}.stderr")
     return "\n".join(f"  {line}" for line in lines[-count:])
 
@@ -43,12 +46,27 @@ class Tails:
         return lines
 
 
+def _logs_of(folder: Path, process: str) -> list[Path]:
+    """The log of a process that is one service; else those of all that are not numbered."""
+    own = folder / f"{process}.log"
+    if own.is_file():
+        return [own]
+    return [path for path in folder.glob("*.log") if not path.stem[-1].isdigit()]
+
+
 def _tail(path: Path) -> list[str]:
     if not path.is_file():
         return []
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - BYTES))
         return file.read().decode(errors="replace").splitlines()
+
+
+def _time(line: str) -> str:
+    try:
+        return str(json.loads(line)["time"])
+    except (ValueError, TypeError, KeyError):
+        return ""
 
 
 def _readable(line: str, process: str) -> str:

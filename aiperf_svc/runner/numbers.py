@@ -9,7 +9,7 @@ def number(value: float | None, *, missing: str = "–") -> str:
         return f"{int(value):,}"
     if abs(value) < 1e-3:
         return "<0.001" if value > 0 else ">-0.001"
-    if abs(value) >= 1000:
+    if abs(value) >= 999.95:
         return f"{value:,.0f}"
     whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
     return f"{value:.{4 - whole if whole else 4}f}"

@@ -16,6 +16,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 
 POLL_S = 0.05
 """Between looks at a process where the kernel has no descriptors of processes."""
+LEFTOVER_LOOKS = 40
 
 
 class Process:
@@ -111,14 +112,29 @@ async def end_processes(
 
 
 async def leftovers(processes: Sequence[Process]) -> list[str]:
-    """What the processes left running, killed when possible: one line each that is still there."""
-    groups = [process for process in processes if process.kill_group()]
-    for _ in range(20):
-        groups = [process for process in groups if process.kill_group()]
-        if not groups:
+    """What the ended processes left running, killed when possible: one line each that is still
+    there."""
+    left = [process for process in processes if process.kill_group()]
+    for _ in range(LEFTOVER_LOOKS):
+        # A killed process stays in its group until its new parent, init, takes notice.
+        alive = _living_groups()
+        left = [process for process in left if process.pid in alive]
+        if not left:
             return []
         await asyncio.sleep(POLL_S)
-    return [f"process group {process.pid} of {process.name}" for process in groups]
+    return [f"process group {process.pid} of {process.name}" for process in left]
+
+
+def _living_groups() -> set[int]:
+    """Process groups with a process that is no zombie."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The name, in parentheses, may hold anything; state, parent and group follow it.
+            state, _parent, group, *_ = path.read_text().rpartition(")")[2].split()
+            if state not in "ZX":
+                found.add(int(group))
+    return found
 
 
 async def _all_end(processes: Sequence[Process], within_s: float) -> bool:

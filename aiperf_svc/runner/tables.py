@@ -34,7 +34,8 @@ def print_results(outcome: Outcome, console: Console) -> None:
     if summary is not None:
         console.print()
         console.print(_title(summary), style="bold")
-        console.print(_distributions(summary, console.width))
+        if any("p50" in value for value in summary.values() if isinstance(value, dict)):
+            console.print(_distributions(summary, console.width))
         console.print(_scalars(summary))
         _print_notes(summary, console)
         if summary.get("error_summary"):
@@ -199,7 +200,8 @@ def _print_verdict(ours: dict[str, Any], console: Console) -> None:
     console.print(line)
     for reason in ours.get("reasons", ()):
         style = VERDICT_STYLES.get(reason["severity"], "")
-        console.print(_indented(Text.assemble(("✗ ", style), reason["text"]), 2))
+        mark = "✗ " if reason["severity"] == "invalid" else "! "
+        console.print(_indented(Text.assemble((mark, style), reason["text"]), 2))
         measured, limit = number(reason["measured"]), number(reason["limit"])
         numbers = f"{reason['check']}: {measured} {reason['unit']}, limit {limit}"
         console.print(_indented(Text(f"{numbers} → {reason['remedy']}", style="dim"), 4))
@@ -219,4 +221,4 @@ def _print_end(outcome: Outcome, console: Console) -> None:
 
 
 def _indented(text: Text, columns: int) -> Padding:
-    return Padding(text, (0, 0, 0, columns))
+    return Padding(text, (0, 0, 0, columns), expand=False)

@@ -14,6 +14,7 @@ from time import time_ns
 import msgspec
 
 from aiperf_svc.adapters.bus import Addresses, Bus, CurveKeys
+from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
 from aiperf_svc.adapters.vitals import boot_id
 from aiperf_svc.config.load_config import load_config
 from aiperf_svc.config.models import BenchmarkConfig
@@ -36,11 +37,15 @@ class RunContext:
     """Folder of the results."""
     state: Path
     """Folder for what must outlive a restart of the process but not the run."""
+    ends_with_run: bool = True
+    """Whether the process ends when the run has: a pod that did would only be started again."""
     api_token: str = ""
     api_fd: int = -1
     """A listening socket for the results API, when the launcher made one."""
     api_port: int = 9090
     curve: CurveKeys | None = None
+    cli_command: str = ""
+    """How the user asked for the run; kept with the results."""
     epoch: int = field(default_factory=time_ns)
     boot_id: str = field(default_factory=boot_id)
 
@@ -67,11 +72,13 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
                 advertise=environ.get("AIPERF_ADVERTISE", ""),
             ),
             artifacts=Path(environ["AIPERF_ARTIFACTS"]),
-            state=Path(environ.get("AIPERF_STATE_DIR", environ["AIPERF_ARTIFACTS"])),
+            state=_state_folder(environ),
+            ends_with_run="AIPERF_PARENT_PID" in environ,
             api_token=environ.get("AIPERF_API_TOKEN", ""),
             api_fd=int(environ.get("AIPERF_RESULTS_FD", "-1")),
             api_port=int(environ.get("AIPERF_RESULTS_PORT", "9090")),
             curve=_curve(environ.get("AIPERF_CURVE_DIR")),
+            cli_command=environ.get("AIPERF_CLI_COMMAND", ""),
         )
     except KeyError as error:
         raise EnvironmentProblem(
@@ -84,6 +91,12 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
 def make_bus(context: RunContext) -> Bus:
     """The sockets of this process."""
     return Bus(context.addresses, curve=context.curve)
+
+
+def _state_folder(environ: Mapping[str, str]) -> Path:
+    """Without one of its own, a part of the artifacts that is no result."""
+    given = environ.get("AIPERF_STATE_DIR")
+    return Path(given) if given else Path(environ["AIPERF_ARTIFACTS"]) / f"state{TEMPORARY_SUFFIX}"
 
 
 def _curve(folder: str | None) -> CurveKeys | None:

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 
 def run_services(names: Sequence[Service]) -> int:
-    """Run the services until the run has ended or the process is told to stop; an exit code."""
+    """Run the services until the run has ended (in a pod: until it is told to stop); an exit
+    code."""
     die_with_parent()
     try:
         context = read_context()
@@ -47,8 +48,9 @@ async def _run(context: RunContext, names: Sequence[Service]) -> None:
     running = [asyncio.create_task(s.run(), name=s.id) for s in services]
     ended = asyncio.create_task(_all_finished(services), name="finished")
     told = asyncio.create_task(stopping.wait(), name="told to stop")
+    enough = [*running, told, *([ended] if context.ends_with_run else [])]
     try:
-        await asyncio.wait([*running, ended, told], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(enough, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in (*running, ended, told):
             task.cancel()

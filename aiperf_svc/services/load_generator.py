@@ -38,10 +38,11 @@ _LAST_TURN, _STREAMED, _CAPPED = int(Flag.LAST_TURN), int(Flag.STREAMED), int(Fl
 class _Block:
     """Credits in hand: indexes in steps of `stride`, in open loop with their due times."""
 
-    __slots__ = ("at", "count", "due", "first", "last_turns", "stride")
+    __slots__ = ("at", "count", "due", "index", "last_turns", "stride")
 
     def __init__(self, message: CreditsGranted, offset_ns: int) -> None:
-        self.first = message.first_index
+        self.index = message.first_index
+        """Of the next credit."""
         self.stride = message.stride
         self.count = message.count
         self.at = 0
@@ -203,10 +204,11 @@ class LoadGenerator:
 
     def on_end(self, conn: Connection, outcome: int, end: int) -> None:
         """A request has ended: go on with its conversation, or end its credit and free its user."""
-        session: _Session | None = conn.session
-        if session is not None and session.turn + 1 < session.turns and outcome == _COMPLETED:
-            self._continue(session, conn, end)
-            return
+        if outcome == _COMPLETED:
+            session: _Session | None = conn.session
+            if session is not None and session.turn + 1 < session.turns:
+                self._continue(session, conn, end)
+                return
         self._active -= 1
         if outcome == _COMPLETED:
             self.completed += 1
@@ -241,7 +243,8 @@ class LoadGenerator:
     def _take(self) -> tuple[int, int]:
         """Index of the next credit, and its number of turns when that is limited (0: all)."""
         block = self._blocks[0]
-        index = block.first + block.at * block.stride
+        index = block.index
+        block.index = index + block.stride
         block.at += 1
         if block.at < block.count:
             return index, 0
@@ -310,14 +313,13 @@ class LoadGenerator:
     def _peek(self) -> Entry | None:
         """What the next credit sends; None while it is still on its way from the dataset
         manager."""
-        block = self._blocks[0]
-        return self._entries.find(self.phase, block.first + block.at * block.stride)
+        return self._entries.find(self.phase, self._blocks[0].index)
 
     def _begin(self, entry: Entry, credit: tuple[int, int], due: int, flags: int) -> None:
         index, turns = credit
-        self._active += 1
-        if self._active > self.max_in_flight:
-            self.max_in_flight = self._active
+        self._active = active = self._active + 1
+        if active > self.max_in_flight:
+            self.max_in_flight = active
         if entry.turns > 1:
             turns = min(turns or entry.turns, entry.turns)
             self._send_turn(_Session(index, entry, turns, flags), due)
@@ -410,7 +412,8 @@ class LoadGenerator:
             if self._openings and self._openings[0] < wake:
                 wake = self._openings[0]
             blocks = self._blocks
-            if self._is_open_loop and blocks and self._active < self._limit and self._peek():
+            # At the limit too: what gets due then waits for the cap, and is counted so.
+            if self._is_open_loop and blocks and (self._active >= self._limit or self._peek()):
                 wake = min(wake, blocks[0].due[blocks[0].at])
         elif self._active:
             wake = self._cancel

@@ -264,6 +264,7 @@ class RecordsManager(BaseService):
             errors=tuple(self._errors.values()),
             was_cancelled=self.is_cancelling,
             is_complete=not self.is_cancelling,
+            cli_command=self.context.cli_command,
             topology={
                 "layout": self.context.topology.layout,
                 "workers": self.context.topology.workers,

@@ -88,6 +88,7 @@ class SystemController(BaseService):
 
     def _mark_started(self) -> None:
         try:
+            self._marker.parent.mkdir(parents=True, exist_ok=True)
             self._marker.touch()
         except OSError as error:
             problem = EnvironmentProblem(f"cannot write {self._marker}: {error.strerror}")

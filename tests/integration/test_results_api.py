@@ -442,18 +442,23 @@ class _Cutting:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         await self._server.wait_closed()
-        await asyncio.gather(*(task for task in self._serving if task))
+        serving = [task for task in self._serving if task]
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._serving.add(asyncio.current_task())
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port)
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await self._pass(reader, writer, inner_reader, inner_writer)
-        for each in (inner_writer, writer):
-            each.close()
-            with contextlib.suppress(ConnectionError):
-                await each.wait_closed()
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await self._pass(reader, writer, inner_reader, inner_writer)
+        finally:
+            for each in (inner_writer, writer):
+                each.close()
+                with contextlib.suppress(ConnectionError):
+                    await each.wait_closed()
 
     async def _pass(
         self,

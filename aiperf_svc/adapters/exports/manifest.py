@@ -28,13 +28,14 @@ class Manifest(msgspec.Struct, frozen=True):
 def take_stock(folder: Path, run_id: str, *, known: Manifest | None = None) -> Manifest:
     """Read every finished file below `folder`, but those that are as long as in `known`: results
     are never changed in place, only logs grow. Raises OSError."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and _counts(path))
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and _counts(folder, path))
     old = {entry.name: entry for entry in known.files} if known is not None else {}
     return Manifest(run_id, tuple(_entry(folder, path, old) for path in paths))
 
 
-def _counts(path: Path) -> bool:
-    return path.name != NAME and path.suffix != TEMPORARY_SUFFIX
+def _counts(folder: Path, path: Path) -> bool:
+    parts = path.relative_to(folder).parts
+    return path.name != NAME and not any(part.endswith(TEMPORARY_SUFFIX) for part in parts)
 
 
 def _entry(folder: Path, path: Path, known: dict[str, ManifestEntry]) -> ManifestEntry:

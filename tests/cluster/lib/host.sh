@@ -2,6 +2,9 @@
 # What a cluster changes on the host, how that is undone, and how one sees that it is: `up` and `down` source this.
 # Everything has the cluster's name or addresses in it; the kernel settings are saved before the first change.
 
+# shellcheck source=lib/image-storage.sh
+. "$CLUSTER_HOME/lib/image-storage.sh"
+
 # Host-wide settings: the kubelet sets the first six, `up` the last (each pod watches files).
 KERNEL_SETTINGS=(vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys
   kernel.keys.root_maxbytes fs.inotify.max_user_instances)
@@ -128,6 +131,7 @@ take_down() { # the cluster named by name_cluster
   remove_cgroups
   if [ -z "$(mounts_left)" ]; then rm -rf --one-file-system "$RUN"; fi
   restore_kernel_settings
+  (! lock_image_storage -n || release_image_storage)
 }
 
 mounts_left() {
@@ -149,7 +153,10 @@ leftovers() {
   for pid in $(marked_processes) $(pod_processes); do
     [ ! -d "/proc/$pid" ] || echo "process $pid: $({ tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null | cut -c1-100)"
   done
-  mounts_left | sed 's/^/mount /'
+  {
+    mounts_left
+    (! lock_image_storage -n || image_mounts) # those of a build that is running are its own
+  } | sed 's/^/mount /'
   ip -o link show | awk -F': ' -v name="$NAME" 'index($2, name) == 1 {print "network link " $2}'
   ip -4 route show table all | awk -v name="$NAME" '$0 ~ "dev " name "( |$)" {print "route " $0}'
   tables_left | sed 's/^/firewall /'

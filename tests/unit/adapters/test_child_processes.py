@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,46 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
         readable, _, _ = select.select([read_end], [], [], 30)
         assert readable
         assert os.read(read_end, 100) == b""
+    finally:
+        parent.kill()
+        parent.wait()
+        os.close(read_end)
+
+
+ORPHAN = """
+import os, signal, sys
+from aiperf_svc.adapters.child_processes import die_with_parent
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+os.environ["AIPERF_PARENT_PID"] = str(os.getppid())
+die_with_parent()
+os.write(1, b"ready")
+if sys.argv[1] == "outlives":
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("ending", "is_left"), [("outlives", False), ("ends before", True)])
+def test_the_folder_of_a_killed_parent_is_removed(
+    tmp_path: Path, ending: str, is_left: bool
+) -> None:
+    folder = tmp_path / "private"
+    folder.mkdir()
+    (folder / "socket").touch()
+    read_end, write_end = os.pipe()
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT.replace(repr(CHILD), f"{ORPHAN!r}, {ending!r}")],
+        stdout=write_end,
+        env={**os.environ, "AIPERF_STATE_DIR": str(folder)},
+    )
+    os.close(write_end)
+    try:
+        assert os.read(read_end, 100) == b"ready"
+        if ending == "outlives":
+            parent.send_signal(signal.SIGKILL)
+        readable, _, _ = select.select([read_end], [], [], 30)
+        assert readable
+        assert os.read(read_end, 100) == b""
+        assert folder.exists() is is_left
     finally:
         parent.kill()
         parent.wait()

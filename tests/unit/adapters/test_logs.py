@@ -41,7 +41,7 @@ def test_a_line_in_a_file_says_everything(
     set_up_logs("r1", SERVICES, instance="control", environ={"AIPERF_LOG_DIR": str(folder)})
     set_phase("warmup")
     logging.getLogger("aiperf_svc.timing-manager").info("first\nof %d", 2)
-    (line,) = lines(folder / "control.log")
+    (line,) = lines(folder / "timing-manager.log")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
     assert line == {
         "level": "info",
@@ -53,18 +53,24 @@ def test_a_line_in_a_file_says_everything(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_line_of_a_module_that_services_share_names_all_of_the_process(tmp_path: Path) -> None:
+def test_every_service_of_a_process_has_its_own_file(tmp_path: Path) -> None:
     set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
     logging.getLogger("aiperf_svc.services.worker_manager").info("own")
+    logging.getLogger("aiperf_svc.timing-manager").info("own too")
+    told = {path.stem: [line["message"] for line in lines(path)] for path in tmp_path.iterdir()}
+    assert told == {"worker-manager": ["own"], "timing-manager": ["own too"]}
+
+
+def test_a_line_of_a_module_that_services_share_names_all_of_the_process(tmp_path: Path) -> None:
+    set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
     logging.getLogger("aiperf_svc.adapters.bus").info("shared")
-    assert [line["service"] for line in lines(tmp_path / "c.log")] == [
-        "worker-manager",
-        "timing-manager,worker-manager",
-    ]
+    (line,) = lines(tmp_path / "timing-manager.log")
+    assert line["service"] == "timing-manager,worker-manager"
+    assert lines(tmp_path / "worker-manager.log") == []
 
 
 def test_an_exception_is_part_of_its_line(tmp_path: Path) -> None:
-    set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
+    set_up_logs("r1", ("worker",), instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
     try:
         raise ZeroDivisionError("division")
     except ZeroDivisionError:
@@ -90,13 +96,13 @@ def test_without_a_folder_lines_are_for_people(capsys: pytest.CaptureFixture[str
 
 def test_a_restarted_process_goes_on_in_the_same_file(tmp_path: Path) -> None:
     for number in (1, 2):
-        set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
+        set_up_logs("r1", ("worker",), instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
         logging.getLogger("x").info("start %d", number)
     assert [line["message"] for line in lines(tmp_path / "c.log")] == ["start 1", "start 2"]
 
 
 def test_a_warning_of_a_library_is_a_line(tmp_path: Path) -> None:
-    set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
+    set_up_logs("r1", ("worker",), instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("old", DeprecationWarning, stacklevel=1)
@@ -106,9 +112,9 @@ def test_a_warning_of_a_library_is_a_line(tmp_path: Path) -> None:
 
 def test_debug_lines_are_there_on_demand_only(tmp_path: Path) -> None:
     environ = {"AIPERF_LOG_DIR": str(tmp_path)}
-    set_up_logs("r1", SERVICES, instance="a", environ=environ)
+    set_up_logs("r1", ("worker",), instance="a", environ=environ)
     logging.getLogger("x").debug("detail")
-    set_up_logs("r1", SERVICES, instance="b", environ={**environ, "AIPERF_LOG_LEVEL": "debug"})
+    set_up_logs("r1", ("worker",), instance="b", environ={**environ, "AIPERF_LOG_LEVEL": "debug"})
     logging.getLogger("x").debug("detail")
     assert lines(tmp_path / "a.log") == []
     assert [line["message"] for line in lines(tmp_path / "b.log")] == ["detail"]

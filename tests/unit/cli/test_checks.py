@@ -11,7 +11,11 @@ from aiperf_svc.config.models import BenchmarkConfig
 
 
 def made(**endpoint: Any) -> BenchmarkConfig:
-    more = {key: endpoint.pop(key) for key in ("slo", "dataset", "deployment") if key in endpoint}
+    more = {
+        key: endpoint.pop(key)
+        for key in ("slo", "dataset", "deployment", "tokenizer")
+        if key in endpoint
+    }
     data = {
         "endpoint": {"url": "http://h:1", "model": "m", **endpoint},
         "load": {"concurrency": 1, "requests": 1},
@@ -22,7 +26,8 @@ def made(**endpoint: Any) -> BenchmarkConfig:
 
 def test_a_right_config_has_no_problems() -> None:
     config = made(
-        headers={"X-Trace": "1"},
+        tokenizer={"name": "owner/name"},
+        headers={"X-Trace": "1", "X-Max-Tokens": "5", "X-Author": "me"},
         slo={"objectives": [{"metric": "request_latency", "max": "1s"}]},
     )
     assert config_problems(config) == []
@@ -33,7 +38,13 @@ def test_a_right_config_has_no_problems() -> None:
     ("settings", "key", "text"),
     [
         ({"headers": {"Authorization": "x"}}, "endpoint.headers.Authorization", "--api-key"),
-        ({"headers": {"x-API-key": "x"}}, "endpoint.headers.x-API-key", "in clear"),
+        ({"headers": {"x-API-key": "x"}}, "endpoint.headers.x-API-key", "--api-key-header"),
+        ({"headers": {"X-Auth-Token": "x"}}, "endpoint.headers.X-Auth-Token", "in clear"),
+        (
+            {"headers": {"Ocp-Apim-Subscription-Key": "x"}},
+            "endpoint.headers.Ocp-Apim-Subscription-Key",
+            "in clear",
+        ),
         ({"url": "http://me:pw@h"}, "endpoint.url", "--api-key"),
         ({"url": "http://h:99999"}, "endpoint.url", "Port out of range"),
         ({"url": "http://h/v1?key=1"}, "endpoint.url", "no ? or #"),
@@ -63,6 +74,8 @@ def test_a_url_with_a_password_is_refused_without_repeating_it() -> None:
     [
         ({"dataset": {"kind": "single_turn", "file": "/nix"}}, "dataset.file", "no such file"),
         ({"tls": {"ca_file": "/nix.pem"}}, "endpoint.tls.ca_file", "no such file"),
+        ({"tokenizer": {"name": "./nix"}}, "tokenizer.name", "no such file"),
+        ({"tokenizer": {"name": "tokenizer.json"}}, "tokenizer.name", "no such file"),
         ({"api_key_env": "KEY"}, "endpoint.api_key_env", "'KEY' is not set"),
         (
             {"url": "http://target", "deployment": {"target": {"kind": "vllm"}}},

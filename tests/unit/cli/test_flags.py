@@ -103,6 +103,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--endpoint": (("--endpoint", "/v2/chat"), "/v2/chat"),
     "--streaming": (("--streaming",), True),
     "--header": (("--header", "A: b:c", "-H", "D:e"), {"A": "b:c", "D": "e"}),
+    "--api-key-header": (("--api-key-header", "api-key"), "api-key"),
     "--extra-inputs": (
         ("--extra-inputs", "temperature:0.7", "user:me", "--extra-inputs", '{"stop": null}'),
         {"temperature": 0.7, "user": "me", "stop": None},

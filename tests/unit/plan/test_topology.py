@@ -66,3 +66,8 @@ def test_users_beyond_the_file_descriptors_are_refused_with_the_number_that_woul
 def test_a_process_without_descriptors_to_spare_is_refused() -> None:
     with pytest.raises(ConfigError, match="ulimit -n"):
         planned(Facts(where="local", fd_limit=100), concurrency=1)
+
+
+@pytest.mark.parametrize(("facts", "route"), [(LOCAL, "direct"), (CLUSTER, "proxy")])
+def test_few_records_pass_a_proxy_only_where_it_saves_a_port(facts: Facts, route: str) -> None:
+    assert planned(facts, concurrency=10).raw_route == route

@@ -1,0 +1,57 @@
+"""From a committed stack file to results and to nothing, with the plain Pulumi CLI."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from real_cluster import Cluster
+from real_stack import Stack, restarts
+
+pytestmark = pytest.mark.cluster
+
+WARMUP, CONCURRENCY = 16, 8
+
+
+def test_a_stack_comes_up_measures_and_leaves_nothing(
+    cluster: Cluster, make_stack: Callable[[], Stack], tmp_path: Path
+) -> None:
+    stack = make_stack()
+    stack.up()
+    outputs = stack.outputs()
+    namespace = outputs["namespace"]
+    (made,) = cluster.objects("namespaces", "-l", f"aiperf.dev/stack={stack.name}")
+    assert made["metadata"]["name"] == namespace
+    uid = made["metadata"]["uid"]
+    assert uid in cluster.namespace_uids()
+    # What finds nothing afterwards must find everything now.
+    kinds = {each.split("/")[1] for each in cluster.of_stack(stack.name)}
+    assert kinds >= {
+        "Namespace", "ConfigMap", "Secret", "ServiceAccount", "Role", "RoleBinding",
+        "NetworkPolicy", "PodDisruptionBudget", "Service", "EndpointSlice", "Deployment",
+        "ReplicaSet", "Pod",
+    }  # fmt: skip
+
+    results = tmp_path / "results"
+    status, summary = stack.measure(outputs, results)
+    assert (status.state, status.artifact_error) == ("done", "")
+    assert (status.workers, status.workers_lost) == (1, 0)
+
+    ours = summary["aiperf_svc"]
+    accounts = ours["accounts"]
+    profiled = summary["request_count"]["avg"]
+    assert accounts["violations"] == []
+    assert accounts["records_lost"] == accounts["errored"] == accounts["lost"] == 0
+    assert accounts["completed"] == profiled > CONCURRENCY
+    assert accounts["requests_sent"] == accounts["records"]
+    assert len((results / "profile_export.jsonl").read_text().splitlines()) == profiled
+    assert ours["lost_services"] == []
+
+    pods = stack.pods(namespace)
+    assert len(pods) == outputs["pods"]
+    assert {pod["status"]["phase"] for pod in pods} == {"Running"}
+    assert restarts(pods) == {}
+
+    stack.destroy()
+    assert cluster.left_of(stack.name) == []
+    assert uid not in cluster.namespace_uids()
+    print(stack.took_s)

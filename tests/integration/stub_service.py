@@ -1,0 +1,145 @@
+"""Stands in for `aiperf-svc service` in tests of the launcher: plays what STUB names.
+
+The process with the records manager serves the real results API with a run that takes no time.
+Others do as they are told: end when the run ends, die, ignore signals, leave something behind.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.run_status import Status
+
+PLAY = os.environ["STUB"]
+STATE = Path(os.environ["AIPERF_STATE_DIR"])
+ARTIFACTS = Path(os.environ["AIPERF_ARTIFACTS"])
+PARENT = int(os.environ["AIPERF_PARENT_PID"])
+SUMMARY = {"request_count": {"unit": "requests", "avg": 3.0}, "aiperf_svc": {"verdict": "valid"}}
+
+
+class Run:
+    """A run that moves on with every look at it."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.reason = ""
+        self.is_cancelled = False
+        self.ended = asyncio.Event()
+
+    def status(self) -> Status:
+        self.number += 1
+        state = self._state()
+        is_final = state in ("done", "failed", "cancelled")
+        values: dict[str, Any] = dict.fromkeys(Status.__struct_fields__, 0)
+        values |= {"phase": "profiling", "message": "", "dataset": {}, "verdict": "valid"}
+        values |= {"requested_requests": None, "requested_duration_s": None}
+        values |= {"ttft_p50_ms": None, "ttft_p99_ms": None, "latency_p50_ms": None}
+        values |= {"is_cancelling": self.is_cancelled, "artifact_error": ""}
+        values |= {"number": self.number, "state": state, "reason": self.reason}
+        values |= {"results_ready": is_final and state != "failed", "is_settled": is_final}
+        return Status(**values)
+
+    def _state(self) -> str:
+        if PLAY == "bad start":
+            return "pending"
+        if self.number == 1:
+            return "profiling"
+        if PLAY == "failed run":
+            self.reason = "the target is not there"
+            return "failed"
+        if PLAY == "interrupted" and not self.is_cancelled:
+            if self.number == 2:
+                os.kill(PARENT, signal.SIGINT)
+            return "profiling"
+        if PLAY == "left at once":
+            if self.number == 2 or self.is_cancelled:
+                os.kill(PARENT, signal.SIGINT)
+            return "profiling"
+        if PLAY == "lost worker":
+            announce("profiling")
+            # Gone from /proc only when the launcher has seen its end.
+            return "profiling" if Path("/proc", wait_for("worker")).exists() else "done"
+        if PLAY == "control dies" and self.number == 3:
+            print("out of luck", flush=True)
+            os._exit(7)
+        if PLAY == "control dies":
+            return "profiling"
+        return "cancelled" if self.is_cancelled else "done"
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        pass
+
+    def cancel(self, reason: str) -> None:
+        self.is_cancelled, self.reason = True, reason
+
+    def collected(self) -> None:
+        self.ended.set()
+
+    def summary(self) -> dict[str, Any]:
+        return SUMMARY
+
+    def folder(self) -> Path:
+        return ARTIFACTS
+
+    def manifest(self) -> None:
+        return None
+
+
+async def play_control() -> None:
+    # Only here: the other processes start quickly without it.
+    from aiperf_svc.adapters.results_api import serve
+
+    run = Run()
+    fd = int(os.environ["AIPERF_RESULTS_FD"])
+    if PLAY in ("stubborn worker", "grandchild"):
+        (ARTIFACTS / "left").write_text(wait_for("ready"))
+    server = await serve(run, token=os.environ["AIPERF_API_TOKEN"], fd=fd, host="127.0.0.1", port=0)
+    await run.ended.wait()
+    await server.close()
+
+
+def play_worker() -> int:
+    match PLAY:
+        case "bad start":
+            print("cannot read the config", file=sys.stderr)
+            return 2
+        case "lost worker":
+            announce("worker", str(os.getpid()))
+            wait_for("profiling")
+            return 9
+        case "stubborn worker":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            announce("ready")
+        case "grandchild":
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            announce("ready", str(child.pid))
+    while True:
+        signal.pause()
+
+
+def announce(name: str, content: str = "") -> None:
+    """Tell the other processes something, whole or not at all."""
+    part = STATE / f"{name}.part"
+    part.write_text(content)
+    part.rename(STATE / name)
+
+
+def wait_for(name: str) -> str:
+    """Wait until another process announces it."""
+    while not (STATE / name).exists():
+        time.sleep(0.01)
+    return (STATE / name).read_text()
+
+
+if __name__ == "__main__":
+    if "records-manager" in sys.argv:
+        asyncio.run(play_control())
+    elif "worker" in sys.argv:
+        sys.exit(play_worker())
+    else:
+        signal.pause()

@@ -1,0 +1,24 @@
+"""Heartbeats of a peer with a key must not look like messages."""
+
+import zmq
+import zmq.asyncio
+
+from aiperf_svc.adapters.bus import Addresses, Bus, CurveKeys
+from aiperf_svc.protocol.ports import Port
+
+
+async def test_a_heartbeat_of_an_authenticated_peer_makes_no_socket_readable() -> None:
+    keys = CurveKeys.make()
+    bus = Bus(Addresses(base="tcp://127.0.0.1", ports={Port.RECORDS.name: 0}), curve=keys)
+    await bus.start()
+    received = bus.bind(zmq.PULL, Port.RECORDS)
+    with zmq.asyncio.Context() as context, context.socket(zmq.PUSH) as peer:
+        peer.setsockopt(zmq.HEARTBEAT_IVL, 10)
+        peer.curve_serverkey = keys.server_public
+        peer.curve_publickey, peer.curve_secretkey = keys.client_public, keys.client_secret
+        peer.connect(bus.advertised(received))
+        # Thirty heartbeats; one is enough where this goes wrong.
+        assert await received.poll(300) == 0
+        await peer.send(b"a message")
+        assert await received.recv() == b"a message"
+    await bus.close()

@@ -1,0 +1,173 @@
+"""The launcher against processes that do as they are told: every way in which a run can end."""
+
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner import local
+from aiperf_svc.runner.options import RunOptions
+
+STUB = Path(__file__).parent / "stub_service.py"
+Play = Callable[..., ExitCode]
+
+
+@pytest.fixture
+def play(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Play:
+    """Runs the launcher with the stub as all its services; nothing may be left but artifacts."""
+    temporary = Path(tempfile.mkdtemp(dir="/tmp", prefix="t"))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(local, "END_S", 0.2)
+    monkeypatch.setattr(local, "KILL_S", 0.5)
+
+    def run(name: str, *, command: tuple[str, ...] = (), **options: Any) -> ExitCode:
+        monkeypatch.setenv("STUB", name)
+        config = BenchmarkConfig.model_validate(
+            {
+                "endpoint": {"url": "http://127.0.0.1:9", "model": "m"},
+                "load": {"concurrency": 1, "requests": 3},
+                "deployment": {"layout": options.pop("layout", "auto")},
+                "artifacts": {"dir": str(options.pop("artifacts", tmp_path / "artifacts"))},
+            }
+        )
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            return local.run_local(
+                config,
+                RunOptions(**{"ui": "plain", **options}),
+                command=command or (sys.executable, str(STUB)),
+            )
+        finally:
+            assert list(temporary.iterdir()) == [], "the private folder is left"
+            assert before == {number: signal.getsignal(number) for number in before}
+            temporary.rmdir()
+
+    return run
+
+
+def artifacts_in(folder: Path) -> Path:
+    (found,) = (folder / "artifacts").iterdir()
+    return found
+
+
+def test_a_run_that_goes_well_is_printed_and_leaves_only_its_artifacts(
+    play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert play("run") is ExitCode.OK
+    out, err = capsys.readouterr()
+    folder = artifacts_in(tmp_path)
+    assert out.splitlines()[-1] == f"Artifacts: {folder}/"
+    assert "Request Count" in out
+    assert "profiling: 0 completed" in err
+    assert [path.name for path in folder.iterdir()] == ["logs"]
+    assert list((folder / "logs").iterdir()) == []
+
+
+def test_per_service_starts_every_service_by_itself(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert play("run", layout="per-service") is ExitCode.OK
+
+
+def test_json_is_one_object_and_nothing_else_on_standard_output(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play("run", json=True)
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["exit_code"], found["state"]) == (0, "done")
+    assert found["results"]["request_count"]["avg"] == 3
+    assert "Request Count" in err
+
+
+def test_without_a_display_nothing_is_said_while_it_runs(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play("run", ui="none", json=True)
+    assert "profiling" not in capsys.readouterr().err
+
+
+def test_a_failed_run_says_why(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    assert play("failed run") is ExitCode.BENCHMARK_FAILED
+    assert "Failed: the target is not there" in capsys.readouterr().out
+
+
+def test_a_process_that_cannot_start_ends_the_run_with_its_last_words(play: Play) -> None:
+    with pytest.raises(BenchmarkFailed) as failed:
+        play("bad start")
+    assert str(failed.value) == "worker-0 ended with code 2\n  cannot read the config"
+
+
+def test_a_failure_is_a_json_object_too(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BenchmarkFailed):
+        play("bad start", json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["exit_code"], found["results"]) == (3, None)
+    assert "worker-0 ended with code 2" in found["reason"]
+
+
+def test_a_control_process_that_dies_ends_the_run_at_once(play: Play, tmp_path: Path) -> None:
+    with pytest.raises(BenchmarkFailed, match="control ended with code 7\n  out of luck"):
+        play("control dies")
+    logs = artifacts_in(tmp_path) / "logs"
+    assert [path.name for path in logs.iterdir()] == ["control.stderr"]
+
+
+def test_a_run_goes_on_without_a_worker(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    assert play("lost worker") is ExitCode.OK
+    err = capsys.readouterr().err
+    assert "worker-0 ended with code 9; the run goes on without it" in err
+
+
+def test_a_command_that_is_not_there_is_named(play: Play) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"cannot start control: .*no-such-program"):
+        play("run", command=("/no-such-program",))
+
+
+def test_the_first_interrupt_keeps_what_was_measured(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert play("interrupted") is ExitCode.INTERRUPTED
+    out, err = capsys.readouterr()
+    assert "stopping: what was measured is kept" in err
+    assert "Request Count" in out
+    assert "Stopped early: interrupted by the user" in out
+
+
+def test_the_second_interrupt_leaves_at_once(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert play("left at once") is ExitCode.INTERRUPTED
+    assert "left at once; no results were computed" in capsys.readouterr().out
+
+
+def test_a_process_that_ignores_signals_is_killed(play: Play) -> None:
+    assert play("stubborn worker") is ExitCode.OK
+
+
+def test_what_a_process_leaves_running_is_killed(play: Play, tmp_path: Path) -> None:
+    assert play("grandchild") is ExitCode.OK
+    stat = Path("/proc", (artifacts_in(tmp_path) / "left").read_text(), "stat")
+    # Until init has taken notice of its death it is a zombie.
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_without_a_folder_for_artifacts_the_results_are_printed(
+    play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert play("run", artifacts=tmp_path / "file") is ExitCode.ERROR
+    out = capsys.readouterr().out
+    assert "Request Count" in out
+    assert out.splitlines()[-1].startswith("error: cannot write")
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]

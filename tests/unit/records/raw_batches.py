@@ -1,0 +1,218 @@
+"""Builds what a worker sends: answers cut into reads, reads in fragments, fragments in batches."""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import msgspec
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.datasets.base import TokenCounter
+from aiperf_svc.core.http1 import ProtocolViolation, parse_head
+from aiperf_svc.core.record_assembly import MetricParts, RecordAssembler
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages import RawBatch
+from aiperf_svc.protocol.records import FRAGMENT, READ, Flag
+
+MS_NS = 10**6
+START = 1_700_000_000 * 10**9
+RUN = "bench-1"
+
+
+def stamp_of(number: int) -> int:
+    """Stamp of a request's read `number`, when nothing else is said."""
+    return START + (10 + number) * MS_NS
+
+
+@dataclass
+class Read:
+    """One read; polled 0.2 ms before its stamp, taken over 0.05 ms after it."""
+
+    data: bytes
+    stamp: int
+    polled: int = 0
+    taken: int = 0
+
+    def pack(self) -> bytes:
+        polled = self.polled or self.stamp - 200_000
+        return READ.pack(self.stamp, polled, self.taken or self.stamp + 50_000, len(self.data))
+
+
+@dataclass
+class Request:
+    """What a worker knows of one request. `cuts` are numbers of reads after which it is cut."""
+
+    reads: list[Read] = field(default_factory=list)
+    request_id: int = 1
+    seq: int = 1
+    index: int = 7
+    turn: int = 0
+    entry: int = 42
+    phase: Phase = Phase.PROFILING
+    outcome: Outcome = Outcome.COMPLETED
+    error: int = 0
+    message: str = ""
+    flags: Flag = Flag.STREAMED
+    input_tokens: int = 550
+    start: int = START
+    cuts: tuple[int, ...] = ()
+
+    def fragments(self) -> list[tuple[bytes, bytes, bytes]]:
+        """Fragment row, read rows and bytes of each fragment."""
+        head_length, framing, status = _head_of(b"".join(read.data for read in self.reads))
+        borders = [0, *self.cuts, len(self.reads)]
+        packed = []
+        for part, (begin, end) in enumerate(pairwise(borders)):
+            reads = self.reads[begin:end]
+            is_final = end == len(self.reads) and part == len(self.cuts)
+            message = self.message.encode() if is_final else b""
+            body = b"".join(read.data for read in reads)
+            ack = self._ack(head_length)
+            # fmt: off
+            row = FRAGMENT.pack(
+                self.request_id, self.seq if is_final else 0, self.index,
+                self.start - 2 * MS_NS if self.start else START, self.start, self.start + 20_000,
+                ack, self.reads[-1].stamp if self.reads else self.start + 500 * MS_NS,
+                300_000, 100_000, 2_048, head_length, len(reads), len(body), len(message),
+                self.entry, self.input_tokens, part, self.turn, status,
+                self.flags | (Flag.FINAL if is_final else 0), self.phase,
+                self.outcome if is_final else 0, self.error if is_final else 0, framing,
+            )
+            # fmt: on
+            packed.append((row, b"".join(read.pack() for read in reads), body + message))
+        return packed
+
+    def _ack(self, head_length: int) -> int:
+        seen = 0
+        for read in self.reads:
+            seen += len(read.data)
+            if head_length and seen >= head_length:
+                return read.stamp
+        return 0
+
+
+def _head_of(raw: bytes) -> tuple[int, int, int]:
+    """Length of the heads, framing and status, as the worker finds them."""
+    at = 0
+    while True:
+        end = raw.find(b"\r\n\r\n", at)
+        if end < 0:
+            return 0, 0, 0
+        try:
+            head = parse_head(raw[at : end + 4])
+        except ProtocolViolation:
+            return 0, 0, 0
+        at = end + 4
+        if head.status >= 200:
+            return at, head.framing, head.status
+
+
+def batch_of(
+    *requests: Request | tuple[bytes, bytes, bytes],
+    number: int = 1,
+    is_resent: bool = False,
+    sender: str = "worker-0",
+    epoch: int = 5,
+) -> RawBatch:
+    """A batch of whole requests, or of single fragments."""
+    packed: list[tuple[bytes, bytes, bytes]] = []
+    for request in requests:
+        packed += request.fragments() if isinstance(request, Request) else [request]
+    rows, reads, bodies = (b"".join(parts) for parts in zip(*packed, strict=True))
+    return RawBatch(RUN, sender, epoch, number, rows, reads, bodies, is_resent)
+
+
+def config_of(
+    *, streaming: bool = True, kind: str = "chat", warmup: bool = False
+) -> BenchmarkConfig:
+    """A config with what an assembler looks at."""
+    load: dict[str, object] = {"concurrency": 1, "requests": 1}
+    if warmup:
+        load["warmup"] = {"requests": 1}
+    endpoint = {"url": "http://target", "model": "m", "type": kind, "streaming": streaming}
+    return BenchmarkConfig.model_validate({"endpoint": endpoint, "load": load})
+
+
+def assembler_of(
+    *,
+    streaming: bool = True,
+    kind: str = "chat",
+    warmup: bool = False,
+    counter: TokenCounter | None = None,
+) -> RecordAssembler:
+    """An assembler for a run with such a config."""
+    config = config_of(streaming=streaming, kind=kind, warmup=warmup)
+    return RecordAssembler(config, run_id=RUN, processor_id="record-processor-3", counter=counter)
+
+
+def record_of(request: Request, **options: object) -> MetricParts:
+    """The one record of one request."""
+    (parts,) = assembler_of(**options).process(batch_of(request), worker_rank=2)  # type: ignore[arg-type]
+    assert len(parts.rows) == 1
+    return parts
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+UNFRAMED_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+
+def delta(request: int = 1, **members: object) -> bytes:
+    """JSON of an event with one choice, whose delta has these members."""
+    return event_json(request, [{"index": 0, "delta": members, "finish_reason": None}])
+
+
+def finish(request: int = 1, reason: str = "stop") -> bytes:
+    """JSON of the event that states the reason of the end."""
+    return event_json(request, [{"index": 0, "delta": {}, "finish_reason": reason}])
+
+
+def usage(prompt: int = 500, completion: int = 20, request: int = 1, **more: object) -> bytes:
+    """JSON of the event that states the usage."""
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, **more}
+    return event_json(request, [], usage=counts)
+
+
+def event_json(request: int, choices: list[object], **more: object) -> bytes:
+    """JSON of a chat event."""
+    begin = {"id": f"chatcmpl-{request}", "object": "chat.completion.chunk", "model": "m"}
+    return msgspec.json.encode(begin | {"choices": choices} | more)
+
+
+def sse(data: bytes, newline: bytes = b"\n") -> bytes:
+    """One event."""
+    return b"data: " + data + newline * 2
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+DONE = sse(b"[DONE]")
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def stream(*events: bytes) -> bytes:
+    """A whole chunked answer with an event a chunk and what ends it."""
+    return STREAM_HEAD + b"".join(chunk(sse(data)) for data in events) + chunk(DONE) + LAST_CHUNK
+
+
+def plain(
+    body: bytes, status: bytes = b"200 OK", content_type: bytes = b"application/json"
+) -> bytes:
+    """A whole answer with a length."""
+    return b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+        status,
+        content_type,
+        len(body),
+        body,
+    )
+
+
+def reads_of(*parts: bytes) -> list[Read]:
+    """Reads a millisecond apart."""
+    return [Read(data, stamp_of(number)) for number, data in enumerate(parts)]

@@ -1,0 +1,107 @@
+"""What is shown while a run goes follows from its status alone."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.plan.topology import Group, Topology
+from aiperf_svc.protocol.messages import Service
+from aiperf_svc.runner.display import Plain, plain_line, remaining_s, share_done
+from aiperf_svc.runner.live_display import LiveDisplay
+
+TOPOLOGY = Topology("compact", (Group("worker", (Service.WORKER,), 3),), 3, 1, "proxy")
+
+
+def status(**fields: Any) -> Status:
+    values: dict[str, Any] = dict.fromkeys(Status.__struct_fields__, 0)
+    values |= {"state": "profiling", "phase": "profiling", "reason": "", "message": ""}
+    values |= {"ttft_p50_ms": None, "ttft_p99_ms": None, "latency_p50_ms": None}
+    values |= {"requested_requests": None, "requested_duration_s": None, "dataset": {}}
+    values |= {"is_cancelling": False, "artifact_error": "", "verdict": None}
+    return Status(**{**values, **fields})
+
+
+def test_the_share_counts_requests_whatever_became_of_them() -> None:
+    assert share_done(status(requested_requests=10, completed=3, errored=1, cancelled=1)) == 0.5
+
+
+def test_what_ends_first_is_the_share_and_the_time_left() -> None:
+    now = status(
+        requested_requests=100,
+        completed=10,
+        requests_per_s=10.0,
+        requested_duration_s=4.0,
+        phase_elapsed_s=3.0,
+    )
+    assert share_done(now) == 0.75
+    assert remaining_s(now) == 1.0
+
+
+@pytest.mark.parametrize("state", ["pending", "configuring", "draining", "done"])
+def test_outside_a_phase_there_is_no_share(state: str) -> None:
+    now = status(state=state, requested_requests=10, completed=3, requests_per_s=1.0)
+    assert (share_done(now), remaining_s(now)) == (None, None)
+
+
+def test_the_time_left_is_unknown_without_a_rate() -> None:
+    assert remaining_s(status(requested_requests=10)) is None
+
+
+def test_a_plain_line_has_the_counts() -> None:
+    line = plain_line(
+        status(
+            elapsed_s=4.2,
+            requested_requests=2000,
+            completed=1500,
+            errored=1,
+            in_flight=20,
+            requests_per_s=113.44,
+            ttft_p50_ms=20.4,
+            ttft_p99_ms=1500.0,
+            workers_lost=1,
+        )
+    )
+    assert line == (
+        "  4.2 s  profiling: 1,500 of 2,000 completed, 1 error, 20 in flight, 113.4 requests/s, "
+        "TTFT p50/p99 20.4 ms / 1.50 s, 1 worker lost, 4.4 s left"
+    )
+
+
+def test_a_plain_line_says_what_the_run_waits_for() -> None:
+    line = plain_line(status(state="pending", message="waiting for worker-1"))
+    assert line.endswith("pending: waiting for worker-1")
+
+
+def test_plain_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Plain()
+    for state in ("pending", "pending", "profiling", "profiling", "profiling"):
+        display.show(status(state=state))
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_the_live_display_shows_the_phase_and_leaves_only_notes() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, highlight=False)
+    display = LiveDisplay("bench · model", TOPOLOGY, console)
+    display.show(status(state="warmup"))
+    display.show(status(requested_requests=200, completed=50, errored=2, in_flight=7, workers=3))
+    display.note("worker-1 ended by SIGKILL")
+    display.close()
+    output = console.file.getvalue()  # type: ignore[attr-defined]
+    for text in ("bench · model", "starting 3 processes", "✓ warmup", "● measuring", "26%"):
+        assert text in output
+    for text in ("50 of 200", "worker-1 ended by SIGKILL"):
+        assert text in output
+    assert output.endswith("\x1b[2K"), "the display is erased at the end"
+
+
+def test_the_live_display_fits_into_a_narrow_terminal() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=60, color_system=None)
+    display = LiveDisplay("a title that is longer than the terminal is wide" * 2, TOPOLOGY, console)
+    drawn = display._drawn(status(requested_requests=10))
+    display.close()
+    with console.capture() as capture:
+        console.print(drawn)
+    assert max(map(len, capture.get().splitlines())) <= 60

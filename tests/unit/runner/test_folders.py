@@ -1,0 +1,128 @@
+"""The private folder goes with its run, the artifacts' folder is new and stays."""
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.runner import folders
+
+NOW = datetime(2026, 11, 21, 5, 31, 36, tzinfo=UTC)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are made, for this test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(folders, "LONGEST_SOCKET_PATH", 1000)
+    return tmp_path
+
+
+def test_only_the_user_can_enter_the_private_folder(temporary: Path) -> None:
+    with folders.private_folder() as folder:
+        assert folder.parent == temporary
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_the_private_folder_is_gone_afterwards_even_after_an_error(temporary: Path) -> None:
+    def fail() -> None:
+        with folders.private_folder() as folder:
+            (folder / "sub").mkdir()
+            (folder / "sub" / "file").touch()
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        fail()
+    assert list(temporary.iterdir()) == []
+
+
+def test_socket_paths_fit_however_long_the_temporary_folder_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("x" * 80)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with folders.private_folder() as folder:
+        assert len(f"{folder}/raw_direct-record-processor-9999") <= 107
+    assert list(deep.iterdir()) == []
+
+
+def test_a_folder_that_a_killed_runner_left_is_removed(temporary: Path) -> None:
+    with folders.private_folder() as folder:
+        left = temporary / f"{folders.PREFIX}left"
+        shutil.copytree(folder, left)
+    folders.remove_stale()
+    assert not left.exists()
+
+
+def test_a_folder_of_a_run_that_goes_on_is_kept(temporary: Path) -> None:
+    with folders.private_folder() as first, folders.private_folder() as second:
+        assert first != second
+        folders.remove_stale()
+        assert first.exists()
+        assert second.exists()
+
+
+def test_a_folder_that_is_just_being_made_is_kept(temporary: Path) -> None:
+    (temporary / f"{folders.PREFIX}new").mkdir()
+    folders.remove_stale()
+    assert (temporary / f"{folders.PREFIX}new").exists()
+
+
+def test_nothing_is_removed_through_a_link(temporary: Path) -> None:
+    own = temporary / "own"
+    own.mkdir()
+    (own / "lock").touch()
+    (temporary / f"{folders.PREFIX}link").symlink_to(own)
+    folders.remove_stale()
+    assert (own / "lock").exists()
+
+
+def test_a_temporary_folder_that_cannot_be_made_is_named(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "nowhere"))
+    with (
+        pytest.raises(EnvironmentProblem, match=r"nowhere: No such file.*TMPDIR"),
+        folders.private_folder(),
+    ):
+        pass
+
+
+def test_artifacts_are_in_a_folder_of_name_and_time(tmp_path: Path) -> None:
+    folder = folders.make_artifact_folder(tmp_path / "a" / "b", "bench", now=NOW)
+    assert folder == tmp_path / "a" / "b" / "bench-20261121T053136Z"
+    assert (folder / "logs").is_dir()
+
+
+def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:
+    made = {folders.make_artifact_folder(tmp_path, "bench", now=NOW) for _ in range(3)}
+    assert {path.name for path in made} == {
+        "bench-20261121T053136Z",
+        "bench-20261121T053136Z-2",
+        "bench-20261121T053136Z-3",
+    }
+
+
+@pytest.mark.parametrize("parent", ["file", "file/below"])
+def test_a_file_in_the_way_is_a_clear_error(tmp_path: Path, parent: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentProblem, match=r"cannot write .*file.*--artifact-dir"):
+        folders.make_artifact_folder(tmp_path / parent, "bench")
+
+
+def test_why_a_folder_cannot_be_made_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object, **_kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(EnvironmentProblem, match="No space left on device"):
+        folders.make_artifact_folder(tmp_path, "bench")

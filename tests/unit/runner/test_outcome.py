@@ -1,0 +1,52 @@
+"""The exit code says how a run ended; the most serious thing wins."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner.outcome import Outcome
+
+
+def summary(
+    requests: int = 10, verdict: str = "valid", slo: tuple[bool, ...] = ()
+) -> dict[str, Any]:
+    return {
+        "request_count": {"unit": "requests", "avg": float(requests)},
+        "aiperf_svc": {"verdict": verdict, "slo": [{"ok": ok} for ok in slo]},
+    }
+
+
+def outcome(**fields: Any) -> Outcome:
+    values: dict[str, Any] = {"run_id": "0123456789ab", "state": "done", "reason": ""}
+    values |= {"summary": summary(), "artifacts": Path("artifacts/x")}
+    return Outcome(**{**values, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({}, ExitCode.OK),
+        ({"summary": summary(verdict="degraded")}, ExitCode.OK),
+        ({"summary": summary(slo=(True, True))}, ExitCode.OK),
+        ({"summary": summary(slo=(True, False))}, ExitCode.SLO_MISSED),
+        ({"summary": summary(verdict="invalid", slo=(False,))}, ExitCode.VERDICT_INVALID),
+        ({"artifact_error": "disk full"}, ExitCode.ERROR),
+        ({"summary": summary(requests=0)}, ExitCode.BENCHMARK_FAILED),
+        ({"summary": None}, ExitCode.BENCHMARK_FAILED),
+        ({"state": "failed", "artifact_error": "disk full"}, ExitCode.BENCHMARK_FAILED),
+        ({"state": "cancelled"}, ExitCode.INTERRUPTED),
+        ({"state": "failed", "was_interrupted": True}, ExitCode.INTERRUPTED),
+        ({"summary": None, "was_interrupted": True}, ExitCode.INTERRUPTED),
+    ],
+)
+def test_the_most_serious_thing_is_the_exit_code(fields: dict[str, Any], code: ExitCode) -> None:
+    assert outcome(**fields).exit_code is code
+
+
+def test_json_has_the_results_and_how_it_ended() -> None:
+    found = outcome(summary=summary(slo=(False,))).as_json()
+    assert found["exit_code"] == 4
+    assert found["results"] == summary(slo=(False,))
+    assert (found["state"], found["artifacts"]) == ("done", "artifacts/x")

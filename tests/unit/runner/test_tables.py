@@ -1,0 +1,168 @@
+"""The result table is made from profile_export_aiperf.json and fits a hundred columns."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import fake_run
+import msgspec
+import pytest
+from rich.console import Console
+
+from aiperf_svc.adapters.exports import json_export
+from aiperf_svc.core.aggregates import summarise
+from aiperf_svc.core.columns import columns_of
+from aiperf_svc.core.histogram import Histogram
+from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.tables import print_results
+
+
+@pytest.fixture(scope="module")
+def summary() -> dict[str, Any]:
+    rows = fake_run.closed_loop(requests=100, concurrency=10)
+    made = summarise(columns_of(rows), Histogram(), fake_run.context(rows))
+    found: dict[str, Any] = msgspec.json.decode(json_export.render(made))
+    return found
+
+
+def printed(summary: dict[str, Any] | None, *, width: int = 100, **fields: Any) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    values: dict[str, Any] = {"run_id": "x", "state": "done", "reason": "", "artifacts": None}
+    print_results(Outcome(**{**values, **fields}, summary=summary), console)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def changed(summary: dict[str, Any], **ours: Any) -> dict[str, Any]:
+    return {**summary, "aiperf_svc": {**summary["aiperf_svc"], **ours}}
+
+
+def test_the_table_fits_a_hundred_columns(summary: dict[str, Any]) -> None:
+    assert max(map(len, printed(summary).splitlines())) <= 100
+
+
+def test_a_narrow_terminal_gets_fewer_statistics(summary: dict[str, Any]) -> None:
+    head = printed(summary, width=80).splitlines()[3]
+    assert head.split() == ["avg", "p50", "p90", "p99"]
+
+
+def test_a_metric_is_a_line_with_its_unit(summary: dict[str, Any]) -> None:
+    ttft = summary["time_to_first_token"]
+    line = next(x for x in printed(summary).splitlines() if "Time to First Token (ms)" in x)
+    assert f"{ttft['avg']:.2f}" in line
+    assert f"{ttft['p99']:.2f}" in line
+
+
+def test_single_numbers_are_beside_each_other(summary: dict[str, Any]) -> None:
+    line = next(x for x in printed(summary).splitlines() if x.startswith("Request Throughput"))
+    assert line.count("/sec") == 2
+
+
+def test_percentiles_without_enough_requests_are_marked(summary: dict[str, Any]) -> None:
+    metric = {**summary["request_latency"], "unreliable": ["p99"], "p99": 191.1}
+    text = printed({**summary, "request_latency": metric})
+    assert "191.1*" in text
+    assert "* fewer than one request is expected beyond this percentile" in text
+    reliable = {
+        tag: {**value, "unreliable": []} if isinstance(value, dict) and "unit" in value else value
+        for tag, value in summary.items()
+    }
+    assert "*" not in printed(reliable)
+
+
+def test_a_censored_percentile_says_what_it_lies_beyond(summary: dict[str, Any]) -> None:
+    metric = summary["intended_request_latency"]
+    metric = {**metric, "p99": None, "beyond": {"p99": 187.4}, "censored_share": 0.1111}
+    text = printed({**summary, "intended_request_latency": metric})
+    assert ">187.4" in text
+    assert "Intended Request Latency 11.11%" in text
+
+
+def test_errors_are_listed_by_kind_with_the_first_message(summary: dict[str, Any]) -> None:
+    errors = [
+        {"error_details": {"code": 503, "type": "Status", "message": "over\nloaded"}, "count": 1200}
+    ]
+    text = printed({**summary, "error_summary": errors})
+    line = next(x for x in text.splitlines() if "over" in x)
+    assert line.split() == ["1,200", "Status", "503", "over", "loaded"]
+
+
+def test_many_kinds_of_errors_are_summed_up(summary: dict[str, Any]) -> None:
+    errors = [
+        {"error_details": {"code": 400 + n, "type": "Status", "message": "m" * 500}, "count": 2}
+        for n in range(20)
+    ]
+    text = printed({**summary, "error_summary": errors})
+    assert "12 more kinds" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_objectives_say_what_was_measured_against_which_limit(summary: dict[str, Any]) -> None:
+    common = {"metric": "time_to_first_token", "stat": "p99", "unit": "ms", "bound": "max"}
+    slo = [
+        {**common, "limit": 200.0, "measured": 23.45, "ok": True},
+        {**common, "limit": 20.0, "measured": None, "ok": False},
+    ]
+    held, missed = (
+        x for x in printed(changed(summary, slo=slo)).splitlines() if "time_to_first_token" in x
+    )
+    assert held.split() == ["✓", "held", "time_to_first_token", "p99", "23.45", "≤", "200", "ms"]
+    assert missed.split() == ["✗", "missed", "time_to_first_token", "p99", "none", "≤", "20", "ms"]
+
+
+def test_a_verdict_comes_with_its_reasons_and_remedies(summary: dict[str, Any]) -> None:
+    reason = {
+        "check": "schedule_lag",
+        "severity": "invalid",
+        "measured": 0.25,
+        "limit": 0.05,
+        "unit": "ratio",
+        "text": "requests left late",
+        "remedy": "more workers",
+    }
+    ours = changed(summary, verdict="invalid", cause="client-bound", reasons=[reason])
+    text = printed(ours)
+    assert "Verdict on the client: invalid: client-bound — do not use these numbers" in text
+    assert "✗ requests left late" in text
+    assert "schedule_lag: 0.2500 ratio, limit 0.0500 → more workers" in text
+
+
+def test_a_valid_verdict_is_one_line(summary: dict[str, Any]) -> None:
+    text = printed(changed(summary, verdict="valid", cause="", reasons=[]))
+    assert "Verdict on the client: valid\n" in text
+
+
+def test_the_accounts_name_what_was_issued_and_what_does_not_balance(
+    summary: dict[str, Any],
+) -> None:
+    accounts = {**summary["aiperf_svc"]["accounts"], "lost": 3, "violations": ["3 are missing"]}
+    text = printed(changed(summary, accounts=accounts))
+    assert "100 issued = 100 completed + 0 errored + 3 lost; 100 requests sent = 100 rec" in text
+    assert "✗ 3 are missing" in text
+
+
+def test_what_stopped_a_run_and_where_its_files_are_come_last(tmp_path: Path) -> None:
+    text = printed(None, state="failed", reason="worker-0 has no files left", artifacts=tmp_path)
+    assert text.splitlines() == [
+        "Failed: worker-0 has no files left",
+        f"Artifacts: {tmp_path}/",
+    ]
+    (tmp_path / "report.html").touch()
+    assert printed(None, artifacts=tmp_path).splitlines() == [
+        "nothing was measured",
+        f"Artifacts: {tmp_path}/report.html",
+    ]
+
+
+def test_files_that_could_not_be_written_are_an_error_at_the_end(summary: dict[str, Any]) -> None:
+    text = printed(summary, artifact_error="cannot write x: No space left on device")
+    assert text.splitlines()[-1] == "error: cannot write x: No space left on device"
+    assert "Time to First Token" in text
+
+
+def test_markup_in_a_message_is_only_text(summary: dict[str, Any]) -> None:
+    error = {
+        "error_details": {"code": 500, "type": "Status", "message": "[/red] [bold"},
+        "count": 1,
+    }
+    assert "[/red] [bold" in printed({**summary, "error_summary": [error]}, reason="[/x]")
