@@ -63,7 +63,12 @@ def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def make_stack(cluster: Cluster, image: str, tmp_path: Path) -> Iterator[Callable[[], Stack]]:
+def make_stack(
+    cluster: Cluster,
+    image: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> Iterator[Callable[[], Stack]]:
     """Makes stacks with names of their own. Afterwards: removes what a failed test left, and fails
     a test that left anything which it had destroyed."""
     made: list[Stack] = []
@@ -82,6 +87,7 @@ def make_stack(cluster: Cluster, image: str, tmp_path: Path) -> Iterator[Callabl
             found = cluster.left_of(stack.name)
             if found:
                 cluster.remove(stack.name)
+        record_property(f"{stack.name} took seconds", stack.took_s)
         left += [f"{stack.name}: {each}" for each in found]
     assert not left, f"left behind: {', '.join(left)}"
 

@@ -80,7 +80,6 @@ def test_a_guest_takes_only_its_own_things_along(
     assert cluster.left_of(stack.name) == []
     assert cluster.of_namespace(owners_namespace) == before
     assert owners_state(cluster, owners_namespace) == owned
-    print(stack.took_s)
 
 
 def owners_state(cluster: Cluster, namespace: str) -> list[Any]:

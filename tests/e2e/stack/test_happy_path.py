@@ -54,4 +54,3 @@ def test_a_stack_comes_up_measures_and_leaves_nothing(
     stack.destroy()
     assert cluster.left_of(stack.name) == []
     assert uid not in cluster.namespace_uids()
-    print(stack.took_s)
