@@ -4,9 +4,8 @@
     python scripts/compile_core.py --remove   back to the sources
 
 The sources stay the reference: they run without any of this, and what is compiled is just them. A
-module belongs in the list when a profile shows that its own Python is what costs. Those whose
-structs msgspec decodes (the endpoints) cannot be in it: mypyc leaves them without the types of
-their fields.
+module belongs in the list when a profile shows that its own Python is what costs. The endpoints do
+not: they define structs that msgspec decodes, and compiled ones it does not fill in.
 """
 
 import argparse
