@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from aiperf_svc.core.columns import FLAG_COLUMNS
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
 from aiperf_svc.protocol.records import Rows
 
 Columns = Mapping[str, NDArray[Any]]
@@ -67,10 +68,10 @@ REAL_TAGS: Final = (
 GAPS_TAG: Final = "inter_chunk_latency"
 _METADATA: Final = (
     "index",
-    "index",
-    "turn",
-    "index",
-    "index",
+    "id_turn",
+    "id_index",
+    "id_index",
+    "id_index",
     "entry",
     "turn",
     "due_wall_ns",
@@ -101,7 +102,7 @@ class LineRenderer:
     """Renders the lines of one run, or of one record processor's part of it."""
 
     def __init__(self, *, run_id: str, processor_id: str, has_warmup: bool) -> None:
-        self._prefix = _literal(f"{run_id}-p-")
+        self._prefix = id_prefix(run_id, Phase.PROFILING)
         self._processor_id = _literal(processor_id)
         self._phase_index = int(has_warmup)
         """AIPerf counts phases from 0, the warmup included."""
@@ -150,12 +151,13 @@ class LineRenderer:
     def _add_template(self, worker_id: str, bits: bytes, what: NDArray[np.bool_]) -> list[str]:
         *defined, has_gaps, has_ack, is_cancelled, has_error = what.tolist()
         prefix, phase = self._prefix, f'"{Phase.PROFILING.name.lower()}"'
+        first = f"{prefix}{TURN_BASE}-"
         # The holes are as many and in the order of `_METADATA`.
         metadata = {
             "session_num": _HOLE,
             "x_request_id": f'"{prefix}{_HOLE}-{_HOLE}"',
-            "x_correlation_id": f'"{prefix}{_HOLE}"',
-            "root_correlation_id": f'"{prefix}{_HOLE}"',
+            "x_correlation_id": f'"{first}{_HOLE}"',
+            "root_correlation_id": f'"{first}{_HOLE}"',
             "conversation_id": f'"session_{_HOLE}"',
             "turn_index": _HOLE,
             "credit_issued_ns": _HOLE,
@@ -227,9 +229,10 @@ def _numbers(
     if len(places) != len(rows):
         rows, values = rows[places], values[:, places]
     names = _METADATA[: 10 + int(has_ack)]
-    plain = [name for name in dict.fromkeys(names) if name != "entry"]
-    head = _json_columns([rows[name].tolist() for name in plain])
-    by_name = dict(zip(plain, head, strict=True))
+    plain = [name for name in dict.fromkeys(names) if name not in ("entry", "id_turn", "id_index")]
+    ids = [(rows["turn"] + TURN_BASE).tolist(), (rows["index"] + INDEX_BASE).tolist()]
+    head = _json_columns([*(rows[name].tolist() for name in plain), *ids])
+    by_name = dict(zip((*plain, "id_turn", "id_index"), head, strict=True))
     by_name["entry"] = ["%06d" % entry for entry in rows["entry"].tolist()]  # noqa: UP031
     defined = np.flatnonzero(what[: len(_METRICS)])
     integers = values[defined[defined < _INTEGERS]].astype(np.int64)

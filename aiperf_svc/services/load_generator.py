@@ -22,6 +22,7 @@ import numpy as np
 from aiperf_svc.adapters.entry_cache import Entry, EntryCache
 from aiperf_svc.adapters.inference_client import Connection, InferenceClient
 from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
 from aiperf_svc.protocol.messages import CreditsGranted, PhaseOpened, PhaseStopped, WorkerCounts
 from aiperf_svc.protocol.records import Flag
 
@@ -103,7 +104,8 @@ class LoadGenerator:
 
     def _reset(self, phase: Phase) -> None:
         self.phase = int(phase)
-        self._id_prefix = f"{self._run_id}-{'wp'[phase]}-".encode()
+        self._id_prefix = id_prefix(self._run_id, phase).encode()
+        self._first_id_prefix = b"%b%d-" % (self._id_prefix, TURN_BASE)
         self._is_open_loop = False
         self._blocks: deque[_Block] = deque()
         self._users: deque[int] = deque()
@@ -325,7 +327,7 @@ class LoadGenerator:
             self._send_turn(_Session(index, entry, turns, flags), due)
             return
         self.client.send(
-            b"%b%b%d-0%b" % (entry.before, self._id_prefix, index, entry.after),
+            b"%b%b%d%b" % (entry.before, self._first_id_prefix, INDEX_BASE + index, entry.after),
             self.phase,
             index,
             entry.number,
@@ -340,7 +342,14 @@ class LoadGenerator:
         entry = session.entry
         before, after = entry.turn_request(session.turn, session.history)
         self.client.send(
-            b"%b%b%d-%d%b" % (before, self._id_prefix, session.index, session.turn, after),
+            b"%b%b%d-%d%b"
+            % (
+                before,
+                self._id_prefix,
+                TURN_BASE + session.turn,
+                INDEX_BASE + session.index,
+                after,
+            ),
             self.phase,
             session.index,
             entry.number,

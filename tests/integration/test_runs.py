@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from in_one_loop import stack
 
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.domain.request_ids import id_prefix, request_id
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
 
@@ -112,8 +114,10 @@ async def test_the_warmup_is_sent_first_and_left_out(tmp_path: Path) -> None:
         async with stack(settings, tmp_path) as run:
             summary = await run.results()
         rows = mock.truth(rows=True)["rows"]
-    warmup = [row for row in rows if "-w-" in row["request_id"]]
-    profiling = [row for row in rows if "-p-" in row["request_id"]]
+    warmup = [row for row in rows if row["request_id"].startswith(id_prefix("test", Phase.WARMUP))]
+    profiling = [
+        row for row in rows if row["request_id"].startswith(id_prefix("test", Phase.PROFILING))
+    ]
     assert (len(warmup), len(profiling)) == (12, 40)
     last_of_warmup = max(row["end_wall_ns"] for row in warmup)
     assert min(row["arrival_wall_ns"] for row in profiling) > last_of_warmup
@@ -192,7 +196,7 @@ async def test_conversations_keep_their_history_their_order_and_their_pauses(
     assert summary["request_count"]["avg"] == 12
     assert summary["aiperf_svc"]["accounts"]["issued"] == 4
     for index in range(4):
-        talk = [rows[f"test-p-{index}-{turn}"] for turn in range(3)]
+        talk = [rows[request_id("test", Phase.PROFILING, index, turn)] for turn in range(3)]
         for before, after in itertools.pairwise(talk):
             assert after["arrival_wall_ns"] - before["end_wall_ns"] > 29e6
 

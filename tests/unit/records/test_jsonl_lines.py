@@ -30,6 +30,7 @@ from raw_batches import (
 from aiperf_svc.core.jsonl_lines import GAPS_TAG, columns_for_formulas
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Population
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.domain.request_ids import request_id
 from aiperf_svc.protocol.records import Flag
 
 # What AIPerf 0.13 writes for a streamed chat request, tag to unit.
@@ -128,8 +129,9 @@ def test_the_metadata_say_which_request_it_was() -> None:
     request = streamed(0, 5, index=12, turn=3, entry=7)
     metadata = line_of(request)["metadata"]
     assert metadata["session_num"] == 12
-    assert metadata["x_request_id"] == f"{RUN}-p-12-3"
-    assert metadata["x_correlation_id"] == metadata["root_correlation_id"] == f"{RUN}-p-12"
+    assert metadata["x_request_id"] == request_id(RUN, Phase.PROFILING, 12, 3)
+    first = request_id(RUN, Phase.PROFILING, 12, 0)
+    assert metadata["x_correlation_id"] == metadata["root_correlation_id"] == first
     assert metadata["conversation_id"] == "session_000007"
     assert metadata["turn_index"] == 3
     assert metadata["credit_issued_ns"] == START - 2 * MS_NS

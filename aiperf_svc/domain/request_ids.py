@@ -1,0 +1,30 @@
+"""The `X-Request-Id` of each request, by which our records and the server's logs are joined.
+
+It is a UUID, since servers exist that refuse anything else: version 8 of RFC 9562, whose content is
+the sender's own. Run, phase, turn and credit index stand in it in decimal, so that whoever reads
+a server's log knows the request: `89abcdef0123` warmup or profiling, turn 2 of credit 51 is
+`89abcdef-0123-8100-8002-800000000051`. The last two groups are sums and not padded text: to print
+a number is all that it costs for each request.
+"""
+
+import hashlib
+import re
+
+from aiperf_svc.domain.outcomes import Phase
+
+TURN_BASE = 8_000
+"""Added to the turn; its first digit is the UUID's variant."""
+INDEX_BASE = 800_000_000_000
+"""Added to the credit's index; makes it 12 digits."""
+
+
+def id_prefix(run_id: str, phase: Phase) -> str:
+    """What the ids of a phase begin with: `{id_prefix}{TURN_BASE + turn}-{INDEX_BASE + index}`."""
+    is_hex = re.fullmatch("[0-9a-f]{12}", run_id)
+    run = run_id if is_hex else hashlib.sha256(run_id.encode()).hexdigest()[:12]
+    return f"{run[:8]}-{run[8:]}-8{int(phase)}00-"
+
+
+def request_id(run_id: str, phase: Phase, index: int, turn: int) -> str:
+    """The id of one request."""
+    return f"{id_prefix(run_id, phase)}{TURN_BASE + turn}-{INDEX_BASE + index}"

@@ -1,0 +1,27 @@
+"""Ids of requests: UUIDs in which a reader finds the request again."""
+
+import uuid
+
+import pytest
+
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.domain.request_ids import id_prefix, request_id
+
+
+def test_an_id_says_run_phase_turn_and_index() -> None:
+    said = request_id("89abcdef0123", Phase.PROFILING, 51, 2)
+    assert said == "89abcdef-0123-8100-8002-800000000051"
+    assert said.startswith(id_prefix("89abcdef0123", Phase.PROFILING))
+
+
+@pytest.mark.parametrize("run_id", ["89abcdef0123", "test", "Bench-100K of today"])
+@pytest.mark.parametrize(("index", "turn"), [(0, 0), (15_000_000, 999)])
+def test_an_id_is_a_uuid_of_ones_own_content(run_id: str, index: int, turn: int) -> None:
+    said = request_id(run_id, Phase.WARMUP, index, turn)
+    parsed = uuid.UUID(said)
+    assert (str(parsed), parsed.version, parsed.variant) == (said, 8, uuid.RFC_4122)
+
+
+def test_ids_of_other_runs_and_phases_are_others() -> None:
+    said = {request_id(run, phase, 1, 1) for run in ("a", "b", "0" * 12) for phase in Phase}
+    assert len(said) == 6
