@@ -5,9 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_FLAGS ?=
+SOAK_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test lint types layers check format lock clean
+.PHONY: help bench soak test lint types layers check format lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -22,6 +23,9 @@ $(STAMP): requirements.lock pyproject.toml
 
 bench: $(STAMP) ## Measure the built-in mock server: a short streaming chat benchmark, live
 	@$(BIN)/aiperf-svc bench $(BENCH_FLAGS)
+
+soak: $(STAMP) ## Half an hour of load: memory flat, lag flat, accounts exact (SOAK_FLAGS="--duration 3m")
+	@$(BIN)/python -m benchmarks.soak $(SOAK_FLAGS)
 
 test: $(STAMP) ## Run all tests
 	$(BIN)/python -m pytest
@@ -42,9 +46,11 @@ format: $(STAMP) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: ## Renew requirements.lock from pyproject.toml (needs uv)
+lock: ## Renew the two lock files from pyproject.toml (needs uv)
 	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
-	  --extra stack --extra dev pyproject.toml -o requirements.lock
+	  --extra stack --extra s3 --extra dev pyproject.toml -o requirements.lock
+	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
+	  -c requirements.lock --extra s3 pyproject.toml -o images/requirements.lock
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -4,6 +4,8 @@ A dataset that fits `CACHE_BYTES` is fetched whole before the run. Of a larger o
 granted credits will need are fetched ahead and the least recently granted ones are dropped.
 """
 
+from array import array
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -20,16 +22,22 @@ class Entry:
 
     __slots__ = ("_conversation", "_target", "after", "before", "input_tokens", "number", "turns")
 
-    def __init__(self, number: int, conversation: Conversation, target: Target) -> None:
+    def __init__(
+        self, number: int, conversation: Conversation, target: Target, before: bytes
+    ) -> None:
+        """`before` are the bytes that all entries begin with, held once."""
+        first = conversation.turns[0]
         self.number = number
         self.turns = len(conversation.turns)
-        self._conversation = conversation
+        # A single turn is whole in `after`; its parts would hold every prompt twice.
+        self._conversation = conversation if self.turns > 1 else Conversation("", ())
         self._target = target
-        self.before, self.after = self.turn_request(0, b"")
-        self.input_tokens = conversation.turns[0].input_tokens
+        self.before = before
+        self.after = target.request(conversation.head + first.messages + first.tail)[1]
+        self.input_tokens = first.input_tokens
 
     def turn_request(self, turn: int, history: bytes) -> tuple[bytes, bytes]:
-        """HTTP bytes of a turn, before and after the request's id."""
+        """HTTP bytes of a turn of several, before and after the request's id."""
         part = self._conversation.turns[turn]
         body = self._conversation.head + history + part.messages + part.tail
         return self._target.request(body)
@@ -49,7 +57,7 @@ class Entry:
     @property
     def size(self) -> int:
         """Bytes held, roughly."""
-        return len(self.before) + len(self.after) * (2 if self.turns > 1 else 1)
+        return len(self.after) * (2 if self.turns > 1 else 1)
 
 
 class EntryCache:
@@ -61,7 +69,12 @@ class EntryCache:
         self._blocks: OrderedDict[int, list[Entry]] = OrderedDict()
         self._asked: set[int] = set()
         self._bytes = 0
-        self._block_entries = 1
+        self._is_full = False
+        """A block had to go: the dataset does not fit, and from now on only what credits need is
+        fetched."""
+        self._before = target.request(b"")[0]
+        self._starts = array("I", [0])
+        """First entry of each block."""
         self._block_count = 0
         self._sizes = {int(Phase.WARMUP): (0, 1), int(Phase.PROFILING): (0, 1)}
         self._all: list[Entry] | None = None
@@ -80,7 +93,7 @@ class EntryCache:
         """Take a block."""
         if not self.is_started:
             self._block_count = block.block_count
-            self._block_entries = len(block.conversations)
+            self._starts = array("I", block.starts)
             own = block.warmup_entries
             rest = block.entry_count - own
             self._sizes[int(Phase.PROFILING)] = (0, rest)
@@ -89,7 +102,7 @@ class EntryCache:
         if block.block in self._blocks:
             return
         entries = [
-            Entry(block.first_entry + i, conversation, self._target)
+            Entry(block.first_entry + i, conversation, self._target, self._before)
             for i, conversation in enumerate(block.conversations)
         ]
         self._blocks[block.block] = entries
@@ -97,12 +110,13 @@ class EntryCache:
         if len(self._blocks) == self._block_count:
             self._all = [entry for number in sorted(self._blocks) for entry in self._blocks[number]]
         while self._all is None and self._bytes > CACHE_BYTES and len(self._blocks) > 2:
+            self._is_full = True
             _, dropped = self._blocks.popitem(last=False)
             self._bytes -= sum(entry.size for entry in dropped)
 
     def fetch_what_fits(self) -> None:
         """Ask for the next missing block, while the cache is not full."""
-        if self._bytes >= CACHE_BYTES:
+        if self._is_full or self._bytes >= CACHE_BYTES:
             return
         for number in range(self._block_count or 1):
             if number not in self._blocks:
@@ -118,9 +132,9 @@ class EntryCache:
         """Make sure that the entries of these credits are there or on their way."""
         if self._all is not None:
             return
-        for index in range(first_index, last_index + 1, self._block_entries):
-            self._touch(phase, index)
-        self._touch(phase, last_index)
+        index = first_index
+        while index <= last_index:
+            index += self._touch(phase, index)
 
     def find(self, phase: int, index: int) -> Entry | None:
         """The entry that a credit sends; None, and asked for, when it is not there yet."""
@@ -128,19 +142,25 @@ class EntryCache:
         number = first + index % count
         if self._all is not None:
             return self._all[number]
-        block = self._blocks.get(number // self._block_entries)
+        at = bisect_right(self._starts, number) - 1
+        block = self._blocks.get(at)
         if block is None:
-            self._ask(number // self._block_entries)
+            self._ask(at)
             return None
-        return block[number % self._block_entries]
+        return block[number - self._starts[at]]
 
-    def _touch(self, phase: int, index: int) -> None:
+    def _touch(self, phase: int, index: int) -> int:
+        """Ask for the block of a credit, or keep it longer; credits from this one on that have no
+        other block."""
         first, count = self._sizes[phase]
-        block = (first + index % count) // self._block_entries
+        number = first + index % count
+        block = bisect_right(self._starts, number) - 1
         if block in self._blocks:
             self._blocks.move_to_end(block)
         else:
             self._ask(block)
+        end = self._starts[block + 1] if block + 1 < len(self._starts) else first + count
+        return max(1, min(end, first + count) - number)
 
     def _ask(self, block: int) -> None:
         if block not in self._asked:

@@ -57,6 +57,8 @@ something arrives, and the first token of a slow server would seem uncertain by 
 polling this often costs about 1% of a core and makes the bound say how busy the client was, not
 the server."""
 CLOCK_JUMP_NS: Final = 1_000_000
+CONNECTING_AT_ONCE: Final = 256
+"""Connections ahead of need that are being made at a time."""
 
 _SO_TIMESTAMPNS: Final = 35
 _IP_BIND_ADDRESS_NO_PORT: Final = 24
@@ -175,6 +177,9 @@ class InferenceClient:
         self._idle: list[Connection] = []
         self._spare: list[Connection] = []
         """Opened ahead; those that became idle or broke since are passed over."""
+        self._connecting = 0
+        self._connections_wanted = 0
+        """By `preconnect`; 0 when they are there."""
         self._closing: list[socket.socket] = []
         self._heads: dict[bytes, Head] = {}
         self._chunk_sizes: dict[bytes, int] = {}
@@ -243,13 +248,21 @@ class InferenceClient:
             self._connect_failed(conn)
 
     def preconnect(self, count: int) -> None:
-        """Start connecting until there are `count` connections, so that a phase starts with
-        them."""
-        while len(self._connections) < count:
+        """Connect ahead until there are `count` connections, so that a phase starts with them."""
+        self._connections_wanted = count
+        self._connect_ahead()
+
+    def _connect_ahead(self) -> None:
+        """A few at a time: the loop has more to do, and a server's backlog holds thousands only."""
+        wanted = self._connections_wanted
+        while len(self._connections) < wanted and self._connecting < CONNECTING_AT_ONCE:
             conn = self._open()
             if conn.fd < 0:
+                self._connections_wanted = 0
                 return
             self._spare.append(conn)
+        if len(self._connections) >= wanted:
+            self._connections_wanted = 0
 
     def _spare_or_new(self) -> Connection:
         while self._spare:
@@ -323,6 +336,8 @@ class InferenceClient:
                 self._wake()
             elif fd == ticker_fd:
                 self._ticker.clear()
+        if self._connections_wanted:
+            self._connect_ahead()
         if self._closing:
             self._close_sockets()
 
@@ -393,6 +408,7 @@ class InferenceClient:
             sock.close()
             return self._never_opened(OSError(code, os.strerror(code)))
         self._connections[conn.fd] = conn
+        self._connecting += 1
         self._epoll.register(conn.fd, _OUT)
         return conn
 
@@ -416,8 +432,11 @@ class InferenceClient:
         if code:
             local = code in (errno.EADDRNOTAVAIL, errno.ENOBUFS)
             kind = ErrorKind.NO_RESOURCES if local else ErrorKind.CONNECT
+            # A target that is away is not asked again ahead of need.
+            self._connections_wanted = 0
             self._broken(conn, kind, os.strerror(code))
             return
+        self._connecting -= 1
         conn.connect_ns = monotonic_ns() - conn.opened_mono_ns
         self._epoll.modify(conn.fd, _IN)
         if self._target.tls_context is not None:
@@ -895,6 +914,8 @@ class InferenceClient:
         if conn.fd < 0:
             return
         self._connections.pop(conn.fd, None)
+        if conn.state == _CONNECTING:
+            self._connecting -= 1
         if conn.state == _IDLE and conn in self._idle:
             self._idle.remove(conn)
         self._epoll.unregister(conn.fd)

@@ -7,7 +7,8 @@ GET  /v1/summary                               what profile_export_aiperf.json h
 GET  /v1/results                               name, size and SHA-256 of every file; 409 before
 GET  /v1/results/{name}                        one file: ranges, ETag, gzip
 POST /v1/cancel      {"reason": "..."}         stop, keep and report what was measured
-POST /v1/collected                             the results are fetched, nobody needs this any more
+POST /v1/collected                             the results are fetched, nobody needs this any more;
+                                               409 before they are final
 
 Everything below /v1 and /metrics needs the stack's token, as `Authorization: Bearer` or
 `X-Aiperf-Token` (proxies of a cluster take the first for themselves).
@@ -199,6 +200,8 @@ class _Routes:
         return web.Response(status=202, text="stopping\n")
 
     async def collected(self, _request: web.Request) -> web.Response:
+        if not self._provider.status().is_settled:
+            raise web.HTTPConflict(text="the results are not final yet\n")
         # The answer must be on its way before the process may end.
         asyncio.get_running_loop().call_later(0.05, self._provider.collected)
         return web.Response(status=202, text="ending\n")

@@ -4,7 +4,6 @@ A download goes on where it broke off and is believed only when its SHA-256 is t
 """
 
 import asyncio
-import hashlib
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +13,12 @@ import aiohttp
 import msgspec
 
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
-from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, Manifest, ManifestEntry
+from aiperf_svc.adapters.exports.manifest import (
+    TEMPORARY_SUFFIX,
+    Manifest,
+    ManifestEntry,
+    is_whole,
+)
 from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.domain.errors import EnvironmentProblem
 
@@ -100,17 +104,17 @@ class ResultsClient:
     async def download(self, entry: ManifestEntry, folder: Path) -> Path:
         """One result file, whole and verified. Raises EnvironmentProblem."""
         path = _inside(folder, entry.name)
-        if await asyncio.to_thread(_is_whole, path, entry):
+        if await asyncio.to_thread(is_whole, path, entry):
             return path
         part = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             await asyncio.to_thread(part.parent.mkdir, parents=True, exist_ok=True)
             await self._fetch(entry, part)
-            if not await asyncio.to_thread(_is_whole, part, entry):
+            if not await asyncio.to_thread(is_whole, part, entry):
                 # What was there before may have been of another run: once more, from the start.
                 await asyncio.to_thread(part.unlink)
                 await self._fetch(entry, part)
-                if not await asyncio.to_thread(_is_whole, part, entry):
+                if not await asyncio.to_thread(is_whole, part, entry):
                     part.unlink()
                     raise EnvironmentProblem(f"{entry.name}: received bytes with another SHA-256")
             part.replace(path)
@@ -180,13 +184,6 @@ def _inside(folder: Path, name: str) -> Path:
 def _size(path: Path) -> int:
     """Bytes of a file; -1 when there is none, which is less than an empty one."""
     return path.stat().st_size if path.exists() else -1
-
-
-def _is_whole(path: Path, entry: ManifestEntry) -> bool:
-    if not path.is_file() or path.stat().st_size != entry.size:
-        return False
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
 
 
 def _write(path: Path, content: bytes) -> None:

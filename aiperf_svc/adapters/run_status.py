@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.domain.exit_codes import ExitCode
+
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The run as it is now. Counts are of the phase that `phase` names."""
@@ -40,5 +42,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     artifact_error: str
     """Why files are missing."""
     verdict: str | None
+    uploaded_to: str = ""
+    """Where the results are as well, `s3://...`; empty when they are not."""
     is_settled: bool = False
     """Final, and nothing more will come: results are ready or there are none."""
+    exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
+    """What kind of failure, in the state `failed`."""

@@ -4,17 +4,23 @@ Resolved once, before the run: a name that is looked up for every connection wou
 resolver.
 """
 
+import math
 import os
 import socket
 import ssl
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from aiperf_svc.adapters.machine import port_range
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
-from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.domain.errors import ConfigError
 
 USER_AGENT = "aiperf-svc"
+PORTS_IN_USE = 0.25
+"""Share of the local port range to fill from one address. For outgoing connections the kernel tries
+every other port first, one by one: with half of the range in use it looks at all of those before
+each connection, which takes milliseconds."""
 
 
 class Target(NamedTuple):
@@ -40,8 +46,8 @@ class Target(NamedTuple):
 def resolve_target(config: BenchmarkConfig) -> Target:
     """The target of `config`; blocks for the name's lookup.
 
-    Raises EnvironmentProblem when the name has no address or the CA file cannot be read,
-    ConfigError when the variable with the API key is not set.
+    Raises ConfigError when the name has no address, the CA file cannot be read or the variable with
+    the API key is not set.
     """
     endpoint = config.endpoint
     url = urlsplit(endpoint.url)
@@ -51,7 +57,7 @@ def resolve_target(config: BenchmarkConfig) -> Target:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise EnvironmentProblem(
+        raise ConfigError(
             f"endpoint.url: no address for {host!r}: {error.strerror}; check the name"
         ) from error
     context = None
@@ -59,7 +65,7 @@ def resolve_target(config: BenchmarkConfig) -> Target:
         try:
             context = ssl.create_default_context(cafile=endpoint.tls.ca_file)
         except OSError as error:
-            raise EnvironmentProblem(
+            raise ConfigError(
                 f"endpoint.tls.ca_file: cannot read {endpoint.tls.ca_file!r}: {error}"
             ) from error
         if not endpoint.tls.verify:
@@ -73,9 +79,20 @@ def resolve_target(config: BenchmarkConfig) -> Target:
         request_timeout_ns=endpoint.request_timeout,
         connect_timeout_ns=endpoint.connect_timeout,
         keep_alive=endpoint.connections == "keep-alive",
-        source_addresses=endpoint.source_addresses,
+        source_addresses=endpoint.source_addresses
+        or loopback_sources(str(address[0]), config.load.concurrency or 0, port_range()),
         head=_head(config, url.netloc.rpartition("@")[2], url.path),
     )
+
+
+def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> tuple[str, ...]:
+    """Addresses from which so many connections reach a server on this machine; empty when its usual
+    one will do. Every address of 127.0.0.0/8 is this machine's own, so none has to be given."""
+    each = max(1, math.floor((ports[1] - ports[0] + 1) * PORTS_IN_USE))
+    count = math.ceil(connections / each)
+    if count <= 1 or not target.startswith("127."):
+        return ()
+    return tuple(f"127.0.{number // 250}.{number % 250 + 1}" for number in range(count))
 
 
 def _head(config: BenchmarkConfig, host: str, base_path: str) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from aiperf_svc.adapters import uploads
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.target import HOST
@@ -63,6 +64,13 @@ def local_problems(
     if variable is not None and not environ.get(variable):
         text = f"the environment variable {variable!r} is not set; set it, or use --api-key"
         found.append(Problem("endpoint.api_key_env", text))
+    if config.artifacts.s3 is not None:
+        if not uploads.has_library():
+            text = f"needs the package {uploads.LIBRARY!r}: {uploads.INSTALL}"
+            found.append(Problem("artifacts.s3", text))
+        if missing := uploads.missing_keys(environ):
+            text = f"{' and '.join(missing)}: not set in the environment; the upload needs them"
+            found.append(Problem("artifacts.s3", text))
     kind = config.deployment.target.kind
     if kind not in ("none", "mock") and urlsplit(config.endpoint.url).hostname == HOST:
         text = f"{config.endpoint.url!r} is the stack's own {kind} server, which only a cluster "

@@ -137,6 +137,12 @@ RESULTS = (
     Flag(("--artifact-dir", "--output-artifact-dir"), "artifacts.dir",
         "folder for the results (default: artifacts)", "DIR"),
     Flag(("--name",), "name", "what the results are called (default: benchmark)", "NAME"),
+    Flag(("--s3-url",), "artifacts.s3.url",
+        "upload the results to this bucket too, s3://bucket/prefix; the keys are read from "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "URL"),
+    Flag(("--s3-endpoint-url",), "artifacts.s3.endpoint_url",
+        "address of a store that is not Amazon's", "URL"),
+    Flag(("--s3-region",), "artifacts.s3.region", "its region (default: us-east-1)", "NAME"),
 )  # fmt: skip
 
 GROUPS = {

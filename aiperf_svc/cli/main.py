@@ -19,6 +19,8 @@ COMMANDS = {
     "profile": "measure a server, described by flags",
     "run": "measure as a stack file says",
     "validate": "check stack files and configs without starting anything",
+    "export": "write a run's records in another format",
+    "upload": "send a run's results to a bucket of an S3-compatible store",
     "bench": "a short measurement of the built-in mock server",
     "mock-server": "serve made-up tokens at a set pace, OpenAI-compatible",
     "service": "run services of a benchmark in this process (started by `profile`, `run`, a stack)",

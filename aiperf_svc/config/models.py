@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.units import DurationNs, SizeBytes
@@ -228,14 +229,6 @@ class Slo(Model):
     objectives: tuple[Objective, ...] = ()
     goodput: dict[str, float | str] = Field(default_factory=dict)
     """Metric tag to the highest value of a good request."""
-
-
-class Artifacts(Model):
-    """What is written, and where."""
-
-    dir: str = "artifacts"
-    jsonl_limit: Annotated[int, Field(ge=0)] = 1_000_000
-    """Most lines of profile_export.jsonl; the records themselves are all in records.parquet."""
 
 
 class BenchmarkConfig(Model):

@@ -37,6 +37,7 @@ _LIMITS = {
     "less_than_equal": ("of at most", "le"),
 }
 _PATTERNS = {
+    r"^s3://": "a bucket and a prefix such as s3://bucket/prefix",
     r"^https?://": "an address such as http://host:8000",
     r"^/": "a path that begins with /",
     r"^[A-Za-z0-9_-]": "the name of a header",

@@ -1,5 +1,7 @@
 """What the processes said about their own health during the measurement, condensed."""
 
+from array import array
+
 import msgspec
 
 from aiperf_svc.protocol.messages import Service, Vitals
@@ -29,37 +31,57 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     rss_max_bytes: int
 
 
+class _Process:
+    """One process' samples, 12 bytes each: thousands report every second, for hours."""
+
+    def __init__(self, service: Service, first: Vitals, at_wall_ns: int) -> None:
+        self.service = service
+        self.first, self.first_wall_ns = first, at_wall_ns
+        self.cpu = array("f")
+        self.lag_ns = array("q")
+        self.fd_share = 0.0
+        self.rss_max_bytes = 0
+
+    def add(self, vitals: Vitals, at_wall_ns: int) -> None:
+        self.last, self.last_wall_ns = vitals, at_wall_ns
+        self.cpu.append(vitals.cpu_fraction)
+        self.lag_ns.append(vitals.loop_lag_ns)
+        if vitals.fd_limit:
+            self.fd_share = max(self.fd_share, vitals.open_fds / vitals.fd_limit)
+        self.rss_max_bytes = max(self.rss_max_bytes, vitals.rss_bytes)
+
+    def condensed(self, name: str) -> Health:
+        samples = len(self.cpu)
+        elapsed_ns = self.last_wall_ns - self.first_wall_ns
+        throttled_ns = self.last.throttled_ns - self.first.throttled_ns
+        lags = sorted(self.lag_ns)
+        return Health(
+            id=name,
+            service=self.service,
+            samples=samples,
+            cpu_mean=sum(self.cpu) / samples,
+            busy_share=sum(share > BUSY_CPU_FRACTION for share in self.cpu) / samples,
+            loop_lag_p50_ms=lags[samples // 2] / 1e6,
+            loop_lag_max_ms=lags[-1] / 1e6,
+            throttled_share=throttled_ns / elapsed_ns if elapsed_ns > 0 else 0.0,
+            fd_share=self.fd_share,
+            rss_max_bytes=self.rss_max_bytes,
+        )
+
+
 class HealthLog:
     """Collects heartbeats' vitals; bounded by one sample a second and process."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, list[tuple[int, Vitals]]] = {}
-        self._services: dict[str, Service] = {}
+        self._processes: dict[str, _Process] = {}
 
     def add(self, sender: str, service: Service, vitals: Vitals, *, at_wall_ns: int) -> None:
         """Take one heartbeat of the profiling phase, received at `at_wall_ns`."""
-        self._services[sender] = service
-        self._samples.setdefault(sender, []).append((at_wall_ns, vitals))
+        process = self._processes.get(sender)
+        if process is None:
+            process = self._processes[sender] = _Process(service, vitals, at_wall_ns)
+        process.add(vitals, at_wall_ns)
 
     def report(self) -> tuple[Health, ...]:
         """All processes, by id."""
-        return tuple(self._condense(sender) for sender in sorted(self._samples))
-
-    def _condense(self, sender: str) -> Health:
-        samples = self._samples[sender]
-        vitals = [v for _, v in samples]
-        elapsed_ns = samples[-1][0] - samples[0][0]
-        throttled_ns = vitals[-1].throttled_ns - vitals[0].throttled_ns
-        lags = sorted(v.loop_lag_ns / 1e6 for v in vitals)
-        return Health(
-            id=sender,
-            service=self._services[sender],
-            samples=len(samples),
-            cpu_mean=sum(v.cpu_fraction for v in vitals) / len(vitals),
-            busy_share=sum(v.cpu_fraction > BUSY_CPU_FRACTION for v in vitals) / len(vitals),
-            loop_lag_p50_ms=lags[len(lags) // 2],
-            loop_lag_max_ms=lags[-1],
-            throttled_share=throttled_ns / elapsed_ns if elapsed_ns > 0 else 0.0,
-            fd_share=max((v.open_fds / v.fd_limit for v in vitals if v.fd_limit), default=0.0),
-            rss_max_bytes=max(v.rss_bytes for v in vitals),
-        )
+        return tuple(self._processes[name].condensed(name) for name in sorted(self._processes))

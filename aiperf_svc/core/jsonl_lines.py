@@ -5,7 +5,7 @@ holds only what is defined for its request: all metrics of a completed one; of a
 that cover every request sent, and its error. Durations are in milliseconds.
 
 Rendering one line at a time through a JSON encoder costs more than everything else that is done
-with a request. So numbers are encoded for a whole batch at once, a column at a time, and put
+with a request. So numbers become text for a whole batch at once (`number_text`), and are put
 between the pieces of a template that is made once for each combination of metrics that occurs.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.columns import FLAG_COLUMNS
+from aiperf_svc.core.number_text import Text, decimal_text, integer_text, joined, padded_text
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
@@ -81,7 +82,10 @@ _METADATA: Final = (
 )
 """Columns in the order in which a template takes them; the last is left out when it is 0."""
 _HOLE: Final = "\0"
-"""In a template; JSON has it only escaped."""
+"""In a template, where a number goes; JSON has it only escaped, and so the next two."""
+_GAPS: Final = b"\1"
+_ERROR: Final = b"\2"
+_TIMES: Final = ("due_wall_ns", "start_wall_ns", "end_wall_ns", "ack_wall_ns")
 _NS_PER_MS: Final = 1e6
 _KNOWN_TEMPLATES: Final = 256
 
@@ -106,8 +110,8 @@ class LineRenderer:
         self._processor_id = _literal(processor_id)
         self._phase_index = int(has_warmup)
         """AIPerf counts phases from 0, the warmup included."""
-        self._templates: dict[tuple[str, bytes], list[str]] = {}
-        """Pieces between holes, and an empty one for each hole."""
+        self._templates: dict[tuple[str, bytes], list[bytes]] = {}
+        """Pieces between numbers."""
 
     def render(
         self,
@@ -116,8 +120,9 @@ class LineRenderer:
         worker_id: str,
         gaps_ns: Sequence[NDArray[np.int64] | None],
         messages: Sequence[str],
-    ) -> list[str]:
-        """One line for each of the METRIC_DTYPE rows, all of the profiling phase and of one worker.
+    ) -> bytes:
+        """One line for each of the METRIC_DTYPE rows, all of the profiling phase and of one worker,
+        in their order.
 
         `gaps_ns` are the gaps between content chunks, None where there are none; `messages` say
         what went wrong.
@@ -132,23 +137,27 @@ class LineRenderer:
                 rows["error"] != 0,
             ]
         )
-        lines = [""] * len(rows)
-        for bits, places in _alike(has).items():
+        groups = _alike(has)
+        lines = [b""] * len(rows)
+        for bits, places in groups.items():
             what = has[:, places[0]]
             template = self._templates.get((worker_id, bits))
             if template is None:
                 template = self._add_template(worker_id, bits, what)
             has_gaps, _, _, has_error = what[len(_METRICS) :].tolist()
-            columns = _numbers(rows, values, places, what)
+            text = joined(template, _numbers(rows, values, places, what), len(places))
             if has_gaps:
-                columns.append([_milliseconds(gaps_ns[place]) for place in places])
+                text = _filled(text, _GAPS, [_milliseconds(gaps_ns[place]) for place in places])
             if has_error:
-                columns.append([_error(rows, place, messages[place]) for place in places])
-            for place, line in zip(places, _filled(template, columns, len(places)), strict=True):
+                errors = [_error(rows, place, messages[place]) for place in places]
+                text = _filled(text, _ERROR, errors)
+            if len(groups) == 1:
+                return text
+            for place, line in zip(places, text.splitlines(keepends=True), strict=True):
                 lines[place] = line
-        return lines
+        return b"".join(lines)
 
-    def _add_template(self, worker_id: str, bits: bytes, what: NDArray[np.bool_]) -> list[str]:
+    def _add_template(self, worker_id: str, bits: bytes, what: NDArray[np.bool_]) -> list[bytes]:
         *defined, has_gaps, has_ack, is_cancelled, has_error = what.tolist()
         prefix, phase = self._prefix, f'"{Phase.PROFILING.name.lower()}"'
         first = f"{prefix}{TURN_BASE}-"
@@ -181,16 +190,13 @@ class LineRenderer:
             if is_defined
         }
         if has_gaps:
-            metrics[GAPS_TAG] = f'{{"value":{_HOLE},"unit":"ms"}}'
+            metrics[GAPS_TAG] = f'{{"value":{_GAPS.decode()},"unit":"ms"}}'
         line = {"metadata": _object(metadata), "metrics": _object(metrics)}
         if has_error:
-            line["error"] = _HOLE
-        first, *others = (_object(line) + "\n").split(_HOLE)
+            line["error"] = _ERROR.decode()
+        template = (_object(line) + "\n").encode().split(_HOLE.encode())
         if len(self._templates) >= _KNOWN_TEMPLATES:
             self._templates.clear()
-        template = [first]
-        for piece in others:
-            template += ("", piece)
         self._templates[worker_id, bits] = template
         return template
 
@@ -222,48 +228,41 @@ def _alike(has: NDArray[np.bool_]) -> Mapping[bytes, Sequence[int]]:
 
 def _numbers(
     rows: Rows, values: NDArray[np.float64], places: Sequence[int], what: NDArray[np.bool_]
-) -> list[list[str]]:
-    """JSON of all numbers of rows that have the same metrics: columns, in the order of their
-    template."""
+) -> list[Text]:
+    """Text of all numbers of rows that have the same metrics, in the order of their template."""
     has_ack = what[len(_METRICS) + 1]
     if len(places) != len(rows):
         rows, values = rows[places], values[:, places]
-    names = _METADATA[: 10 + int(has_ack)]
-    plain = [name for name in dict.fromkeys(names) if name not in ("entry", "id_turn", "id_index")]
-    ids = [(rows["turn"] + TURN_BASE).tolist(), (rows["index"] + INDEX_BASE).tolist()]
-    head = _json_columns([*(rows[name].tolist() for name in plain), *ids])
-    by_name = dict(zip((*plain, "id_turn", "id_index"), head, strict=True))
-    by_name["entry"] = ["%06d" % entry for entry in rows["entry"].tolist()]  # noqa: UP031
+    indexes = integer_text(np.stack([rows["index"], rows["index"] + INDEX_BASE]).astype(np.int64))
+    turns = integer_text(np.stack([rows["turn"], rows["turn"] + TURN_BASE]).astype(np.int64))
+    times = integer_text(np.stack([rows[name] for name in _TIMES]))
+    by_name = {
+        "index": indexes[0],
+        "id_index": indexes[1],
+        "turn": turns[0],
+        "id_turn": turns[1],
+        "entry": padded_text([b"%06d" % entry for entry in rows["entry"].tolist()]),
+        **dict(zip(_TIMES, times, strict=True)),
+    }
     defined = np.flatnonzero(what[: len(_METRICS)])
-    integers = values[defined[defined < _INTEGERS]].astype(np.int64)
-    reals = values[defined[defined >= _INTEGERS]]
     return [
-        *(by_name[name] for name in names),
-        *_json_columns(integers.tolist()),
-        *_json_columns(reals.tolist()),
+        *(by_name[name] for name in _METADATA[: 10 + int(has_ack)]),
+        *integer_text(values[defined[defined < _INTEGERS]].astype(np.int64)),
+        *decimal_text(values[defined[defined >= _INTEGERS]]),
     ]
 
 
-def _json_columns(columns: list[list[Any]]) -> list[list[str]]:
-    """Each number as JSON."""
-    text = msgspec.json.encode(columns).decode()
-    return [column.split(",") for column in text[2:-2].split("],[")] if columns else []
+def _filled(text: bytes, hole: bytes, contents: Sequence[bytes]) -> bytes:
+    """The text with its holes filled, in their order."""
+    pieces = [b""] * (2 * len(contents) + 1)
+    pieces[::2] = text.split(hole)
+    pieces[1::2] = contents
+    return b"".join(pieces)
 
 
-def _filled(template: list[str], columns: list[list[str]], count: int) -> list[str]:
-    """Lines from a template and what goes into its holes, a column for each.
-
-    Text and not bytes: to join it costs a third.
-    """
-    parts, size = template * count, len(template)
-    for hole, column in enumerate(columns):
-        parts[2 * hole + 1 :: size] = column
-    return ["".join(parts[at : at + size]) for at in range(0, len(parts), size)]
-
-
-def _milliseconds(gaps_ns: NDArray[np.int64] | None) -> str:
+def _milliseconds(gaps_ns: NDArray[np.int64] | None) -> bytes:
     assert gaps_ns is not None
-    return msgspec.json.encode((gaps_ns / _NS_PER_MS).tolist()).decode()
+    return msgspec.json.encode((gaps_ns / _NS_PER_MS).tolist())
 
 
 def _object(members: dict[str, str]) -> str:
@@ -276,9 +275,9 @@ def _literal(text: str) -> str:
     return msgspec.json.encode(text).decode()[1:-1]
 
 
-def _error(rows: Rows, place: int, message: str) -> str:
+def _error(rows: Rows, place: int, message: str) -> bytes:
     status = int(rows["status"][place])
     kind = ErrorKind(int(rows["error"][place]))
     return msgspec.json.encode(
         {"code": status or None, "type": kind.name.lower(), "message": message}
-    ).decode()
+    )

@@ -115,14 +115,15 @@ class RecordAssembler:
         rows = metric_rows(fragments[finished.places], finished.readers, worker_rank)
         set_tokens(rows, finished.readers, self._counter)
         gaps = _gaps(rows, finished.readers)
-        lines = self._lines(batch.sender, rows, finished.readers, gaps) if wants_lines else []
         groups: Iterable[slice] = (slice(0, len(rows)),)
         if batch.is_resent:
             groups = (slice(i, i + 1) for i in range(len(rows)))
         made = [
             MetricParts(
                 rows=rows[group],
-                jsonl="".join(lines[group]).encode(),
+                jsonl=self._lines(batch.sender, rows[group], finished.readers[group], gaps[group])
+                if wants_lines
+                else b"",
                 histograms=_histograms(rows[group], gaps[group]),
                 errors=_errors(rows[group], finished.readers[group]),
                 spans=_spans(batch, rows["seq"][group]),
@@ -239,24 +240,17 @@ class RecordAssembler:
         rows: Rows,
         readers: Sequence[AnswerReader],
         gaps: Sequence[NDArray[np.int64] | None],
-    ) -> list[str]:
+    ) -> bytes:
         """A line for each row of the profiling phase, nothing for the others."""
         chosen = np.flatnonzero(rows["phase"] == Phase.PROFILING).tolist()
         if not chosen:
-            return [""] * len(rows)
-        is_all = len(chosen) == len(rows)
-        made = self._renderer.render(
-            rows if is_all else rows[chosen],
+            return b""
+        return self._renderer.render(
+            rows if len(chosen) == len(rows) else rows[chosen],
             worker_id=worker_id,
             gaps_ns=[gaps[i] for i in chosen],
             messages=[readers[i].message for i in chosen],
         )
-        if is_all:
-            return made
-        lines = [""] * len(rows)
-        for i, line in zip(chosen, made, strict=True):
-            lines[i] = line
-        return lines
 
 
 def _check(batch: RawBatch, fragments: Rows, reads: Rows) -> None:

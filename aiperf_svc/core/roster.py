@@ -27,6 +27,9 @@ class Roster:
     def __init__(self, expected: dict[Service, int]) -> None:
         self._expected = expected
         self._entries: dict[str, _Entry] = {}
+        self._counts = dict.fromkeys(expected, 0)
+        self._are_ranks_due = False
+        """Ranks and processors are given when somebody looks: thousands may join between."""
         self.number = 0
         self.is_frozen = False
         self.refused: set[str] = set()
@@ -44,10 +47,11 @@ class Roster:
         if self.is_frozen:
             self.refused.add(beat.sender)
             return False
-        count = sum(e.member.service == beat.service for e in self._entries.values())
-        if entry is None and count >= self._expected.get(beat.service, 0):
-            self.refused.add(beat.sender)
-            return False
+        if entry is None:
+            if self._counts.get(beat.service, 0) >= self._expected.get(beat.service, 0):
+                self.refused.add(beat.sender)
+                return False
+            self._counts[beat.service] += 1
         member = Member(
             id=beat.sender,
             service=beat.service,
@@ -57,7 +61,7 @@ class Roster:
             clock=beat.clock,
         )
         self._entries[beat.sender] = _Entry(member, now_mono_ns)
-        self._rank()
+        self._are_ranks_due = True
         self.number += 1
         return True
 
@@ -75,22 +79,34 @@ class Roster:
                 entry.member = msgspec.structs.replace(entry.member, lost=True)
             else:
                 del self._entries[entry.member.id]
+                self._counts[entry.member.service] -= 1
         if self.is_frozen:
             self._assign()
         else:
-            self._rank()
+            self._are_ranks_due = True
         self.number += 1
         return [entry.member for entry in silent] if self.is_frozen else []
 
     def freeze(self) -> None:
         """From now on nobody joins."""
         if not self.is_frozen:
+            self._rank()
             self.is_frozen = True
             self.number += 1
 
     @property
+    def count(self) -> int:
+        """How many members there are."""
+        return len(self._entries)
+
+    @property
     def members(self) -> tuple[Member, ...]:
         """All members, the lost ones included, by service and rank."""
+        if self._are_ranks_due:
+            self._rank()
+        return self._sorted()
+
+    def _sorted(self) -> tuple[Member, ...]:
         members = (entry.member for entry in self._entries.values())
         return tuple(sorted(members, key=lambda m: (m.service, m.rank)))
 
@@ -99,12 +115,13 @@ class Roster:
         """What is still expected, in words: `worker (3 of 4)`."""
         words = []
         for service, count in sorted(self._expected.items()):
-            have = sum(e.member.service == service for e in self._entries.values())
+            have = self._counts[service]
             if have < count:
                 words.append(f"{service.value} ({have} of {count})")
         return tuple(words)
 
     def _rank(self) -> None:
+        self._are_ranks_due = False
         for service in self._expected:
             ids = [m.id for m in self._of(service)]
             for rank, name in enumerate(sorted(ids, key=_natural)):
@@ -114,9 +131,11 @@ class Roster:
 
     def _assign(self) -> None:
         """Give every worker a record processor; a worker keeps its own while that is alive."""
-        alive = [m.id for m in self.members if _processes(m) and not m.lost]
-        for member in self.members:
-            keeps_its_own = self.is_frozen and member.processor in alive
+        members = self._sorted()
+        alive = [m.id for m in members if _processes(m) and not m.lost]
+        known = set(alive)
+        for member in members:
+            keeps_its_own = self.is_frozen and member.processor in known
             if member.service is Service.WORKER and not keeps_its_own:
                 self._give(member, alive[member.rank % len(alive)] if alive else "")
 

@@ -12,6 +12,7 @@ from collections import deque
 
 import msgspec
 
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import Heartbeat, Member, RunState, Service
 
 ORDER = tuple(RunState)
@@ -80,11 +81,15 @@ class RunMachine:
     def __init__(self, *, has_warmup: bool) -> None:
         self.state = RunState.PENDING
         self.reason = ""
+        self.exit_code = ExitCode.BENCHMARK_FAILED
+        """What kind of failure, once the run has failed."""
         self.is_cancelling = False
         self._has_warmup = has_warmup
         self._members: dict[str, Member] = {}
         self._is_complete = False
         self._reached: dict[str, tuple[int, RunState]] = {}
+        self._waiting: set[str] | None = None
+        """Ids whose work the state still needs; None when state or members have changed."""
         self.story: deque[str] = deque(maxlen=32)
         """The last events, for the message of an error."""
 
@@ -98,12 +103,16 @@ class RunMachine:
             case RosterChanged():
                 self._members = {m.id: m for m in event.members}
                 self._is_complete = event.is_complete
+                self._waiting = None
                 self._check_losses()
             case HeartbeatReceived(beat=beat):
                 self._reached[beat.sender] = (beat.epoch, beat.reached)
-                member = self._members.get(beat.sender)
-                if beat.error and (member is None or not member.lost):
-                    self._fail(f"{beat.sender}: {beat.error}")
+                if self._waiting and beat.sender in self._waiting:
+                    member = self._members[beat.sender]
+                    if self._has_reached(member):
+                        self._waiting.discard(beat.sender)
+                if beat.error and self._takes_part(beat):
+                    self._fail(f"{beat.sender}: {beat.error}", beat.exit_code)
             case CancelAsked(reason=reason):
                 if not self.is_cancelling:
                     self.is_cancelling = True
@@ -120,12 +129,17 @@ class RunMachine:
 
     def waiting_for(self) -> tuple[str, ...]:
         """Ids whose work the current state still needs."""
-        needed = NEEDED.get(self.state, frozenset())
-        return tuple(
-            m.id
-            for m in self._members.values()
-            if m.service in needed and not m.lost and not self._has_reached(m)
-        )
+        return tuple(m for m in self._members if m in self._still_waiting_for())
+
+    def _still_waiting_for(self) -> set[str]:
+        if self._waiting is None:
+            needed = NEEDED.get(self.state, frozenset())
+            self._waiting = {
+                m.id
+                for m in self._members.values()
+                if m.service in needed and not m.lost and not self._has_reached(m)
+            }
+        return self._waiting
 
     def _is_state_done(self) -> bool:
         early = _INDEX[self.state] < _INDEX[RunState.WARMUP]
@@ -133,13 +147,21 @@ class RunMachine:
             return True
         if self.state is RunState.PENDING:
             return self._is_complete
-        return not self.waiting_for()
+        return not self._still_waiting_for()
 
     def _has_reached(self, member: Member) -> bool:
         epoch, reached = self._reached.get(member.id, (0, RunState.PENDING))
         return epoch == member.epoch and _INDEX[reached] >= _INDEX[self.state]
 
+    def _takes_part(self, beat: Heartbeat) -> bool:
+        """Once the roster is frozen, what is in trouble may be somebody who came too late."""
+        member = self._members.get(beat.sender)
+        if member is None:
+            return _INDEX[self.state] < _INDEX[RunState.READY]
+        return not member.lost and member.epoch == beat.epoch
+
     def _advance(self) -> list[Instruction]:
+        self._waiting = None
         if self.is_cancelling and _INDEX[self.state] < _INDEX[RunState.WARMUP]:
             self.state = RunState.CANCELLED
             return []
@@ -169,6 +191,7 @@ class RunMachine:
             if member.lost and member.service not in (Service.WORKER, Service.RECORD_PROCESSOR):
                 self._fail(f"{member.id} was lost; the run cannot go on without it")
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, exit_code: ExitCode = ExitCode.BENCHMARK_FAILED) -> None:
         self.state = RunState.FAILED
         self.reason = reason
+        self.exit_code = exit_code

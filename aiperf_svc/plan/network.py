@@ -102,6 +102,9 @@ def plan_policies(
         policies.append(_target(config, hosted))
     downloads, download_notes = _downloads(config, topology)
     policies += downloads
+    uploads, upload_notes = _uploads(config, topology)
+    policies += uploads
+    notes += upload_notes
     notes += [
         f"{name} uses its node's network: no NetworkPolicy applies to it" for name in sorted(hosted)
     ]
@@ -173,6 +176,19 @@ def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy
     return [Policy("downloads", pods, egress=(Rule(ports=(HTTPS_PORT,)),))], (note,)
 
 
+def _uploads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy], list[str]]:
+    """The way of the results to their bucket, open to the pod that has them."""
+    s3 = config.artifacts.s3
+    if s3 is None:
+        return [], []
+    pod = next(g.name for g in topology.groups if Service.RECORDS_MANAGER in g.services)
+    parts = urlsplit(s3.endpoint_url or "https://amazonaws.com")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    key = "artifacts.s3.egress_cidrs"
+    rule, notes = _way(parts.hostname or "", port, s3.egress_cidrs, who=pod, remedy=key)
+    return [Policy("upload", (pod,), egress=(rule,))], notes
+
+
 def _to_target(config: BenchmarkConfig, hosted: set[str]) -> tuple[Rule, list[str]]:
     """The way from the workers to the target, as narrow as it can be known beforehand."""
     target = config.deployment.target
@@ -184,28 +200,47 @@ def _to_target(config: BenchmarkConfig, hosted: set[str]) -> tuple[Rule, list[st
     if target.pods:
         peer = NamespacePods(target.pods.namespace, target.pods.labels)
         return Rule((peer,), (target.pods.port,) if target.pods.port else ()), []
-    if target.egress_cidrs:
-        return Rule(tuple(Range(cidr) for cidr in target.egress_cidrs), (port,)), []
+    return _way(
+        host,
+        port,
+        target.egress_cidrs,
+        who="workers",
+        remedy="deployment.target.egress_cidrs",
+        pods_remedy="deployment.target.pods",
+    )
+
+
+def _way(
+    host: str,
+    port: int,
+    cidrs: tuple[str, ...],
+    *,
+    who: str,
+    remedy: str,
+    pods_remedy: str | None = None,
+) -> tuple[Rule, list[str]]:
+    """The way to a host, and what a reviewer should know of it. `remedy` is the key that names
+    address ranges, `pods_remedy` the one that names pods."""
+    if cidrs:
+        return Rule(tuple(Range(cidr) for cidr in cidrs), (port,)), []
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return _to_name(host, port)
+        return _to_name(host, port, who, remedy, pods_remedy or remedy)
     return Rule((Range(f"{address}/{address.max_prefixlen}"),), (port,)), []
 
 
-def _to_name(host: str, port: int) -> tuple[Rule, list[str]]:
+def _to_name(
+    host: str, port: int, who: str, remedy: str, pods_remedy: str
+) -> tuple[Rule, list[str]]:
     labels = host.split(".")
-    remedy = "narrow it with deployment.target.pods"
     if len(labels) == 1:
-        note = f"workers may reach every pod of their namespace, for {host}; {remedy}"
-        return Rule((NamespacePods(None),)), [note]
+        note = f"{who} may reach every pod of their namespace, for {host}"
+        return Rule((NamespacePods(None),)), [f"{note}; narrow it with {pods_remedy}"]
     if labels[2:3] == ["svc"]:
-        note = f"workers may reach every pod of namespace {labels[1]}, for {host}; {remedy}"
-        return Rule((NamespacePods(labels[1]),)), [note]
-    note = (
-        f"workers may reach port {port} of every address, for {host}; "
-        "narrow it with deployment.target.egress_cidrs"
-    )
+        note = f"{who} may reach every pod of namespace {labels[1]}, for {host}"
+        return Rule((NamespacePods(labels[1]),)), [f"{note}; narrow it with {pods_remedy}"]
+    note = f"{who} may reach port {port} of every address, for {host}; narrow it with {remedy}"
     return Rule(ports=(port,)), [note]
 
 

@@ -12,7 +12,7 @@ from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.placement import Gpu, Placement, Pod
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.topology import SINGLETONS, Group, Topology
+from aiperf_svc.plan.topology import PROCESS_ENVIRONMENT, SINGLETONS, Group, Topology
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import BOUND_BY, Port
 
@@ -23,6 +23,14 @@ TARGET_KEY_ENV = "AIPERF_TARGET_API_KEY"
 """Where workers find the target's API key."""
 TARGET_KEY = "targetApiKey"
 """Under which the stack's configuration and its Secret keep it."""
+UPLOAD_KEYS = {
+    "AWS_ACCESS_KEY_ID": "s3AccessKeyId",
+    "AWS_SECRET_ACCESS_KEY": "s3SecretAccessKey",
+}
+"""Where an upload to a bucket finds its keys, and under which the stack's configuration and its
+Secret keep them."""
+UPLOAD_TOKEN = {"AWS_SESSION_TOKEN": "s3SessionToken"}
+"""The third one of temporary keys."""
 CURVE_FILES = ("server.public", "server.secret", "client.public", "client.secret")
 """Names of the keys, in their Secret and as files."""
 TOKEN_KEY = "token"
@@ -64,10 +72,10 @@ class Volume(msgspec.Struct, frozen=True):
 
 
 class SecretKey(msgspec.Struct, frozen=True):
-    """One value of one of the stack's Secrets: `keys` are made by the stack, `target` holds what
-    the user gave for the target."""
+    """One value of one of the stack's Secrets: `keys` are made by the stack, `target` and `upload`
+    hold what the user gave for the target and for the bucket of the results."""
 
-    secret: Literal["keys", "target"]
+    secret: Literal["keys", "target", "upload"]
     key: str
 
 
@@ -135,7 +143,7 @@ def service_pods(
         for service in group.services
         if service in SINGLETONS and _ports(group, topology)
     }
-    env = {
+    env = PROCESS_ENVIRONMENT | {
         "AIPERF_RUN_ID": identity.run_id,
         "AIPERF_CONFIG": f"{CONFIG_DIR}/config.yaml",
         "AIPERF_TOPOLOGY": f"{CONFIG_DIR}/topology.json",
@@ -186,6 +194,8 @@ def _service_pod(
     secret_env: dict[str, SecretKey] = {}
     if has_results:
         secret_env["AIPERF_API_TOKEN"] = SecretKey("keys", TOKEN_KEY)
+        for variable, key in upload_keys(config).items():
+            secret_env[variable] = SecretKey("upload", key)
     if is_worker and config.endpoint.api_key_env:
         secret_env[TARGET_KEY_ENV] = SecretKey("target", TARGET_KEY)
     return PodPlan(
@@ -217,6 +227,14 @@ def _service_pod(
         sysctls=PORT_RANGE if is_worker and not placement.host_network else {},
         ready_timeout_s=seconds(config.deployment.ready_timeout),
     )
+
+
+def upload_keys(config: BenchmarkConfig) -> dict[str, str]:
+    """Environment variable to the key of the stack's configuration, for an upload to a bucket."""
+    s3 = config.artifacts.s3
+    if s3 is None:
+        return {}
+    return {**UPLOAD_KEYS, **(UPLOAD_TOKEN if s3.has_session_token else {})}
 
 
 def _ports(group: Group, topology: Topology) -> dict[str, int]:

@@ -23,6 +23,7 @@ from aiperf_svc.plan.pods import (
     PodPlan,
     deadline_pod,
     service_pods,
+    upload_keys,
 )
 from aiperf_svc.plan.target import resolve_url, target_pod
 from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan
@@ -60,8 +61,8 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
     pod_security: PodSecurity
     notes: tuple[str, ...]
     """What a reviewer should know."""
-    secret_keys: tuple[str, ...]
-    """Keys of the stack's configuration whose secret values the pods need."""
+    secret_keys: dict[str, tuple[str, ...]]
+    """Name of a Secret to the keys of the stack's configuration whose secret values it holds."""
 
     @property
     def pods(self) -> tuple[PodPlan, ...]:
@@ -205,8 +206,9 @@ def _pod_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ..
     return ("baseline" if rooted else "restricted"), tuple(reasons)
 
 
-def _secret_keys(config: BenchmarkConfig) -> tuple[str, ...]:
+def _secret_keys(config: BenchmarkConfig) -> dict[str, tuple[str, ...]]:
     keys = set(config.deployment.target.secret_env.values())
     if config.endpoint.api_key_env:
         keys.add(TARGET_KEY)
-    return tuple(sorted(keys))
+    secrets = {"target": tuple(sorted(keys)), "upload": tuple(upload_keys(config).values())}
+    return {name: keys for name, keys in secrets.items() if keys}

@@ -16,6 +16,7 @@ from enum import StrEnum
 
 import msgspec
 
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 
 VERSION = 1
@@ -136,6 +137,8 @@ class Heartbeat(Message, frozen=True):
     clock: ClockEstimate = ClockEstimate()
     detail: bytes = b""
     """JSON for people and reports, e.g. what the dataset manager built."""
+    exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
+    """What kind of failure `error` is."""
 
 
 class CancelRequested(Message, frozen=True):
@@ -185,6 +188,8 @@ class RunStatePublished(Message, frozen=True):
     """Why it failed or was cancelled."""
     is_cancelling: bool = False
     since_wall_ns: int = 0
+    exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
+    """What kind of failure, in the state `failed`."""
 
 
 class RecordsAcknowledged(Message, frozen=True):
@@ -301,6 +306,8 @@ class DatasetBlock(Message, frozen=True):
     """The last so many entries are the warmup's own; the rest are profiling's."""
     first_entry: int
     conversations: tuple[Conversation, ...]
+    starts: bytes
+    """uint32 little-endian: the first entry of each block. Blocks differ in length."""
 
 
 class DatasetShapeRequested(Message, frozen=True):

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.bus import CurveKeys
+from aiperf_svc.adapters.uploads import KEY_VARIABLES, TOKEN_VARIABLE
 from aiperf_svc.config.load_config import save_config
 from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.plan.topology import Topology
+from aiperf_svc.plan.topology import PROCESS_ENVIRONMENT, Topology
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.runner.options import RunOptions
@@ -56,20 +57,22 @@ class LocalRun:
         """Variables of all processes. Over TCP, this chooses free ports."""
         given = {k: v for k, v in environ.items() if not k.startswith("AIPERF_") or k in KEPT}
         transport = self.config.deployment.transport
-        # No service multiplies matrices; the threads for it would cost each process time to start.
-        given.setdefault("OPENBLAS_NUM_THREADS", "1")
-        given |= {
-            "AIPERF_RUN_ID": self.run_id,
-            "AIPERF_CONFIG": str(self.private / "config.yaml"),
-            "AIPERF_TOPOLOGY": str(self.private / "topology.json"),
-            "AIPERF_BUS": f"ipc://{self.private}",
-            "AIPERF_ARTIFACTS": str(self.artifacts),
-            "AIPERF_STATE_DIR": str(self.private),
-            "AIPERF_API_TOKEN": self.token,
-            "AIPERF_LOG_DIR": str(self.logs),
-            "AIPERF_PARENT_PID": str(os.getpid()),
-            "AIPERF_CLI_COMMAND": self.options.cli_command,
-        }
+        given = (
+            PROCESS_ENVIRONMENT
+            | given
+            | {
+                "AIPERF_RUN_ID": self.run_id,
+                "AIPERF_CONFIG": str(self.private / "config.yaml"),
+                "AIPERF_TOPOLOGY": str(self.private / "topology.json"),
+                "AIPERF_BUS": f"ipc://{self.private}",
+                "AIPERF_ARTIFACTS": str(self.artifacts),
+                "AIPERF_STATE_DIR": str(self.private),
+                "AIPERF_API_TOKEN": self.token,
+                "AIPERF_LOG_DIR": str(self.logs),
+                "AIPERF_PARENT_PID": str(os.getpid()),
+                "AIPERF_CLI_COMMAND": self.options.cli_command,
+            }
+        )
         if self.options.verbose:
             given["AIPERF_LOG_LEVEL"] = "DEBUG"
         if transport.kind == "tcp":
@@ -85,8 +88,12 @@ class LocalRun:
     def environment_of(
         self, name: str, services: tuple[Service, ...], shared: Mapping[str, str]
     ) -> dict[str, str]:
-        """Variables of one process; secrets of the target are for workers only."""
+        """Variables of one process; secrets of the target are for workers only, those of an upload
+        for the records manager."""
         own = {**shared, "AIPERF_SERVICE_ID": name}
+        if self.config.artifacts.s3 and Service.RECORDS_MANAGER not in services:
+            for variable in (*KEY_VARIABLES, TOKEN_VARIABLE):
+                own.pop(variable, None)
         if Service.WORKER in services:
             own |= self.options.secrets
         elif self.config.endpoint.api_key_env:

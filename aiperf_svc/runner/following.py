@@ -103,7 +103,7 @@ class Following:
         if self.status.results_ready:
             with suppress(ApiRefused):
                 summary = await self._client.summary()
-        with suppress(ApiUnavailable):
+        with suppress(ApiUnavailable, ApiRefused):
             await self._client.collected()
         return summary
 

@@ -59,7 +59,7 @@ def run_local(
             raise
         finally:
             log_tails.remove_empty(logs)
-        if not outcome.artifact_error:
+        if outcome.artifacts is not None:
             manifests.refresh(artifacts)
     if private.exists():
         raise LeakError(f"still there: {private}")
@@ -126,9 +126,11 @@ class _Launch:
                 run_id=self._run.run_id,
                 state=status.state if status and is_over else RunState.CANCELLED,
                 reason=status.reason if status and is_over else LEFT_AT_ONCE,
+                failure=status.exit_code if status else ExitCode.BENCHMARK_FAILED,
                 summary=summary,
                 artifacts=None if artifact_error else self._run.artifacts,
                 artifact_error=artifact_error or (status.artifact_error if status else ""),
+                uploaded_to=status.uploaded_to if status else "",
                 was_interrupted=interrupts.count > 0,
             )
 

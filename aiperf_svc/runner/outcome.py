@@ -17,11 +17,15 @@ class Outcome:
     """The run's final state."""
     reason: str
     """Why it failed or was cancelled."""
+    failure: ExitCode = ExitCode.BENCHMARK_FAILED
+    """What kind of failure, in the state `failed`."""
     summary: dict[str, Any] | None
     """The content of profile_export_aiperf.json; None when nothing was measured."""
     artifacts: Path | None
     """None when the folder could not be made."""
     artifact_error: str = ""
+    uploaded_to: str = ""
+    """Where the artifacts are as well."""
     was_interrupted: bool = False
 
     @property
@@ -30,7 +34,7 @@ class Outcome:
         if self.was_interrupted:
             return ExitCode.INTERRUPTED
         if self.state == RunState.FAILED:
-            return ExitCode.BENCHMARK_FAILED
+            return self.failure
         if self.state == RunState.CANCELLED:
             return ExitCode.INTERRUPTED
         if self.summary is None or not has_succeeded(self.summary):
@@ -52,6 +56,7 @@ class Outcome:
             "reason": self.reason,
             "artifacts": str(self.artifacts) if self.artifacts else None,
             "artifact_error": self.artifact_error or None,
+            "uploaded_to": self.uploaded_to or None,
             "results": self.summary,
         }
 

@@ -2,10 +2,13 @@
 
 import asyncio
 import signal
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class Interrupts:
@@ -15,9 +18,14 @@ class Interrupts:
     def __init__(self) -> None:
         self.count = 0
         self._changed = asyncio.Event()
+        self._before: dict[signal.Signals, _Handler] = {}
 
     def __enter__(self) -> Self:
         for number in SIGNALS:
+            before = signal.getsignal(number)
+            if number is signal.SIGHUP and before is signal.SIG_IGN:
+                continue  # The user has said `nohup`.
+            self._before[number] = before
             asyncio.get_running_loop().add_signal_handler(number, self.add)
         return self
 
@@ -27,8 +35,9 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for number in SIGNALS:
+        for number, before in self._before.items():
             asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, before)
 
     def add(self) -> None:
         """One more."""

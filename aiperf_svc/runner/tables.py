@@ -218,6 +218,8 @@ def _print_end(outcome: Outcome, console: Console) -> None:
         report = outcome.artifacts / "report.html"
         where = report if report.is_file() else f"{outcome.artifacts}/"
         console.print(Text(f"Artifacts: {where}"), soft_wrap=True)
+    if outcome.uploaded_to:
+        console.print(Text(f"Uploaded: {outcome.uploaded_to}/"), soft_wrap=True)
 
 
 def _indented(text: Text, columns: int) -> Padding:

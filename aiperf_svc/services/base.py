@@ -17,6 +17,7 @@ from aiperf_svc.adapters.bus import DOWN, UP, Bus, encode, receive_each
 from aiperf_svc.adapters.logs import set_phase
 from aiperf_svc.adapters.vitals import VitalsProbe
 from aiperf_svc.domain.errors import AiperfError
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import (
     AnyMessage,
     CancelRequested,
@@ -56,6 +57,7 @@ class BaseService:
         self.is_cancelling = False
         self.reached = RunState.PENDING
         self.error = ""
+        self.exit_code = ExitCode.BENCHMARK_FAILED
         self.address = ""
         self.detail = b""
         self.roster: RosterPublished | None = None
@@ -141,21 +143,25 @@ class BaseService:
         """Send a heartbeat now."""
         self._beat_now.set()
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, exit_code: ExitCode = ExitCode.BENCHMARK_FAILED) -> None:
         """Tell the controller that this service cannot go on."""
         if not self.error:
             self.log.error("%s", reason)
-            self.error = reason
+            self.error, self.exit_code = reason, exit_code
             self.beat()
 
     # --- the common machinery --------------------------------------------------------------------
 
     async def _send_heartbeats(self) -> None:
+        interval_s = REGISTERING_S
         while True:
             self._beat_now.clear()
             await self.publish(UP, self._heartbeat())
-            interval = HEARTBEAT_S if self.me is not None else REGISTERING_S
-            await is_set_within(self._beat_now, interval)
+            if self.me is not None:
+                interval_s = HEARTBEAT_S
+            await is_set_within(self._beat_now, interval_s)
+            # A roster of thousands takes a while: nobody is served by asking five times a second.
+            interval_s = min(HEARTBEAT_S, 1.5 * interval_s)
 
     def _heartbeat(self) -> Heartbeat:
         return Heartbeat(
@@ -171,6 +177,7 @@ class BaseService:
             counts=self.counts(),
             clock=self.clock(),
             detail=self.detail,
+            exit_code=self.exit_code,
         )
 
     def _take(self, message: AnyMessage, _topic: bytes) -> None:
@@ -217,7 +224,7 @@ class BaseService:
                 try:
                     await work()
                 except AiperfError as error:
-                    self.fail(str(error))
+                    self.fail(str(error), error.exit_code)
                     continue
                 except Exception as error:
                     self.log.exception("failed while %s", state.value)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Coroutine
 from typing import Any
 
+import numpy as np
 import zmq
 
 from aiperf_svc.adapters.bus import Bus, encode, receive_each
@@ -31,7 +32,7 @@ class DatasetManager(BaseService):
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         super().__init__(context, bus)
-        self._built: BuiltDataset | None = None
+        self._shape: DatasetShape | None = None
         self._ready = asyncio.Event()
         self._blocks: list[bytes] = []
         self._socket = bus.connect(zmq.REP, bus.addresses.connect(Port.DATASET_BACK))
@@ -42,7 +43,9 @@ class DatasetManager(BaseService):
 
     async def _build(self) -> None:
         built = await build_dataset(self.context.config, progress=self._progress)
-        blocks = list(built.blocks())
+        blocks = built.blocks()
+        lengths = np.array([0, *map(len, blocks)], dtype="<u4")
+        starts = lengths.cumsum(dtype="<u4")[:-1].tobytes()
         first = 0
         for number, conversations in enumerate(blocks):
             block = DatasetBlock(
@@ -52,11 +55,18 @@ class DatasetManager(BaseService):
                 entry_count=len(built.conversations),
                 warmup_entries=built.warmup_entries,
                 first_entry=first,
-                conversations=tuple(conversations),
+                conversations=conversations,
+                starts=starts,
             )
             self._blocks.append(encode(block))
             first += len(conversations)
-        self._built = built
+        # The entries themselves go: the blocks are all that is asked for.
+        self._shape = DatasetShape(
+            *self.header,
+            entry_count=len(built.conversations),
+            warmup_entries=built.warmup_entries,
+            turns=built.turns,
+        )
         self.detail = json.dumps(built.summary).encode()
         self._write_inputs(built)
         self._ready.set()
@@ -79,18 +89,12 @@ class DatasetManager(BaseService):
         await receive_each(self._socket, self._answer)
 
     async def _answer(self, message: AnyMessage, _frame: bytes) -> None:
-        assert self._built is not None
+        assert self._shape is not None
         match message:
             case DatasetBlockRequested(block=number) if 0 <= number < len(self._blocks):
                 await self._socket.send(self._blocks[number])
             case DatasetShapeRequested():
-                shape = DatasetShape(
-                    *self.header,
-                    entry_count=len(self._built.conversations),
-                    warmup_entries=self._built.warmup_entries,
-                    turns=self._built.turns,
-                )
-                await self._socket.send(encode(shape))
+                await self._socket.send(encode(self._shape))
             case _:
                 # A REP socket must answer; an empty block says that there is none.
                 self.log.warning("no answer for %s", message)

@@ -1,11 +1,14 @@
 """Runs one or several services in this process: the entry point of every process and pod."""
 
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from importlib import import_module
+from types import FrameType
 
 import uvloop
 
@@ -17,8 +20,9 @@ from aiperf_svc.protocol.messages import Service
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext, make_bus, read_context
 
-STOP_S = 5.0
-"""Longest time for an orderly end after SIGTERM."""
+STOP_S = 4.0
+"""Longest time for an orderly end after SIGTERM. Less than the launcher waits before it kills, so
+that the log says who was stuck, and where."""
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +46,15 @@ async def _run(context: RunContext, names: Sequence[Service]) -> None:
     await bus.start()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        _end_within(STOP_S)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(stopping.set)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        # Not a handler of the loop, which a stuck service would not come to.
+        signal.signal(number, stop)
     services = [service_class(name)(context, bus) for name in names]
     running = [asyncio.create_task(s.run(), name=s.id) for s in services]
     ended = asyncio.create_task(_all_finished(services), name="finished")
@@ -63,6 +74,19 @@ async def _run(context: RunContext, names: Sequence[Service]) -> None:
             raise result.exceptions[0]
         if isinstance(result, Exception):
             raise result
+
+
+def _end_within(seconds: float) -> None:
+    """End this process by force when it is still there after so long."""
+
+    def end() -> None:
+        log.error("still busy %g s after it was told to stop: ended by force", seconds)
+        faulthandler.dump_traceback()
+        os._exit(int(ExitCode.ERROR))
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 async def _all_finished(services: list[BaseService]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import zmq
 
 from aiperf_svc import __version__
-from aiperf_svc.adapters import artifacts, results_api
+from aiperf_svc.adapters import artifacts, results_api, uploads
 from aiperf_svc.adapters.bus import DOWN, UP, Bus, receive_each
 from aiperf_svc.adapters.column_store import ColumnStore
 from aiperf_svc.adapters.exports.json_export import render as render_json
@@ -26,6 +26,7 @@ from aiperf_svc.core.aggregates import summarise
 from aiperf_svc.core.columns import Columns
 from aiperf_svc.core.health_log import HealthLog
 from aiperf_svc.core.histogram import Histogram
+from aiperf_svc.core.pacing import acknowledge_interval_s, grant_interval_s
 from aiperf_svc.core.record_ledger import RecordLedger
 from aiperf_svc.core.results import PhaseTimes, Summary, WorkerRun
 from aiperf_svc.core.results import RunContext as FinishedRun
@@ -51,7 +52,6 @@ from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns,
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.run_progress import RunProgress
 
-ACKNOWLEDGE_S = 0.5
 PROGRESS_S = 0.5
 MISSING_S = 15.0
 """After this long without any new record while draining, what is missing is lost."""
@@ -103,7 +103,7 @@ class RecordsManager(BaseService):
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
             receive_each(self._records, self._take_batch),
-            every(ACKNOWLEDGE_S, self._acknowledge),
+            every(acknowledge_interval_s(self.context.topology.workers), self._acknowledge),
             every(PROGRESS_S, self._publish_progress),
         ]
 
@@ -195,6 +195,8 @@ class RecordsManager(BaseService):
                 return
             self._arrived.clear()
             await is_set_within(self._arrived, 0.5)
+            # A look at every worker's records costs as much as one at its credits.
+            await asyncio.sleep(grant_interval_s(self.context.topology.workers))
 
     def _workers(self) -> list[Member]:
         members = self.roster.members if self.roster is not None else ()
@@ -232,7 +234,15 @@ class RecordsManager(BaseService):
     def _write(self, summary: Summary, columns: Columns) -> None:
         if self._jsonl.error:
             self.progress.set_artifact_error(self._jsonl.error)
-        artifacts.write_all(self.context.artifacts, summary, columns)
+        manifest = artifacts.write_all(self.context.artifacts, summary, columns)
+        s3 = self.context.config.artifacts.s3
+        if s3 is not None:
+            into = uploads.folder_of(
+                self.context.config.name, self.context.run_id, summary.first_start_wall_ns
+            )
+            done = uploads.upload(self.context.artifacts, manifest, s3, into=into)
+            self.log.info("results uploaded to %s: %d files", done.url, len(manifest.files))
+            self.progress.set_uploaded(done.url)
 
     def _finished_run(self, columns: Columns) -> FinishedRun:
         arrived = _arrived_by_worker(columns)

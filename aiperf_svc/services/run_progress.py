@@ -13,6 +13,7 @@ import numpy as np
 
 from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import (
@@ -42,6 +43,7 @@ class RunProgress:
         self._started_mono_ns = monotonic_ns()
         self._state = RunState.PENDING
         self._reason = ""
+        self._exit_code = ExitCode.BENCHMARK_FAILED
         self._is_cancelling = False
         self._counts: dict[str, dict[Phase, WorkerCounts]] = {}
         self._phases: dict[str, Any] = {}
@@ -54,6 +56,7 @@ class RunProgress:
         self._records = 0
         self._verdict: str | None = None
         self._artifact_error = ""
+        self._uploaded_to = ""
         self._results_ready = False
         self._is_settled = False
 
@@ -94,6 +97,7 @@ class RunProgress:
             self._phase_mono_ns = monotonic_ns()
             self._rate_points.clear()
         self._state, self._reason = state.state, state.reason
+        self._exit_code = state.exit_code
         self._is_cancelling = state.is_cancelling
         self._bump()
 
@@ -104,6 +108,10 @@ class RunProgress:
     def set_artifact_error(self, message: str) -> None:
         """Why the artifacts could not all be written."""
         self._artifact_error = message
+
+    def set_uploaded(self, url: str) -> None:
+        """Where the artifacts are as well."""
+        self._uploaded_to = url
 
     def set_results_ready(self, is_ready: bool) -> None:
         """Whether the summary can be fetched."""
@@ -170,8 +178,10 @@ class RunProgress:
             message=f"waiting for {', '.join(missing)}" if missing else "",
             results_ready=self._results_ready,
             artifact_error=self._artifact_error,
+            uploaded_to=self._uploaded_to,
             verdict=self._verdict,
             is_settled=self._is_settled,
+            exit_code=self._exit_code,
         )
 
     def _ended(self) -> int:

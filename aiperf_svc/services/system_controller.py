@@ -107,6 +107,7 @@ class SystemController(BaseService):
                     reason=machine.reason,
                     is_cancelling=machine.is_cancelling,
                     since_wall_ns=self._since_wall_ns,
+                    exit_code=machine.exit_code,
                 ),
             )
             await is_set_within(self._changed, REPUBLISH_S)

@@ -18,6 +18,7 @@ import zmq
 from aiperf_svc.adapters.bus import Bus, decode, encode, receive_each
 from aiperf_svc.core.arrivals import Arrivals
 from aiperf_svc.core.credit_ledger import CreditLedger, Grant
+from aiperf_svc.core.pacing import grant_interval_s
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
     AnyMessage,
@@ -265,6 +266,7 @@ class TimingManager(BaseService):
             if ledger.remaining == 0:
                 return
             await self._wait(TICK_S)
+            await asyncio.sleep(grant_interval_s(len(ledger.workers)))
 
     def _granted(
         self, phase: Phase, grant: Grant, total: int | None, last_turns: int
@@ -364,6 +366,7 @@ class TimingManager(BaseService):
                 return
             self._moved.clear()
             await self._wait(0.1)
+            await asyncio.sleep(grant_interval_s(len(ledger.workers)))
 
     def _give_up(self, ledger: CreditLedger) -> None:
         for name, counts in ledger.counts().items():

@@ -22,6 +22,7 @@ from aiperf_svc.core.answers import answer_text
 from aiperf_svc.core.clock import ClockOffset
 from aiperf_svc.core.endpoints.chat import append_history
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.pacing import return_interval_s
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
     AnyMessage,
@@ -48,7 +49,6 @@ from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.load_generator import LoadGenerator
 
 HOUSEKEEPING_S = 0.05
-RETURN_S = 0.02
 STARVED_RETURN_S = 0.002
 """Least time between returns when users wait for credits."""
 EXPIRE_S = 0.5
@@ -225,8 +225,9 @@ class Worker(BaseService):
         return (*self._past.values(), self._now())
 
     async def _send_returns(self) -> None:
+        interval_s = return_interval_s(self.context.topology.workers)
         while True:
-            if await is_set_within(self._return_now, RETURN_S):
+            if await is_set_within(self._return_now, interval_s):
                 await asyncio.sleep(STARVED_RETURN_S)
             self._return_now.clear()
             if self._generator is None:
@@ -321,7 +322,8 @@ class Worker(BaseService):
         self._shipping.set()
 
     async def _drain(self) -> None:
-        assert self._client is not None
+        if self._client is None:
+            return  # Came too late to take part.
         self._client.flush()
         self._shipping.set()
         await self._until(lambda: not self._outbox)

@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from aiperf_svc.adapters.bus import DOWN, Bus
+from aiperf_svc.core.pacing import roster_interval_s
 from aiperf_svc.core.roster import Roster
 from aiperf_svc.protocol.messages import Heartbeat, RosterPublished, RunState, Service
 from aiperf_svc.services.base import BaseService, is_set_within, mono_ns
@@ -35,9 +36,10 @@ class WorkerManager(BaseService):
         self._seen[beat.sender] = beat.seen_roster
         if self._roster.heard(beat, mono_ns()):
             self._changed.set()
-        for name in self._roster.refused - self._refused:
-            self._refused.add(name)
-            self.log.warning("%s came too late or too many; it stays idle", name)
+        if len(self._roster.refused) > len(self._refused):
+            for name in self._roster.refused - self._refused:
+                self._refused.add(name)
+                self.log.warning("%s came too late or too many; it stays idle", name)
 
     async def _freeze(self) -> None:
         self._roster.freeze()
@@ -55,6 +57,7 @@ class WorkerManager(BaseService):
             if self._changed.is_set() or not self._everybody_has_seen_it():
                 self._changed.clear()
                 await self.publish(DOWN, self._message())
+                await asyncio.sleep(roster_interval_s(self._roster.count))
             await is_set_within(self._changed, REPUBLISH_S)
 
     def _everybody_has_seen_it(self) -> bool:

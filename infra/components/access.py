@@ -22,7 +22,8 @@ class AccessArgs:
 
     plan: StackPlan
     place: Place
-    secrets: Mapping[str, pulumi.Output[str]]
+    secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
+    """Name of a Secret to what the user gave for it."""
 
 
 class Access(pulumi.ComponentResource):
@@ -58,15 +59,15 @@ class Access(pulumi.ComponentResource):
             opts=place.options(self, ignore_changes=("data",)),
         )
         found: dict[str, pulumi.Input[str]] = {"keys": _name(keys)}
-        if args.secrets:
-            values: pulumi.Output[dict[str, str]] = pulumi.Output.all(**args.secrets)
-            target = k8s.core.v1.Secret(
-                "target",
-                metadata=place.metadata("target"),
+        for which, given in args.secrets.items():
+            values: pulumi.Output[dict[str, str]] = pulumi.Output.all(**given)
+            secret = k8s.core.v1.Secret(
+                which,
+                metadata=place.metadata(which),
                 data=values.apply(_encoded),
                 opts=place.options(self),
             )
-            found["target"] = _name(target)
+            found[which] = _name(secret)
         self.supplies = Supplies(
             account=account.metadata.apply(lambda metadata: str(metadata.name)),
             config_map=config.metadata.apply(lambda metadata: str(metadata.name)),

@@ -24,7 +24,7 @@ class BenchmarkArgs:
 
     plan: StackPlan
     cluster: Cluster
-    secrets: Mapping[str, pulumi.Output[str]]
+    secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
 
 
 class Benchmark(pulumi.ComponentResource):

@@ -37,7 +37,7 @@ class Supplies:
     account: pulumi.Input[str]
     config_map: pulumi.Input[str] = ""
     secrets: tuple[tuple[str, pulumi.Input[str]], ...] = ()
-    """(`keys` or `target`, name of the Secret)."""
+    """(`keys`, `target` or `upload`, name of the Secret)."""
 
     def secret(self, which: str) -> pulumi.Input[str]:
         """Name of a Secret."""

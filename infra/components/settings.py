@@ -31,8 +31,8 @@ class Settings:
 
     plan: StackPlan
     cluster: Cluster
-    secrets: Mapping[str, pulumi.Output[str]]
-    """Secret values of the stack's configuration that the plan names."""
+    secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
+    """Name of a Secret to its secret values of the stack's configuration that the plan names."""
 
 
 def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -70,5 +70,8 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
             identifier=config.get("clusterIdentifier") or environ.get("AIPERF_CLUSTER_IDENTIFIER"),
             render_to=environ.get("AIPERF_RENDER_TO"),
         ),
-        secrets={key: config.require_secret(key) for key in plan.secret_keys},
+        secrets={
+            name: {key: config.require_secret(key) for key in keys}
+            for name, keys in plan.secret_keys.items()
+        },
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aiperf_svc.adapters.bus import ProtocolMismatch, decode, encode
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol import messages as m
 
@@ -28,6 +29,7 @@ EXAMPLES: tuple[m.Message, ...] = (
         counts=(m.WorkerCounts(Phase.PROFILING, granted=9, completed=8, last_seq=8),),
         clock=m.ClockEstimate(offset_ns=-5, uncertainty_ns=6, drift_ppm=0.25),
         detail=b"{}",
+        exit_code=ExitCode.BAD_CONFIG,
     ),
     m.CancelRequested(*HEAD, reason="interrupted"),
     m.RosterPublished(
@@ -38,7 +40,9 @@ EXAMPLES: tuple[m.Message, ...] = (
         missing=(),
         members=(m.Member("worker-3", m.Service.WORKER, 1, 0, processor="record-processor-0"),),
     ),
-    m.RunStatePublished(*HEAD, number=7, state=m.RunState.PROFILING, since_wall_ns=5),
+    m.RunStatePublished(
+        *HEAD, number=7, state=m.RunState.PROFILING, since_wall_ns=5, exit_code=ExitCode.BAD_CONFIG
+    ),
     m.RecordsAcknowledged(*HEAD, highest={"worker-3": 17}),
     m.WorkerAttached(*HEAD),
     m.ClockProbed(*HEAD, sent_wall_ns=1),
@@ -69,6 +73,7 @@ EXAMPLES: tuple[m.Message, ...] = (
         warmup_entries=0,
         first_entry=0,
         conversations=(m.Conversation("c", (m.Turn(b"{}", delay_ns=5, input_tokens=7),)),),
+        starts=b"\0\0\0\0",
     ),
     m.DatasetShapeRequested(*HEAD),
     m.DatasetShape(*HEAD, entry_count=2, warmup_entries=1, turns=b"\x01\x00\x02\x00"),

@@ -309,7 +309,7 @@ def test_a_bad_dataset_line_is_refused_with_file_and_line(
     flags = ("--input-file", "input.jsonl", "--custom-dataset-type", "single_turn")
     command = Command(tmp_path, mock.url, "--concurrency", "1", "--request-count", "2", *flags)
     command.finish()
-    assert command.code != ExitCode.OK
+    assert command.code == ExitCode.BAD_CONFIG
     assert "input.jsonl:2" in command.errors
     assert mock.truth()["requests"] == 0
     command.assert_nothing_is_left()

@@ -254,6 +254,26 @@ def _config_file(recording: Recording) -> str:
     return text
 
 
+def test_the_keys_of_an_upload_are_only_in_their_secret() -> None:
+    benchmark = _benchmark(target={"kind": "mock"})
+    benchmark["artifacts"] = {"s3": {"url": "s3://bucket/runs"}}
+    secrets = {"aiperf:s3AccessKeyId": "AKIA-secret", "aiperf:s3SecretAccessKey": KEY}
+    recording = record(STACK, {"aiperf:benchmark": benchmark}, secrets=secrets)
+    made = recording.registration("Secret", "upload")
+    assert made.secret_inputs == {"data"}
+    for one in recording.resources.values():
+        assert KEY not in json.dumps(one.inputs)
+        assert "AKIA-secret" not in json.dumps(one.inputs)
+    readers = [
+        (t["metadata"]["labels"][COMPONENT_LABEL], env["name"])
+        for t in _pod_templates(recording)
+        for env in t["spec"]["containers"][0].get("env", ())
+        if env.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == f"upload-{STACK}"
+    ]
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    assert readers == [("records-manager", name) for name in names]
+
+
 def test_a_missing_key_of_the_target_is_named() -> None:
     benchmark = _benchmark(target={"kind": "none"})
     benchmark["endpoint"] = {"url": "https://x.example", "model": "m", "api_key_env": "MY_KEY"}

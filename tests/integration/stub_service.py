@@ -39,7 +39,7 @@ class Run:
         values |= {"phase": "profiling", "message": "", "dataset": {}, "verdict": "valid"}
         values |= {"requested_requests": None, "requested_duration_s": None}
         values |= {"ttft_p50_ms": None, "ttft_p99_ms": None, "latency_p50_ms": None}
-        values |= {"is_cancelling": self.is_cancelled, "artifact_error": ""}
+        values |= {"is_cancelling": self.is_cancelled, "artifact_error": "", "uploaded_to": ""}
         values |= {"number": self.number, "state": state, "reason": self.reason}
         values |= {"results_ready": is_final and state != "failed", "is_settled": is_final}
         return Status(**values)

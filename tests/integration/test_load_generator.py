@@ -51,7 +51,7 @@ def generator() -> LoadGenerator:
         }
     )
     entries = EntryCache(resolve_target(config), lambda block: None)
-    entries.put(DatasetBlock(*HEAD, 0, 1, 1, 0, 0, (Conversation("c", (Turn(b"{}"),)),)))
+    entries.put(DatasetBlock(*HEAD, 0, 1, 1, 0, 0, (Conversation("c", (Turn(b"{}"),)),), bytes(4)))
     made = LoadGenerator(
         run_id="run",
         entries=entries,

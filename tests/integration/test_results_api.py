@@ -28,7 +28,7 @@ LARGE = bytes(range(256)) * 4096
 def make_status(**fields: Any) -> Status:
     values: dict[str, Any] = dict.fromkeys(Status.__struct_fields__, 0)
     values |= {"state": "profiling", "phase": "profiling", "reason": "", "message": ""}
-    values |= {"artifact_error": "", "verdict": None, "dataset": {}, "number": 1}
+    values |= {"artifact_error": "", "uploaded_to": "", "verdict": None, "dataset": {}, "number": 1}
     values |= {"is_cancelling": False, "results_ready": False, "is_settled": False}
     return Status(**{**values, **fields})
 
@@ -217,9 +217,20 @@ async def test_a_cancel_with_a_broken_body_is_refused(api: Api) -> None:
     assert api.provider.cancelled == []
 
 
+async def test_nothing_counts_as_collected_before_the_results_are_final(
+    api: Api, client: ResultsClient
+) -> None:
+    with pytest.raises(ApiRefused, match="not final yet") as refused:
+        await client.collected()
+    assert refused.value.status == 409
+    await asyncio.sleep(0)
+    assert not api.provider.was_collected.is_set()
+
+
 async def test_collected_is_answered_before_the_process_may_end(
     api: Api, client: ResultsClient
 ) -> None:
+    api.provider.now = make_status(state="done", is_settled=True)
     await client.collected()
     async with asyncio.timeout(10):
         await api.provider.was_collected.wait()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from in_one_loop import stack
 
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import id_prefix, request_id
 from aiperf_svc.mock_server.config import MockServerConfig
@@ -292,6 +293,30 @@ async def test_a_server_that_is_away_is_nine_errors_and_an_end(tmp_path: Path) -
     accounts = summary["aiperf_svc"]["accounts"]
     assert (accounts["errored"], accounts["requests_sent"]) == (9, 0)
     assert "refused" in summary["error_summary"][0]["error_details"]["message"].lower()
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"endpoint": {"url": "http://nowhere.invalid:1"}}, "no address for 'nowhere.invalid'"),
+        ({"tokenizer": {"name": "./input.jsonl"}}, "input.jsonl is no tokenizer"),
+        ({"dataset": {"kind": "single_turn", "file": "input.jsonl"}}, "input.jsonl:2"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+async def test_bad_input_that_only_a_service_can_see_fails_the_run_as_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("input.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    settings = config("http://127.0.0.1:1", concurrency=1, requests=1)
+    for key, values in part.items():
+        settings[key] = {**settings.get(key, {}), **values} if key == "endpoint" else values
+    async with stack(settings, tmp_path) as run:
+        await run.wait_for_state("failed")
+        status = run.records_manager.status()
+    assert words in status.reason
+    assert status.exit_code is ExitCode.BAD_CONFIG
 
 
 async def test_an_answer_without_a_stream_has_a_latency_and_no_first_token(tmp_path: Path) -> None:

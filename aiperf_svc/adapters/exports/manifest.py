@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from aiperf_svc.domain.errors import EnvironmentProblem
+
 NAME = "manifest.json"
 TEMPORARY_SUFFIX = ".part"
 """Of files that are not finished; never in a manifest."""
@@ -31,6 +33,26 @@ def take_stock(folder: Path, run_id: str, *, known: Manifest | None = None) -> M
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and _counts(folder, path))
     old = {entry.name: entry for entry in known.files} if known is not None else {}
     return Manifest(run_id, tuple(_entry(folder, path, old) for path in paths))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a run's folder. Raises EnvironmentProblem."""
+    try:
+        return msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"{folder}: not the folder of a finished run: {NAME}: {error.strerror}"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise EnvironmentProblem(f"{folder / NAME}: {error}") from error
+
+
+def is_whole(path: Path, entry: ManifestEntry) -> bool:
+    """Whether a file is the one that the manifest means. Raises OSError."""
+    if not path.is_file() or path.stat().st_size != entry.size:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
 
 
 def _counts(folder: Path, path: Path) -> bool:

@@ -22,8 +22,15 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
 ROW_GROUP = 1 << 18
-FORMAT = "1"
-"""Of this file; raised when a column changes its meaning."""
+FORMAT = "2"
+"""Of this file; raised when a column changes its meaning or a key of the metadata is added."""
+FORMAT_KEY = "aiperf_svc.format"
+RUN_KEY = "aiperf_svc.run_id"
+CLOCKS_KEY = "aiperf_svc.clocks"
+"""Workers by their rank, and their clocks."""
+MESSAGES_KEY = "aiperf_svc.error_messages"
+"""`error/status` to the first message of the profiling phase."""
+WARMUP_KEY = "aiperf_svc.has_warmup"
 
 _TYPES = {
     "u1": DataType.uint8,
@@ -104,13 +111,20 @@ def _metadata(context: RunContext) -> dict[str, str]:
         }
         for worker in context.workers
     }
+    messages = {
+        f"{sample.kind}/{sample.status}": sample.message
+        for sample in context.errors
+        if sample.phase is Phase.PROFILING
+    }
     return {
-        "aiperf_svc.format": FORMAT,
+        FORMAT_KEY: FORMAT,
         "aiperf_svc.version": context.version,
-        "aiperf_svc.run_id": context.run_id,
+        RUN_KEY: context.run_id,
         "aiperf_svc.phases": json.dumps({p.name: int(p) for p in Phase}),
         "aiperf_svc.outcomes": json.dumps({o.name: int(o) for o in Outcome}),
         "aiperf_svc.errors": json.dumps({e.name: int(e) for e in ErrorKind}),
         "aiperf_svc.flags": json.dumps({f.name: int(f) for f in Flag}),
-        "aiperf_svc.clocks": json.dumps(clocks),
+        CLOCKS_KEY: json.dumps(clocks),
+        MESSAGES_KEY: json.dumps(messages),
+        WARMUP_KEY: json.dumps(context.config.load.warmup is not None),
     }

@@ -19,6 +19,11 @@ require_root() {
   [ "$(id -u)" = 0 ] || fail "needs root (namespaces, mounts, network links), this is user $(id -un): run it with sudo"
 }
 
+find_go() {
+  command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin
+  command -v go >/dev/null || fail "Go is missing: install Go 1.26 or newer and have 'go' on PATH"
+}
+
 # The names of a checkout's cluster. Two checkouts never share one, so neither can break the other's.
 name_cluster() { # CLUSTER_ID
   ID=$1

@@ -1,5 +1,6 @@
-"""Fixtures for scenarios on a real cluster. They run only when AIPERF_E2E=1 asks for them: each
-takes a minute and needs a cluster."""
+"""Fixtures for scenarios on a real cluster: the one that E2E_CONTEXT names, else the one of
+tests/cluster, which is started and taken down again if it is not up. Where neither can be had the
+scenarios are skipped, and fail under CI=true."""
 
 import os
 import secrets
@@ -7,14 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from real_cluster import PROJECT, TOOLS, Cluster, NoClusterError, find_cluster, run
+from commands import PROJECT, run
+from real_cluster import TOOLS, Cluster, NoClusterError, find_cluster, start_cluster, stop_cluster
 from real_stack import Stack
 
 IMAGE_S = 900.0
 """Longest time to build the image with nothing in the cache."""
 LOAD_S = 120.0
-
-collect_ignore_glob = [] if os.environ.get("AIPERF_E2E") == "1" else ["test_*.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,14 +23,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Cluster:
-    """The cluster; without one the tests are skipped, and fail where they must not be."""
+def cluster() -> Iterator[Cluster]:
+    """The cluster; one that was not up is taken down in the end."""
     try:
-        return find_cluster()
+        found = find_cluster()
     except NoClusterError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(str(error), pytrace=False)
         pytest.skip(str(error))
+    if found:
+        yield found
+        return
+    try:
+        yield start_cluster()
+    finally:
+        stop_cluster()
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +50,7 @@ def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
     if not cluster.is_ours:
         pytest.fail(
             "E2E_CONTEXT is set and E2E_IMAGE is not; build and push this checkout's image "
-            "(images/build) and name it",
+            "(make image) and name it",
             pytrace=False,
         )
     name = run((str(PROJECT / "images" / "tag"),), environ=cluster.environ, timeout_s=30.0).strip()
@@ -71,11 +78,26 @@ def make_stack(
 ) -> Iterator[Callable[[], Stack]]:
     """Makes stacks with names of their own. Afterwards: removes what a failed test left, and fails
     a test that left anything which it had destroyed."""
+    yield from stacks_in(tmp_path, cluster, image, record_property)
+
+
+@pytest.fixture(scope="module")
+def make_shared_stack(
+    cluster: Cluster, image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Stack]]:
+    """The same for stacks that all tests of a file look at."""
+    yield from stacks_in(tmp_path_factory.mktemp("shared"), cluster, image, lambda *_: None)
+
+
+def stacks_in(
+    folder: Path, cluster: Cluster, image: str, record: Callable[[str, object], None]
+) -> Iterator[Callable[[], Stack]]:
+    """The life of some stacks."""
     made: list[Stack] = []
 
     def make() -> Stack:
         name = f"bench-smoke-{secrets.token_hex(3)}"
-        made.append(Stack(cluster, name, tmp_path / name, image=image))
+        made.append(Stack(cluster, name, folder / name, image=image))
         return made[-1]
 
     yield make
@@ -87,7 +109,8 @@ def make_stack(
             found = cluster.left_of(stack.name)
             if found:
                 cluster.remove(stack.name)
-        record_property(f"{stack.name} took seconds", stack.took_s)
+        record(f"{stack.name} took seconds", stack.took_s)
+        print(f"{stack.name}: {stack.took_s}")
         left += [f"{stack.name}: {each}" for each in found]
     assert not left, f"left behind: {', '.join(left)}"
 

@@ -1,23 +1,20 @@
 """The cluster under the end-to-end tests: which one, what is in it, what a stack left in it."""
 
-import contextlib
 import json
 import os
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from commands import PROJECT, attempt, run
+
 from aiperf_svc.plan.identity import STACK_LABEL
 
-PROJECT = Path(__file__).parents[3]
 TOOLS = PROJECT / "tests" / "cluster"
-INTERRUPTED_S = 20.0
-"""Longest time for a command that was interrupted."""
+UP_S, DOWN_S, SHORT_S = 180.0, 120.0, 20.0
 GONE_S = 60.0
 """Longest time in which the cluster's own garbage collection must have followed a deletion."""
 EVENTS = ("events", "events.events.k8s.io")
@@ -41,6 +38,11 @@ class Cluster:
         """What kubectl prints."""
         command = ("kubectl", "--context", self.context, *arguments)
         return run(command, environ=self.environ, stdin=stdin, timeout_s=timeout_s)
+
+    def apply(self, *manifests: Mapping[str, Any]) -> None:
+        """Make these objects."""
+        items = {"apiVersion": "v1", "kind": "List", "items": manifests}
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(items))
 
     def objects(self, *arguments: str) -> list[dict[str, Any]]:
         """Objects as the server knows them: `objects("pods", "-n", "default")`."""
@@ -97,86 +99,66 @@ def said(found: Mapping[str, Any]) -> str:
     return f"{metadata.get('namespace', '-')}/{found['kind']}/{metadata['name']}"
 
 
-def find_cluster(environ: Mapping[str, str] = os.environ) -> Cluster:
-    """The cluster that E2E_CONTEXT names, else the one of tests/cluster if it is up.
+def find_cluster(environ: Mapping[str, str] = os.environ) -> Cluster | None:
+    """The cluster that E2E_CONTEXT names, else the one of tests/cluster if it is up, else None:
+    `start_cluster` can have one up.
 
     A KUBECONFIG alone says where contexts are found and chooses none: the tests never touch a
-    cluster that nobody named. Raises NoClusterError.
+    cluster that nobody named. Raises NoClusterError when there is none and can be none.
     """
     context = environ.get("E2E_CONTEXT")
-    if context:
-        missing = [name for name in ("kubectl", "pulumi") if not shutil.which(name)]
-        if missing:
-            raise NoClusterError(f"E2E_CONTEXT is set, and {' and '.join(missing)} not on PATH")
-        found = Cluster(context=context, environ=dict(environ), is_ours=False)
-    else:
-        found = _own_cluster(environ)
-    try:
-        found.kubectl("get", "--raw", "/readyz", timeout_s=20.0)
-    except AssertionError as error:
-        reason = " ".join(str(error).split())
-        raise NoClusterError(f"cluster {found.context} does not answer: {reason}") from error
+    if not context:
+        return _own_cluster(environ)
+    missing = [name for name in ("kubectl", "pulumi") if not shutil.which(name)]
+    if missing:
+        raise NoClusterError(f"E2E_CONTEXT is set, and {' and '.join(missing)} not on PATH")
+    found = Cluster(context=context, environ=dict(environ), is_ours=False)
+    silence = _silence(found)
+    if silence:
+        raise NoClusterError(f"cluster {context} of E2E_CONTEXT does not answer: {silence}")
     return found
 
 
-def _own_cluster(environ: Mapping[str, str]) -> Cluster:
-    remedy = "start one with tests/cluster/up, or name one with E2E_CONTEXT"
-    try:
-        exports = run((str(TOOLS / "env"),), environ=environ, timeout_s=20.0)
-    except AssertionError as error:
-        raise NoClusterError(f"no cluster to test on: {remedy}") from error
+def start_cluster(environ: Mapping[str, str] = os.environ) -> Cluster:
+    """Has the cluster of tests/cluster up. `stop_cluster` takes it down."""
+    run((str(TOOLS / "up"),), environ=environ, timeout_s=UP_S)
+    found = _own_cluster(environ)
+    assert found is not None, "tests/cluster/up has ended well, and there is no cluster"
+    return found
+
+
+def stop_cluster(environ: Mapping[str, str] = os.environ) -> None:
+    """Takes it down, and looks that nothing of it is left on this machine."""
+    down = str(TOOLS / "down")
+    run((down,), environ=environ, timeout_s=DOWN_S)
+    run((down, "--check"), environ=environ, timeout_s=SHORT_S)
+
+
+def _own_cluster(environ: Mapping[str, str]) -> Cluster | None:
+    remedy = "name another cluster with E2E_CONTEXT"
+    possible = attempt((str(TOOLS / "possible"),), environ=environ, timeout_s=SHORT_S)
+    if possible.code:
+        raise NoClusterError(f"no cluster to test on: {_line(possible.errors)}; {remedy}")
+    exports = attempt((str(TOOLS / "env"),), environ=environ, timeout_s=SHORT_S)
+    if exports.code:
+        raise NoClusterError(f"no cluster to test on: {_line(exports.errors)}; or {remedy}")
     # The shell that is to read these lines resolves their quotes and the old PATH.
-    printed = run(("bash", "-c", f"{exports}\nenv -0"), environ=environ, timeout_s=20.0)
+    script = f"{exports.out}\nenv -0"
+    printed = run(("bash", "-c", script), environ=environ, timeout_s=SHORT_S)
     own = dict(line.split("=", 1) for line in printed.split("\0") if "=" in line)
-    kubeconfig = Path(own["KUBECONFIG"])
-    if not kubeconfig.exists():
-        raise NoClusterError(f"no cluster to test on: {remedy}")
-    context = run(("kubectl", "config", "current-context"), environ=own, timeout_s=20.0).strip()
-    return Cluster(context=context, environ=own, is_ours=True)
+    if not Path(own["KUBECONFIG"]).exists():
+        return None
+    context = run(("kubectl", "config", "current-context"), environ=own, timeout_s=SHORT_S)
+    found = Cluster(context=context.strip(), environ=own, is_ours=True)
+    return None if _silence(found) else found
 
 
-def run(
-    command: tuple[str, ...],
-    *,
-    environ: Mapping[str, str],
-    timeout_s: float,
-    stdin: str | None = None,
-    folder: Path = PROJECT,
-) -> str:
-    """Standard output of a command. Fails with all that it said when it fails or takes too long;
-    its children end with it."""
-    started = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        env=dict(environ),
-        cwd=folder,
-        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    words = f"`{' '.join(command)}`"
-    try:
-        out, errors = process.communicate(stdin, timeout=timeout_s)
-    except BaseException:
-        out, errors = _interrupt(process)
-        print(f"{words} interrupted after {time.monotonic() - started:.0f} s\n{out}\n{errors}")
-        raise
-    assert process.returncode == 0, f"{words}: {process.returncode}\n{out}\n{errors}"
-    return out
+def _silence(cluster: Cluster) -> str:
+    """Why the API server does not answer; empty when it does."""
+    command = ("kubectl", "--context", cluster.context, "get", "--raw", "/readyz")
+    ended = attempt(command, environ=cluster.environ, timeout_s=SHORT_S)
+    return _line(ended.errors or "no reason given") if ended.code else ""
 
 
-def _interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """End a command as a user would, so that it can put its state in order; then whatever of its
-    session is left. What it said."""
-    process.send_signal(signal.SIGINT)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(INTERRUPTED_S)
-    # Plugins have process groups of their own, and one session with the command.
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            session = int(entry.read_text().rpartition(")")[2].split()[3])
-            if session == process.pid:
-                os.kill(int(entry.parent.name), signal.SIGKILL)
-    return process.communicate()
+def _line(said: str) -> str:
+    return " ".join(said.split())

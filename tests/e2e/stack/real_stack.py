@@ -8,19 +8,24 @@ import select
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from real_cluster import PROJECT, Cluster, run
+import yaml
+from commands import PROJECT, Ended, attempt
+from real_cluster import Cluster
 
 from aiperf_svc.adapters.results_client import ApiUnavailable, ResultsClient
 from aiperf_svc.adapters.run_status import Status
 
 UP_S, DESTROY_S, RUN_S, FORWARD_S, SHORT_S = 240.0, 240.0, 180.0, 20.0, 60.0
 POLL_S = 5.0
+PASSPHRASE = "of the test"
 _FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
+
+Config = dict[str, Any]
 
 
 class Stack:
@@ -30,41 +35,75 @@ class Stack:
     def __init__(self, cluster: Cluster, name: str, folder: Path, *, image: str) -> None:
         self.cluster, self.name, self.folder = cluster, name, folder
         self.took_s: dict[str, float] = {}
-        """Time of each Pulumi command, for the report."""
+        """Time of the last Pulumi command of each kind, for the report."""
         self.may_exist = False
         """Between the start of `up` and the end of `destroy`."""
+        self._is_known = False
         (folder / "stacks").mkdir(parents=True)
-        (folder / "state").mkdir()
+        self.state = folder / "state"
+        self.state.mkdir()
         shutil.copy(PROJECT / "Pulumi.yaml", folder)
         (folder / "infra").symlink_to(PROJECT / "infra")
         (folder / ".venv").symlink_to(Path(sys.prefix))
         self.file = folder / "stacks" / f"Pulumi.{name}.yaml"
-        shutil.copy(PROJECT / "stacks" / "Pulumi.bench-smoke.yaml", self.file)
-        self._environ = {
+        self.use("bench-smoke")
+        self.environ = {
             **cluster.environ,
             "AIPERF_IMAGE": image,
             "AIPERF_CONTEXT": cluster.context,
             "PULUMI_HOME": str(folder / "home"),
-            "PULUMI_BACKEND_URL": (folder / "state").as_uri(),
-            "PULUMI_CONFIG_PASSPHRASE": "of the test",
+            "PULUMI_BACKEND_URL": self.state.as_uri(),
+            "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
             "PYTHONDONTWRITEBYTECODE": "1",
             # The language host starts whatever `python3` it finds first.
             "PATH": f"{Path(sys.executable).parent}:{cluster.environ['PATH']}",
         }
 
+    # --- its file --------------------------------------------------------------------------------
+
+    def use(self, committed: str) -> None:
+        """Begin with another committed stack file."""
+        shutil.copy(PROJECT / "stacks" / f"Pulumi.{committed}.yaml", self.file)
+
+    def change(self, change: Callable[[Config], None]) -> None:
+        """Change the benchmark in the stack's file."""
+        content = yaml.safe_load(self.file.read_text())
+        change(content["config"]["aiperf:benchmark"])
+        self.file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+    # --- Pulumi ----------------------------------------------------------------------------------
+
+    def attempt(self, *arguments: str, timeout_s: float = SHORT_S) -> Ended:
+        """How a Pulumi command ends that may fail."""
+        command = ("pulumi", *arguments, "--non-interactive", "--color", "never")
+        ended = attempt(command, environ=self.environ, folder=self.folder, timeout_s=timeout_s)
+        self.took_s[arguments[0]] = round(ended.took_s, 1)
+        return ended
+
     def pulumi(self, *arguments: str, timeout_s: float = SHORT_S) -> str:
         """Standard output of a Pulumi command."""
-        started = time.monotonic()
-        command = ("pulumi", *arguments, "--non-interactive", "--color", "never")
-        out = run(command, environ=self._environ, folder=self.folder, timeout_s=timeout_s)
-        self.took_s[" ".join(arguments[:2])] = round(time.monotonic() - started, 1)
-        return out
+        ended = self.attempt(*arguments, timeout_s=timeout_s)
+        words = f"`pulumi {' '.join(arguments)}`"
+        assert ended.code == 0, f"{words}: {ended.code}\n{ended.out}\n{ended.errors}"
+        return ended.out
 
-    def up(self) -> None:
-        """Make it."""
-        self.pulumi("stack", "init", self.name)
+    def init(self) -> None:
+        """Make the stack known to its state, once."""
+        if not self._is_known:
+            self.pulumi("stack", "init", self.name)
+            self._is_known = True
+
+    def up(self, *flags: str) -> str:
+        """Make it, or what changed of it; what Pulumi says."""
+        ended = self.try_up(*flags)
+        assert ended.code == 0, f"`pulumi up`: {ended.code}\n{ended.out}\n{ended.errors}"
+        return ended.out
+
+    def try_up(self, *flags: str) -> Ended:
+        """How an `up` ends that may fail."""
+        self.init()
         self.may_exist = True
-        self.pulumi("up", "-y", "-s", self.name, timeout_s=UP_S)
+        return self.attempt("up", "-y", "-s", self.name, *flags, timeout_s=UP_S)
 
     def destroy(self) -> None:
         """Unmake it."""
@@ -83,18 +122,44 @@ class Stack:
         found: dict[str, Any] = json.loads(out)
         return found
 
-    def pods(self, namespace: str) -> list[dict[str, Any]]:
+    # --- what it became --------------------------------------------------------------------------
+
+    def pods(self, namespace: str, component: str = "") -> list[dict[str, Any]]:
         """The stack's pods as the server knows them."""
-        return self.cluster.objects("pods", "-n", namespace, "-l", f"aiperf.dev/stack={self.name}")
+        label = f"aiperf.dev/stack={self.name}"
+        label += f",app.kubernetes.io/component={component}" if component else ""
+        return self.cluster.objects("pods", "-n", namespace, "-l", label)
+
+    def lose_pod(self, namespace: str, component: str) -> str:
+        """Kill one of a component's pods at once, as a lost node does; its Deployment makes
+        another one. Its name."""
+        name: str = self.pods(namespace, component)[0]["metadata"]["name"]
+        at_once = ("--grace-period=0", "--force")
+        self.cluster.kubectl("delete", "pod", name, "-n", namespace, *at_once)
+        return name
+
+    def wait_ready(self, namespace: str, component: str) -> None:
+        """Until all of a component's pods are there and ready."""
+        name = f"deployment/{component}-{self.name}"
+        limit = ("-n", namespace, "--timeout=90s")
+        self.cluster.kubectl("rollout", "status", name, *limit, timeout_s=100.0)
+
+    # --- its run ---------------------------------------------------------------------------------
 
     def measure(self, outputs: Mapping[str, Any], folder: Path) -> tuple[Status, dict[str, Any]]:
         """Follow the run to its end and fetch all results into `folder`; state and summary."""
-        with self._port_forward(outputs["results"]["portForward"]) as url:
+        with self.port_forward(outputs) as url:
             return asyncio.run(_follow_and_fetch(url, outputs["resultsToken"], folder))
 
+    def follow(self, outputs: Mapping[str, Any], until: Callable[[Status], bool]) -> Status:
+        """The first status that is as it should be."""
+        with self.port_forward(outputs) as url:
+            return asyncio.run(_follow(url, outputs["resultsToken"], until))
+
     @contextlib.contextmanager
-    def _port_forward(self, said: str) -> Iterator[str]:
+    def port_forward(self, outputs: Mapping[str, Any]) -> Iterator[str]:
         """The command that the stack says, on a free port of this machine."""
+        said = outputs["results"]["portForward"]
         *command, port = said.split()
         where = ("--context", self.cluster.context, "--address", "127.0.0.1")
         with subprocess.Popen(
@@ -115,16 +180,47 @@ class Stack:
                 process.terminate()
 
 
+async def _follow(url: str, token: str, until: Callable[[Status], bool]) -> Status:
+    async with asyncio.timeout(RUN_S), ResultsClient(url, token=token) as client:
+        return await _status(client, until)
+
+
+async def _status(client: ResultsClient, until: Callable[[Status], bool]) -> Status:
+    status = await client.status()
+    while not until(status):
+        with contextlib.suppress(ApiUnavailable):
+            status = await client.status(after=status.number, timeout_s=POLL_S)
+    return status
+
+
 async def _follow_and_fetch(url: str, token: str, folder: Path) -> tuple[Status, dict[str, Any]]:
     async with asyncio.timeout(RUN_S), ResultsClient(url, token=token) as client:
-        status = await client.status()
-        while not status.is_settled:
-            with contextlib.suppress(ApiUnavailable):
-                status = await client.status(after=status.number, timeout_s=POLL_S)
+        status = await _status(client, lambda status: status.is_settled)
         await client.download_all(folder)
         summary = await client.summary()
         await client.collected()
     return status, summary
+
+
+def modest(benchmark: Config) -> None:
+    """Ask for little, so that several stacks fit on two cores at a time."""
+    deployment = benchmark["deployment"]
+    for pod in (*deployment["pods"].values(), deployment["target"]):
+        pod["cpu"] = "20m"
+
+
+def is_under_load(status: Status) -> bool:
+    """Whether the measurement has begun and answers arrive."""
+    return status.phase == "profiling" and status.completed > 0
+
+
+def together(*actions: Callable[[], object]) -> None:
+    """Do these at the same time; they wait more than they work. All end before one's error is
+    raised."""
+    with ThreadPoolExecutor(len(actions)) as pool:
+        doing = [pool.submit(action) for action in actions]
+    for each in doing:
+        each.result()
 
 
 def restarts(pods: list[dict[str, Any]]) -> dict[str, int]:

@@ -1,83 +1,85 @@
-"""A stack as a guest in a namespace that somebody else owns."""
+"""Stacks as guests in a namespace that somebody else owns."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from real_cluster import Cluster
-from real_stack import Stack, restarts
+from real_stack import Config, Stack, modest, restarts, together
 
 pytestmark = pytest.mark.cluster
 
 
-def owners_objects(image: str) -> str:
+def owners_objects(image: str, namespace: str) -> tuple[dict[str, Any], ...]:
     """A pod and a ConfigMap whose labels are like ours but for the stack's own."""
     labels = {"app.kubernetes.io/name": "aiperf-svc", "app.kubernetes.io/component": "worker"}
+    command = ["python", "-c", "import signal; signal.pause()"]
     settings = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": "settings", "labels": labels},
+        "metadata": {"name": "settings", "namespace": namespace, "labels": labels},
         "data": {"of": "the owner"},
     }
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "application", "labels": labels},
+        "metadata": {"name": "application", "namespace": namespace, "labels": labels},
         "spec": {
             "terminationGracePeriodSeconds": 1,
-            "containers": [
-                {
-                    "name": "main",
-                    "image": image,
-                    "command": ["python", "-c", "import signal; signal.pause()"],
-                }
-            ],
+            "containers": [{"name": "main", "image": image, "command": command}],
         },
     }
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": [settings, pod]})
+    return settings, pod
 
 
 def as_guest(stack: Stack, namespace: str) -> None:
     """Change the stack's file: into a namespace that exists."""
-    content = yaml.safe_load(stack.file.read_text())
-    deployment = content["config"]["aiperf:benchmark"]["deployment"]
-    deployment["namespace"] = {"mode": "existing", "name": namespace}
-    # Providers of before July 2025 may miss that an object is gone; they look again after this.
-    deployment["delete_timeout"] = "45s"
-    stack.file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def change(benchmark: Config) -> None:
+        deployment = benchmark["deployment"]
+        deployment["namespace"] = {"mode": "existing", "name": namespace}
+        # Providers of before July 2025 may miss that an object is gone; they look again after this.
+        deployment["delete_timeout"] = "45s"
+
+    stack.change(modest)
+    stack.change(change)
 
 
-def test_a_guest_takes_only_its_own_things_along(
+def test_two_guests_take_only_their_own_things_along(
     cluster: Cluster,
     image: str,
     make_stack: Callable[[], Stack],
     owners_namespace: str,
     tmp_path: Path,
 ) -> None:
-    cluster.kubectl("apply", "-n", owners_namespace, "-f", "-", stdin=owners_objects(image))
+    cluster.apply(*owners_objects(image, owners_namespace))
     ready = ("--for=condition=Ready", "pod/application", "--timeout=60s")
     cluster.kubectl("wait", "-n", owners_namespace, *ready, timeout_s=90.0)
     before = cluster.of_namespace(owners_namespace)
     owned = owners_state(cluster, owners_namespace)
 
-    stack = make_stack()
-    as_guest(stack, owners_namespace)
-    stack.up()
-    outputs = stack.outputs()
-    assert outputs["namespace"] == owners_namespace
-    assert cluster.objects("namespaces", "-l", f"aiperf.dev/stack={stack.name}") == []
-    status, summary = stack.measure(outputs, tmp_path / "results")
-    assert status.state == "done"
-    assert summary["aiperf_svc"]["accounts"]["violations"] == []
-    pods = stack.pods(owners_namespace)
-    assert len(pods) == outputs["pods"]
-    assert restarts(pods) == {}
+    first, second = make_stack(), make_stack()
+    for stack in (first, second):
+        as_guest(stack, owners_namespace)
+    together(first.up, second.up)
+    for stack in (first, second):
+        outputs = stack.outputs()
+        assert outputs["namespace"] == owners_namespace
+        assert cluster.objects("namespaces", "-l", f"aiperf.dev/stack={stack.name}") == []
+        status, summary = stack.measure(outputs, tmp_path / stack.name)
+        assert (status.state, status.reason) == ("done", "")
+        assert summary["aiperf_svc"]["accounts"]["violations"] == []
+        pods = stack.pods(owners_namespace)
+        assert len(pods) == outputs["pods"]
+        assert restarts(pods) == {}
 
-    stack.destroy()
-    assert cluster.left_of(stack.name) == []
+    of_second = cluster.of_stack(second.name)
+    first.destroy()
+    assert cluster.left_of(first.name) == []
+    assert cluster.of_stack(second.name) == of_second
+    second.destroy()
+    assert cluster.left_of(second.name) == []
     assert cluster.of_namespace(owners_namespace) == before
     assert owners_state(cluster, owners_namespace) == owned
 

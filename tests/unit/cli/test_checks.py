@@ -13,7 +13,7 @@ from aiperf_svc.config.models import BenchmarkConfig
 def made(**endpoint: Any) -> BenchmarkConfig:
     more = {
         key: endpoint.pop(key)
-        for key in ("slo", "dataset", "deployment", "tokenizer")
+        for key in ("slo", "dataset", "deployment", "tokenizer", "artifacts")
         if key in endpoint
     }
     data = {
@@ -97,3 +97,21 @@ def test_a_file_and_a_key_that_are_there_are_no_problem(tmp_path: Path) -> None:
     path.write_text("{}\n")
     config = made(api_key_env="KEY", dataset={"kind": "single_turn", "file": str(path)})
     assert local_problems(config, {"KEY": "x"}) == []
+
+
+def test_an_upload_needs_its_keys_in_the_environment() -> None:
+    config = made(artifacts={"s3": {"url": "s3://bucket"}})
+    (problem,) = local_problems(config, {"AWS_ACCESS_KEY_ID": "id"})
+    assert problem.key == "artifacts.s3"
+    assert problem.text.startswith("AWS_SECRET_ACCESS_KEY: not set")
+    assert local_problems(config, {"AWS_ACCESS_KEY_ID": "i", "AWS_SECRET_ACCESS_KEY": "k"}) == []
+
+
+def test_an_upload_without_its_library_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("aiperf_svc.adapters.uploads.LIBRARY", "a_library_that_is_not_there")
+    config = made(artifacts={"s3": {"url": "s3://bucket"}})
+    keys = {"AWS_ACCESS_KEY_ID": "i", "AWS_SECRET_ACCESS_KEY": "k"}
+    (problem,) = local_problems(config, keys)
+    assert "pip install 'aiperf-svc[s3]'" in problem.text

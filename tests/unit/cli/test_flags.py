@@ -158,6 +158,12 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--layout": (("--layout", "per-service"), "per-service"),
     "--artifact-dir": (("--artifact-dir", "out"), "out"),
     "--name": (("--name", "night-run"), "night-run"),
+    "--s3-url": (("--s3-url", "s3://bucket/runs"), "s3://bucket/runs"),
+    "--s3-endpoint-url": (
+        ("--s3-url", "s3://bucket", "--s3-endpoint-url", "http://minio:9000"),
+        "http://minio:9000",
+    ),
+    "--s3-region": (("--s3-url", "s3://bucket", "--s3-region", "eu-north-1"), "eu-north-1"),
 }
 
 

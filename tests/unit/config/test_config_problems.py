@@ -30,6 +30,21 @@ def with_key(key: str, value: object) -> dict[str, Any]:
 
 
 ONE_MISTAKE = {
+    "a bucket without its scheme": (
+        ("artifacts.s3", {"url": "bucket/prefix"}),
+        "artifacts.s3.url: 'bucket/prefix': "
+        "expected a bucket and a prefix such as s3://bucket/prefix",
+    ),
+    "a store whose address holds a key": (
+        ("artifacts.s3", {"url": "s3://bucket", "endpoint_url": "http://id:key@minio:9000"}),
+        "artifacts.s3.endpoint_url: 'http://id:key@minio:9000': "
+        "expected an address such as http://host:8000",
+    ),
+    "a key where none belongs": (
+        ("artifacts.s3", {"url": "s3://bucket", "secret_access_key": "k"}),
+        "artifacts.s3.secret_access_key: unknown key (value 'k'); "
+        "expected url, endpoint_url, region, has_session_token or egress_cidrs",
+    ),
     "unknown key, a sibling is near": (
         ("load.concurency", 10),
         "load.concurency: unknown key (value 10); did you mean load.concurrency?",

@@ -1,5 +1,9 @@
 """Who takes part, who is lost, who processes whose records."""
 
+import sys
+from collections import Counter
+from collections.abc import Callable
+
 from aiperf_svc.core.roster import SILENCE_NS, Roster
 from aiperf_svc.protocol.messages import Heartbeat, RunState, Service
 
@@ -98,3 +102,25 @@ def test_only_the_workers_of_a_lost_processor_get_another() -> None:
         roster.heard(beat(name), SILENCE_NS)
     roster.lose_silent(SILENCE_NS + 1)
     assert set(processors(roster).values()) == {"record-processor-1"}
+
+
+def test_a_registration_costs_the_same_however_many_have_registered() -> None:
+    """Counted in calls, not in time: a storm of thousands of joins must not be a square."""
+    calls = {}
+    for count in (100, 400):
+        roster = Roster({Service.WORKER: count})
+        beats = [beat(f"worker-{number}") for number in range(count)]
+        calls[count] = calls_of(lambda r=roster, b=beats: [r.heard(each, 0) for each in b])
+        assert len(roster.members) == count
+    assert calls[400] < 4.2 * calls[100]
+
+
+def calls_of(action: Callable[[], object]) -> int:
+    """Calls of functions, built-in ones included, that an action makes."""
+    counter = Counter[str]()
+    sys.setprofile(lambda _frame, event, _arg: counter.update((event,)))
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return counter["call"] + counter["c_call"]

@@ -1,5 +1,7 @@
 """The states of a run, event by event."""
 
+import msgspec
+
 from aiperf_svc.core import run_machine
 from aiperf_svc.core.run_machine import (
     CancelAsked,
@@ -11,6 +13,7 @@ from aiperf_svc.core.run_machine import (
     RosterChanged,
     RunMachine,
 )
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import Heartbeat, Member, RunState, Service
 
 MEMBERS = tuple(Member(s.value, s, 1, 0) for s in Service)
@@ -114,6 +117,26 @@ def test_an_error_of_a_service_fails_the_run_with_its_words() -> None:
     machine = ready_machine()
     (said,) = machine.handle(beat(Service.DATASET_MANAGER, RunState.READY, error="no such file"))
     assert said == Publish(RunState.FAILED, "dataset-manager: no such file", False)
+
+
+def test_a_failed_run_says_what_kind_of_failure_the_service_met() -> None:
+    machine = ready_machine()
+    failing = beat(Service.DATASET_MANAGER, RunState.PENDING, error="input.jsonl:2: no JSON")
+    refused = msgspec.structs.replace(failing.beat, exit_code=ExitCode.BAD_CONFIG)
+    machine.handle(HeartbeatReceived(refused))
+    assert (machine.state, machine.exit_code) == (RunState.FAILED, ExitCode.BAD_CONFIG)
+
+
+def test_trouble_of_somebody_who_came_too_late_is_not_the_run_s() -> None:
+    machine = ready_machine()
+    advance(machine, RunState.READY)
+    stranger = Heartbeat(
+        "run", "worker-2", 1, service=Service.WORKER, seen_state=1, seen_roster=1,
+        reached=RunState.PENDING, error="no target",
+    )  # fmt: skip
+    assert machine.handle(HeartbeatReceived(stranger)) == []
+    assert machine.handle(beat(Service.WORKER, RunState.PENDING, error="no", epoch=2)) == []
+    assert machine.state is RunState.PROFILING
 
 
 def test_a_cancel_before_the_load_ends_the_run_at_once() -> None:

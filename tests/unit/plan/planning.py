@@ -7,7 +7,11 @@ from aiperf_svc.plan.stack import StackPlan, plan_stack
 
 
 def make_config(
-    *, url: str = "http://target", load: dict[str, Any] | None = None, **deployment: Any
+    *,
+    url: str = "http://target",
+    load: dict[str, Any] | None = None,
+    s3: dict[str, Any] | None = None,
+    **deployment: Any,
 ) -> BenchmarkConfig:
     deployment.setdefault("target", {"kind": "mock" if url.endswith("/target") else "none"})
     return BenchmarkConfig.model_validate(
@@ -15,6 +19,7 @@ def make_config(
             "endpoint": {"url": url, "model": "m"},
             "load": load or {"concurrency": 1000, "duration": "10s"},
             "deployment": deployment,
+            "artifacts": {"s3": s3},
         }
     )
 

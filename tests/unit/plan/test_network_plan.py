@@ -157,3 +157,29 @@ def test_downloads_of_datasets_and_tokenizers_are_allowed_to_their_users_and_tol
     assert policy(plan, "downloads").components == ("dataset-manager", "record-processor")
     assert any("org/model" in note for note in plan.notes)
     assert "downloads" not in {p.name for p in plan_it(local).policies}
+
+
+@pytest.mark.parametrize(
+    ("s3", "rule", "note"),
+    [
+        ({"endpoint_url": "http://10.0.0.7:9000"}, Rule((Range("10.0.0.7/32"),), (9000,)), None),
+        (
+            {"endpoint_url": "http://minio.storage.svc:9000"},
+            Rule((NamespacePods("storage"),)),
+            "every pod of namespace storage",
+        ),
+        ({}, Rule(ports=(443,)), "port 443 of every address"),
+        ({"egress_cidrs": ["192.0.2.0/24"]}, Rule((Range("192.0.2.0/24"),), (443,)), None),
+    ],
+)
+def test_only_the_pod_that_has_the_results_reaches_their_bucket(
+    s3: dict[str, Any], rule: Rule, note: str | None
+) -> None:
+    plan = plan_it(make_config(s3={"url": "s3://bucket", **s3}))
+    way = policy(plan, "upload")
+    assert (way.components, way.egress, way.ingress) == (("records-manager",), (rule,), ())
+    assert [n for n in plan.notes if "records-manager" in n] == (
+        [] if note is None else [n for n in plan.notes if note in n]
+    )
+    assert note is None or len(plan.notes) == 1
+    assert "upload" not in {p.name for p in plan_it(make_config()).policies}

@@ -178,6 +178,25 @@ def test_secrets_are_named_by_the_configurations_keys() -> None:
     config = make_config(
         target={"kind": "custom", "image": "s:1", "secret_env": {"HF_TOKEN": "hubToken"}}
     )
-    assert plan_it(config).secret_keys == ("hubToken",)
+    assert plan_it(config).secret_keys == {"target": ("hubToken",)}
     source = pod(plan_it(config), "target").secret_env["HF_TOKEN"]
     assert (source.secret, source.key) == ("target", "hubToken")
+
+
+@pytest.mark.parametrize("layout", ["per-service", "compact"])
+def test_the_keys_of_an_upload_are_the_result_pods_alone(layout: str) -> None:
+    plan = plan_it(make_config(s3={"url": "s3://bucket"}, layout=layout))
+    assert plan.secret_keys == {"upload": ("s3AccessKeyId", "s3SecretAccessKey")}
+    readers = {
+        pod.name
+        for pod in plan.pods
+        if any(source.secret == "upload" for source in pod.secret_env.values())
+    }
+    assert readers == {plan.results_pod}
+    assert pod(plan, plan.results_pod).secret_env["AWS_ACCESS_KEY_ID"].key == "s3AccessKeyId"
+
+
+def test_temporary_keys_of_an_upload_have_a_third_one() -> None:
+    plan = plan_it(make_config(s3={"url": "s3://bucket", "has_session_token": True}))
+    assert plan.secret_keys["upload"][-1] == "s3SessionToken"
+    assert pod(plan, plan.results_pod).secret_env["AWS_SESSION_TOKEN"].key == "s3SessionToken"

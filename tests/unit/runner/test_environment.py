@@ -13,12 +13,18 @@ from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.services.context import read_context
 
 
-def make_run(tmp_path: Path, *, deployment: dict[str, Any] | None = None) -> LocalRun:
+def make_run(
+    tmp_path: Path,
+    *,
+    deployment: dict[str, Any] | None = None,
+    artifacts: dict[str, Any] | None = None,
+) -> LocalRun:
     config = BenchmarkConfig.model_validate(
         {
             "endpoint": {"url": "http://127.0.0.1:1", "model": "m", "api_key_env": "TARGET_KEY"},
             "load": {"concurrency": 4, "requests": 10},
             "deployment": deployment or {},
+            "artifacts": artifacts or {},
         }
     )
     return LocalRun(
@@ -67,6 +73,16 @@ def test_the_targets_key_is_given_to_workers_only(tmp_path: Path) -> None:
     assert worker["TARGET_KEY"] == "from the command line"
     assert "TARGET_KEY" not in control
     assert worker["HOME"] == control["HOME"] == "/home/me"
+
+
+def test_the_keys_of_an_upload_are_given_to_the_records_manager_only(tmp_path: Path) -> None:
+    run = make_run(tmp_path, artifacts={"s3": {"url": "s3://bucket/runs"}})
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    shared = run.shared_environment(dict.fromkeys(names, "secret"))
+    worker = run.environment_of("worker-0", (Service.WORKER,), shared)
+    control = run.environment_of("control", (Service.RECORDS_MANAGER,), shared)
+    assert not set(names) & set(worker)
+    assert set(names) <= set(control)
 
 
 def test_variables_of_another_run_are_not_passed_on(tmp_path: Path) -> None:

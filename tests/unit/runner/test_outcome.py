@@ -36,6 +36,8 @@ def outcome(**fields: Any) -> Outcome:
         ({"summary": summary(requests=0)}, ExitCode.BENCHMARK_FAILED),
         ({"summary": None}, ExitCode.BENCHMARK_FAILED),
         ({"state": "failed", "artifact_error": "disk full"}, ExitCode.BENCHMARK_FAILED),
+        ({"state": "failed", "failure": ExitCode.BAD_CONFIG}, ExitCode.BAD_CONFIG),
+        ({"state": "done", "failure": ExitCode.BAD_CONFIG}, ExitCode.OK),
         ({"state": "cancelled"}, ExitCode.INTERRUPTED),
         ({"state": "failed", "was_interrupted": True}, ExitCode.INTERRUPTED),
         ({"summary": None, "was_interrupted": True}, ExitCode.INTERRUPTED),

@@ -1,0 +1,18 @@
+"""The answer to one question that preflight asks."""
+
+from typing import Literal
+
+import msgspec
+
+State = Literal["ok", "warning", "failed", "not checked"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One check: `failed` means that the stack cannot come up as planned."""
+
+    name: str
+    state: State
+    detail: str
+    """What was found, with values."""
+    remedy: str = ""
+    """What to do about it."""

@@ -1,0 +1,117 @@
+"""Who we are to a cluster, as the kubeconfig says it.
+
+kr8s reads the kubeconfig and runs its credential plugins. It hands keys over as files, which it
+writes and leaves: they are removed here as soon as the TLS context has read them.
+"""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from kr8s.asyncio import Api
+
+USUAL_KUBECONFIG = "~/.kube/config"
+_INLINE = (
+    ("client-key-data", "client_key_file"),
+    ("client-certificate-data", "client_cert_file"),
+    ("certificate-authority-data", "server_ca_file"),
+)
+"""Keys of a kubeconfig that hold a file's content, and where kr8s keeps the name of its copy."""
+
+
+class Credentials:
+    """Address, token and certificates of one context. `load` first."""
+
+    server: str
+    """URL of the API server."""
+    context: str
+    headers: dict[str, str]
+    tls: ssl.SSLContext | bool
+    server_name: str | None
+    """Name to check the server's certificate against, when it is not the URL's host."""
+    proxy: str | None
+
+    def __init__(self, *, kubeconfig: str | None, context: str | None) -> None:
+        self._kubeconfig, self._context = kubeconfig, context
+        self._lock = asyncio.Lock()
+        self._loads = 0
+
+    async def load(self) -> "Api":
+        """Read the kubeconfig; kr8s' object for it. Raises EnvironmentProblem, one line."""
+        _check_file(self._kubeconfig)
+        try:
+            from kr8s.asyncio import Api
+        except ImportError as error:
+            raise EnvironmentProblem(
+                "working with a cluster needs more packages: pip install 'aiperf-svc[stack]'"
+            ) from error
+        # kr8s' own factory shares one object between all callers, and its credentials' files too.
+        self._api = Api(bypass_factory=True, kubeconfig=self._kubeconfig, context=self._context)
+        await self._read()
+        return self._api
+
+    async def reload(self, loads: int) -> None:
+        """Read it again, for a token that has run out, unless that was done since `loads`."""
+        async with self._lock:
+            if loads == self._loads:
+                await self._read()
+
+    @property
+    def loads(self) -> int:
+        """How often the credentials were read."""
+        return self._loads
+
+    async def _read(self) -> None:
+        auth: Any = self._api.auth
+        try:
+            await auth.reauthenticate()
+            self.tls = await auth.ssl_context()
+        except Exception as error:  # Plugins and malformed files fail in every possible way.
+            raise self._said(error) from error
+        finally:
+            for path in _copies(auth):
+                path.unlink(missing_ok=True)
+        self.server = str(auth.server).rstrip("/")
+        self.context = auth.active_context
+        self.headers = {"Authorization": f"Bearer {auth.token}"} if auth.token else {}
+        self.server_name, self.proxy = auth.tls_server_name, auth.proxy
+        self._loads += 1
+
+    def _said(self, error: Exception) -> EnvironmentProblem:
+        where = self._kubeconfig or os.environ.get("KUBECONFIG") or USUAL_KUBECONFIG
+        kubeconfig = getattr(self._api.auth, "kubeconfig", None)
+        known = [str(each["name"]) for each in kubeconfig.contexts or ()] if kubeconfig else []
+        if self._context and self._context not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            return EnvironmentProblem(f"context {self._context!r} is not in {where}; {has}")
+        words = " ".join(str(error).split()) or type(error).__name__
+        return EnvironmentProblem(f"kubeconfig {where} cannot be used: {words}")
+
+
+def _check_file(kubeconfig: str | None) -> None:
+    """kr8s takes a file that is not there for none at all, and looks for a pod's account then."""
+    named = kubeconfig or os.environ.get("KUBECONFIG")
+    paths = [Path(part).expanduser() for part in (named or USUAL_KUBECONFIG).split(":") if part]
+    if any(path.is_file() for path in paths):
+        return
+    if not named and "KUBERNETES_SERVICE_HOST" in os.environ:
+        return
+    raise EnvironmentProblem(
+        f"no kubeconfig at {named or USUAL_KUBECONFIG}; name one with --kubeconfig or KUBECONFIG"
+    )
+
+
+def _copies(auth: Any) -> Iterator[Path]:
+    """Files that kr8s made of what the kubeconfig or a plugin gave inline."""
+    # No public attribute says which of the files are copies.
+    given = {**getattr(auth, "_user", {}), **getattr(auth, "_cluster", {})}
+    for key, attribute in _INLINE:
+        name = getattr(auth, attribute)
+        if key in given and name:
+            yield Path(name)

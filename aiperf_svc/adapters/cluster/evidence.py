@@ -1,0 +1,193 @@
+"""What a failure looked like in the cluster, saved before anything is destroyed: events, statuses,
+descriptions, last logs. Never the value of a Secret."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from aiperf_svc.adapters.cluster.connection import Cluster, Json
+from aiperf_svc.adapters.cluster.resource_types import ResourceType, read_catalog
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.identity import STACK_LABEL
+
+LOG_LINES = 2_000
+LOG_BYTES = 2**20
+"""Of each log, the end."""
+LOGGED_PODS = 64
+"""Those in trouble first: the workers of a large stack all say the same."""
+NOT_SAVED = "not-saved.txt"
+HIDDEN = "(hidden)"
+
+
+async def save_evidence(
+    cluster: Cluster, *, namespace: str, stack: str, folder: Path
+) -> tuple[Path, ...]:
+    """Everything about a stack into `folder`; the files written.
+
+    What cannot be had is named in not-saved.txt and stops nothing: a failure must not keep the
+    teardown from starting. Raises OSError when the folder cannot be written.
+    """
+    saving = _Saving(cluster, namespace, stack, folder)
+    await saving.all()
+    return tuple(sorted(saving.written))
+
+
+class _Saving:
+    def __init__(self, cluster: Cluster, namespace: str, stack: str, folder: Path) -> None:
+        self._cluster, self._namespace, self._stack = cluster, namespace, stack
+        self._folder = folder
+        self.written: list[Path] = []
+        self._problems: list[str] = []
+
+    async def all(self) -> None:
+        pods = await self._list(f"/api/v1/namespaces/{self._namespace}/pods")
+        await asyncio.gather(self._events(), self._descriptions(), self._logs(pods))
+        if pods:
+            self._write("containers.txt", "".join(map(container_lines, pods)))
+        if self._problems:
+            self._write(NOT_SAVED, "\n".join(self._problems) + "\n")
+
+    async def _events(self) -> None:
+        path = f"/api/v1/namespaces/{self._namespace}/events"
+        events = await self._list(path, labelled=False)
+        ours = [each for each in events if _is_about(each, self._stack, self._namespace)]
+        if ours:
+            self._write("events.txt", "".join(map(event_line, sorted(ours, key=_event_time))))
+
+    async def _descriptions(self) -> None:
+        try:
+            catalog = await read_catalog(self._cluster)
+        except EnvironmentProblem as problem:
+            self._problems.append(f"descriptions: {problem}")
+            return
+        await asyncio.gather(
+            *(self._describe(each) for each in catalog.types if each.is_namespaced)
+        )
+        try:
+            path = f"/api/v1/namespaces/{self._namespace}"
+            self._write(f"objects/namespace-{self._namespace}.yaml",
+                        described(await self._cluster.get(path)))  # fmt: skip
+        except EnvironmentProblem as problem:
+            self._problems.append(f"namespace {self._namespace}: {problem}")
+
+    async def _describe(self, kind: ResourceType) -> None:
+        for each in await self._list(kind.path(self._namespace)):
+            whole = {"apiVersion": kind.api_version, "kind": kind.kind, **each}
+            name = f"objects/{kind.kind.lower()}-{each['metadata']['name']}.yaml"
+            self._write(name, described(whole))
+
+    async def _logs(self, pods: list[Json]) -> None:
+        chosen = sorted(pods, key=is_fine)[:LOGGED_PODS]
+        if len(chosen) < len(pods):
+            self._problems.append(f"logs of {len(pods) - len(chosen)} more pods: only of the first "
+                                  f"{LOGGED_PODS}, those in trouble before the others")  # fmt: skip
+        wanted = [
+            (pod["metadata"]["name"], container["name"], is_previous)
+            for pod in chosen
+            for container in _statuses(pod)
+            for is_previous in (False, True)
+            if not is_previous or container.get("restartCount")
+        ]
+        await asyncio.gather(*(self._log(*each) for each in wanted))
+
+    async def _log(self, pod: str, container: str, is_previous: bool) -> None:
+        params = {"container": container, "tailLines": str(LOG_LINES), "timestamps": "true"}
+        params |= {"limitBytes": str(LOG_BYTES), "previous": str(is_previous).lower()}
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{pod}/log"
+        name = f"logs/{pod}.{container}{'.previous' if is_previous else ''}.log"
+        try:
+            content = await self._cluster.text(path, **params)
+        except EnvironmentProblem as problem:
+            self._problems.append(f"{name}: {problem}")
+            return
+        if content:
+            self._write(name, content)
+
+    async def _list(self, path: str, *, labelled: bool = True) -> list[Json]:
+        params = {"labelSelector": f"{STACK_LABEL}={self._stack}"} if labelled else {}
+        try:
+            items: list[Json] = (await self._cluster.get(path, **params))["items"]
+        except EnvironmentProblem as problem:
+            self._problems.append(f"{path}: {problem}")
+            return []
+        return items
+
+    def _write(self, name: str, content: str) -> None:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        self.written.append(path)
+
+
+def described(found: Mapping[str, Any]) -> str:
+    """An object as YAML, without what only its controllers read and without secret values."""
+    metadata = {k: v for k, v in found["metadata"].items() if k != "managedFields"}
+    shown = {**found, "metadata": metadata}
+    if found.get("kind") == "Secret":
+        # Tools repeat an object's whole content in annotations.
+        metadata.pop("annotations", None)
+        for field in ("data", "stringData"):
+            if field in shown:
+                shown[field] = dict.fromkeys(shown[field] or {}, HIDDEN)
+    text: str = yaml.safe_dump(shown, sort_keys=False, width=100)
+    return text
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """One line about one event."""
+    about = event.get("involvedObject") or {}
+    message = " ".join((event.get("message") or "").split())
+    count = event.get("count") or (event.get("series") or {}).get("count") or 1
+    return (
+        f"{_event_time(event)}  {event.get('type', '')}  {event.get('reason', '')}  "
+        f"{about.get('kind', '')}/{about.get('name', '')}  x{count}  {message}\n"
+    )
+
+
+def container_lines(pod: Mapping[str, Any]) -> str:
+    """A pod's phase and the state of each of its containers."""
+    status = pod.get("status", {})
+    lines = [
+        f"{pod['metadata']['name']}  {status.get('phase', '?')}  "
+        f"node {pod.get('spec', {}).get('nodeName', '-')}  {status.get('message', '')}".rstrip()
+    ]
+    for each in _statuses(pod):
+        states = [
+            f"{label}{state}: " + ", ".join(f"{k}={v}" for k, v in (details or {}).items())
+            for label, source in (("", "state"), ("before that ", "lastState"))
+            for state, details in (each.get(source) or {}).items()
+        ]
+        lines.append(
+            f"    {each['name']}  ready={each.get('ready')}  restarts={each.get('restartCount')}  "
+            f"{each.get('image')}"
+        )
+        lines += [f"        {' '.join(state.split())}" for state in states]
+    return "\n".join(lines) + "\n"
+
+
+def is_fine(pod: Mapping[str, Any]) -> bool:
+    """Runs, is ready, and has never been restarted."""
+    statuses = _statuses(pod)
+    return bool(statuses) and all(
+        each.get("ready") and not each.get("restartCount") for each in statuses
+    )
+
+
+def _statuses(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
+    status = pod.get("status", {})
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _is_about(event: Mapping[str, Any], stack: str, namespace: str) -> bool:
+    """Names of a stack's objects carry its name, and so does a namespace of its own."""
+    name = (event.get("involvedObject") or {}).get("name", "")
+    return f"-{stack}-" in f"-{name}-" or f"-{stack}-" in f"-{namespace}-"
+
+
+def _event_time(event: Mapping[str, Any]) -> str:
+    series = (event.get("series") or {}).get("lastObservedTime")
+    times = (series, event.get("lastTimestamp"), event.get("eventTime"))
+    return str(next(filter(None, times), event["metadata"].get("creationTimestamp", "")))

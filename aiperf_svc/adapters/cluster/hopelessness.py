@@ -1,0 +1,162 @@
+"""When a stack that comes up cannot succeed any more, judged from the statuses of its objects.
+
+Some states are final as soon as they are seen, others may pass by themselves and count when they
+have lasted for a while. Pure: the time is given.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+PULL_S = 20.0
+"""A registry that fails once may answer the next time; the kubelet tries again after 10 s."""
+CREATE_S = 10.0
+"""Quotas are counted again after a deletion, accounts get their tokens: both within seconds."""
+CONFIG_S = 15.0
+"""A Secret or ConfigMap may be made a moment after its pod."""
+CRASHES = 2
+"""Restarts after which a pod that crashes is believed."""
+FINAL_PULLS = (
+    "not found", "manifest unknown", "denied", "unauthorized", "forbidden", "authentication",
+    "no match for platform", "invalid",
+)  # fmt: skip
+"""In a registry's answer: trying again will not help."""
+
+Object = dict[str, Any]
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """Something that keeps a pod from running."""
+
+    subject: str
+    """Of which pod or Deployment."""
+    state: str
+    """Kubernetes' word."""
+    line: str
+    """What is wrong, with the value and the remedy."""
+    patience_s: float
+    """How long it may last."""
+
+
+class Hope:
+    """What is known about a stack that comes up."""
+
+    def __init__(self, *, unschedulable_s: float) -> None:
+        self._unschedulable_s = unschedulable_s
+        self._since: dict[tuple[str, str], float] = {}
+
+    def handle(
+        self, pods: Sequence[Object], deployments: Sequence[Object], *, now_s: float
+    ) -> str | None:
+        """The objects as they are now, on a clock in seconds; one line when there is no hope."""
+        troubles = [
+            *(each for pod in pods for each in pod_troubles(pod, self._unschedulable_s)),
+            *(each for deployment in deployments for each in deployment_troubles(deployment)),
+        ]
+        keys = [(each.subject, each.state) for each in troubles]
+        self._since = {key: self._since.get(key, now_s) for key in keys}
+        lost = [
+            each.line
+            for each, key in zip(troubles, keys, strict=True)
+            if now_s - self._since[key] >= each.patience_s
+        ]
+        if not lost:
+            return None
+        more = f" (and {len(lost) - 1} more like it)" if len(lost) > 1 else ""
+        return lost[0] + more
+
+
+def pod_troubles(pod: Object, unschedulable_s: float) -> Iterator[Trouble]:
+    """Why a pod does not run."""
+    name, status = pod["metadata"]["name"], pod.get("status", {})
+    if "deletionTimestamp" in pod["metadata"]:
+        return
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            yield Trouble(
+                name,
+                "Unschedulable",
+                f"pod {name} fits on no node: {_words(condition.get('message'))}; add nodes or "
+                "lower its requests (deployment.pods), or change deployment.placement",
+                unschedulable_s,
+            )
+    if status.get("reason") in ("Evicted", "NodeAffinity", "OutOfcpu", "OutOfmemory"):
+        line = f"pod {name} was turned away: {status['reason']}: {_words(status.get('message'))}"
+        yield Trouble(name, status["reason"], line, CREATE_S)
+    listed = (
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    )
+    for container in listed:
+        yield from _container_troubles(name, container)
+
+
+def _container_troubles(pod: str, container: Object) -> Iterator[Trouble]:
+    waiting = container.get("state", {}).get("waiting") or {}
+    state, message = waiting.get("reason", ""), _words(waiting.get("message"))
+    image = container.get("image", "")
+    if state in ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"):
+        is_final = any(word in message.lower() for word in FINAL_PULLS)
+        yield Trouble(
+            pod,
+            # The two alternate while the kubelet tries.
+            "image pull",
+            f"pod {pod}: image {image!r} cannot be pulled: {state}: {message}; check "
+            "deployment.image (name, pull_secrets) and that nodes reach the registry",
+            0.0 if is_final else PULL_S,
+        )
+    elif state in ("InvalidImageName", "ErrImageNeverPull"):
+        remedy = (
+            "load the image onto the nodes, or set deployment.image.pull_policy: IfNotPresent"
+            if state == "ErrImageNeverPull"
+            else "correct deployment.image.name"
+        )
+        yield Trouble(pod, state, f"pod {pod}: image {image!r}: {state}: {message}; {remedy}", 0.0)
+    elif state in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
+        line = f"pod {pod} cannot start its container: {state}: {message}"
+        yield Trouble(pod, state, line, CONFIG_S)
+    elif container.get("restartCount", 0) >= CRASHES and not container.get("ready"):
+        yield Trouble(pod, "crashing", _crashes(pod, container), 0.0)
+
+
+def _crashes(pod: str, container: Object) -> str:
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    how = ended.get("reason", "Error")
+    words = _words(ended.get("message"))
+    said = f": {words}" if words else ""
+    remedy = "raise its memory (deployment.pods)" if how == "OOMKilled" else "see its previous log"
+    return (
+        f"pod {pod} has crashed {container['restartCount']} times, last with {how}, exit code "
+        f"{ended.get('exitCode', '?')}{said}; {remedy}"
+    )
+
+
+def deployment_troubles(deployment: Object) -> Iterator[Trouble]:
+    """Why a Deployment makes no pods."""
+    name = deployment["metadata"]["name"]
+    for condition in deployment.get("status", {}).get("conditions") or ():
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            message = _words(condition.get("message"))
+            yield Trouble(
+                name,
+                "ReplicaFailure",
+                f"Deployment {name} cannot make its pods: {condition.get('reason')}: {message}; "
+                f"{_remedy(message)}",
+                CREATE_S,
+            )
+
+
+def _remedy(message: str) -> str:
+    if "exceeded quota" in message or "must specify" in message:
+        return "raise the namespace's ResourceQuota, or lower the pods' requests (deployment.pods)"
+    if "PodSecurity" in message:
+        return "the namespace's Pod Security level is too strict for these pods"
+    if "LimitRange" in message or "per Container" in message or "per Pod" in message:
+        return "the namespace's LimitRange does not allow these requests"
+    return "see the events of its ReplicaSet"
+
+
+def _words(message: str | None) -> str:
+    """A message on one line."""
+    return " ".join((message or "").split())

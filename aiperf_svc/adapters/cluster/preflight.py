@@ -1,0 +1,236 @@
+"""What can be known before anything is created: whether the stack may be made, has room, and
+reaches its target."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aiperf_svc.adapters.cluster import rights
+from aiperf_svc.adapters.cluster.capacity import judge_capacity, rooms
+from aiperf_svc.adapters.cluster.checks import Check
+from aiperf_svc.adapters.cluster.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.namespace_checks import (
+    judge_image,
+    judge_mesh,
+    judge_namespace,
+    judge_pod_security,
+)
+from aiperf_svc.adapters.cluster.quotas import judge_limit_ranges, judge_quotas
+from aiperf_svc.adapters.cluster.target_probe import NAME as TARGET
+from aiperf_svc.adapters.cluster.target_probe import address, probe_target
+from aiperf_svc.adapters.cluster.target_service import (
+    ServiceAddress,
+    judge_service,
+    service_address,
+)
+from aiperf_svc.plan.stack import StackPlan
+
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""An object without its content: a Secret without its secrets."""
+OnCheck = Callable[[Check], None]
+GROWERS = ("karpenter.sh", "autoscaling.x-k8s.io")
+"""API groups of programs that add nodes when pods need them."""
+
+
+async def preflight(
+    cluster: Cluster, plan: StackPlan, *, on_check: OnCheck | None = None
+) -> tuple[Check, ...]:
+    """Every check, each told to `on_check` as soon as it is done. Raises Unreachable."""
+    run = _Preflight(cluster, plan, on_check)
+    await run.all()
+    return tuple(run.done)
+
+
+class _Preflight:
+    def __init__(self, cluster: Cluster, plan: StackPlan, on_check: OnCheck | None) -> None:
+        self._cluster, self._plan, self._on_check = cluster, plan, on_check
+        self.done: list[Check] = []
+        self._namespace: dict[str, Any] | None = None
+        """As it is; None when it does not exist, or may not be read."""
+        self._exists = False
+
+    @property
+    def _name(self) -> str:
+        return rights.namespace_of(self._plan)
+
+    async def all(self) -> None:
+        self._tell(judge_cluster(self._cluster))
+        await self._rights()
+        if not await self._place():
+            return
+        nodes = await self._list("/api/v1/nodes")
+        await self._capacity(nodes)
+        if nodes is None:
+            words = "not allowed to list nodes; seen when the first pod starts"
+            self._tell(Check("image", "not checked", words))
+        else:
+            self._tell(judge_image(self._plan, nodes))
+        await self._pull_secrets()
+        self._tell(await self._target())
+
+    async def _rights(self) -> None:
+        plan = self._plan
+        missing = await rights.denied(self._cluster, rights.asked_rights(plan))
+        for judge in (rights.judge_rights, rights.judge_deadline, rights.judge_results_way):
+            self._tell(judge(plan, missing))
+
+    async def _place(self) -> bool:
+        """Whether the namespace can be used at all, and what its owner has set up in it."""
+        wanted = self._plan.config.deployment.namespace
+        if wanted.name:
+            try:
+                self._namespace = await self._cluster.get(f"/api/v1/namespaces/{wanted.name}")
+            except Refused as error:
+                if error.status != 404:
+                    words = f"{wanted.name} may not be read: {error}"
+                    self._tell(Check("namespace", "not checked", words))
+                    self._exists = wanted.mode == "existing"
+                    await self._limits()
+                    return True
+        check = judge_namespace(self._plan, self._namespace)
+        self._tell(check)
+        if check.state == "failed":
+            return False
+        self._exists = self._namespace is not None
+        self._tell(judge_pod_security(self._plan, self._namespace))
+        self._tell(judge_mesh(self._namespace))
+        await self._limits()
+        return True
+
+    async def _limits(self) -> None:
+        if not self._exists:
+            self._tell(Check("quota", "ok", "a new namespace has no ResourceQuota of its owner's"))
+            return
+        place = f"/api/v1/namespaces/{self._name}"
+        quotas, ranges = await asyncio.gather(
+            self._list(f"{place}/resourcequotas"), self._list(f"{place}/limitranges")
+        )
+        if quotas is None or ranges is None:
+            self._tell(Check("quota", "not checked", "not allowed to list ResourceQuotas"))
+            return
+        is_there = await self._list(f"{place}/pods", labelSelector=_selector(self._plan), limit="1")
+        if is_there and quotas:
+            words = "the stack is there already, and its own pods count as used"
+            self._tell(Check("quota", "not checked", words))
+        else:
+            self._tell(judge_quotas(self._plan, quotas, ranges))
+        self._tell(judge_limit_ranges(self._plan, ranges))
+
+    async def _capacity(self, nodes: list[dict[str, Any]] | None) -> None:
+        if nodes is None:
+            self._tell(Check("capacity", "not checked", "not allowed to list nodes"))
+            return
+        pods = await self._list("/api/v1/pods", fieldSelector="spec.nodeName!=")
+        free = rooms(nodes, pods or (), stack=self._plan.identity.stack)
+        can_grow = await self._can_grow()
+        knows_pods = pods is not None
+        self._tell(judge_capacity(self._plan, free, can_grow=can_grow, knows_pods=knows_pods))
+
+    async def _can_grow(self) -> bool:
+        groups = await self._cluster.get("/apis")
+        names = {group["name"] for group in groups.get("groups") or ()}
+        if names & set(GROWERS):
+            return True
+        path = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
+        try:
+            await self._cluster.get(path)
+        except Refused:
+            return False
+        return True
+
+    async def _pull_secrets(self) -> None:
+        wanted = {name for pod in self._plan.pods for name in pod.image.pull_secrets}
+        if not wanted:
+            return
+        if not self._exists:
+            self._tell(
+                Check(
+                    "pull secrets",
+                    "failed",
+                    f"{', '.join(sorted(wanted))} cannot be in a namespace that is made anew",
+                    "use deployment.namespace.mode: existing, or let the nodes have the rights",
+                )
+            )
+            return
+        place = f"/api/v1/namespaces/{self._name}/secrets"
+        missing = [name for name in sorted(wanted) if not await self._is_there(f"{place}/{name}")]
+        if missing:
+            words = f"no Secret {', '.join(missing)} in the namespace"
+            remedy = "kubectl create secret docker-registry …"
+            self._tell(Check("pull secrets", "failed", words, remedy))
+        else:
+            self._tell(Check("pull secrets", "ok", f"{', '.join(sorted(wanted))} are there"))
+
+    async def _is_there(self, path: str) -> bool:
+        try:
+            await self._cluster.get(path, accept=METADATA)
+        except Refused as error:
+            return error.status != 404
+        return True
+
+    async def _target(self) -> Check:
+        plan = self._plan
+        host, port, _ = address(plan)
+        if plan.target is not None:
+            return Check(TARGET, "ok", f"{host}:{port} is made with the stack")
+        if self._exists:
+            return await probe_target(self._cluster, plan, namespace=self._name)
+        service = service_address(host)
+        if service is not None:
+            return await self._service(service, port)
+        image = plan.deadline.image.name
+        program = f"import socket; socket.create_connection(('{host}', {port}), 10)"
+        return Check(
+            TARGET,
+            "not checked",
+            f"whether pods reach {host}:{port} can be tried only in a namespace that exists",
+            f"in one that does: kubectl run try-target --rm -i --restart=Never --image={image} "
+            f'--command -- python -c "{program}"',
+        )
+
+    async def _service(self, wanted: ServiceAddress, port: int) -> Check:
+        place = f"namespaces/{wanted.namespace}"
+        service = None
+        try:
+            service = await self._cluster.get(f"/api/v1/{place}/services/{wanted.name}")
+        except Refused as error:
+            if error.status != 404:
+                return Check(TARGET, "not checked", f"Service {wanted.name}: {error}")
+        slices = await self._list(
+            f"/apis/discovery.k8s.io/v1/{place}/endpointslices",
+            labelSelector=f"kubernetes.io/service-name={wanted.name}",
+        )
+        if slices is None:
+            return Check(TARGET, "not checked", "not allowed to list the target's EndpointSlices")
+        return judge_service(TARGET, wanted, port, self._plan, service, slices)
+
+    async def _list(self, path: str, **params: str) -> list[dict[str, Any]] | None:
+        """None: not allowed to."""
+        try:
+            items: list[dict[str, Any]] = (await self._cluster.get(path, **params))["items"]
+        except Refused:
+            return None
+        return items
+
+    def _tell(self, check: Check) -> None:
+        self.done.append(check)
+        if self._on_check is not None:
+            self._on_check(check)
+
+
+def judge_cluster(cluster: Cluster) -> Check:
+    """That it answers, and how it will be known again."""
+    where = f"{cluster.version} at {cluster.server}, context {cluster.context}"
+    if cluster.identity == cluster.server:
+        return Check(
+            "cluster",
+            "warning",
+            f"{where}; namespace kube-system may not be read, so the cluster is known by its "
+            "address alone",
+            "grant get on namespace kube-system, so that no other cluster is taken for this one",
+        )
+    return Check("cluster", "ok", where)
+
+
+def _selector(plan: StackPlan) -> str:
+    return ",".join(f"{key}={value}" for key, value in plan.identity.selector().items())

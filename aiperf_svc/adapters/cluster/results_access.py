@@ -1,0 +1,105 @@
+"""The way from here to a stack's results.
+
+A port-forward needs nothing but a right, and enters at the pod, past all network policies; the
+API server's proxy is the fallback. Where the stack exposes its results, that address comes first.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+
+from aiperf_svc.adapters.cluster.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.port_forward import PortForward
+from aiperf_svc.adapters.cluster.service_proxy import ServiceProxy
+
+PROBE_S = 5.0
+"""Within this time the results' pod answers on a way that works."""
+RETRY_S = 0.2
+NODE = "NODE"
+"""Stands for any node's address in the URL of a NodePort."""
+NODE_ADDRESSES = ("ExternalIP", "InternalIP")
+CANDIDATES = 3
+"""Nodes to try: a NodePort is on all of them."""
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def open_results(cluster: Cluster, *, outputs: Mapping[str, Any]) -> AsyncIterator[str]:
+    """Base URL of a stack's results API while the context lasts, from the stack's outputs.
+
+    The first way on which the API answers; when it does on none, the port-forward, which comes to
+    life with its pod.
+    """
+    results = outputs["results"]
+    where: dict[str, Any] = {
+        "namespace": str(outputs["namespace"]),
+        "service": str(results["service"]),
+        "port": int(results["port"]),
+    }
+    for url in await _exposed(cluster, str(results.get("url") or "")):
+        if await _comes_to_answer(url):
+            log.info("results at %s", url)
+            yield url
+            return
+    async with contextlib.AsyncExitStack() as stack:
+        forward = await stack.enter_async_context(PortForward(cluster, **where))
+        url = forward.url
+        if not await _answers(url):
+            proxy = await stack.enter_async_context(ServiceProxy(cluster, **where))
+            if await _answers(proxy.url):
+                log.warning("no port-forward (%s); using the API server's proxy", forward.problem)
+                url = proxy.url
+        log.info("results at %s", url)
+        yield url
+
+
+async def _exposed(cluster: Cluster, url: str) -> list[str]:
+    """Addresses at which the stack exposes its results."""
+    if NODE not in url:
+        return [url] if url else []
+    try:
+        nodes = (await cluster.get("/api/v1/nodes", limit=str(CANDIDATES)))["items"]
+    except Refused as error:
+        log.warning("which nodes there are is not known: %s", error)
+        return []
+    return [url.replace(NODE, address) for address in node_addresses(nodes)]
+
+
+def node_addresses(nodes: list[dict[str, Any]]) -> list[str]:
+    """Where nodes may be reached, from outside first."""
+    found = [each for node in nodes for each in node.get("status", {}).get("addresses", ())]
+    return [
+        f"[{each['address']}]" if ":" in each["address"] else str(each["address"])
+        for kind in NODE_ADDRESSES
+        for each in found
+        if each["type"] == kind
+    ]
+
+
+async def _comes_to_answer(url: str) -> bool:
+    """Nodes and load balancers learn of a new Service a little later."""
+    end_mono_s = time.monotonic() + PROBE_S
+    while True:
+        if await _answers(url):
+            return True
+        if time.monotonic() >= end_mono_s:
+            return False
+        await asyncio.sleep(RETRY_S)
+
+
+async def _answers(url: str) -> bool:
+    timeout = aiohttp.ClientTimeout(total=PROBE_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{url}/healthz") as answer,
+        ):
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False

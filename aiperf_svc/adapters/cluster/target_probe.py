@@ -1,0 +1,165 @@
+"""Whether the target can be reached from a pod: a short-lived pod of the stack's own image, with
+the workers' placement and the label that the stack's NetworkPolicies let through to the target.
+
+It opens a connection, and a TLS session for https; it sends no request.
+"""
+
+import asyncio
+import secrets
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiperf_svc.adapters.cluster.checks import Check
+from aiperf_svc.adapters.cluster.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.hopelessness import Hope
+from aiperf_svc.plan.network import PREFLIGHT
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.protocol.messages import Service
+
+NAME = "target"
+CONNECT_S = 10
+DEADLINE_S = 90
+"""Of the pod itself: it ends even when nobody waits for it any more."""
+POLL_S = 0.5
+USER = 65_532
+"""As the stack's own pods."""
+PROGRAM = """
+import socket, ssl, sys, time
+host, port, tls, verify, wait = sys.argv[1], int(sys.argv[2]), *sys.argv[3:5], float(sys.argv[5])
+began = time.monotonic()
+try:
+    with socket.create_connection((host, port), wait) as way:
+        peer = way.getpeername()[0]
+        if tls:
+            context = ssl.create_default_context()
+            if not verify:
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            with context.wrap_socket(way, server_hostname=host):
+                pass
+except ssl.SSLCertVerificationError as error:
+    sys.exit(f"its certificate is not trusted: {error.verify_message}")
+except OSError as error:
+    sys.exit(str(error) or type(error).__name__)
+print(f"{peer} answered in {(time.monotonic() - began) * 1000:.1f} ms")
+"""
+"""Standard library only. Standard error's end is the pod's message when it fails."""
+
+
+def address(plan: StackPlan) -> tuple[str, int, bool]:
+    """Host, port, and whether by TLS, of the target."""
+    parts = urlsplit(plan.config.endpoint.url)
+    is_tls = parts.scheme == "https"
+    return parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls
+
+
+def probe_pod(plan: StackPlan, name: str) -> dict[str, Any]:
+    """The pod as a manifest: `restricted`, and small enough for any quota."""
+    group = next(each for each in plan.topology.groups if Service.WORKER in each.services)
+    worker = next(pod for pod in plan.services if pod.name == group.name)
+    host, port, is_tls = address(plan)
+    # An authority's file and a server name of its own are the workers' to check.
+    tls = plan.config.endpoint.tls
+    verify = tls.verify and not tls.ca_file and not tls.server_name
+    flags = ["yes" if is_tls else "", "yes" if verify else ""]
+    placement, memory = worker.placement, {"memory": "64Mi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {**plan.identity.labels(PREFLIGHT), "sidecar.istio.io/inject": "false"},
+            "annotations": {"linkerd.io/inject": "disabled"},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": DEADLINE_S,
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "imagePullSecrets": [{"name": each} for each in worker.image.pull_secrets],
+            "nodeSelector": placement.node_selector,
+            "tolerations": [
+                {k: v for k, v in each.model_dump().items() if v} for each in placement.tolerations
+            ],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": PREFLIGHT,
+                    "image": worker.image.name,
+                    "imagePullPolicy": worker.image.pull_policy,
+                    "command": ["python", "-c", PROGRAM, host, str(port), *flags, str(CONNECT_S)],
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    "resources": {
+                        "requests": {"cpu": "10m", **memory},
+                        # Python starts in 0.1 s of CPU time.
+                        "limits": {"cpu": "500m", **memory},
+                    },
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                }
+            ],
+        },
+    }
+
+
+async def probe_target(cluster: Cluster, plan: StackPlan, *, namespace: str) -> Check:
+    """Run the pod in a namespace that exists, and remove it. Raises Unreachable."""
+    name = f"{plan.identity.name(PREFLIGHT)}-{secrets.token_hex(3)}"
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    try:
+        await cluster.post(pods, probe_pod(plan, name))
+    except Refused as error:
+        return Check(NAME, "not checked", f"the pod that would try it cannot be made: {error}")
+    try:
+        return await _outcome(cluster, plan, f"{pods}/{name}")
+    finally:
+        # Also when the caller is cancelled: the pod must not stay.
+        await asyncio.shield(_remove(cluster, f"{pods}/{name}"))
+
+
+async def _outcome(cluster: Cluster, plan: StackPlan, path: str) -> Check:
+    hope = Hope(unschedulable_s=CONNECT_S)
+    end_mono_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end_mono_s:
+        pod = await cluster.get(path)
+        if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+            return judge_probe(plan, pod)
+        line = hope.handle([pod], [], now_s=time.monotonic())
+        if line:
+            return Check(NAME, "not checked", f"the pod that would try it does not start: {line}")
+        await asyncio.sleep(POLL_S)
+    return Check(NAME, "not checked", f"the pod that would try it did not end in {DEADLINE_S} s")
+
+
+async def _remove(cluster: Cluster, path: str) -> None:
+    try:
+        await cluster.delete(path, grace_s=0)
+    except Unreachable:
+        await asyncio.sleep(POLL_S)
+        await cluster.delete(path, grace_s=0)
+
+
+def judge_probe(plan: StackPlan, pod: dict[str, Any]) -> Check:
+    """What the pod that has ended says."""
+    host, port, _ = address(plan)
+    statuses = pod["status"].get("containerStatuses") or [{}]
+    ended = statuses[0].get("state", {}).get("terminated") or {}
+    if pod["status"]["phase"] == "Succeeded":
+        return Check(NAME, "ok", f"{host}:{port} can be reached from a pod")
+    said = " ".join((ended.get("message") or pod["status"].get("message") or "").split())
+    return Check(
+        NAME,
+        "failed",
+        f"{host}:{port} cannot be reached from a pod: {said or ended.get('reason', 'no answer')}",
+        "check endpoint.url, that the server is up, and which NetworkPolicies and firewalls are "
+        "between",
+    )

@@ -1,0 +1,91 @@
+"""Lines of profile_export.jsonl from `records.parquet`, for runs with more requests than were
+written while they went on.
+
+A line is what a record processor writes, but for what no record keeps: the list of gaps between
+chunks and the processor's name are left out, and an error has the first message of its kind.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from arro3.io import read_parquet
+
+from aiperf_svc.adapters.exports.parquet_export import (
+    CLOCKS_KEY,
+    FORMAT,
+    FORMAT_KEY,
+    MESSAGES_KEY,
+    RUN_KEY,
+    WARMUP_KEY,
+)
+from aiperf_svc.core.jsonl_lines import LineRenderer
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
+
+NAME = "profile_export_all.jsonl"
+"""Beside `profile_export.jsonl`, whose lines hold more."""
+BATCH_ROWS = 1 << 16
+"""Some 80 MB of lines at a time, and hundreds of rows of each of 200 workers."""
+
+
+def write_lines(records: Path, path: Path) -> int:
+    """Write a line for every request of the profiling phase; how many.
+
+    Raises OSError, and EnvironmentProblem for a file of another format. The caller has checked its
+    hash: the Parquet library panics, past every `except`, when a file is not what it seems.
+    """
+    count = 0
+    with path.open("wb") as file:
+        for lines in _batches(records):
+            file.writelines(lines)
+            count += len(lines)
+    return count
+
+
+def _batches(records: Path) -> Iterator[list[bytes]]:
+    reader = read_parquet(records, batch_size=BATCH_ROWS)
+    known = {key.decode(): value.decode() for key, value in reader.schema.metadata.items()}
+    if known.get(FORMAT_KEY) != FORMAT:
+        raise EnvironmentProblem(
+            f"{records}: its format is {known.get(FORMAT_KEY)!r}, expected {FORMAT!r}; use the "
+            f"version that wrote it ({known.get('aiperf_svc.version', 'unknown')})"
+        )
+    workers, messages = json.loads(known[CLOCKS_KEY]), json.loads(known[MESSAGES_KEY])
+    renderer = LineRenderer(
+        run_id=known[RUN_KEY], processor_id="", has_warmup=json.loads(known[WARMUP_KEY])
+    )
+    for batch in reader:
+        rows = _rows(batch)
+        yield _lines(rows[rows["phase"] == Phase.PROFILING], renderer, workers, messages)
+
+
+def _rows(batch: Any) -> Rows:
+    rows = np.empty(batch.num_rows, dtype=METRIC_DTYPE)
+    for name in METRIC_DTYPE.names or ():
+        rows[name] = batch.column(name).to_numpy()
+    return rows
+
+
+def _lines(
+    rows: Rows, renderer: LineRenderer, workers: dict[str, Any], messages: dict[str, str]
+) -> list[bytes]:
+    lines = [b""] * len(rows)
+    for rank in np.unique(rows["worker"]).tolist():
+        places = np.flatnonzero(rows["worker"] == rank)
+        own = rows[places]
+        made = renderer.render(
+            own,
+            worker_id=workers.get(str(rank), {}).get("worker", f"worker-{rank}"),
+            gaps_ns=[None] * len(own),
+            messages=[
+                messages.get(f"{kind}/{status}", "") if kind else ""
+                for kind, status in zip(own["error"].tolist(), own["status"].tolist(), strict=True)
+            ],
+        )
+        for place, line in zip(places.tolist(), made.splitlines(keepends=True), strict=True):
+            lines[place] = line
+    return lines

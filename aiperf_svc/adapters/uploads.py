@@ -1,0 +1,227 @@
+"""Results to a bucket of an S3-compatible store.
+
+A run's files go under one prefix, by the names that they have in the artifact folder, each with its
+SHA-256 among the object's metadata; the manifest goes last, so a prefix that has one is complete.
+An upload that is repeated sends only what is not there yet. The library is optional: a run that
+does not upload neither needs nor imports it.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
+from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry
+from aiperf_svc.config.artifacts import S3
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config, S3Store
+
+log = logging.getLogger(__name__)
+
+KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+"""Environment variables that an upload needs."""
+TOKEN_VARIABLE = "AWS_SESSION_TOKEN"
+"""The third one of temporary keys."""
+LIBRARY = "obstore"
+INSTALL = "pip install 'aiperf-svc[s3]'"
+
+HASH_KEY = "sha256"
+"""Of an object's metadata."""
+UPLOAD_S = 600.0
+"""Longest time of a whole upload: the results, which are there already, wait for it."""
+ATTEMPT_S = timedelta(seconds=120)
+"""Of one request: a part over 1 Mbit/s."""
+CONNECT_S = timedelta(seconds=10)
+RETRIES = 4
+RETRY_S = timedelta(seconds=60)
+PART = 16 * 2**20
+"""Bytes of one part of a large file; a store takes 10,000 parts of a file, 156 GiB."""
+PARTS_AT_ONCE = 4
+FILES_AT_ONCE = 4
+
+_REFUSAL = re.compile(r"<Code>(?P<code>[^<]*)</Code>(\s*<Message>(?P<message>[^<]*)</Message>)?")
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What an upload did."""
+
+    url: str
+    """`s3://bucket/prefix/run`, where the files are."""
+    sent: tuple[str, ...]
+    kept: tuple[str, ...]
+    """They were there already, with the same SHA-256."""
+
+
+def has_library() -> bool:
+    """Whether the optional library is installed."""
+    return find_spec(LIBRARY) is not None
+
+
+def missing_keys(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The variables that an upload needs and that are not set."""
+    return tuple(name for name in KEY_VARIABLES if not environ.get(name))
+
+
+def folder_of(name: str, run_id: str, started_wall_ns: int) -> str:
+    """A run's own part of the keys: the same for the same run, and sorted by time."""
+    stamp = datetime.fromtimestamp(started_wall_ns // 10**9, UTC)
+    return f"{name}-{stamp:%Y%m%dT%H%M%SZ}-{run_id}"
+
+
+def upload(
+    folder: Path,
+    manifest: Manifest,
+    s3: S3,
+    *,
+    into: str,
+    environ: Mapping[str, str] = os.environ,
+    limit_s: float = UPLOAD_S,
+) -> Uploaded:
+    """Send every file of the manifest, and the manifest, to `<s3.url>/<into>/`.
+
+    Raises EnvironmentProblem that says what could not be sent, never with a key in it; what was
+    sent before stays, and a second call goes on from there.
+    """
+    url = "/".join(part for part in (f"s3://{s3.bucket}", s3.prefix, into) if part)
+    try:
+        store = _open(s3, into, environ)
+        send = partial(_send, store, folder, until_mono_s=monotonic() + limit_s)
+        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="upload") as pool:
+            was_sent = list(pool.map(send, manifest.files))
+        _put(store, MANIFEST, _manifest_bytes(manifest), "")
+    except EnvironmentProblem as error:
+        at = f" at {s3.endpoint_url}" if s3.endpoint_url else ""
+        raise EnvironmentProblem(f"cannot upload the results to {url}{at}: {error}") from error
+    names = [(entry.name, sent) for entry, sent in zip(manifest.files, was_sent, strict=True)]
+    return Uploaded(
+        url,
+        sent=tuple(name for name, sent in names if sent),
+        kept=tuple(name for name, sent in names if not sent),
+    )
+
+
+def _open(s3: S3, into: str, environ: Mapping[str, str]) -> "S3Store":
+    if not has_library():
+        raise EnvironmentProblem(f"the package {LIBRARY!r} is not installed: {INSTALL}")
+    if missing := missing_keys(environ):
+        raise EnvironmentProblem(f"{' and '.join(missing)} not set in the environment")
+
+    from obstore.store import S3Store
+
+    config: S3Config = {
+        "region": s3.region,
+        "access_key_id": environ[KEY_VARIABLES[0]],
+        "secret_access_key": environ[KEY_VARIABLES[1]],
+        "virtual_hosted_style_request": False,
+    }
+    if s3.endpoint_url:
+        config["endpoint"] = s3.endpoint_url.rstrip("/")
+    if token := environ.get(TOKEN_VARIABLE):
+        config["session_token"] = token
+    return S3Store(
+        s3.bucket,
+        prefix="/".join(part for part in (s3.prefix, into) if part),
+        config=config,
+        client_options={
+            "allow_http": bool(s3.endpoint_url and s3.endpoint_url.startswith("http://")),
+            "timeout": ATTEMPT_S,
+            "connect_timeout": CONNECT_S,
+        },
+        retry_config={"max_retries": RETRIES, "retry_timeout": RETRY_S},
+    )
+
+
+def _send(store: "S3Store", folder: Path, entry: ManifestEntry, *, until_mono_s: float) -> bool:
+    """Send a file unless it is there already; whether it was sent."""
+    if monotonic() > until_mono_s:
+        raise EnvironmentProblem(f"{entry.name}: no time is left for it")
+    if _is_there(store, entry):
+        return False
+    path = folder / entry.name
+    try:
+        if entry.size <= PART:
+            with path.open("rb") as file:
+                _put(store, entry.name, file.read(entry.size), entry.sha256)
+        else:
+            _put(store, entry.name, _parts(path, entry, until_mono_s), entry.sha256)
+    except OSError as error:
+        raise EnvironmentProblem(f"{entry.name}: cannot read it: {error.strerror}") from error
+    return True
+
+
+def _is_there(store: "S3Store", entry: ManifestEntry) -> bool:
+    import obstore
+
+    try:
+        found = obstore.get(store, entry.name, options={"head": True})
+    except FileNotFoundError:
+        return False
+    except obstore.exceptions.BaseError as error:
+        # Whoever may only write can still upload; what is wrong otherwise, writing will say.
+        log.info("%s: cannot see whether it is there already: %s", entry.name, _reason(error))
+        return False
+    is_same = found.attributes.get(HASH_KEY) == entry.sha256
+    return is_same and int(found.meta["size"]) == entry.size
+
+
+def _put(store: "S3Store", name: str, content: bytes | Iterator[bytes], sha256: str) -> None:
+    import obstore
+
+    try:
+        obstore.put(
+            store,
+            name,
+            content,
+            attributes={HASH_KEY: sha256} if sha256 else None,
+            use_multipart=not isinstance(content, bytes),
+            chunk_size=PART,
+            max_concurrency=PARTS_AT_ONCE,
+        )
+    except FileNotFoundError as error:
+        # The library's word for every 404: here the bucket.
+        raise EnvironmentProblem(f"{name}: {_reason(error)}") from None
+    except obstore.exceptions.BaseError as error:
+        raise EnvironmentProblem(f"{name}: {_reason(error)}") from None
+
+
+def _parts(path: Path, entry: ManifestEntry, until_mono_s: float) -> Iterator[bytes]:
+    """As much of a file as the manifest covers: a log may have grown since."""
+    left = entry.size
+    with path.open("rb") as file:
+        while left:
+            if monotonic() > until_mono_s:
+                raise EnvironmentProblem(f"{entry.name}: {left:,} bytes of it were left in the end")
+            chunk = file.read(min(PART, left))
+            if not chunk:
+                raise EnvironmentProblem(f"{entry.name}: shorter than the manifest says")
+            left -= len(chunk)
+            yield chunk
+
+
+def _manifest_bytes(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def _reason(error: Exception) -> str:
+    """What the store said, in one line. Only its code and message: other parts of an answer repeat
+    the request, key and signature included."""
+    text = str(error)
+    if said := _REFUSAL.search(text):
+        return ": ".join(part for part in (said["code"], said["message"]) if part)
+    if system := re.search(r'kind: (\w+),\s*message: "([^"]*)"', text):
+        return system[2]
+    return text.splitlines()[0].rpartition(" - ")[2] if text else type(error).__name__

@@ -1,0 +1,45 @@
+"""`aiperf-svc export`."""
+
+import argparse
+from pathlib import Path
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+DESCRIPTION = """Write the records of a finished run in another format.
+
+--jsonl: a line per request, as profile_export.jsonl has them for the first artifacts.jsonl_limit
+requests, but without the list of gaps between chunks and the record processor's name, which
+records.parquet does not keep."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run and the format."""
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="artifact folder of the run")
+    parser.add_argument("--jsonl", action="store_true", required=True, help="one line per request")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="instead of profile_export_all.jsonl in the folder",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file, and say where."""
+    from aiperf_svc.adapters.artifacts import write_manifest, write_with
+    from aiperf_svc.adapters.exports import jsonl_export
+    from aiperf_svc.adapters.exports.manifest import is_whole, read_manifest
+
+    folder: Path = args.folder
+    manifest = read_manifest(folder)
+    records = folder / "records.parquet"
+    entry = next((entry for entry in manifest.files if entry.name == records.name), None)
+    if entry is None or not is_whole(records, entry):
+        raise EnvironmentProblem(f"{records}: missing, or not the file that the manifest lists")
+    output: Path = args.output or folder / jsonl_export.NAME
+    counts: list[int] = []
+    write_with(output, lambda part: counts.append(jsonl_export.write_lines(records, part)))
+    if output.resolve().parent == folder.resolve():
+        write_manifest(folder, manifest.run_id)
+    print(f"{output}: {counts[0]:,} requests")
+    return 0

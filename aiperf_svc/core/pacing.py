@@ -1,0 +1,47 @@
+"""How often services speak, given how many of them do: pure rules that keep the singletons' work
+from growing with the square of the run.
+
+A singleton's cost is messages a second times the cost of one. With few speakers everything is sent
+as soon as it helps; with thousands the interval grows with their number, so that what arrives at
+one process stays below what one interpreter takes in (about 20,000 small messages a second).
+"""
+
+LEAST_RETURN_S = 0.02
+RETURNS_PER_S = 10_000
+"""Of all workers together: a fifth of the timing manager's core."""
+BATCHES_PER_S = 2_500
+"""Of all workers' records together; each batch costs the records manager about 0.1 ms."""
+LEAST_ACKNOWLEDGE_S = 0.5
+ACKNOWLEDGED_PER_S = 1_000
+"""Workers named in acknowledgements a second. Everybody hears of everybody, so the bus carries this
+number times the workers, times about 25 bytes: 50 MB/s for 2,000 workers."""
+ROSTER_S_PER_MEMBER = 0.0004
+"""A roster of 2,500 members is 300 KB, to 2,500 of them: at most once a second while they join."""
+GRANT_S_PER_WORKER = 10e-6
+"""Pause between two looks at all accounts: about twice what one look costs."""
+
+
+def return_interval_s(workers: int) -> float:
+    """Time between two reports of a worker about its credits. The ledger's look-ahead is longer, so
+    no user waits for a credit."""
+    return max(LEAST_RETURN_S, workers / RETURNS_PER_S)
+
+
+def batch_interval_s(workers: int) -> float:
+    """Time over which a record processor gathers one worker's finished records into a message."""
+    return workers / BATCHES_PER_S
+
+
+def acknowledge_interval_s(workers: int) -> float:
+    """Time between two acknowledgements of the records of all workers."""
+    return max(LEAST_ACKNOWLEDGE_S, workers / ACKNOWLEDGED_PER_S)
+
+
+def roster_interval_s(members: int) -> float:
+    """Least time between two publications of the roster."""
+    return members * ROSTER_S_PER_MEMBER
+
+
+def grant_interval_s(workers: int) -> float:
+    """Least time between two looks at the accounts of all workers."""
+    return workers * GRANT_S_PER_WORKER

@@ -1,0 +1,93 @@
+"""A pod that serves files as the results API does: with ranges; and its connections break."""
+
+from typing import Any
+
+from pods import pod
+
+from aiperf_svc.adapters.cluster.connection import Cluster
+
+SERVICE, PORT, SIZE, SMALL = "files", 9090, 2**30, 2**26
+PROGRAM = (
+    """
+import http.server, os, re
+SIZE = {"big": BIG, "small": SMALL}
+for name, size in SIZE.items():
+    with open("/data/" + name, "wb") as file:
+        file.truncate(size)
+breaks = [1, 2]
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        name = self.path.rpartition("/")[2]
+        if name not in SIZE:
+            body = b"ok" if name == "healthz" else os.environ["HOSTNAME"].encode()
+            self.answer(200, len(body))
+            self.wfile.write(body)
+            return
+        start = int(re.search("[0-9]+", self.headers.get("Range", "bytes=0-"))[0])
+        self.answer(206 if start else 200, SIZE[name] - start)
+        with open("/data/" + name, "rb") as file:
+            file.seek(start)
+            left = SIZE[name] - start
+            if name == "small" and breaks:
+                breaks.pop()
+                left //= 2
+                self.close_connection = True
+            while left:
+                chunk = file.read(min(left, 2**18))
+                self.wfile.write(chunk)
+                left -= len(chunk)
+
+    def answer(self, status, length):
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+    def log_message(self, *said):
+        pass
+
+http.server.ThreadingHTTPServer(("", PORT), Handler).serve_forever()
+""".replace("BIG", str(SIZE), 1)
+    .replace("SMALL", str(SMALL))
+    .replace("PORT", str(PORT))
+)
+"""`small` breaks off in the middle twice."""
+
+
+def outputs(namespace: str, **results: Any) -> dict[str, Any]:
+    """Those of a stack with such a pod."""
+    return {
+        "namespace": namespace,
+        "results": {"service": SERVICE, "port": PORT, "url": "", **results},
+    }
+
+
+async def serve(cluster: Cluster, namespace: str, image: str, **spec: Any) -> None:
+    """Service and pod, ready."""
+    service = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {"app": SERVICE},
+        "ports": [{"port": PORT}],
+    }
+    place = f"/api/v1/namespaces/{namespace}"
+    manifest = {"metadata": {"name": SERVICE}, "spec": service}
+    await cluster.post(f"{place}/services", manifest)
+    await add_pod(cluster, namespace, image, SERVICE)
+
+
+async def add_pod(cluster: Cluster, namespace: str, image: str, name: str) -> None:
+    """One more pod behind the Service, ready."""
+    probe = {"httpGet": {"path": "/healthz", "port": PORT}, "periodSeconds": 1}
+    manifest = pod(name, image, PROGRAM, container={"readinessProbe": probe})
+    manifest["metadata"]["labels"] = {"app": SERVICE}
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    await cluster.post(pods, manifest)
+    selector = f"metadata.name={name}"
+    async for event in cluster.lines(pods, watch="1", fieldSelector=selector, timeoutSeconds="60"):
+        conditions = event["object"].get("status", {}).get("conditions") or ()
+        if any(each["type"] == "Ready" and each["status"] == "True" for each in conditions):
+            return
+    raise AssertionError(f"pod {name} did not get ready in 60 s")

@@ -1,0 +1,97 @@
+"""A stack that cannot come up says why, and what it looked like is kept."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pods import deployment, of_stack, pod
+
+from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.evidence import save_evidence
+from aiperf_svc.adapters.cluster.watch import wait_until_hopeless
+
+HOPELESS_S = 90.0
+SECRET = "c2VjcmV0LXZhbHVl"
+
+
+async def _make(cluster: Cluster, space: str, stack: str, manifest: dict[str, Any]) -> None:
+    path = f"/apis/apps/v1/namespaces/{space}/deployments"
+    await cluster.post(path, deployment(manifest, stack))
+
+
+async def _why(cluster: Cluster, space: str, stack: str) -> str:
+    async with asyncio.timeout(HOPELESS_S):
+        return await wait_until_hopeless(cluster, namespace=space, stack=stack, unschedulable_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("flaw", "words"),
+    [
+        ({"image": "localhost:9/none:1"}, "image 'localhost:9/none:1' cannot be pulled"),
+        ({"image": "Not An Image"}, "image 'Not An Image': InvalidImageName"),
+        ({"image": "localhost/none:1", "imagePullPolicy": "Never"}, "ErrImageNeverPull"),
+        (
+            {"envFrom": [{"secretRef": {"name": "absent"}}]},
+            'cannot start its container: CreateContainerConfigError: secret "absent" not found',
+        ),
+    ],
+    ids=["no registry", "no such name", "never pulled", "no Secret"],
+)
+async def test_a_container_that_cannot_start_is_named_with_its_reason(
+    connected: Cluster, space: str, stack: str, image: str, flaw: dict[str, Any], words: str
+) -> None:
+    await _make(connected, space, stack, pod("flawed", image, container=flaw))
+    line = await _why(connected, space, stack)
+    assert line.startswith("pod flawed-")
+    assert words in line
+
+
+async def test_a_pod_that_fits_on_no_node_is_named_with_the_schedulers_reason(
+    connected: Cluster, space: str, stack: str, image: str
+) -> None:
+    manifest = pod("homeless", image, nodeSelector={"aiperf.test/none": "x"})
+    await _make(connected, space, stack, manifest)
+    line = await _why(connected, space, stack)
+    assert "fits on no node" in line
+    assert "didn't match Pod's node affinity/selector" in line
+
+
+async def test_pods_that_a_quota_refuses_are_named_with_the_quota(
+    connected: Cluster, space: str, stack: str, image: str
+) -> None:
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    await connected.post(f"/api/v1/namespaces/{space}/resourcequotas", quota)
+    await _make(connected, space, stack, pod("refused", image))
+    line = await _why(connected, space, stack)
+    assert line.startswith("Deployment refused cannot make its pods")
+    assert "exceeded quota: none" in line
+
+
+async def test_a_pod_that_crashes_is_named_and_what_it_said_is_kept(
+    connected: Cluster, space: str, stack: str, image: str, tmp_path: Path
+) -> None:
+    secret = of_stack({"metadata": {"name": "keys"}, "data": {"token": SECRET}}, stack)
+    await connected.post(f"/api/v1/namespaces/{space}/secrets", secret)
+    program = "import sys; print('last words', flush=True); sys.exit(7)"
+    await _make(connected, space, stack, pod(f"crashing-{stack}", image, program))
+    line = await _why(connected, space, stack)
+    assert "has crashed 2 times, last with Error, exit code 7" in line
+
+    written = await save_evidence(connected, namespace=space, stack=stack, folder=tmp_path)
+    assert all(path.is_file() for path in written)
+    names = {str(path.relative_to(tmp_path)) for path in written}
+    assert {"containers.txt", "events.txt", f"objects/deployment-crashing-{stack}.yaml"} <= names
+    (previous,) = [path for path in written if path.name.endswith(".main.previous.log")]
+    assert "last words" in previous.read_text()
+    assert "terminated: exitCode=7" in (tmp_path / "containers.txt").read_text()
+    assert "BackOff" in (tmp_path / "events.txt").read_text()
+    assert "token: (hidden)" in (tmp_path / "objects/secret-keys.yaml").read_text()
+    assert not any(SECRET in path.read_text() for path in written)
+
+
+async def test_evidence_of_what_is_not_there_keeps_nobody_from_going_on(
+    connected: Cluster, stack: str, tmp_path: Path
+) -> None:
+    await save_evidence(connected, namespace=f"none-{stack}", stack=stack, folder=tmp_path)
+    assert "not found" in (tmp_path / "not-saved.txt").read_text()

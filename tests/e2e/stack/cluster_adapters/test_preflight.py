@@ -1,0 +1,153 @@
+"""Preflight sees, before anything is created, what would go wrong."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from served_files import PORT, SERVICE, serve
+
+from aiperf_svc.adapters.cluster.checks import Check
+from aiperf_svc.adapters.cluster.connection import Cluster, connect
+from aiperf_svc.adapters.cluster.preflight import preflight
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.plan.stack import StackPlan, plan_stack
+
+
+def _plan(space: str, stack: str, image: str, url: str = "http://target", **more: Any) -> StackPlan:
+    small = {"cpu": "50m", "memory": "128Mi"}
+    pods = ("system-controller", "dataset-manager", "timing-manager", "worker-manager",
+            "records-manager", "worker", "record-processor")  # fmt: skip
+    deployment = {
+        "namespace": {"name": space, "mode": "existing"},
+        "image": {"name": image},
+        "target": {"kind": "mock" if url == "http://target" else "none", "cpu": "50m"},
+        "pods": {**dict.fromkeys(pods, small), **more.pop("pods", {})},
+        **more,
+    }
+    config = BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": url, "model": "m"},
+            "load": {"concurrency": 10, "requests": 10},
+            "deployment": deployment,
+        }
+    )
+    return plan_stack(config, stack=stack, version="0.1.0")
+
+
+async def _checks(cluster: Cluster, plan: StackPlan) -> dict[str, Check]:
+    told: list[Check] = []
+    done = await preflight(cluster, plan, on_check=told.append)
+    assert list(done) == told
+    return {check.name: check for check in done}
+
+
+async def test_nothing_is_wrong_where_nothing_is(
+    connected: Cluster, space: str, stack: str, image: str
+) -> None:
+    checks = await _checks(connected, _plan(space, stack, image))
+    assert {check.state for check in checks.values()} == {"ok"}, checks
+
+
+async def test_a_quota_that_is_too_small_is_named_with_what_is_left(
+    connected: Cluster, space: str, stack: str, image: str
+) -> None:
+    quota = {"metadata": {"name": "tight"}, "spec": {"hard": {"pods": "3", "requests.cpu": "1"}}}
+    await connected.post(f"/api/v1/namespaces/{space}/resourcequotas", quota)
+    check = (await _checks(connected, _plan(space, stack, image)))["quota"]
+    assert check.state == "failed"
+    assert check.detail == "tight: pods: the stack asks for 9, 3 of 3 are left"
+
+
+async def test_missing_rights_are_listed(
+    space: str, stack: str, image: str, lesser_user: Callable[[Any], Awaitable[str]]
+) -> None:
+    rules = [
+        ("", "*", ("*",)),
+        ("apps", "*", ("*",)),
+        ("rbac.authorization.k8s.io", "roles", ("create", "get", "patch")),
+    ]
+    async with connect(kubeconfig=await lesser_user(rules)) as lesser:
+        checks = await _checks(lesser, _plan(space, stack, image))
+    assert checks["permissions"].state == "failed"
+    assert "delete roles.rbac.authorization.k8s.io" in checks["permissions"].detail
+    assert "create rolebindings.rbac.authorization.k8s.io" in checks["permissions"].detail
+    assert "configmaps" not in checks["permissions"].detail
+    assert checks["cluster"].state == "warning"
+    assert checks["capacity"].state == checks["image"].state == "not checked"
+
+
+async def test_a_namespace_that_may_not_be_read_is_used_all_the_same(
+    connected: Cluster,
+    space: str,
+    stack: str,
+    image: str,
+    lesser_user: Callable[[Any], Awaitable[str]],
+) -> None:
+    quota = {"metadata": {"name": "tight"}, "spec": {"hard": {"pods": "3"}}}
+    await connected.post(f"/api/v1/namespaces/{space}/resourcequotas", quota)
+    rules = [("", kind, ("list",)) for kind in ("resourcequotas", "limitranges", "pods")]
+    plan = _plan(space, stack, image, "http://nowhere.invalid")
+    async with connect(kubeconfig=await lesser_user(rules)) as lesser:
+        checks = await _checks(lesser, plan)
+    assert checks["namespace"].state == "not checked"
+    assert checks["quota"].state == "failed"
+    assert checks["target"].state == "not checked"
+    assert "cannot create resource" in checks["target"].detail
+
+
+async def test_a_deadline_in_a_namespace_of_its_own_needs_the_right_to_delete_it(
+    space: str, stack: str, image: str, lesser_user: Callable[[Any], Awaitable[str]]
+) -> None:
+    plan = _plan(space, stack, image, namespace={"mode": "auto"})
+    async with connect(kubeconfig=await lesser_user([("", "*", ("*",))])) as lesser:
+        checks = await _checks(lesser, plan)
+    assert checks["deadline's rights"].state == "failed"
+    assert f"delete namespaces aiperf-{stack}" in checks["deadline's rights"].detail
+
+
+async def test_the_target_is_tried_from_a_pod_which_does_not_stay(
+    connected: Cluster, space: str, stack: str, image: str
+) -> None:
+    await serve(connected, space, image)
+    reached = await _checks(connected, _plan(space, stack, image, f"http://{SERVICE}:{PORT}"))
+    refused = await _checks(connected, _plan(space, stack, image, f"http://{SERVICE}:9"))
+    unknown = await _checks(connected, _plan(space, stack, image, "http://nowhere.invalid"))
+    assert reached["target"].state == "ok"
+    assert refused["target"].state == unknown["target"].state == "failed"
+    assert "Connection refused" in refused["target"].detail
+    assert "nowhere.invalid:80 cannot be reached" in unknown["target"].detail
+    pods = (await connected.get(f"/api/v1/namespaces/{space}/pods"))["items"]
+    assert [each["metadata"]["name"] for each in pods] == [SERVICE]
+
+
+async def test_pods_that_fit_on_no_node_are_named_with_what_is_free(
+    connected: Cluster, space: str, stack: str, image: str
+) -> None:
+    plan = _plan(space, stack, image, pods={"worker": {"cpu": 10_000}})
+    check = (await _checks(connected, plan))["capacity"]
+    assert check.state == "failed"
+    assert "no room for 1 of 1 worker (10000 cpu" in check.detail
+
+
+async def test_a_stricter_level_than_the_pods_is_refused(
+    connected: Cluster, space: str, stack: str, image: str
+) -> None:
+    plan = _plan(space, stack, image, placement={"host_network": True})
+    check = (await _checks(connected, plan))["pod security"]
+    assert check.state == "failed"
+    assert "enforces restricted, the pods need privileged" in check.detail
+
+
+async def test_a_limit_range_that_would_throttle_the_load_is_a_warning(
+    connected: Cluster, space: str, stack: str, image: str
+) -> None:
+    limit = {"type": "Container", "default": {"cpu": "500m"}, "max": {"memory": "100Mi"}}
+    manifest = {"metadata": {"name": "bounds"}, "spec": {"limits": [limit]}}
+    path = f"/api/v1/namespaces/{space}/limitranges"
+    await connected.post(path, manifest)
+    check = (await _checks(connected, _plan(space, stack, image)))["limit range"]
+    assert check.state == "failed"
+    assert "at most 100Mi is allowed" in check.detail
+    await connected.patch(f"{path}/bounds", {"spec": {"limits": [{**limit, "max": None}]}})
+    check = (await _checks(connected, _plan(space, stack, image)))["limit range"]
+    assert check.state == "warning"
+    assert "throttled" in check.detail

@@ -1,0 +1,141 @@
+"""Results come out of the cluster: fast, over connections that break, past a missing right."""
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from served_files import PORT, SERVICE, SIZE, SMALL, add_pod, outputs, serve
+
+from aiperf_svc.adapters.cluster.connection import Cluster, connect
+from aiperf_svc.adapters.cluster.port_forward import PortForward
+from aiperf_svc.adapters.cluster.results_access import open_results
+from aiperf_svc.adapters.cluster.service_proxy import ServiceProxy
+from aiperf_svc.adapters.exports.manifest import ManifestEntry
+from aiperf_svc.adapters.results_client import ResultsClient
+
+LONGEST_S = 60.0
+"""For 1 GiB: what collecting a large run's results may take."""
+RECONNECT_S = 30.0
+WAYS = [PortForward, ServiceProxy]
+Way = type[PortForward] | type[ServiceProxy]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_gibibyte_arrives_in_less_than_a_minute(
+    connected: Cluster,
+    space: str,
+    image: str,
+    way: Way,
+    record_property: Callable[[str, object], None],
+) -> None:
+    await serve(connected, space, image)
+    async with (
+        way(connected, namespace=space, service=SERVICE, port=PORT) as opened,
+        aiohttp.ClientSession() as session,
+    ):
+        started = time.monotonic()
+        received = 0
+        async with session.get(f"{opened.url}/big") as answer:
+            async for chunk in answer.content.iter_any():
+                received += len(chunk)
+        took_s = time.monotonic() - started
+    record_property("1 GiB took seconds", round(took_s, 1))
+    assert received == SIZE
+    assert took_s < LONGEST_S
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_download_goes_on_where_its_connection_broke(
+    connected: Cluster, space: str, image: str, way: Way, tmp_path: Path
+) -> None:
+    await serve(connected, space, image)
+    entry = ManifestEntry("small", SMALL, hashlib.sha256(bytes(SMALL)).hexdigest())
+    async with (
+        way(connected, namespace=space, service=SERVICE, port=PORT) as opened,
+        ResultsClient(opened.url, token="t", retry_s=0.01) as client,
+    ):
+        # It is believed only when its SHA-256 is this one.
+        path = await client.download(entry, tmp_path)
+    assert path.stat().st_size == SMALL
+
+
+async def test_a_port_forward_outlives_its_pod(connected: Cluster, space: str, image: str) -> None:
+    await serve(connected, space, image)
+    async with open_results(connected, outputs=outputs(space)) as url:
+        assert await _name_of_pod(url) == SERVICE
+        await connected.delete(f"/api/v1/namespaces/{space}/pods/{SERVICE}", grace_s=0)
+        await add_pod(connected, space, image, "another")
+        async with asyncio.timeout(RECONNECT_S):
+            while True:
+                with contextlib.suppress(aiohttp.ClientError):
+                    assert await _name_of_pod(url) == "another"
+                    return
+
+
+async def test_without_the_right_to_forward_ports_the_api_servers_proxy_is_used(
+    connected: Cluster,
+    space: str,
+    image: str,
+    lesser_user: Callable[[Any], Awaitable[str]],
+) -> None:
+    await serve(connected, space, image)
+    rules = [
+        ("", "services", ("get",)),
+        ("", "pods", ("list",)),
+        ("", "services/proxy", ("get",)),
+    ]
+    async with (
+        connect(kubeconfig=await lesser_user(rules)) as lesser,
+        open_results(lesser, outputs=outputs(space)) as url,
+    ):
+        assert await _name_of_pod(url) == SERVICE
+
+
+async def test_a_node_port_is_used_where_the_stack_has_one(
+    connected: Cluster, space: str, image: str
+) -> None:
+    await serve(connected, space, image)
+    spec = {"type": "NodePort", "selector": {"app": SERVICE}, "ports": [{"port": PORT}]}
+    made = await connected.post(
+        f"/api/v1/namespaces/{space}/services", {"metadata": {"name": "exposed"}, "spec": spec}
+    )
+    exposed = f"http://NODE:{made['spec']['ports'][0]['nodePort']}"
+    async with open_results(connected, outputs=outputs(space, url=exposed)) as url:
+        assert url.endswith(exposed.removeprefix("http://NODE"))
+        assert await _name_of_pod(url) == SERVICE
+
+
+async def test_an_address_that_does_not_answer_gives_way_to_the_port_forward(
+    connected: Cluster, space: str, image: str
+) -> None:
+    await serve(connected, space, image)
+    unused = outputs(space, url="http://127.0.0.1:9")
+    async with open_results(connected, outputs=unused) as url:
+        assert await _name_of_pod(url) == SERVICE
+
+
+@pytest.mark.parametrize("up", ["..", "%2e%2e", "%2E."])
+async def test_the_proxy_leads_nowhere_but_to_its_service(
+    connected: Cluster, space: str, up: str
+) -> None:
+    async with ServiceProxy(connected, namespace=space, service=SERVICE, port=PORT) as opened:
+        host, _, port = opened.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        path = f"/{up}" * 6 + "/api/v1/secrets"
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert answer.split()[1] in (b"400", b"404")
+    assert b"SecretList" not in answer
+
+
+async def _name_of_pod(url: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/name") as answer:
+        return await answer.text()

@@ -1,0 +1,101 @@
+"""What an intruder's pod tries. Each function is the text of a program that runs in it, with
+nothing but what the service image has; it prints JSON."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from real_cluster import Cluster
+
+TRY_S = 3.0
+"""How long it tries; what may connect does so in milliseconds."""
+_CONNECT = """
+import json, socket, sys
+found = {}
+for host, port in json.loads(sys.argv[1]):
+    try:
+        socket.create_connection((host, port), timeout=%(try_s)s).close()
+        found[f"{host}:{port}"] = "open"
+    except OSError as error:
+        found[f"{host}:{port}"] = type(error).__name__
+print(json.dumps(found))
+"""
+_SHAKE_HANDS = """
+import json, sys, zmq
+from zmq.utils.monitor import recv_monitor_message
+address, server_key, public, secret = json.loads(sys.argv[1])
+found, context = [], zmq.Context()
+client = context.socket(zmq.DEALER)
+client.linger = 0
+if server_key:
+    client.curve_serverkey, client.curve_publickey, client.curve_secretkey = (
+        key.encode() for key in (server_key, public, secret)
+    )
+monitor = client.get_monitor_socket()
+client.connect(address)
+while monitor.poll(int(%(try_s)s * 1000)):
+    event = recv_monitor_message(monitor)["event"]
+    found.append(zmq.Event(event).name)
+    if event == zmq.Event.HANDSHAKE_SUCCEEDED or len(found) >= 50:
+        break
+print(json.dumps(found))
+context.destroy(0)
+"""
+
+
+class Intruder:
+    """A pod that nobody of the stack knows."""
+
+    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
+        self._cluster, self._namespace, self.name = cluster, namespace, name
+
+    def connect(self, addresses: Iterable[tuple[str, int]]) -> dict[str, str]:
+        """`open`, or the kind of error, for each address."""
+        found: dict[str, str] = self._run(_CONNECT, list(addresses))
+        return found
+
+    def shake_hands(
+        self, address: str, *, server: str = "", pair: tuple[str, str] = ("", "")
+    ) -> list[str]:
+        """What happens to a ZeroMQ client that connects with these keys, or with none."""
+        found: list[str] = self._run(_SHAKE_HANDS, [address, server, *pair])
+        return found
+
+    def _run(self, program: str, argument: Any) -> Any:
+        command = ("python", "-c", program % {"try_s": TRY_S}, json.dumps(argument))
+        where = ("-n", self._namespace, self.name, "--")
+        return json.loads(self._cluster.kubectl("exec", *where, *command))
+
+
+def intrude(
+    cluster: Cluster, namespace: str, name: str, *, image: str, labels: Mapping[str, str]
+) -> Intruder:
+    """Put such a pod there, as Pod Security wants it, and wait for it."""
+    container = {
+        "name": "main",
+        "image": image,
+        "command": ["python", "-c", "import signal; signal.pause()"],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    cluster.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "labels": dict(labels)},
+            "spec": {
+                "automountServiceAccountToken": False,
+                "terminationGracePeriodSeconds": 1,
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "runAsUser": 65532,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "containers": [container],
+            },
+        }
+    )
+    cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", f"pod/{name}")
+    return Intruder(cluster, namespace, name)

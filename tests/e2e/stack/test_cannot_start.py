@@ -1,0 +1,102 @@
+"""A stack that cannot come up: `up` ends in time, says what is in the way, and `destroy` takes
+everything away that did come up."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from commands import Ended
+from real_cluster import Cluster
+from real_stack import Config, Stack, modest, together
+
+pytestmark = pytest.mark.cluster
+
+READY_S = 15
+"""Long enough for a pod that can start, also while two other stacks do."""
+QUOTA_PODS = 3
+
+
+@dataclass
+class Failure:
+    """A stack, and how its `up` ended."""
+
+    stack: Stack
+    change: Callable[[Config], None]
+    ended: Ended | None = None
+
+    def happen(self) -> None:
+        """Up, which fails; destroy, which does not."""
+        self.stack.change(modest)
+        self.stack.change(self.change)
+        self.ended = self.stack.try_up()
+        self.stack.destroy()
+
+    def said(self) -> str:
+        """What Pulumi said of the failure."""
+        assert self.ended is not None
+        assert self.ended.code != 0
+        return self.ended.out + self.ended.errors
+
+
+def without_patience(benchmark: Config) -> None:
+    """Give up soon."""
+    benchmark["deployment"]["ready_timeout"] = f"{READY_S}s"
+
+
+def never_ready(benchmark: Config) -> None:
+    """A server that runs and never answers its probe."""
+    target = benchmark["deployment"]["target"]
+    target |= {"ready_path": "/there-is-none", "ready_timeout": f"{READY_S}s"}
+
+
+@pytest.fixture(scope="module")
+def full_namespace(cluster: Cluster) -> Iterator[str]:
+    """Somebody's namespace with room for a few pods."""
+    name = f"owner-{secrets.token_hex(3)}"
+    metadata = {"name": "few-pods", "namespace": name}
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}},
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": metadata,
+            "spec": {"hard": {"pods": str(QUOTA_PODS)}},
+        },
+    )
+    yield name
+    cluster.kubectl("delete", "namespace", name, timeout_s=120.0)
+
+
+@pytest.fixture(scope="module")
+def failures(make_shared_stack: Callable[[], Stack], full_namespace: str) -> dict[str, Failure]:
+    """Three stacks that cannot start, at the same time; none of them is left."""
+
+    def with_quota(benchmark: Config) -> None:
+        without_patience(benchmark)
+        deployment = benchmark["deployment"]
+        deployment["namespace"] = {"mode": "existing", "name": full_namespace}
+        deployment["delete_timeout"] = "45s"
+
+    changes = {"image": without_patience, "quota": with_quota, "readiness": never_ready}
+    found = {name: Failure(make_shared_stack(), change) for name, change in changes.items()}
+    found["image"].stack.environ["AIPERF_IMAGE"] = "localhost/aiperf-svc:there-is-none"
+    together(*(failure.happen for failure in found.values()))
+    return found
+
+
+def test_an_image_that_cannot_be_pulled_is_named(failures: dict[str, Failure]) -> None:
+    said = failures["image"].said()
+    assert "localhost/aiperf-svc:there-is-none" in said
+    assert "ImagePull" in said or "ErrImagePull" in said
+
+
+def test_a_quota_that_is_too_small_is_named(failures: dict[str, Failure]) -> None:
+    assert "exceeded quota: few-pods" in failures["quota"].said()
+
+
+def test_a_pod_that_never_gets_ready_is_named(failures: dict[str, Failure]) -> None:
+    failure = failures["readiness"]
+    said = failure.said()
+    assert f"target-{failure.stack.name}" in said
+    assert "ready" in said

@@ -1,0 +1,133 @@
+"""What is kept of a stack outside of the cluster holds nothing secret in clear; here in a bucket
+with versions, as a team would share it."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from real_cluster import Cluster
+from real_stack import PASSPHRASE, Config, Stack, modest
+
+pytestmark = pytest.mark.cluster
+
+BUCKET = "state"
+API_KEY = "sk-of-the-target-0123456789"
+ACCOUNT = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+
+
+@dataclass
+class Bucket:
+    """An S3-compatible one on this machine."""
+
+    port: int
+
+    @property
+    def backend(self) -> str:
+        """As Pulumi is told."""
+        return (
+            f"s3://{BUCKET}?endpoint=127.0.0.1:{self.port}"
+            "&disableSSL=true&s3ForcePathStyle=true&region=us-east-1"
+        )
+
+    def client(self) -> Any:
+        """boto3's."""
+        return boto3.client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{self.port}",
+            region_name="us-east-1",
+            aws_access_key_id=ACCOUNT["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=ACCOUNT["AWS_SECRET_ACCESS_KEY"],
+        )
+
+    def contents(self) -> dict[str, bytes]:
+        """Every version of every object that was ever written."""
+        s3 = self.client()
+        return {
+            f"{each['Key']} {each['VersionId']}": s3.get_object(
+                Bucket=BUCKET, Key=each["Key"], VersionId=each["VersionId"]
+            )["Body"].read()
+            for page in s3.get_paginator("list_object_versions").paginate(Bucket=BUCKET)
+            for each in page.get("Versions", ())
+        }
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        found = Bucket(server.get_host_and_port()[1])
+        found.client().create_bucket(Bucket=BUCKET)
+        found.client().put_bucket_versioning(
+            Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"}
+        )
+        yield found
+    finally:
+        server.stop()
+
+
+def with_api_key(benchmark: Config) -> None:
+    benchmark["endpoint"]["api_key_env"] = "SERVICE_API_KEY"
+
+
+def test_neither_state_nor_objects_nor_artifacts_show_a_secret(
+    cluster: Cluster, make_stack: Callable[[], Stack], bucket: Bucket, tmp_path: Path
+) -> None:
+    stack = make_stack()
+    stack.environ |= {**ACCOUNT, "PULUMI_BACKEND_URL": bucket.backend}
+    stack.change(modest)
+    stack.change(with_api_key)
+    stack.init()
+    stack.pulumi("config", "set", "--secret", "aiperf:targetApiKey", API_KEY, "-s", stack.name)
+    stack.up()
+    outputs = stack.outputs()
+    namespace = outputs["namespace"]
+    secrets = secrets_of(cluster, namespace, stack.name)
+    assert {API_KEY, outputs["resultsToken"]} <= secrets
+    # Two CURVE key pairs, the token and the target's key.
+    assert len(secrets) == 6
+
+    results = tmp_path / "results"
+    status, _ = stack.measure(outputs, results)
+    assert (status.state, status.reason) == ("done", "")
+    shown = {f"artifact {p.name}": p.read_bytes() for p in results.rglob("*") if p.is_file()}
+    shown |= objects_and_logs(cluster, namespace)
+    assert len(shown) > 20
+    assert found_in(shown, secrets) == []
+
+    stack.destroy()
+    kept = bucket.contents()
+    # The state of `up` and of `destroy`, their histories and backups.
+    assert len(kept) > 5
+    assert any(outputs["runId"].encode() in content for content in kept.values())
+    kept |= {str(path): path.read_bytes() for path in (stack.file, stack.folder / "Pulumi.yaml")}
+    assert found_in(kept, secrets | {PASSPHRASE}) == []
+
+
+def secrets_of(cluster: Cluster, namespace: str, stack: str) -> set[str]:
+    """All secret values of the stack."""
+    found = cluster.objects("secrets", "-n", namespace, "-l", f"aiperf.dev/stack={stack}")
+    return {base64.b64decode(v).decode() for secret in found for v in secret["data"].values()}
+
+
+def objects_and_logs(cluster: Cluster, namespace: str) -> dict[str, bytes]:
+    """Everything but Secrets that a reader of the namespace sees."""
+    types = [name for name in cluster.types(namespaced=True) if name != "secrets"]
+    found = cluster.objects(",".join(types), "-n", namespace)
+    shown = {f"{o['kind']} {o['metadata']['name']}": json.dumps(o).encode() for o in found}
+    for pod in cluster.objects("pods", "-n", namespace):
+        name = pod["metadata"]["name"]
+        shown[f"log of {name}"] = cluster.kubectl("logs", name, "-n", namespace).encode()
+    return shown
+
+
+def found_in(shown: dict[str, bytes], secrets: set[str]) -> list[str]:
+    """Where a secret stands, as it is or encoded."""
+    forms = {form for s in secrets for form in (s.encode(), base64.b64encode(s.encode()))}
+    return [name for name, content in shown.items() if any(form in content for form in forms)]

@@ -1,0 +1,116 @@
+"""`up` of a stack that is there, was changed, or has removed itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_cluster import Cluster
+from real_stack import Config, Stack, modest, together
+
+from aiperf_svc.adapters.run_status import Status
+
+pytestmark = pytest.mark.cluster
+
+TTL_S = 60
+"""Longer than an `up` takes while another stack comes up."""
+Pods = set[str]
+"""By UID: a pod that was made again is another one."""
+
+
+def pods_of(stack: Stack, outputs: dict[str, Any]) -> Pods:
+    return {pod["metadata"]["uid"] for pod in stack.pods(outputs["namespace"])}
+
+
+@dataclass
+class Ups:
+    """What each `up` of one stack led to."""
+
+    stack: Stack
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    pods: list[Pods] = field(default_factory=list)
+    status: Status | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    def up(self, *flags: str) -> None:
+        self.stack.up(*flags)
+        self.outputs.append(self.stack.outputs())
+        self.pods.append(pods_of(self.stack, self.outputs[-1]))
+
+    def measure_and_destroy(self, folder: Path) -> None:
+        self.status, self.summary = self.stack.measure(self.outputs[-1], folder)
+        self.stack.destroy()
+
+
+def other_load(benchmark: Config) -> None:
+    benchmark["load"]["concurrency"] = 4
+
+
+def short_lived(benchmark: Config) -> None:
+    benchmark["load"] |= {"duration": "3s", "grace_period": "2s"}
+    benchmark["deployment"]["ttl"] = f"{TTL_S}s"
+
+
+@pytest.fixture(scope="module")
+def stacks(
+    cluster: Cluster,
+    make_shared_stack: Callable[[], Stack],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Ups, Ups]:
+    """One that is brought up twice and then changed; one that removes itself in between."""
+    folder = tmp_path_factory.mktemp("results")
+    changed, expired = Ups(make_shared_stack()), Ups(make_shared_stack())
+    for each in (changed, expired):
+        each.stack.change(modest)
+    expired.stack.change(short_lived)
+
+    def change() -> None:
+        changed.up()
+        changed.up("--expect-no-changes")
+        changed.stack.change(other_load)
+        changed.up()
+        changed.measure_and_destroy(folder / "changed")
+
+    def expire() -> None:
+        expired.up()
+        namespace = expired.outputs[0]["namespace"]
+        limit = f"--timeout={2 * TTL_S}s"
+        gone = ("wait", "--for=delete", f"namespace/{namespace}", limit)
+        cluster.kubectl(*gone, timeout_s=2.5 * TTL_S)
+        expired.up()
+        expired.measure_and_destroy(folder / "expired")
+
+    together(change, expire)
+    return changed, expired
+
+
+def test_a_second_up_changes_nothing(stacks: tuple[Ups, Ups]) -> None:
+    changed, _ = stacks
+    assert changed.outputs[0] == changed.outputs[1]
+    assert changed.pods[0] == changed.pods[1]
+
+
+def test_a_changed_config_is_a_new_run_in_the_same_place(stacks: tuple[Ups, Ups]) -> None:
+    changed, _ = stacks
+    before, after = changed.outputs[1:]
+    assert after["runId"] != before["runId"]
+    assert after["namespace"] == before["namespace"]
+    assert after["resultsToken"] == before["resultsToken"]
+    assert not changed.pods[1] & changed.pods[2]
+    assert changed.status is not None
+    assert (changed.status.state, changed.status.reason) == ("done", "")
+    assert changed.summary["run_info"]["benchmark_id"] == after["runId"]
+    assert changed.summary["aiperf_svc"]["config"]["load"]["concurrency"] == 4
+
+
+def test_a_stack_whose_time_is_over_removes_itself_and_up_makes_it_again(
+    stacks: tuple[Ups, Ups],
+) -> None:
+    _, expired = stacks
+    before, after = expired.outputs
+    assert after["namespace"] != before["namespace"]
+    assert not expired.pods[0] & expired.pods[1]
+    assert len(expired.pods[1]) == after["pods"]
+    assert expired.status is not None
+    assert (expired.status.state, expired.status.reason) == ("done", "")

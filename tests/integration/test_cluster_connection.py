@@ -1,0 +1,256 @@
+"""The connection to a cluster, against an API server that says what a test wants it to say."""
+
+import base64
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import certifi
+import pytest
+import yaml
+from aiohttp import web
+
+from aiperf_svc.adapters.cluster.connection import Refused, Unreachable, connect
+from aiperf_svc.adapters.cluster.objects import list_objects
+from aiperf_svc.adapters.cluster.resource_types import read_catalog
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+Answers = dict[str, Any]
+FINE: Answers = {
+    "/version": {"gitVersion": "v1.30.0"},
+    "/api/v1/namespaces/kube-system": {"metadata": {"uid": "u-1"}},
+}
+AUTHORITY = base64.b64encode(Path(certifi.where()).read_bytes()).decode()
+ABORT = "breaks the connection"
+
+
+class ApiServer:
+    """Answers GETs from a table; a status in place of an answer is an error."""
+
+    def __init__(self) -> None:
+        self.answers: Answers = dict(FINE)
+        self.tokens: list[str] = []
+        self.accepted: str | None = None
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.tokens.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
+        if self.accepted is not None and self.tokens[-1] != self.accepted:
+            return _status(401, "Unauthorized")
+        answer = self.answers.get(request.path, 404)
+        if isinstance(answer, list):
+            answer = answer.pop(0)
+        if answer is ABORT:
+            assert request.transport is not None
+            request.transport.abort()
+        if isinstance(answer, int):
+            return _status(answer, "Forbidden" if answer == 403 else "")
+        return web.json_response(answer)
+
+
+def _status(code: int, reason: str) -> web.Response:
+    body = {"kind": "Status", "reason": reason, "message": f"no {reason}".strip(), "code": code}
+    return web.json_response(body, status=code, headers={"Retry-After": "0"})
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    server = ApiServer()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield server
+    await runner.cleanup()
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Writes a kubeconfig with one context `there`; its path."""
+
+    def make(url: str, *, user: dict[str, Any] | None = None, **cluster: Any) -> str:
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": url, **cluster}}],
+            "users": [{"name": "u", "user": user or {}}],
+            "contexts": [{"name": "there", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "there",
+        }
+        path = tmp_path / "kubeconfig"
+        path.write_text(yaml.safe_dump(content))
+        return str(path)
+
+    return make
+
+
+async def _message(**where: Any) -> str:
+    with pytest.raises(EnvironmentProblem) as caught:
+        async with connect(**where):
+            pass
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+async def test_a_cluster_that_answers_is_known_by_its_kube_system(
+    api: ApiServer, write: Callable[..., str]
+) -> None:
+    async with connect(kubeconfig=write(api.url)) as cluster:
+        assert (cluster.identity, cluster.version) == ("u-1", "v1.30.0")
+        assert (cluster.context, cluster.server) == ("there", api.url)
+
+
+async def test_where_kube_system_may_not_be_read_the_address_is_the_identity(
+    api: ApiServer, write: Callable[..., str]
+) -> None:
+    api.answers["/api/v1/namespaces/kube-system"] = 403
+    async with connect(kubeconfig=write(api.url)) as cluster:
+        assert cluster.identity == api.url
+
+
+async def test_a_missing_kubeconfig_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = str(tmp_path / "none")
+    assert missing in await _message(kubeconfig=missing)
+    monkeypatch.setenv("KUBECONFIG", missing)
+    assert missing in await _message()
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "no kubeconfig at ~/.kube/config" in await _message()
+
+
+async def test_an_unknown_context_is_named_with_those_that_there_are(
+    write: Callable[..., str],
+) -> None:
+    message = await _message(kubeconfig=write("http://127.0.0.1:9"), context="elsewhere")
+    assert "context 'elsewhere' is not in" in message
+    assert message.endswith("it has there")
+
+
+async def test_a_malformed_kubeconfig_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text("{{{")
+    assert str(path) in await _message(kubeconfig=str(path))
+
+
+async def test_a_cluster_that_does_not_answer_is_named_by_its_address(
+    write: Callable[..., str],
+) -> None:
+    message = await _message(kubeconfig=write("http://127.0.0.1:9"))
+    assert message.startswith("the cluster at http://127.0.0.1:9 does not answer: ")
+
+
+async def test_credentials_that_are_not_accepted_are_said_to_be(
+    api: ApiServer, write: Callable[..., str]
+) -> None:
+    api.accepted = "another"
+    message = await _message(kubeconfig=write(api.url, user={"token": "mine"}))
+    assert "does not let context 'there' in" in message
+    assert "mine" not in message
+
+
+async def test_a_token_that_has_run_out_is_asked_for_again(
+    api: ApiServer, write: Callable[..., str], tmp_path: Path
+) -> None:
+    count = tmp_path / "count"
+    plugin = tmp_path / "plugin"
+    plugin.write_text(
+        f"#!/bin/sh\necho x >> {count}\nn=$(wc -l < {count})\n"
+        'echo "{\\"status\\": {\\"token\\": \\"token-$n\\"}}"\n'
+    )
+    plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
+    version = "client.authentication.k8s.io/v1"
+    user = {"exec": {"apiVersion": version, "command": str(plugin)}}
+    async with connect(kubeconfig=write(api.url, user=user)) as cluster:
+        api.accepted = "token-2"
+        await cluster.get("/version")
+        await cluster.get("/version")
+    assert api.tokens == ["token-1", "token-1", "token-1", "token-2", "token-2"]
+
+
+async def test_keys_of_the_kubeconfig_do_not_stay_in_the_temporary_folder(
+    api: ApiServer, write: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    inline = {"certificate-authority-data": AUTHORITY}
+    async with connect(kubeconfig=write(api.url, **inline)):
+        assert list(temporary.iterdir()) == []
+    broken = {"client-key-data": "bm8ga2V5", "client-certificate-data": "bm8gY2VydA=="}
+    assert "cannot be used" in await _message(kubeconfig=write(api.url, user=broken))
+    assert list(temporary.iterdir()) == []
+
+
+async def test_errors_of_the_api_keep_their_status_and_words(
+    api: ApiServer, write: Callable[..., str]
+) -> None:
+    async with connect(kubeconfig=write(api.url)) as cluster:
+        api.answers["/x"] = 403
+        with pytest.raises(Refused, match=r"no Forbidden \(403\)") as caught:
+            await cluster.get("/x")
+        assert (caught.value.status, caught.value.reason) == (403, "Forbidden")
+        await cluster.delete("/not-there")
+
+
+async def test_a_server_with_too_much_to_do_is_asked_again(
+    api: ApiServer, write: Callable[..., str]
+) -> None:
+    async with connect(kubeconfig=write(api.url)) as cluster:
+        api.answers["/x"] = [429, 429, {"fine": True}]
+        assert await cluster.get("/x") == {"fine": True}
+
+
+async def test_an_answer_that_breaks_off_is_no_answer(
+    api: ApiServer, write: Callable[..., str]
+) -> None:
+    async with connect(kubeconfig=write(api.url)) as cluster:
+        api.answers["/x"] = ABORT
+        with pytest.raises(Unreachable, match="does not answer"):
+            await cluster.get("/x")
+
+
+async def test_a_server_without_aggregated_discovery_is_asked_group_by_group(
+    api: ApiServer, write: Callable[..., str]
+) -> None:
+    def resource(
+        name: str, kind: str, *, namespaced: bool = True, verbs: str = "list delete"
+    ) -> Any:
+        return {"name": name, "kind": kind, "namespaced": namespaced, "verbs": verbs.split()}
+
+    group = {"name": "apps", "versions": [{"groupVersion": "apps/v1", "version": "v1"}]}
+    stale = {"name": "m.io", "versions": [{"groupVersion": "m.io/v1", "version": "v1"}]}
+    pods = resource("pods", "Pod")
+    api.answers |= {
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/apis": {"kind": "APIGroupList", "groups": [group, stale]},
+        "/api/v1": {
+            "resources": [
+                pods,
+                resource("pods/log", "Pod"),
+                resource("events", "Event"),
+                resource("nodes", "Node", namespaced=False),
+                resource("bindings", "Binding", verbs="create"),
+            ]
+        },
+        "/apis/apps/v1": {"resources": [resource("deployments", "Deployment")]},
+        "/apis/m.io/v1": 503,
+        "/api/v1/pods": {"items": [{"metadata": {"name": "p", "namespace": "s", "uid": "1"}}]},
+        "/api/v1/nodes": 403,
+        "/apis/apps/v1/deployments": {"items": []},
+    }
+    async with connect(kubeconfig=write(api.url)) as cluster:
+        catalog = await read_catalog(cluster)
+        listed = await list_objects(cluster, catalog)
+    assert [each.name for each in catalog.types] == ["pods", "nodes", "deployments.apps"]
+    assert [str(each) for each in listed.objects] == ["Pod s/p"]
+    assert set(listed.not_listed) == {
+        "nodes (not allowed)",
+        "m.io/v1 (its API server does not answer)",
+    }

@@ -1,0 +1,281 @@
+"""Results in a bucket: whole runs and single uploads against moto's S3 server."""
+
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from in_one_loop import stack
+from moto.server import ThreadedMotoServer
+
+from aiperf_svc.adapters import uploads
+from aiperf_svc.adapters.exports.manifest import Manifest, read_manifest, take_stock
+from aiperf_svc.adapters.results_client import ResultsClient
+from aiperf_svc.cli.main import main
+from aiperf_svc.config.artifacts import S3
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import running
+
+BUCKET = "benchmarks"
+KEY_ID, KEY, TOKEN = "AKIA-THE-KEYS-ID", "the-secret-key", "the-session-token"
+ENVIRON = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": KEY, "AWS_SESSION_TOKEN": TOKEN}
+
+
+@dataclass(frozen=True)
+class Store:
+    url: str
+    client: Any
+
+    def s3(self, prefix: str = "runs", **fields: Any) -> S3:
+        return S3(url=f"s3://{BUCKET}/{prefix}", endpoint_url=self.url, **fields)
+
+    def objects(self) -> dict[str, bytes]:
+        listed = self.client.list_objects_v2(Bucket=BUCKET).get("Contents", ())
+        return {
+            o["Key"]: self.client.get_object(Bucket=BUCKET, Key=o["Key"])["Body"].read()
+            for o in listed
+        }
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    yield f"http://{host}:{port}"
+    moto.stop()
+
+
+@pytest.fixture
+def store(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3", endpoint_url=server, region_name="us-east-1")
+    client.create_bucket(Bucket=BUCKET)
+    yield Store(server, client)
+    for found in client.list_objects_v2(Bucket=BUCKET).get("Contents", ()):
+        client.delete_object(Bucket=BUCKET, Key=found["Key"])
+    client.delete_bucket(Bucket=BUCKET)
+    client.close()
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> tuple[Path, Manifest]:
+    folder = tmp_path / "results"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "records.parquet").write_bytes(bytes(range(256)) * 4 * 20_000)
+    (folder / "verdict.json").write_text("{}")
+    (folder / "logs" / "worker-0.log").write_text("one line\n")
+    (folder / "logs" / "empty.log").write_text("")
+    return folder, take_stock(folder, "0123456789ab")
+
+
+def contents(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+
+
+def config(url: str, s3: S3) -> dict[str, Any]:
+    return {
+        "endpoint": {"url": url, "model": "mock", "streaming": True},
+        "load": {"concurrency": 4, "requests": 40},
+        "dataset": {"entries": 10, "input_tokens": {"mean": 20}},
+        "artifacts": {"s3": s3.model_dump(mode="json")},
+    }
+
+
+# --- whole runs ------------------------------------------------------------------------------
+
+
+async def test_a_run_is_final_when_its_bucket_has_every_file_of_the_manifest(
+    tmp_path: Path, store: Store
+) -> None:
+    with running(MockServerConfig(ttft="2ms", tokens=3)) as mock:
+        async with stack(config(mock.url, store.s3()), tmp_path) as run:
+            await run.results()
+            status = run.records_manager.status()
+    assert status.artifact_error == ""
+    place = f"s3://{BUCKET}/runs/in-one-loop-"
+    assert status.uploaded_to.startswith(place)
+    assert status.uploaded_to.endswith("-test")
+    folder = status.uploaded_to.removeprefix(f"s3://{BUCKET}/")
+    objects = store.objects()
+    listed = json.loads(objects.pop(f"{folder}/manifest.json"))["files"]
+    assert {"records.parquet", "profile_export.jsonl"} <= {entry["name"] for entry in listed}
+    assert {
+        key.removeprefix(f"{folder}/"): hashlib.sha256(content).hexdigest()
+        for key, content in objects.items()
+    } == {entry["name"]: entry["sha256"] for entry in listed}
+    written = contents(tmp_path)
+    for secret in ENVIRON.values():
+        assert not any(secret.encode() in content for content in written)
+
+
+async def test_a_failed_upload_is_told_and_the_results_are_there_by_the_api(
+    tmp_path: Path, store: Store
+) -> None:
+    s3 = S3(url="s3://another-bucket", endpoint_url=store.url)
+    with running(MockServerConfig(ttft="2ms", tokens=3)) as mock:
+        async with stack(config(mock.url, s3), tmp_path) as run:
+            summary = await run.results()
+            status = run.records_manager.status()
+            assert run.records_manager._api is not None
+            url = f"http://127.0.0.1:{run.records_manager._api.port}"
+            async with ResultsClient(url, token="token") as client:
+                fetched = await client.download_all(tmp_path / "fetched")
+    assert summary["request_count"]["avg"] == 40
+    assert (status.state, status.uploaded_to) == ("done", "")
+    assert status.artifact_error.startswith("cannot upload the results to s3://another-bucket/")
+    assert "NoSuchBucket" in status.artifact_error
+    assert "records.parquet" in {entry.name for entry in fetched.files}
+
+
+# --- single uploads --------------------------------------------------------------------------
+
+
+def test_a_second_upload_sends_only_what_is_not_there(
+    store: Store, results: tuple[Path, Manifest]
+) -> None:
+    folder, manifest = results
+    first = uploads.upload(folder, manifest, store.s3(), into="run")
+    assert (len(first.sent), first.kept) == (4, ())
+    store.client.delete_object(Bucket=BUCKET, Key="runs/run/verdict.json")
+    (folder / "logs" / "worker-0.log").write_text("one other\n")
+    second = uploads.upload(folder, take_stock(folder, "r"), store.s3(), into="run")
+    assert second.sent == ("logs/worker-0.log", "verdict.json")
+    assert second.kept == ("logs/empty.log", "records.parquet")
+    assert store.objects()["runs/run/logs/worker-0.log"] == b"one other\n"
+
+
+def test_a_file_larger_than_a_part_arrives_whole(
+    store: Store, results: tuple[Path, Manifest]
+) -> None:
+    folder, manifest = results
+    assert (folder / "records.parquet").stat().st_size > uploads.PART
+    uploads.upload(folder, manifest, store.s3(""), into="run")
+    content = store.objects()["run/records.parquet"]
+    assert content == (folder / "records.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["logs/worker-0.log", "records.parquet"])
+def test_a_file_that_has_grown_is_sent_as_the_manifest_has_it(
+    store: Store, results: tuple[Path, Manifest], name: str
+) -> None:
+    folder, manifest = results
+    before = (folder / name).read_bytes()
+    with (folder / name).open("ab") as file:
+        file.write(b"more")
+    uploads.upload(folder, manifest, store.s3(), into="run")
+    assert store.objects()[f"runs/run/{name}"] == before
+
+
+def test_an_unfinished_upload_leaves_no_manifest(
+    store: Store, results: tuple[Path, Manifest]
+) -> None:
+    folder, manifest = results
+    (folder / "verdict.json").unlink()
+    with pytest.raises(EnvironmentProblem, match=r"verdict\.json: cannot read it"):
+        uploads.upload(folder, manifest, store.s3(), into="run")
+    assert "runs/run/manifest.json" not in store.objects()
+
+
+def test_an_upload_ends_when_its_time_is_over(store: Store, results: tuple[Path, Manifest]) -> None:
+    with pytest.raises(EnvironmentProblem, match="no time is left"):
+        uploads.upload(*results, store.s3(), into="run", limit_s=0)
+    assert store.objects() == {}
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """Answers as Amazon does to a wrong key: with the key and the signed request in the body."""
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = (
+            "<Error><Code>SignatureDoesNotMatch</Code><Message>The signature does not match."
+            f"</Message><AWSAccessKeyId>{KEY_ID}</AWSAccessKeyId>"
+            f"<StringToSign>{self.headers['x-amz-security-token']}</StringToSign></Error>"
+        ).encode()
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.send_response(403)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_a_refusal_repeats_what_the_store_says_and_no_key(
+    results: tuple[Path, Manifest], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Refusing)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    s3 = S3(url=f"s3://{BUCKET}", endpoint_url=f"http://127.0.0.1:{server.server_address[1]}")
+    try:
+        with pytest.raises(EnvironmentProblem) as refused:
+            uploads.upload(*results, s3, into="run", environ=ENVIRON)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert "SignatureDoesNotMatch: The signature does not match." in str(refused.value)
+    told = [str(refused.value), str(refused.value.__cause__), caplog.text]
+    for secret in ENVIRON.values():
+        assert not any(secret in text for text in told)
+
+
+def test_missing_keys_and_a_missing_library_are_named(
+    results: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3 = S3(url=f"s3://{BUCKET}")
+    with pytest.raises(EnvironmentProblem, match="AWS_SECRET_ACCESS_KEY not set"):
+        uploads.upload(*results, s3, into="run", environ={"AWS_ACCESS_KEY_ID": KEY_ID})
+    monkeypatch.setattr(uploads, "LIBRARY", "a_library_that_is_not_there")
+    with pytest.raises(EnvironmentProblem, match="pip install"):
+        uploads.upload(*results, s3, into="run", environ=ENVIRON)
+
+
+# --- by hand ---------------------------------------------------------------------------------
+
+
+async def test_what_a_run_could_not_upload_is_uploaded_by_hand(
+    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    s3 = S3(url="s3://another-bucket/runs", endpoint_url=store.url)
+    with running(MockServerConfig(ttft="2ms", tokens=3)) as mock:
+        async with stack(config(mock.url, s3), tmp_path) as run:
+            await run.results()
+    folder = tmp_path / "artifacts"
+    names = {entry.name for entry in read_manifest(folder).files} | {"manifest.json"}
+    command = ["upload", str(folder), "--s3-url", f"s3://{BUCKET}/mine"]
+    assert main(command) == 0
+    assert f"{len(names) - 1} files sent, 0 there already" in capsys.readouterr().out
+    assert {key.split("/", 2)[2] for key in store.objects()} == names
+    assert main(command) == 0
+    assert f"0 files sent, {len(names) - 1} there already" in capsys.readouterr().out
+    (folder / "verdict.json").write_text("{}")
+    assert main(command) == 1
+    assert "verdict.json: missing, or not the file" in capsys.readouterr().err
+
+
+def test_the_names_of_runs_in_a_bucket_sort_by_time() -> None:
+    first = uploads.folder_of("bench", "cafe", 1_795_227_878_942_879_812)
+    assert first == "bench-20261121T022438Z-cafe"

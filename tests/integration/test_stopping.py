@@ -1,0 +1,119 @@
+"""What a signal does to the program at any moment of its life, with real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.pods import GRACE_S
+from aiperf_svc.runner.local import KILL_S
+from aiperf_svc.services import host
+
+WAIT_S = 60.0
+BLOCKS = """
+import time
+print("here", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+SERVES = """
+import asyncio, sys, time
+from aiperf_svc.protocol.messages import Service
+from aiperf_svc.plan.pods import GRACE_S
+from aiperf_svc.runner.local import KILL_S
+from aiperf_svc.services import host
+
+class Stuck:
+    id = "stuck"
+    def __init__(self, context, bus):
+        self.finished = asyncio.Event()
+    async def run(self):
+        print("here", flush=True)
+        {body}
+    async def close(self):
+        pass
+
+class NoBus:
+    async def start(self): pass
+    async def close(self): pass
+
+class Context:
+    run_id, instance, ends_with_run = "run", "stuck", True
+
+host.read_context = Context
+host.make_bus = lambda context: NoBus()
+host.service_class = lambda name: Stuck
+host.STOP_S = float(sys.argv[1])
+sys.exit(host.run_services([Service.WORKER]))
+"""
+
+
+@contextmanager
+def started(*arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has said that it is `here`."""
+    with subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environ},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "here\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [
+        (("service", "worker"), "uvloop"),
+        (("deadline",), "ssl"),
+        (("profile",), "argparse"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_stop_during_the_imports_ends_the_program_at_once_and_silently(
+    tmp_path: Path, arguments: tuple[str, ...], module: str, number: signal.Signals
+) -> None:
+    (tmp_path / f"{module}.py").write_text(BLOCKS)
+    with started("-m", "aiperf_svc", *arguments, PYTHONPATH=str(tmp_path)) as process:
+        process.send_signal(number)
+        assert process.communicate(timeout=WAIT_S) == ("", "")
+        assert process.returncode == ExitCode.INTERRUPTED
+
+
+def test_a_service_that_is_told_to_stop_ends_in_order() -> None:
+    code = SERVES.format(body="await asyncio.Event().wait()")
+    with started("-c", code, "3600") as process:
+        process.terminate()
+        assert process.communicate(timeout=WAIT_S) == ("", "")
+        assert process.returncode == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["time.sleep(3600)", "await asyncio.to_thread(time.sleep, 3600)"],
+    ids=["its loop", "a thread"],
+)
+def test_a_service_that_is_stuck_is_ended_by_force_and_says_where(body: str) -> None:
+    code = SERVES.format(body=body)
+    with started("-c", code, "0.1") as process:
+        process.terminate()
+        _, errors = process.communicate(timeout=WAIT_S)
+    assert process.returncode == ExitCode.ERROR
+    assert "still busy 0.1 s after it was told to stop: ended by force" in errors
+    assert "most recent call first" in errors
+
+
+def test_a_stuck_service_is_ended_before_its_launcher_or_pod_kills_it() -> None:
+    assert min(GRACE_S, KILL_S) > host.STOP_S

@@ -1,0 +1,39 @@
+"""Plans of stacks, and what a cluster says, for the tests beside this."""
+
+from typing import Any
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.plan.stack import StackPlan, plan_stack
+
+
+def make_plan(*, url: str = "http://target", **deployment: Any) -> StackPlan:
+    deployment.setdefault("target", {"kind": "mock" if url == "http://target" else "none"})
+    config = BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": url, "model": "m"},
+            "load": {"concurrency": 1000, "requests": 1000},
+            "deployment": deployment,
+        }
+    )
+    return plan_stack(config, stack="bench", version="1.2.3")
+
+
+def in_existing(**deployment: Any) -> StackPlan:
+    return make_plan(namespace={"name": "theirs", "mode": "existing"}, **deployment)
+
+
+def node(name: str = "n", *, cpu: str = "64", memory: str = "256Gi", **rest: Any) -> dict[str, Any]:
+    allocatable = {"cpu": cpu, "memory": memory, "pods": "110", **rest.pop("offers", {})}
+    return {
+        "metadata": {"name": name, "labels": rest.pop("labels", {})},
+        "spec": rest.pop("spec", {}),
+        "status": {
+            "allocatable": allocatable,
+            "conditions": [{"type": "Ready", "status": "True"}],
+            **rest,
+        },
+    }
+
+
+def named(name: str, **rest: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, **rest.pop("metadata", {})}, **rest}

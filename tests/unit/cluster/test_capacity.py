@@ -1,0 +1,93 @@
+"""Whether a stack's pods fit on nodes."""
+
+from typing import Any
+
+import pytest
+from plans import make_plan, named, node
+
+from aiperf_svc.adapters.cluster.capacity import judge_capacity, rooms
+from aiperf_svc.adapters.cluster.checks import Check
+from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.stack import StackPlan
+
+
+def _judge(
+    plan: StackPlan, nodes: list[Any], pods: tuple[Any, ...] = (), *, can_grow: bool = False
+) -> Check:
+    free = rooms(nodes, pods, stack="bench")
+    return judge_capacity(plan, free, can_grow=can_grow, knows_pods=True)
+
+
+def _user(cpu: str, *, label: str = "", phase: str = "Running") -> dict[str, Any]:
+    labels = {STACK_LABEL: label} if label else {}
+    containers = [{"resources": {"requests": {"cpu": cpu}}}]
+    return named(
+        "other",
+        metadata={"labels": labels},
+        spec={"nodeName": "n", "containers": containers},
+        status={"phase": phase},
+    )
+
+
+def test_a_large_node_takes_everything() -> None:
+    check = _judge(make_plan(), [node()])
+    assert check.state == "ok"
+    assert check.detail.startswith(f"{make_plan().totals.pods} pods with ")
+
+
+def test_pods_do_not_spread_over_what_is_left_of_several_nodes() -> None:
+    plan = make_plan(pods={"records-manager": {"cpu": 4}})
+    check = _judge(plan, [node(f"n{i}", cpu="3") for i in range(20)])
+    assert check.state == "failed"
+    assert check.detail.startswith("no room for 1 of 1 records-manager (4 cpu, 2Gi memory): ")
+
+
+def test_what_others_use_is_not_free() -> None:
+    assert _judge(make_plan(), [node(cpu="16")]).state == "ok"
+    assert _judge(make_plan(), [node(cpu="16")], (_user("15"),)).state == "failed"
+
+
+@pytest.mark.parametrize(
+    "own", [_user("15", label="bench"), _user("15", phase="Succeeded")], ids=["own", "ended"]
+)
+def test_the_stacks_own_pods_and_ended_ones_take_no_room(own: dict[str, Any]) -> None:
+    assert _judge(make_plan(), [node(cpu="16")], (own,)).state == "ok"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"unschedulable": True}, {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}],
+    ids=["cordoned", "tainted"],
+)
+def test_nodes_that_take_no_pods_do_not_count(spec: dict[str, Any]) -> None:
+    assert _judge(make_plan(), [node(spec=spec)]).state == "failed"
+
+
+def test_a_tolerated_taint_keeps_nobody_out() -> None:
+    tainted = node(spec={"taints": [{"key": "spot", "value": "v", "effect": "NoSchedule"}]})
+    assert _judge(make_plan(), [tainted]).state == "failed"
+    plan = make_plan(placement={"tolerations": [{"key": "spot"}]})
+    assert _judge(plan, [tainted]).state == "ok"
+
+
+def test_nodes_without_the_labels_asked_for_do_not_count() -> None:
+    plan = make_plan(pods={"worker": {"placement": {"node_selector": {"pool": "load"}}}})
+    check = _judge(plan, [node()])
+    assert check.state == "failed"
+    assert check.detail.endswith("none of 1 nodes has the labels and taints asked for")
+    assert _judge(plan, [node(), node("m", labels={"pool": "load"})]).state == "ok"
+
+
+def test_missing_gpus_are_named_by_their_resource() -> None:
+    target = {"kind": "custom", "image": "x:1", "gpu": {"count": 2}}
+    check = _judge(make_plan(target=target), [node()])
+    assert check.state == "failed"
+    assert check.detail.endswith("no suitable node offers nvidia.com/gpu")
+    offers = {"nvidia.com/gpu": "2"}
+    assert _judge(make_plan(target=target), [node(offers=offers)]).state == "ok"
+
+
+def test_a_cluster_that_adds_nodes_is_only_warned_about() -> None:
+    check = _judge(make_plan(), [node(cpu="1")], can_grow=True)
+    assert check.state == "warning"
+    assert check.detail.endswith("the cluster has to add nodes")

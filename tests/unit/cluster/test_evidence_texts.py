@@ -1,0 +1,67 @@
+"""What is written down of a failure."""
+
+from typing import Any
+
+import yaml
+
+from aiperf_svc.adapters.cluster.evidence import container_lines, described, event_line, is_fine
+
+
+def _pod(**container: Any) -> dict[str, Any]:
+    statuses = [{"name": "main", "image": "i:1", "restartCount": 0, "ready": True, **container}]
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"nodeName": "n"},
+        "status": {"phase": "Running", "containerStatuses": statuses},
+    }
+
+
+def test_a_secret_is_described_without_its_values() -> None:
+    secret = {
+        "kind": "Secret",
+        "metadata": {"name": "s", "annotations": {"last-applied": "hunter2"}, "managedFields": []},
+        "data": {"token": "aHVudGVyMg=="},
+        "stringData": {"plain": "hunter2"},
+    }
+    text = described(secret)
+    assert "hunter2" not in text
+    assert "aHVudGVyMg" not in text
+    assert yaml.safe_load(text)["data"] == {"token": "(hidden)"}
+
+
+def test_other_objects_are_described_whole() -> None:
+    config = {"kind": "ConfigMap", "metadata": {"name": "c", "annotations": {"a": "b"}}, "data": {}}
+    assert yaml.safe_load(described(config)) == config
+
+
+def test_an_event_is_one_line_with_its_last_time() -> None:
+    event = {
+        "metadata": {},
+        "type": "Warning",
+        "reason": "BackOff",
+        "message": "Back-off\nrestarting",
+        "involvedObject": {"kind": "Pod", "name": "p"},
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+        "count": 3,
+    }
+    assert event_line(event) == (
+        "2026-01-01T00:00:00Z  Warning  BackOff  Pod/p  x3  Back-off restarting\n"
+    )
+
+
+def test_a_container_shows_its_state_and_the_one_before() -> None:
+    ended = {"terminated": {"exitCode": 7, "reason": "Error"}}
+    text = container_lines(_pod(state={"running": {}}, lastState=ended, restartCount=2))
+    assert text.splitlines() == [
+        "p  Running  node n",
+        "    main  ready=True  restarts=2  i:1",
+        "        running:",
+        "        before that terminated: exitCode=7, reason=Error",
+    ]
+
+
+def test_only_a_ready_pod_that_never_restarted_is_fine() -> None:
+    assert is_fine(_pod())
+    assert not is_fine(_pod(ready=False))
+    assert not is_fine(_pod(restartCount=1))
+    assert not is_fine({"metadata": {"name": "p"}, "status": {}})

@@ -1,0 +1,95 @@
+"""Whether a namespace and the nodes' images suit a stack."""
+
+from typing import Any
+
+import pytest
+from plans import in_existing, make_plan, named, node
+
+from aiperf_svc.adapters.cluster.namespace_checks import (
+    ENFORCE,
+    judge_image,
+    judge_mesh,
+    judge_namespace,
+    judge_pod_security,
+)
+from aiperf_svc.plan.identity import STACK_LABEL
+
+IMAGE = {"name": "registry.example/team/aiperf:1"}
+
+
+def _space(**labels: str) -> dict[str, Any]:
+    return named("theirs", metadata={"labels": labels}, status={"phase": "Active"})
+
+
+@pytest.mark.parametrize(
+    ("mode", "namespace", "state"),
+    [
+        ("existing", _space(), "ok"),
+        ("existing", None, "failed"),
+        ("existing", {**_space(), "status": {"phase": "Terminating"}}, "failed"),
+        ("create", None, "ok"),
+        ("create", _space(), "failed"),
+        ("create", _space(**{STACK_LABEL: "bench"}), "ok"),
+        ("create", _space(**{STACK_LABEL: "other"}), "failed"),
+    ],
+)
+def test_a_namespace_must_be_as_the_config_says(mode: str, namespace: Any, state: str) -> None:
+    plan = make_plan(namespace={"name": "theirs", "mode": mode})
+    check = judge_namespace(plan, namespace)
+    assert check.state == state
+    assert bool(check.remedy) == (state == "failed")
+
+
+@pytest.mark.parametrize(
+    ("level", "host_network", "state"),
+    [
+        ("restricted", False, "ok"),
+        ("restricted", True, "failed"),
+        ("baseline", True, "failed"),
+        ("privileged", True, "ok"),
+    ],
+)
+def test_a_stricter_level_than_the_pods_need_is_refused(
+    level: str, host_network: bool, state: str
+) -> None:
+    plan = in_existing(placement={"host_network": host_network})
+    assert judge_pod_security(plan, _space(**{ENFORCE: level})).state == state
+    assert judge_pod_security(plan, _space()).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "state"),
+    [
+        ("istio-injection", "enabled", "warning"),
+        ("istio-injection", "disabled", "ok"),
+        ("istio.io/rev", "1-20", "warning"),
+    ],
+)
+def test_a_mesh_is_warned_about(label: str, value: str, state: str) -> None:
+    assert judge_mesh(_space(**{label: value})).state == state
+
+
+def _with(*names: str) -> dict[str, Any]:
+    return node(images=[{"names": list(names)}])
+
+
+def test_an_image_on_every_node_is_known_to_be_there() -> None:
+    plan = make_plan(image=IMAGE)
+    assert judge_image(plan, [_with(IMAGE["name"])]).state == "ok"
+    check = judge_image(plan, [_with(IMAGE["name"]), _with()])
+    assert check.state == "not checked"
+    assert "listed by 1 of 2 nodes" in check.detail
+
+
+@pytest.mark.parametrize(
+    "image", [{**IMAGE, "pull_policy": "Never"}, {"name": "localhost/aiperf:1"}]
+)
+def test_an_image_that_is_never_pulled_should_be_listed(image: dict[str, str]) -> None:
+    check = judge_image(make_plan(image=image), [_with()])
+    assert check.state == "warning"
+    assert check.remedy
+
+
+def test_short_names_are_docker_hubs() -> None:
+    for name, listed in (("a:1", "docker.io/library/a:1"), ("o/a:1", "docker.io/o/a:1")):
+        assert judge_image(make_plan(image={"name": name}), [_with(listed)]).state == "ok"

@@ -1,0 +1,118 @@
+"""Which objects are a stack's, which of them must be deleted, and what they say of it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiperf_svc.adapters.cluster.inventory import Inventory, compare
+from aiperf_svc.adapters.cluster.leaks import why_stuck
+from aiperf_svc.adapters.cluster.objects import ObjectRef, object_ref
+from aiperf_svc.adapters.cluster.removal import group_stacks, to_delete
+from aiperf_svc.adapters.cluster.resource_types import ResourceType
+from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
+
+CREATED = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def ref(name: str, *, kind: str = "ConfigMap", namespace: str = "theirs", **more: Any) -> ObjectRef:
+    return ObjectRef(
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        uid=more.pop("uid", f"{kind}/{namespace}/{name}"),
+        path=f"/{kind}/{name}",
+        created=CREATED.isoformat(),
+        **more,
+    )
+
+
+def of(stack: str, **more: str) -> dict[str, str]:
+    return {STACK_LABEL: stack, **more}
+
+
+def _compare(before: list[ObjectRef], after: list[ObjectRef]) -> tuple[list[str], ...]:
+    found = compare(
+        Inventory(namespace="theirs", objects=tuple(before), not_listed=()),
+        Inventory(namespace="theirs", objects=tuple(after), not_listed=()),
+        stack="bench",
+    )
+    return tuple([each.name for each in some] for some in (found.ours, found.others, found.missing))
+
+
+def test_nothing_new_and_nothing_missing_is_no_difference() -> None:
+    same = [ref("a"), ref("old", labels=of("bench"))]
+    assert _compare(same, same) == ([], [], [])
+
+
+def test_new_objects_are_ours_by_label_name_or_owner() -> None:
+    after = [
+        ref("labelled", labels=of("bench")),
+        ref("worker-bench"),
+        ref("worker-bench-x2f"),
+        ref("child", owners=("grandchild",), uid="c"),
+        ref("grandchild", owners=("ConfigMap/theirs/labelled",), uid="grandchild"),
+        ref("benchmark-of-the-owner"),
+    ]
+    ours, others, _ = _compare([], after)
+    assert ours == ["labelled", "worker-bench", "worker-bench-x2f", "child", "grandchild"]
+    assert others == ["benchmark-of-the-owner"]
+
+
+def test_another_stack_whose_name_begins_alike_is_another_one() -> None:
+    _, others, _ = _compare([], [ref("worker-bench-100k", labels=of("bench-100k"))])
+    assert others == ["worker-bench-100k"]
+
+
+def test_an_object_made_again_under_its_name_is_missing_and_new() -> None:
+    _, others, missing = _compare([ref("a", uid="1")], [ref("a", uid="2")])
+    assert others == missing == ["a"]
+
+
+def test_what_goes_with_its_namespace_or_owner_is_not_deleted_by_itself() -> None:
+    objects = [
+        ref("own", kind="Namespace", namespace="", uid="ns"),
+        ref("inside", namespace="own"),
+        ref("anchor", uid="anchor"),
+        ref("owned", owners=("anchor",)),
+        ref("of-somebody", owners=("somebody",)),
+        ref("going", is_going=True),
+        ref("role", kind="ClusterRole", namespace=""),
+    ]
+    chosen = [each.name for each in to_delete(objects, namespace=None)]
+    assert chosen == ["own", "anchor", "of-somebody", "role"]
+    assert [each.name for each in to_delete(objects, namespace="own")] == ["own"]
+
+
+def test_objects_are_grouped_by_stack_and_know_when_it_ends() -> None:
+    ttl = {TTL_ANNOTATION: "600"}
+    objects = [
+        ref("aiperf-a", kind="Namespace", namespace="", labels=of("a"), annotations=ttl),
+        ref("x", namespace="aiperf-a", labels=of("a", **{RUN_LABEL: "r1"})),
+        ref("y", labels=of("b")),
+    ]
+    end = CREATED + timedelta(seconds=600)
+    a, b = group_stacks(objects, now=end + timedelta(seconds=1))
+    assert (a.stack, a.namespaces, a.objects, a.run_ids) == ("a", ("aiperf-a",), 2, ("r1",))
+    assert (a.created, a.expires, a.is_overdue) == (CREATED, end, True)
+    assert (b.stack, b.namespaces, b.expires, b.is_overdue) == ("b", ("theirs",), None, False)
+    assert not group_stacks(objects, now=end)[0].is_overdue
+
+
+def test_an_object_says_who_holds_it() -> None:
+    kind = ResourceType("apps", "v1", "deployments", "Deployment", True)
+    metadata = {
+        "name": "d", "namespace": "s", "uid": "u", "deletionTimestamp": "x", "finalizers": ["a/b"],
+    }  # fmt: skip
+    found = object_ref(kind, metadata)
+    assert found.path == "/apis/apps/v1/namespaces/s/deployments/d"
+    assert str(found) == "Deployment s/d (being deleted; finalizers a/b)"
+
+
+def test_a_stuck_namespace_says_what_its_conditions_say() -> None:
+    conditions = [
+        {"type": "NamespaceFinalizersRemaining", "status": "True", "message": "a/b in 1"},
+        {"type": "NamespaceDeletionDiscoveryFailure", "status": "False", "message": "fine"},
+    ]
+    assert why_stuck({"status": {"conditions": conditions}}) == (
+        "NamespaceFinalizersRemaining: a/b in 1"
+    )
+    assert why_stuck({}) == ""

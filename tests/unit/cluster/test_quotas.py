@@ -1,0 +1,79 @@
+"""Whether quotas and limit ranges admit a stack."""
+
+from typing import Any
+
+import pytest
+from plans import in_existing, named
+
+from aiperf_svc.adapters.cluster.quotas import asked_of_quota, judge_limit_ranges, judge_quotas
+
+
+def _quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    return named("q", spec={"hard": hard, **spec}, status={"used": used or {}})
+
+
+def _range(**limit: Any) -> dict[str, Any]:
+    return named("r", spec={"limits": [{"type": "Container", **limit}]})
+
+
+def test_what_is_asked_is_the_sum_over_all_replicas() -> None:
+    plan = in_existing()
+    asked = asked_of_quota(plan)
+    assert asked["pods"] == asked["count/pods"] == plan.totals.pods
+    assert asked["requests.cpu"] == asked["cpu"] == plan.totals.cpu_millis / 1000
+    assert asked["requests.memory"] == asked["limits.memory"] == plan.totals.memory_bytes
+
+
+def test_a_quota_that_leaves_enough_is_fine() -> None:
+    plan = in_existing()
+    quota = _quota({"pods": str(plan.totals.pods + 3)}, {"pods": "3"})
+    assert judge_quotas(plan, [quota], []).state == "ok"
+    assert judge_quotas(plan, [], []).state == "ok"
+
+
+def test_what_is_used_already_is_not_left() -> None:
+    plan = in_existing()
+    pods = plan.totals.pods
+    check = judge_quotas(plan, [_quota({"pods": str(pods + 3)}, {"pods": "4"})], [])
+    assert check.state == "failed"
+    assert check.detail == (
+        f"q: pods: the stack asks for {pods}, {pods - 1} of {pods + 3} are left"
+    )
+
+
+def test_amounts_are_said_in_the_units_of_the_quota() -> None:
+    check = judge_quotas(in_existing(), [_quota({"requests.memory": "1Gi"}, {})], [])
+    assert "Gi, 1Gi of 1Gi are left" in check.detail
+
+
+def test_a_quota_on_cpu_limits_refuses_pods_that_have_none() -> None:
+    quota = _quota({"limits.cpu": "1000"})
+    assert "refuses pods without a CPU limit" in judge_quotas(in_existing(), [quota], []).detail
+    assert judge_quotas(in_existing(), [quota], [_range(default={"cpu": "1"})]).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "state"), [(["BestEffort"], "ok"), (["NotBestEffort"], "failed")]
+)
+def test_a_quota_counts_only_in_its_scope(scopes: list[str], state: str) -> None:
+    assert judge_quotas(in_existing(), [_quota({"pods": "1"}, scopes=scopes)], []).state == state
+
+
+def test_a_quota_on_priority_classes_is_not_judged() -> None:
+    quota = _quota({"pods": "1"}, scopeSelector={"matchExpressions": []})
+    assert judge_quotas(in_existing(), [quota], []).state == "not checked"
+
+
+def test_a_pod_outside_the_limits_is_named() -> None:
+    check = judge_limit_ranges(in_existing(), [_range(max={"memory": "1Gi"})])
+    assert check.state == "failed"
+    assert "r: pod records-manager asks for 2Gi memory, at most 1Gi is allowed" in check.detail
+    check = judge_limit_ranges(in_existing(), [_range(min={"cpu": "100m"})])
+    assert check.detail == "r: pod deadline asks for 10m cpu, at least 100m is needed"
+
+
+def test_a_default_cpu_limit_is_a_warning_for_pods_that_set_none() -> None:
+    check = judge_limit_ranges(in_existing(), [_range(default={"cpu": "1"})])
+    assert check.state == "warning"
+    assert "throttled" in check.detail
+    assert judge_limit_ranges(in_existing(), [_range(default={"memory": "1Gi"})]).state == "ok"

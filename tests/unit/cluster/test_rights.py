@@ -1,0 +1,68 @@
+"""Which missing rights keep a stack from being made, and which only make it poorer."""
+
+import pytest
+from plans import in_existing, make_plan
+
+from aiperf_svc.adapters.cluster.rights import (
+    Right,
+    asked_rights,
+    granted_rights,
+    judge_deadline,
+    judge_results_way,
+    judge_rights,
+    needed_rights,
+    port_forward_rights,
+    proxy_rights,
+)
+
+ALL = frozenset[Right]()
+
+
+def test_with_all_rights_everything_can_be_made() -> None:
+    plan = make_plan()
+    for judge in (judge_rights, judge_deadline, judge_results_way):
+        assert judge(plan, ALL).state == "ok"
+
+
+@pytest.mark.parametrize("right", needed_rights(make_plan()), ids=str)
+def test_each_right_that_is_missing_is_named(right: Right) -> None:
+    check = judge_rights(make_plan(), frozenset({right}))
+    assert check.state == "failed"
+    assert str(right) in check.detail
+
+
+def test_only_a_namespace_of_its_own_needs_rights_on_namespaces() -> None:
+    def kinds(rights: tuple[Right, ...]) -> set[str]:
+        return {right.resource for right in rights}
+
+    assert "namespaces" in kinds(needed_rights(make_plan()))
+    assert "namespaces" not in kinds(asked_rights(in_existing()))
+
+
+def test_what_exists_only_by_config_needs_rights_only_then() -> None:
+    def made(**deployment: object) -> set[str]:
+        return {right.resource for right in needed_rights(make_plan(**deployment))}
+
+    assert "ingresses" not in made()
+    assert "ingresses" in made(results={"expose": "Ingress", "host": "h"})
+    assert "networkpolicies" in made()
+    assert "networkpolicies" not in made(network_policies=False)
+
+
+def test_nobody_can_grant_what_they_lack_unless_they_may_escalate() -> None:
+    plan = make_plan()
+    lacking = frozenset(granted_rights(plan))
+    escalate = asked_rights(plan)[-1]
+    assert escalate.verb == "escalate"
+    assert judge_deadline(plan, lacking | {escalate}).state == "failed"
+    assert judge_deadline(plan, lacking).state == "ok"
+
+
+def test_the_proxy_makes_up_for_a_port_forward() -> None:
+    plan = make_plan()
+    forward, proxy = frozenset(port_forward_rights(plan)), frozenset(proxy_rights(plan))
+    assert judge_results_way(plan, proxy).state == "ok"
+    assert judge_results_way(plan, forward).state == "warning"
+    assert judge_results_way(plan, forward | proxy).state == "failed"
+    exposed = make_plan(results={"expose": "NodePort"})
+    assert judge_results_way(exposed, forward | proxy).state == "ok"
