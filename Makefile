@@ -8,7 +8,7 @@ BENCH_FLAGS ?=
 SOAK_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help bench soak test lint types layers check format lock clean
+.PHONY: help bench bench-real compiled soak test lint types layers check format lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -24,11 +24,34 @@ $(STAMP): requirements.lock pyproject.toml
 bench: $(STAMP) ## Measure the built-in mock server: a short streaming chat benchmark, live
 	@$(BIN)/aiperf-svc bench $(BENCH_FLAGS)
 
+bench-real: $(STAMP) ## Measure a llama.cpp server with a file of prompts; compiles the server the first time
+	@$(BIN)/python -m benchmarks.real_server $(BENCH_FLAGS)
+
+compiled: $(STAMP) ## Compile the data path in place (a minute, needs a C compiler); `make clean` undoes it
+	@$(BIN)/python scripts/compile_core.py
+
 soak: $(STAMP) ## Half an hour of load: memory flat, lag flat, accounts exact (SOAK_FLAGS="--duration 3m")
 	@$(BIN)/python -m benchmarks.soak $(SOAK_FLAGS)
 
-test: $(STAMP) ## Run all tests
+test: $(STAMP) cluster-tools ## Run all tests, those on a cluster too: E2E_CONTEXT=..., or one of their own
 	$(BIN)/python -m pytest
+
+test-fast: $(STAMP) ## Run all tests that need no whole run and no cluster
+	$(BIN)/python -m pytest --ignore tests/e2e
+
+# The first time takes half an hour; on a machine that cannot have a cluster the tests say why.
+cluster-tools:
+	@test -n "$$E2E_CONTEXT" || ! tests/cluster/possible 2>/dev/null || tests/cluster/build
+
+cluster-up: ## Start a one-node Kubernetes on this machine, as tests/cluster/README.md says
+	tests/cluster/build
+	tests/cluster/up
+
+cluster-down: ## Stop it, and look that nothing of it is left
+	tests/cluster/down
+
+image: ## Build the image of the services with docker, podman or buildah (BASE=..., IMAGE_REPOSITORY=...)
+	images/build
 
 lint: $(STAMP) ## Check style
 	$(BIN)/ruff check .
@@ -52,5 +75,6 @@ lock: ## Renew the two lock files from pyproject.toml (needs uv)
 	uv pip compile --python-version 3.11 --universal --generate-hashes --no-header \
 	  -c requirements.lock --extra s3 pyproject.toml -o images/requirements.lock
 
-clean: ## Remove the environment and caches
+clean: ## Remove the environment, caches and what is compiled
+	python3 scripts/compile_core.py --remove
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import re
 import select
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from commands import PROJECT, Ended, attempt
@@ -26,6 +28,7 @@ PASSPHRASE = "of the test"
 _FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
 
 Config = dict[str, Any]
+T = TypeVar("T")
 
 
 class Stack:
@@ -148,13 +151,28 @@ class Stack:
 
     def measure(self, outputs: Mapping[str, Any], folder: Path) -> tuple[Status, dict[str, Any]]:
         """Follow the run to its end and fetch all results into `folder`; state and summary."""
-        with self.port_forward(outputs) as url:
-            return asyncio.run(_follow_and_fetch(url, outputs["resultsToken"], folder))
+        self.follow(outputs, lambda status: status.is_settled)
+        return self._ask(outputs, functools.partial(_fetch, folder=folder))
 
     def follow(self, outputs: Mapping[str, Any], until: Callable[[Status], bool]) -> Status:
         """The first status that is as it should be."""
-        with self.port_forward(outputs) as url:
-            return asyncio.run(_follow(url, outputs["resultsToken"], until))
+        return self._ask(outputs, functools.partial(_follow, until=until))
+
+    def _ask(self, outputs: Mapping[str, Any], ask: Callable[[ResultsClient], Awaitable[T]]) -> T:
+        """Ask the results API; over another port-forward when one breaks, which they do."""
+
+        async def once(url: str) -> T:
+            async with (
+                asyncio.timeout(left_s),
+                ResultsClient(url, token=outputs["resultsToken"]) as client,
+            ):
+                return await ask(client)
+
+        deadline = time.monotonic() + RUN_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(ApiUnavailable), self.port_forward(outputs) as url:
+                return asyncio.run(once(url))
+        raise AssertionError(f"{self.name}: no answer of the results API within {RUN_S:g} s")
 
     @contextlib.contextmanager
     def port_forward(self, outputs: Mapping[str, Any]) -> Iterator[str]:
@@ -180,25 +198,18 @@ class Stack:
                 process.terminate()
 
 
-async def _follow(url: str, token: str, until: Callable[[Status], bool]) -> Status:
-    async with asyncio.timeout(RUN_S), ResultsClient(url, token=token) as client:
-        return await _status(client, until)
-
-
-async def _status(client: ResultsClient, until: Callable[[Status], bool]) -> Status:
+async def _follow(client: ResultsClient, *, until: Callable[[Status], bool]) -> Status:
     status = await client.status()
     while not until(status):
-        with contextlib.suppress(ApiUnavailable):
-            status = await client.status(after=status.number, timeout_s=POLL_S)
+        status = await client.status(after=status.number, timeout_s=POLL_S)
     return status
 
 
-async def _follow_and_fetch(url: str, token: str, folder: Path) -> tuple[Status, dict[str, Any]]:
-    async with asyncio.timeout(RUN_S), ResultsClient(url, token=token) as client:
-        status = await _status(client, lambda status: status.is_settled)
-        await client.download_all(folder)
-        summary = await client.summary()
-        await client.collected()
+async def _fetch(client: ResultsClient, *, folder: Path) -> tuple[Status, dict[str, Any]]:
+    status = await client.status()
+    await client.download_all(folder)
+    summary = await client.summary()
+    await client.collected()
     return status, summary
 
 

@@ -1,0 +1,108 @@
+"""One run of the product in a folder of its own, with everything that it left there."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from arro3.io import read_parquet
+from numpy.typing import NDArray
+
+from aiperf_svc.adapters.exports.parquet_export import ROW_GROUP, RUN_KEY
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.domain.request_ids import request_id
+
+ROOT = Path(__file__).parents[2]
+PREPARATION_S = 60.0
+"""Longest time for everything that is not load: start, registration, results, end."""
+
+
+class RunFailedError(RuntimeError):
+    """The run ended without results; says with what exit code, and its last words."""
+
+
+@dataclass(frozen=True)
+class ClientRun:
+    """What one run said."""
+
+    results: dict[str, Any]
+    """The profile export; ours is under `aiperf_svc`."""
+    run_id: str
+    records: dict[str, NDArray[Any]]
+    """Columns of METRIC_DTYPE, of the profiling phase."""
+    verdict: dict[str, Any]
+    """`verdict.json`."""
+    exit_code: int
+    request_ids: list[str] = field(default_factory=list)
+    """Of each record; what the server's rows are joined by."""
+
+    @property
+    def is_completed(self) -> NDArray[np.bool_]:
+        """Of each record."""
+        completed: NDArray[np.bool_] = self.records["outcome"] == Outcome.COMPLETED
+        return completed
+
+
+def run_client(
+    url: str,
+    flags: Sequence[str],
+    *,
+    folder: Path,
+    longest_s: float,
+    prepare: Callable[[], None] | None = None,
+    during: Callable[["subprocess.Popen[bytes]"], None] | None = None,
+    wrapper: Sequence[str] = (),
+) -> ClientRun:
+    """Measure the mock server at `url` and read the artifacts from `folder`, which must be empty.
+
+    `longest_s` bounds the load; `prepare` runs in the child before the command, `during` here while
+    the command runs; `wrapper` is a command that starts the command. RunFailedError when there are
+    no results.
+    """
+    command = [*wrapper, sys.executable, "-m", "aiperf_svc", "profile", "-u", url]
+    command += ["-m", "mock-model", "--streaming", "--artifact-dir", str(folder), "--ui", "none"]
+    process = subprocess.Popen(
+        [*command, *flags],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=prepare,
+    )
+    try:
+        if during is not None:
+            during(process)
+        _, errors = process.communicate(timeout=longest_s + PREPARATION_S)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    path = next(folder.glob("*/records.parquet"), None)
+    if path is None:
+        words = errors.decode(errors="replace").strip()[-2_000:]
+        raise RunFailedError(f"exit code {process.returncode}: {words}")
+    return _read(path, process.returncode)
+
+
+def _read(path: Path, exit_code: int) -> ClientRun:
+    table = read_parquet(path, batch_size=ROW_GROUP).read_all()
+    run_id = dict(table.schema.metadata_str)[RUN_KEY]
+    records = {name: table.column(name).to_numpy() for name in table.column_names}
+    is_profiling = records["phase"] == Phase.PROFILING
+    records = {name: column[is_profiling] for name, column in records.items()}
+    ids = [
+        request_id(run_id, Phase.PROFILING, index, turn)
+        for index, turn in zip(records["index"].tolist(), records["turn"].tolist(), strict=True)
+    ]
+    return ClientRun(
+        results=json.loads((path.parent / "profile_export_aiperf.json").read_text()),
+        run_id=run_id,
+        records=records,
+        verdict=json.loads((path.parent / "verdict.json").read_text()),
+        exit_code=exit_code,
+        request_ids=ids,
+    )

@@ -1,0 +1,176 @@
+"""What the client measured against what the server did, request by request.
+
+The server's account of a request is the kernel's stamp of its arrival and the wall clock just
+before each send. The client's clock is the same one (one machine), so every difference is an error
+of one of the two: the time between a stamp and the system call it stands for, the loopback, and
+the delay that a measurement must not have. Errors are measured minus true, milliseconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.domain import metric_formulas as f
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.domain.request_ids import id_prefix
+from benchmarks.truth.client_runs import ClientRun
+
+Floats = NDArray[np.float64]
+QUANTILES = {"p50": 0.50, "p99": 0.99, "p99.9": 0.999}
+NS_PER_MS = 1e6
+MIN_TAIL_SAMPLES = 100
+"""Fewest requests whose p99 is compared."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One latency of the same requests, measured and true, milliseconds."""
+
+    measured: Floats
+    true: Floats
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Of single requests: mean, and percentiles of the size of the error."""
+        return spread(self.measured - self.true)
+
+    def shift(self, q: float) -> float:
+        """How far the measured percentile is from the true one, as a share of the true one."""
+        if not len(self.true):
+            return 0.0
+        true = float(np.quantile(self.true, q))
+        return float(np.quantile(self.measured, q)) / true - 1.0 if true > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """What was asked for and what reached the server."""
+
+    asked: float
+    """Requests/s in open loop, users in closed loop."""
+    achieved: float
+    """By the server's account: arrivals a second over the schedule's span; users held."""
+
+    @property
+    def shortfall(self) -> float:
+        """1 - achieved / asked."""
+        return 1.0 - self.achieved / self.asked
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One run against the server's account."""
+
+    requests: int
+    joined: int
+    unmatched: int
+    """Completed records without a complete row of the server."""
+    ttft: Pair
+    inter_token: Pair
+    request: Pair
+    arrival_error_ms: dict[str, float]
+    """Arrival at the server's kernel minus due time."""
+    schedule_lag_ms: dict[str, float]
+    receive_lag_ms: dict[str, float]
+    stamp_uncertainty_ms: dict[str, float]
+    server_lag_ms: dict[str, float]
+    """How late the server's own first tokens were, against the delay it was told: how busy the
+    machine was, whatever the client measured."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Every figure, without the single requests."""
+        found = {k: v for k, v in asdict(self).items() if k not in ("ttft", "inter_token", "request")}
+        for name in ("ttft", "inter_token", "request"):
+            pair: Pair = getattr(self, name)
+            found[f"{name}_error_ms"] = pair.errors
+            found[f"{name}_shift"] = {q: pair.shift(at) for q, at in QUANTILES.items()}
+            found[f"{name}_true_ms"] = spread(pair.true)
+        return found
+
+
+def spread(values: Floats) -> dict[str, float]:
+    """Mean and percentiles; empty for no values."""
+    if not len(values):
+        return {}
+    found = {"mean": float(np.mean(values))}
+    return found | {name: float(np.quantile(values, q)) for name, q in QUANTILES.items()}
+
+
+def compare(
+    run: ClientRun, rows: Sequence[Mapping[str, Any]], *, tokens: int, ttft_ms: float = 0.0
+) -> Comparison:
+    """Join the records with the server's rows by request id.
+
+    `tokens` is how many every answer has; `ttft_ms` the delay that the server was told.
+    """
+    by_id = {row["request_id"]: row for row in rows}
+    complete = np.flatnonzero(run.is_completed)
+    joined, arrival, first, last = [], [], [], []
+    for position in complete.tolist():
+        row = by_id.get(run.request_ids[position])
+        if row is not None and len(row["chunk_wall_ns"]) >= tokens:
+            joined.append(position)
+            arrival.append(row["arrival_wall_ns"])
+            first.append(row["chunk_wall_ns"][0])
+            last.append(row["chunk_wall_ns"][tokens - 1])
+    records = {name: column[joined] for name, column in run.records.items()}
+    records["is_streamed"] = np.ones(len(joined), dtype=bool)
+    at, first_ns, last_ns = (np.array(times, dtype=np.int64) for times in (arrival, first, last))
+    steps = max(1, tokens - 1)
+    return Comparison(
+        requests=len(run.request_ids),
+        joined=len(joined),
+        unmatched=len(complete) - len(joined),
+        ttft=Pair(f.time_to_first_token(records), (first_ns - at) / NS_PER_MS),
+        inter_token=Pair(
+            f.decode_duration(records) / steps, (last_ns - first_ns) / NS_PER_MS / steps
+        ),
+        request=Pair(f.request_latency(records), (last_ns - at) / NS_PER_MS),
+        arrival_error_ms=spread((at - records["due_wall_ns"]) / NS_PER_MS),
+        schedule_lag_ms=spread(f.schedule_lag(records)),
+        receive_lag_ms=spread(records["receive_lag_ns"] / NS_PER_MS),
+        stamp_uncertainty_ms=spread(records["ttft_uncertainty_ns"] / NS_PER_MS),
+        server_lag_ms=spread((first_ns - at) / NS_PER_MS - ttft_ms),
+    )
+
+
+def open_loop_load(run: ClientRun, rows: Sequence[Mapping[str, Any]], *, rate: float) -> Load:
+    """The rate at which requests of the profiling phase arrived, against the schedule's.
+
+    What the server saw in the time in which it was due, in units of what was due then: a late
+    client squeezes the same requests into a longer time, one that drops some sends fewer.
+    """
+    arrivals = _arrivals(run, rows)
+    ours = run.results["aiperf_svc"]["accounts"]
+    due = run.records["due_wall_ns"]
+    issued = int(ours["issued"])
+    span, seen = int(due.max() - due.min()), int(arrivals.max() - arrivals.min())
+    stretched = span / seen if 0 < span < seen else 1.0
+    return Load(rate, rate * len(arrivals) / issued * stretched)
+
+
+def closed_loop_load(
+    run: ClientRun, rows: Sequence[Mapping[str, Any]], *, users: int, stop_wall_ns: int
+) -> Load:
+    """Users held, averaged over time from the last user's first arrival to the stop.
+
+    A user counts from its request's arrival to its answer's last byte, by the server's clock; the
+    first arrivals of `users` requests are the opening of the run.
+    """
+    prefix = id_prefix(run.run_id, Phase.PROFILING)
+    ours = [row for row in rows if str(row["request_id"]).startswith(prefix)]
+    begin = np.array([row["arrival_wall_ns"] for row in ours], dtype=np.int64)
+    end = np.array([row["end_wall_ns"] or stop_wall_ns for row in ours], dtype=np.int64)
+    opened = int(np.sort(begin)[min(users, len(begin)) - 1])
+    held = np.minimum(end, stop_wall_ns) - np.maximum(begin, opened)
+    span = stop_wall_ns - opened
+    return Load(users, float(held[held > 0].sum() / span) if span > 0 else float(users))
+
+
+def _arrivals(run: ClientRun, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.int64]:
+    prefix = id_prefix(run.run_id, Phase.PROFILING)
+    found = [r["arrival_wall_ns"] for r in rows if str(r["request_id"]).startswith(prefix)]
+    return np.array(found or [0], dtype=np.int64)
