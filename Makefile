@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_FLAGS ?=
 SOAK_FLAGS ?=
+STACK_TESTS := $(BIN)/python -m pytest tests/e2e/stack
 
 .DEFAULT_GOAL := help
 .PHONY: help bench bench-real compiled soak test lint types layers check format lock clean
@@ -33,11 +34,16 @@ compiled: $(STAMP) ## Compile the data path in place (a minute, needs a C compil
 soak: $(STAMP) ## Half an hour of load: memory flat, lag flat, accounts exact (SOAK_FLAGS="--duration 3m")
 	@$(BIN)/python -m benchmarks.soak $(SOAK_FLAGS)
 
-test: $(STAMP) cluster-tools ## Run all tests, those on a cluster too: E2E_CONTEXT=..., or one of their own
-	$(BIN)/python -m pytest
+test: $(STAMP) ## Run all tests, those on a cluster too: E2E_CONTEXT=..., or one of their own
+	$(BIN)/python -m pytest --ignore tests/e2e/stack
+	@$(MAKE) --no-print-directory test-stack
 
 test-fast: $(STAMP) ## Run all tests that need no whole run and no cluster
 	$(BIN)/python -m pytest --ignore tests/e2e
+
+# Scenarios wait more than they work: several at a time, but for those that count or measure.
+test-stack: $(STAMP) cluster-tools ## Run the tests on a cluster
+	tests/cluster/with sh -c '$(STACK_TESTS) -n 3 --dist loadgroup -m "not alone" && $(STACK_TESTS) -m alone'
 
 # The first time takes half an hour; on a machine that cannot have a cluster the tests say why.
 cluster-tools:

@@ -6,13 +6,12 @@ is over; so the handler comes before the imports. A stop that comes before the w
 the program like Ctrl-C does: what is open is closed, nothing is printed.
 """
 
-import signal
-import sys
-
 
 def main() -> int:
     """Run the command line; the exit code."""
     try:
+        import signal
+
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         from aiperf_svc.cli import main as cli
 
@@ -24,4 +23,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    import sys
+
     sys.exit(main())

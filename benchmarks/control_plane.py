@@ -32,7 +32,12 @@ from aiperf_svc.adapters.machine import raise_fd_limit
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import SINGLETONS, Facts, plan
-from aiperf_svc.protocol.messages import RunState, RunStatePublished, Service
+from aiperf_svc.protocol.messages import (
+    RosterPublished,
+    RunState,
+    RunStatePublished,
+    Service,
+)
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.runner.environment import LOOPBACK, LocalRun
 from aiperf_svc.runner.options import RunOptions
@@ -106,6 +111,7 @@ class Simulation:
         self.states: dict[str, float] = {}
         self._listener = socket.create_server((LOOPBACK, 0))
         self._began = 0.0
+        self._missing: tuple[str, ...] = ()
 
     def start(self) -> None:
         """The singletons, then everybody else at once."""
@@ -155,13 +161,20 @@ class Simulation:
                 self.samples.append(self._sample(now, state))
             if self._watcher.poll(100):
                 message = decode(self._watcher.recv_multipart()[-1])
+                if isinstance(message, RosterPublished):
+                    self._missing = message.missing
                 if isinstance(message, RunStatePublished) and message.state is not state:
                     state = message.state
                     self.states[state.value] = time.monotonic() - self._began
                     print(f"{now:7.1f} s {state.value} {message.reason}", file=sys.stderr)
             dead = [p.args for p in (*self.singletons.values(), *self.stubs) if p.poll()]
             if dead or now > at_most_s:
-                raise SystemExit(f"after {now:.0f} s, {state.value}: {dead or 'takes too long'}")
+                problem = dead or f"takes too long; missing {self._missing}"
+                raise SystemExit(f"after {now:.0f} s, {state.value}: {problem}; {self._last()}")
+
+    def _last(self) -> str:
+        """CPU of everybody so far."""
+        return str({name: round(s, 1) for name, s in self.samples[-1].cpu_s.items()})
 
     def _sample(self, at_s: float, state: RunState) -> Sample:
         pids = {name: process.pid for name, process in self.singletons.items()}

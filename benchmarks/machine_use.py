@@ -7,6 +7,7 @@ them, so the sizes of several processes may be added up.
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import struct
 from collections.abc import Iterable
@@ -57,6 +58,11 @@ def pss_bytes(pids: Iterable[int]) -> int:
     return total
 
 
+def rss_bytes(pids: Iterable[int]) -> int:
+    """Resident memory of processes, each by itself: pages that several share count several times."""
+    return sum(int((_read(PROC / str(p) / "statm").split() or "00")[1]) * _PAGE for p in pids)
+
+
 def cpu_s(pids: Iterable[int]) -> float:
     """CPU time of processes together since their start, user and system."""
     stats = (_stat(pid) for pid in pids)
@@ -90,6 +96,13 @@ def kernel_bytes() -> int:
 def limits() -> dict[str, str]:
     """Kernel settings that bound connections, as they are in this network namespace."""
     return {name: " ".join(_read(PROC / "sys" / name).split()) or "-" for name in LIMITS}
+
+
+def end_orderly() -> None:
+    """Have SIGTERM, and SIGINT even where a shell ignores it, end this process as Ctrl-C does: what
+    it has started is then ended too."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
 
 def enter_own_network(settings: dict[str, str]) -> None:

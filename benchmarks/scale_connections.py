@@ -1,7 +1,8 @@
 """How many streaming connections one machine holds, its own server included, and what each costs.
 
     python -m benchmarks.scale_connections --connections 100000 --duration 300s
-    python -m benchmarks.scale_connections --connections 1000000 --duration 60s --ramp 150s --lean
+    python -m benchmarks.scale_connections --connections 1000000 --lean --duration 270s \\
+        --ramp 200s --ttft uniform:10s,20s --itl 60s --tokens 3 --grace 20s
 
 Starts the mock server with slow streams, runs `aiperf-svc run STACK --local` against it, where
 STACK is stacks/Pulumi.bench-100k.yaml with the concurrency and the times given here, and asks the
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import yaml
@@ -42,9 +44,12 @@ OWN_LIMITS = {
 """Kernel settings of the benchmark's own network namespace."""
 SERVER_CONNECTIONS_PER_PROCESS = 16_500
 """SO_REUSEPORT spreads by hash: at a limit of 20,000 files this leaves room for an unlucky one."""
-LEAST_FREE_BYTES = 1_500 * 2**20
-"""Available memory below which the run is ended: this machine has other work."""
-SAMPLE_S, MEMORY_SAMPLE_S = 1.0, 5.0
+LEAST_FREE_BYTES = 2_500 * 2**20
+"""Available memory below which the run is ended, and at half of it killed: the machine has other
+work."""
+SAMPLE_S, GUARD_S, LEAST_MEMORY_SAMPLE_S = 1.0, 0.5, 5.0
+CONNECTIONS_PER_SAMPLE_S = 40_000
+"""Adding up a process' memory walks through all of it: many are asked less often."""
 HELD_SHARE = 0.999
 MIB = 2**20
 
@@ -67,8 +72,11 @@ class Sample(NamedTuple):
 class Watch:
     """Samples a run until it ends."""
 
-    def __init__(self, server: RunningMockServer, client: "subprocess.Popen[bytes]") -> None:
+    def __init__(
+        self, server: RunningMockServer, client: "subprocess.Popen[bytes]", connections: int
+    ) -> None:
         self._server, self._client = server, client
+        self._every_s = max(LEAST_MEMORY_SAMPLE_S, connections / CONNECTIONS_PER_SAMPLE_S)
         self._began = time.monotonic()
         self.samples: list[Sample] = []
         """Those with memory."""
@@ -78,19 +86,27 @@ class Watch:
 
     def follow(self) -> None:
         """Until the client has ended; tells it to stop when the machine's memory runs out."""
+        Thread(target=self._guard, daemon=True).start()
         memory_at = 0.0
         while self._client.poll() is None:
             at = time.monotonic() - self._began
             truth = self._server.truth()
             self.held.append((at, truth["in_flight"]))
             if at >= memory_at:
-                memory_at = at + MEMORY_SAMPLE_S
+                memory_at = at + self._every_s
                 self.samples.append(self._sample(at, truth))
+            time.sleep(SAMPLE_S)
+
+    def _guard(self) -> None:
+        while self._client.poll() is None:
             free = machine_use.memory()["MemAvailable"]
             if free < LEAST_FREE_BYTES and not self.stopped_by:
                 self.stopped_by = f"memory: {free / MIB:,.0f} MiB were left"
                 self._client.send_signal(signal.SIGINT)
-            time.sleep(SAMPLE_S)
+            if free < LEAST_FREE_BYTES / 2:
+                for pid in reversed(machine_use.family(self._client.pid)):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(GUARD_S)
 
     def _sample(self, at: float, truth: dict[str, Any]) -> Sample:
         client = machine_use.family(self._client.pid)
@@ -226,6 +242,7 @@ def show(found: dict[str, Any]) -> None:
 def main() -> int:
     """Run, and print what was held; 0 when all was held and the run can be believed."""
     options = _arguments()
+    machine_use.end_orderly()
     if not options.shared_network:
         machine_use.enter_own_network(OWN_LIMITS)
     with tempfile.TemporaryDirectory() as name, running(server_config(options)) as server:
@@ -240,14 +257,14 @@ def main() -> int:
                 stderr=None if options.ui != "none" else log,
                 env=os.environ | {"PYTHONPATH": str(STACK.parents[1])},
             )
-            watch = Watch(server, client)
+            watch = Watch(server, client, options.connections)
             try:
                 watch.follow()
             finally:
                 if client.poll() is None:
                     client.send_signal(signal.SIGINT)
                     client.wait()
-        text = outcome_path.read_text()
+        text = outcome_path.read_text() or ("{}" if watch.stopped_by else "")
         if not text:
             print(log_path.read_text(), file=sys.stderr)
             return 1

@@ -131,6 +131,7 @@ def main() -> int:
     parser.add_argument("--itl", default="30ms", help="of the server")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    machine_use.end_orderly()
     duration_s = parse_duration_ns(options.duration) / 1e9
     server_config = MockServerConfig(ttft="50ms", itl=options.itl, tokens=options.tokens)
     with tempfile.TemporaryDirectory() as folder, running(server_config) as server:

@@ -27,11 +27,15 @@ MODULES = (
     "core/http1.py",
     "core/jsonl_lines.py",
     "core/known_answers.py",
+    "core/number_text.py",
     "core/read_times.py",
     "core/record_assembly.py",
     "core/request_metrics.py",
     "core/sse.py",
+    "adapters/answer_framing.py",
+    "adapters/connection.py",
     "adapters/inference_client.py",
+    "adapters/raw_records.py",
     "services/load_generator.py",
 )
 _SETUP = """

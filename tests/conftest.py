@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+ENDING_S = 2.0
+"""Longest time for a thread that was told to end; over only where one was left behind."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options that write what tests compare with."""
@@ -27,6 +30,13 @@ def _children() -> set[int]:
     return found
 
 
+def _goes_on(thread: threading.Thread) -> bool:
+    """Whether nobody has told a thread to end. One that was told may need a moment: AnyIO's are
+    told when a test's task ends, and joined by nobody."""
+    thread.join(ENDING_S)
+    return thread.is_alive()
+
+
 @pytest.fixture(autouse=True)
 def _leaves_nothing_running() -> Iterator[None]:
     """Fails a test that leaves a child process, a thread or a task behind."""
@@ -37,6 +47,6 @@ def _leaves_nothing_running() -> Iterator[None]:
         f"thread {thread.name}"
         for thread in set(threading.enumerate()) - threads
         # asyncio keeps its executor's idle threads until the loop's own shutdown joins them.
-        if thread.is_alive() and not thread.name.startswith("asyncio_")
+        if not thread.name.startswith("asyncio_") and _goes_on(thread)
     ]
     assert not left, f"left behind: {', '.join(left)}"

@@ -13,7 +13,7 @@ from aiohttp import web
 
 log = logging.getLogger(__name__)
 
-CHUNK = 256 * 1024
+CHUNK = 1024 * 1024
 _PACKED = (".parquet", ".gz", ".zst")
 """Compressed in themselves."""
 _TYPES = {

@@ -26,36 +26,24 @@ from collections.abc import Callable
 from time import monotonic_ns, time_ns
 from typing import Any, Final
 
+from aiperf_svc.adapters.answer_framing import BROKEN, AnswerFraming
+from aiperf_svc.adapters.connection import BODY, CONNECTING, HANDSHAKING, HEAD, IDLE, Connection
+from aiperf_svc.adapters.raw_records import RawRecords
 from aiperf_svc.adapters.target import Target
 from aiperf_svc.adapters.timerfd import Ticker, WallTimer
 from aiperf_svc.core.answer_layouts import MAX_LAYOUTS, Layout, layout_of
-from aiperf_svc.core.http1 import Head, ProtocolViolation, chunk_size, parse_head
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
-from aiperf_svc.protocol.records import FRAGMENT, READ, Flag, Framing
+from aiperf_svc.protocol.records import Flag, Framing
 
 READ_SIZE: Final = 65_536
 FRAGMENT_BYTES: Final = 4_096
 """Buffered bytes at which a part of an answer leaves: bounds the memory of a held connection."""
-BATCH_BYTES: Final = 262_144
-BATCH_FRAGMENTS: Final = 512
-"""A batch leaves when it has either; the rest leaves with the next housekeeping tick."""
-MAX_HEAD_BYTES: Final = 65_536
-MAX_CHUNK_LINE: Final = 1_024
 MAX_ANSWER_BYTES: Final = 256 * 2**20
-KNOWN_HEADS: Final = 512
-"""Heads repeat to the byte within a second; parsed ones are remembered, so many at the most."""
-KNOWN_SIZES: Final = 4_096
-"""Chunk sizes repeat too."""
 LAYOUTS_PER_TICK: Final = 32
 """Layouts of answers learned between two housekeeping ticks: where lengths hardly repeat, learning
 costs more than it saves."""
 MAX_EVENTS: Final = 65_536
 """All that is ready must be taken by one poll, or the previous poll would not bound a stamp."""
-POLL_EVERY_NS: Final = 500_000
-"""A stamp is uncertain by the time since the previous poll. An idle client would poll only when
-something arrives, and the first token of a slow server would seem uncertain by its whole latency;
-polling this often costs about 1% of a core and makes the bound say how busy the client was, not
-the server."""
 CLOCK_JUMP_NS: Final = 1_000_000
 CONNECTING_AT_ONCE: Final = 256
 """Connections ahead of need that are being made at a time."""
@@ -65,85 +53,11 @@ _IP_BIND_ADDRESS_NO_PORT: Final = 24
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(16)
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _unpack_timespec = struct.Struct("@qq").unpack
-_pack_fragment, _pack_read = FRAGMENT.pack, READ.pack
-_READ_BYTES: Final = READ.size
-_BATCH_FRAGMENT_BYTES: Final = BATCH_FRAGMENTS * FRAGMENT.size
-
-# States of a connection.
-_CONNECTING, _HANDSHAKING, _IDLE, _HEAD, _BODY = range(5)
 
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
 _CANCELLED, _STATUS = int(Outcome.CANCELLED), int(ErrorKind.STATUS)
 _FINAL, _REUSED, _RETRIED = int(Flag.FINAL), int(Flag.REUSED), int(Flag.RETRIED)
 _UNSTAMPED, _CLOCK_JUMP = int(Flag.UNSTAMPED), int(Flag.CLOCK_JUMP)
-
-
-class Connection:
-    """A socket and the request that it carries."""
-
-    __slots__ = (
-        "ack",
-        "body_offset",
-        "buffer",
-        "bytes_in",
-        "connect_ns",
-        "due",
-        "entry",
-        "fd",
-        "flags",
-        "framing",
-        "incoming",
-        "index",
-        "input_tokens",
-        "is_used",
-        "keep_alive",
-        "kept",
-        "left",
-        "line",
-        "opened_mono_ns",
-        "outgoing",
-        "part",
-        "payload",
-        "phase",
-        "read_rows",
-        "request_id",
-        "sent",
-        "session",
-        "sock",
-        "start",
-        "started_mono_ns",
-        "state",
-        "status",
-        "tls",
-        "tls_ns",
-        "turn",
-        "unsent",
-    )
-
-    def __init__(self, sock: socket.socket | None) -> None:
-        """Without a socket it only carries a request that could not even be tried to its record."""
-        self.sock: Any = sock
-        self.fd = -1 if sock is None else sock.fileno()
-        self.state = _CONNECTING
-        self.is_used = False
-        self.opened_mono_ns = self.started_mono_ns = 0
-        self.connect_ns = self.tls_ns = 0
-        self.payload: bytes | None = None
-        self.unsent: memoryview | None = None
-        # Bytes while there is one read, a bytearray from the second on.
-        self.buffer: Any = None
-        self.read_rows: Any = None
-        self.kept: bytearray | None = None
-        self.session: Any = None
-        self.tls: ssl.SSLObject | None = None
-        self.incoming: ssl.MemoryBIO | None = None
-        self.outgoing: ssl.MemoryBIO | None = None
-        self.line = b""
-        self.request_id = self.index = self.due = self.start = self.sent = self.ack = 0
-        self.bytes_in = self.body_offset = self.framing = self.left = 0
-        self.entry = self.turn = self.part = self.phase = self.status = self.flags = 0
-        self.input_tokens = -1
-        self.keep_alive = True
 
 
 class InferenceClient:
@@ -162,12 +76,13 @@ class InferenceClient:
         on_end: Callable[[Connection, int, int], None],
         on_timer: Callable[[int], None],
         on_batch: Callable[[bytes, bytes, bytes, int], None],
+        poll_every_ns: int,
     ) -> None:
         self._target = target
         self._keeps_connections = target.keep_alive
         self._on_end = on_end
         self._on_timer = on_timer
-        self._on_batch = on_batch
+        self._poll_every_ns = poll_every_ns
         self._epoll = select.epoll()
         self._timer = WallTimer()
         self._epoll.register(self._timer.fd, _IN)
@@ -181,20 +96,16 @@ class InferenceClient:
         self._connections_wanted = 0
         """By `preconnect`; 0 when they are there."""
         self._closing: list[socket.socket] = []
-        self._heads: dict[bytes, Head] = {}
-        self._chunk_sizes: dict[bytes, int] = {}
+        self._framing = AnswerFraming()
         self._layouts: dict[int, Layout] = {}
         """By the length of a whole answer that comes in one read."""
         self._layouts_left = LAYOUTS_PER_TICK
-        self._fragments = bytearray()
-        self._reads = bytearray()
-        self._bodies = bytearray()
+        self._records = RawRecords(on_batch)
         self._polled = self._previous_poll = time_ns()
         self._wake_at = 0
         self._last_id = 0
         self._next_source = 0
         self._clock_gap_ns = time_ns() - monotonic_ns()
-        self.last_seq = 0
         self.in_flight = 0
         self.requests_sent = 0
 
@@ -207,6 +118,11 @@ class InferenceClient:
     def connection_count(self) -> int:
         """Open connections, idle ones and those still connecting included."""
         return len(self._connections)
+
+    @property
+    def last_seq(self) -> int:
+        """Number of the request that ended last."""
+        return self._records.last_seq
 
     # --- what the load generator calls -----------------------------------------------------------
 
@@ -228,7 +144,11 @@ class InferenceClient:
         With `keep_answer` the raw answer is in the connection's `kept` when `on_end` is called.
         """
         conn = self._idle.pop() if self._idle else self._spare_or_new()
+        while conn.fd < 0 and conn.state == IDLE:
+            # Closed by the server since: thousands may be at once, so each is met only here.
+            conn = self._idle.pop() if self._idle else self._spare_or_new()
         conn.payload = payload
+        conn.bytes_out = len(payload)
         conn.phase = phase
         conn.index = index
         conn.entry = entry
@@ -242,7 +162,7 @@ class InferenceClient:
         self._last_id = conn.request_id = self._last_id + 1
         conn.start = conn.bytes_in = conn.part = 0
         self.in_flight += 1
-        if conn.state == _IDLE:
+        if conn.state == IDLE:
             self._write(conn)
         elif conn.fd < 0:
             self._connect_failed(conn)
@@ -267,13 +187,19 @@ class InferenceClient:
     def _spare_or_new(self) -> Connection:
         while self._spare:
             conn = self._spare.pop()
-            if conn.fd >= 0 and conn.state < _IDLE:
+            if conn.fd >= 0 and conn.state < IDLE:
                 return conn
         return self._open()
 
     def poll_often(self, is_on: bool) -> None:
-        """Poll every `POLL_EVERY_NS` at least, while a phase runs."""
-        self._ticker.every(POLL_EVERY_NS if is_on else 0)
+        """Poll every `poll_every_ns` at least, while a phase runs.
+
+        A stamp is uncertain by the time since the previous poll. An idle client would poll only
+        when something arrives, and the first token of a slow server would seem uncertain by its
+        whole latency; polling more often makes the bound say how busy the client was, not the
+        server.
+        """
+        self._ticker.every(self._poll_every_ns if is_on else 0)
 
     def wake_at(self, wall_ns: int) -> None:
         """Call `on_timer` at `wall_ns`; 0 never."""
@@ -322,7 +248,7 @@ class InferenceClient:
                 if mask == _IN:
                     self._readable(conn)
                     continue
-                if conn.state == _CONNECTING:
+                if conn.state == CONNECTING:
                     self._connected(conn)
                     continue
                 if mask & _OUT:
@@ -357,7 +283,7 @@ class InferenceClient:
                 conn.flags |= _CLOCK_JUMP
         self._clock_gap_ns = gap_ns
         self._layouts_left = LAYOUTS_PER_TICK
-        self.flush()
+        self._records.flush()
 
     def expire(self) -> None:
         """Every second or so: end the requests and connects that took too long."""
@@ -365,7 +291,7 @@ class InferenceClient:
         request_before = now - self._target.request_timeout_ns
         connect_before = now - self._target.connect_timeout_ns
         for conn in list(self._connections.values()):
-            if conn.state < _IDLE:
+            if conn.state < IDLE:
                 if conn.opened_mono_ns < connect_before:
                     self._broken(conn, ErrorKind.CONNECT, "timed out while connecting")
             elif conn.payload is not None and conn.started_mono_ns < request_before:
@@ -374,13 +300,8 @@ class InferenceClient:
         self._close_sockets()
 
     def flush(self) -> None:
-        """Hand over the batch as it is, when it holds anything."""
-        if self._fragments:
-            batch = bytes(self._fragments), bytes(self._reads), bytes(self._bodies)
-            self._fragments.clear()
-            self._reads.clear()
-            self._bodies.clear()
-            self._on_batch(*batch, self.last_seq)
+        """Hand over the records that wait for a full batch."""
+        self._records.flush()
 
     # --- connecting ------------------------------------------------------------------------------
 
@@ -444,7 +365,7 @@ class InferenceClient:
             conn.tls = self._target.tls_context.wrap_bio(
                 conn.incoming, conn.outgoing, server_hostname=self._target.server_name
             )
-            conn.state = _HANDSHAKING
+            conn.state = HANDSHAKING
             self._handshake(conn)
         else:
             self._ready(conn)
@@ -467,7 +388,7 @@ class InferenceClient:
             self._ready(conn)
 
     def _ready(self, conn: Connection) -> None:
-        conn.state = _IDLE
+        conn.state = IDLE
         if conn.payload is not None:
             self._write(conn)
         else:
@@ -478,7 +399,7 @@ class InferenceClient:
     def _write(self, conn: Connection) -> None:
         payload = conn.payload
         assert payload is not None
-        conn.state = _HEAD
+        conn.state = HEAD
         if conn.is_used:
             conn.flags |= _REUSED
         self.requests_sent += 1
@@ -560,25 +481,25 @@ class InferenceClient:
                 return
             data = plain
         state = conn.state
-        is_first = state == _HEAD and conn.buffer is None
+        is_first = state == HEAD and conn.buffer is None
         if is_first:
             layout = self._layouts.get(len(data))
             if layout is not None and layout.pick(data) == layout.picked:
                 self._take_whole(conn, data, stamp, now, layout)
                 return
-        if state == _BODY:
-            end = self._end_of_body(conn, data, 0)
-        elif state == _HEAD:
+        if state == BODY:
+            end = self._framing.end_of_body(conn, data, 0)
+        elif state == HEAD:
             if not data:
                 self._closed(conn, now)
                 return
             if conn.buffer is not None:
                 # The head came in parts: look at all of it, note only the new read.
                 whole = bytes(conn.buffer) + data
-                end = self._take_head(conn, whole, stamp)
+                end = self._framing.take_head(conn, whole, stamp)
                 end = end - len(conn.buffer) if end > 0 else end
             else:
-                end = self._take_head(conn, data, stamp)
+                end = self._framing.take_head(conn, data, stamp)
         else:
             # Idle and closed by the server, or closed while TLS was being set up.
             self._broken(conn, ErrorKind.TLS, "closed during the TLS handshake")
@@ -586,13 +507,13 @@ class InferenceClient:
         if not data:
             self._closed(conn, now)
             return
-        if end == -2:
-            self._store(conn, data, stamp, now)
+        if end == BROKEN:
+            self._records.add_read(conn, data, stamp, self._previous_poll, now)
             self._broken(conn, ErrorKind.PROTOCOL, "broken HTTP/1.1 framing")
         elif end < 0:
-            self._store(conn, data, stamp, now)
-            if len(conn.buffer) >= FRAGMENT_BYTES and conn.state == _BODY:
-                self._pack(conn, 0, 0, 0, b"")
+            self._records.add_read(conn, data, stamp, self._previous_poll, now)
+            if len(conn.buffer) >= FRAGMENT_BYTES and conn.state == BODY:
+                self._records.take_part(conn)
             if conn.bytes_in > MAX_ANSWER_BYTES:
                 self._broken(conn, ErrorKind.TOO_LARGE, f"over {MAX_ANSWER_BYTES} bytes")
         else:
@@ -601,7 +522,7 @@ class InferenceClient:
                 # Bytes after the answer: nothing that comes on this connection can be trusted.
                 reuse = False
                 data = data[:end]
-            self._store(conn, data, stamp, now)
+            self._records.add_read(conn, data, stamp, self._previous_poll, now)
             if conn.status >= 400:
                 self._finish(conn, _ERRORED, _STATUS, stamp, reuse)
             else:
@@ -622,155 +543,17 @@ class InferenceClient:
     def _take_whole(
         self, conn: Connection, data: bytes, stamp: int, now: int, layout: Layout
     ) -> None:
-        """A good answer in one read, of a known layout: as `_store` and `_finish` in one, because
-        where answers are short enough for the client to matter nearly all are like this."""
-        _, _, status, framing, body_offset = layout
-        size = len(data)
-        conn.body_offset = body_offset
-        conn.framing = framing
-        if conn.kept is not None:
-            conn.kept += data
-        self.last_seq = seq = self.last_seq + 1
-        payload = conn.payload
-        assert payload is not None
-        self._fragments += _pack_fragment(
-            conn.request_id,
-            seq,
-            conn.index,
-            conn.due,
-            conn.start,
-            conn.sent,
-            stamp,
-            stamp,
-            conn.connect_ns,
-            conn.tls_ns,
-            len(payload),
-            body_offset,
-            1,
-            size,
-            0,
-            conn.entry,
-            conn.input_tokens,
-            0,
-            conn.turn,
-            status,
-            conn.flags | _FINAL,
-            conn.phase,
-            _COMPLETED,
-            0,
-            framing,
-        )
-        self._reads += _pack_read(stamp, self._previous_poll, now, size)
-        bodies = self._bodies
-        bodies += data
-        if len(bodies) >= BATCH_BYTES or len(self._fragments) >= _BATCH_FRAGMENT_BYTES:
-            self.flush()
+        """A good answer in one read, of a known layout: nothing in it must be looked for."""
+        _, _, conn.status, conn.framing, conn.body_offset = layout
+        self._records.add_whole(conn, data, stamp, self._previous_poll, now)
         conn.payload = None
-        conn.state = _IDLE
+        conn.state = IDLE
         if not conn.is_used:
             conn.is_used = True
             conn.connect_ns = conn.tls_ns = 0
         self.in_flight -= 1
         self._idle.append(conn)
         self._on_end(conn, _COMPLETED, stamp)
-
-    def _store(self, conn: Connection, data: bytes, stamp: int, now: int) -> None:
-        conn.bytes_in += len(data)
-        row = _pack_read(stamp, self._previous_poll, now, len(data))
-        if conn.buffer is None:
-            conn.buffer = data
-            conn.read_rows = row
-        else:
-            if type(conn.buffer) is bytes:
-                conn.buffer = bytearray(conn.buffer)
-                conn.read_rows = bytearray(conn.read_rows)
-            conn.buffer += data
-            conn.read_rows += row
-        if conn.kept is not None:
-            conn.kept += data
-
-    def _take_head(self, conn: Connection, data: bytes, stamp: int) -> int:
-        """Look for the end of the headers, then for the end of the body; as `_end_of_body`."""
-        offset = 0
-        while True:
-            end = data.find(b"\r\n\r\n", offset)
-            if end < 0:
-                return -2 if len(data) > MAX_HEAD_BYTES else -1
-            raw = data[offset : end + 4]
-            head = self._heads.get(raw)
-            if head is None:
-                try:
-                    head = parse_head(raw)
-                except ProtocolViolation:
-                    return -2
-                if len(self._heads) >= KNOWN_HEADS:
-                    self._heads.clear()
-                self._heads[raw] = head
-            offset = end + 4
-            if head.status >= 200:
-                break
-        conn.ack = stamp
-        conn.status = head.status
-        conn.keep_alive = head.keep_alive
-        conn.framing = head.framing
-        conn.body_offset = offset
-        conn.left = head.length
-        conn.line = b""
-        conn.state = _BODY
-        return self._end_of_body(conn, data, offset)
-
-    def _end_of_body(self, conn: Connection, data: bytes, at: int) -> int:
-        """Offset in `data` just after the body, -1 when it goes on, -2 when its framing is
-        broken."""
-        size = len(data)
-        if conn.framing == Framing.LENGTH:
-            at += conn.left
-            if at <= size:
-                return at
-            conn.left = at - size
-            return -1
-        if conn.framing == Framing.UNTIL_CLOSE:
-            return -1
-        left, sizes, find = conn.left, self._chunk_sizes, data.find
-        if conn.line:
-            return self._end_of_split_line(conn, data, at)
-        while True:
-            if left > 0:
-                at += left
-                if at > size:
-                    conn.left = at - size
-                    return -1
-                left = 0
-            stop = find(b"\n", at) + 1
-            if not stop:
-                conn.left = left
-                conn.line = data[at:]
-                return -2 if len(conn.line) > MAX_CHUNK_LINE else -1
-            line = data[at:stop]
-            at = stop
-            if left < 0:
-                # After the last chunk: trailers, then an empty line.
-                if line == b"\r\n":
-                    return at
-                continue
-            chunk = sizes.get(line, -1)
-            if chunk < 0:
-                chunk = self._learn_size(line)
-                if chunk < 0:
-                    return -2
-            left = chunk + 2 if chunk else -1
-
-    def _end_of_split_line(self, conn: Connection, data: bytes, at: int) -> int:
-        """The same, when the last read ended within a line of the framing."""
-        start, conn.line = conn.line, b""
-        end = self._end_of_body(conn, start + data[at:], 0)
-        return end if end < 0 else end - len(start) + at
-
-    def _learn_size(self, line: bytes) -> int:
-        chunk = chunk_size(line)
-        if chunk >= 0 and len(self._chunk_sizes) < KNOWN_SIZES:
-            self._chunk_sizes[line] = chunk
-        return chunk
 
     def _decrypt(self, conn: Connection, data: bytes) -> bytes | None:
         """Plain bytes of a read; None when there is nothing to go on with."""
@@ -779,7 +562,7 @@ class InferenceClient:
         if not data:
             return b""
         conn.incoming.write(data)
-        if conn.state == _HANDSHAKING:
+        if conn.state == HANDSHAKING:
             self._handshake(conn)
             return None
         parts = []
@@ -800,7 +583,7 @@ class InferenceClient:
 
     def _closed(self, conn: Connection, now: int) -> None:
         """The server closed the connection."""
-        if conn.state == _BODY and conn.framing == Framing.UNTIL_CLOSE:
+        if conn.state == BODY and conn.framing == Framing.UNTIL_CLOSE:
             kind = ErrorKind.STATUS if conn.status >= 400 else ErrorKind.NONE
             self._finish(conn, _ERRORED if kind else _COMPLETED, int(kind), now, False)
         else:
@@ -811,13 +594,14 @@ class InferenceClient:
         one."""
         payload = conn.payload
         fresh = conn.bytes_in == 0 and conn.is_used and not conn.flags & _RETRIED
-        if payload is None or not fresh or conn.state != _HEAD:
+        if payload is None or not fresh or conn.state != HEAD:
             self._broken(conn, kind, message)
             return
         self.requests_sent -= 1
         again = self._open()
         for name in (
             "payload",
+            "bytes_out",
             "phase",
             "index",
             "entry",
@@ -850,13 +634,11 @@ class InferenceClient:
         reuse: bool,
         message: str = "",
     ) -> None:
-        self.last_seq += 1
-        conn.flags |= _FINAL
-        self._pack(conn, outcome, error, end_wall_ns, message.encode() if message else b"")
+        self._records.end(conn, outcome, error, end_wall_ns, message.encode() if message else b"")
         conn.payload = None
         self.in_flight -= 1
         if reuse and self._keeps_connections:
-            conn.state = _IDLE
+            conn.state = IDLE
             if not conn.is_used:
                 conn.is_used = True
                 conn.connect_ns = conn.tls_ns = 0
@@ -865,59 +647,14 @@ class InferenceClient:
             self._drop(conn)
         self._on_end(conn, outcome, end_wall_ns)
 
-    def _pack(
-        self, conn: Connection, outcome: int, error: int, end_wall_ns: int, message: bytes
-    ) -> None:
-        """Move what is buffered of a request into the batch."""
-        body, rows = conn.buffer, conn.read_rows
-        is_final = conn.flags & _FINAL
-        self._fragments += _pack_fragment(
-            conn.request_id,
-            self.last_seq if is_final else 0,
-            conn.index,
-            conn.due,
-            conn.start,
-            conn.sent,
-            conn.ack,
-            end_wall_ns,
-            conn.connect_ns,
-            conn.tls_ns,
-            len(conn.payload or b""),
-            conn.body_offset,
-            len(rows) // _READ_BYTES if rows is not None else 0,
-            len(body) if body is not None else 0,
-            len(message),
-            conn.entry,
-            conn.input_tokens,
-            conn.part,
-            conn.turn,
-            conn.status,
-            conn.flags,
-            conn.phase,
-            outcome,
-            error,
-            conn.framing,
-        )
-        if body is not None:
-            self._bodies += body
-            self._reads += rows
-            conn.buffer = conn.read_rows = None
-        if message:
-            self._bodies += message
-        conn.part += 1
-        if len(self._bodies) >= BATCH_BYTES or len(self._fragments) >= _BATCH_FRAGMENT_BYTES:
-            self.flush()
-
     def _drop(self, conn: Connection) -> None:
         """Forget a connection; its socket is closed after the current events, so that no event of
         this batch can meet a new connection with the same descriptor."""
         if conn.fd < 0:
             return
         self._connections.pop(conn.fd, None)
-        if conn.state == _CONNECTING:
+        if conn.state == CONNECTING:
             self._connecting -= 1
-        if conn.state == _IDLE and conn in self._idle:
-            self._idle.remove(conn)
         self._epoll.unregister(conn.fd)
         self._closing.append(conn.sock)
         conn.fd = -1

@@ -1,6 +1,7 @@
 """What this machine has to give: cores, file descriptors, memory, local ports."""
 
 import os
+import platform
 import resource
 from pathlib import Path
 
@@ -28,6 +29,15 @@ def usable_cores(cgroup: Path = _CGROUP) -> float:
     quotas = [_quota_v2(folder / "cpu.max") for folder in _own_cgroups(cgroup)]
     quotas.append(_quota_v1(cgroup / "cpu"))
     return min([cores, *(quota for quota in quotas if quota)])
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, its architecture where the kernel does not tell it."""
+    for line in _read(cpuinfo).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
 
 
 def raise_fd_limit() -> int:

@@ -8,13 +8,18 @@ fragments of the same request, so theirs routes by name and refuses to drop: a w
 
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import zmq
 
 from aiperf_svc.adapters.bus import Bus
 from aiperf_svc.protocol.ports import Port
+
+RETRY_S = 0.005
+"""Between attempts to pass a batch to a processor whose queue is full: a ROUTER polls as writable
+as long as any of its peers has room."""
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +30,16 @@ class Proxies:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._threads: list[threading.Thread] = []
+        self._lost: frozenset[str] = frozenset()
+
+    def give_up(self, processors: Iterable[str]) -> None:
+        """Pass nothing more to these: one that hangs, connected and with a full queue, would hold
+        up the records of all others."""
+        self._lost = frozenset(processors)
 
     def start(self) -> None:
         """Bind all six ports, then forward. Raises EnvironmentProblem when one is taken."""
-        plain, routed = self._forward, _route_by_name
+        plain, routed = self._forward, self._route_by_name
         self._start("events", plain, zmq.XSUB, Port.EVENTS_IN, zmq.XPUB, Port.EVENTS_OUT)
         self._start("dataset", plain, zmq.ROUTER, Port.DATASET_FRONT, zmq.DEALER, Port.DATASET_BACK)
         self._start("raw", routed, zmq.ROUTER, Port.RAW_FRONT, zmq.ROUTER, Port.RAW_BACK)
@@ -61,6 +72,28 @@ class Proxies:
     def _forward(front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
         zmq.proxy(front, back)
 
+    def _route_by_name(self, front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
+        while True:
+            _, name, payload = front.recv_multipart(copy=False)
+            processor = bytes(name.buffer).decode()
+            if not self._has_passed(back, processor, payload):
+                # Its worker still has the batch and sends it again when the roster names another.
+                log.warning("no record processor %s", processor)
+
+    def _has_passed(self, back: zmq.Socket[Any], processor: str, payload: zmq.Frame) -> bool:
+        while processor not in self._lost:
+            try:
+                back.send_multipart([processor.encode(), payload], zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                time.sleep(RETRY_S)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise
+                return False
+            else:
+                return True
+        return False
+
     def join(self) -> None:
         """Wait for the threads, after the bus is closed."""
         for thread in self._threads:
@@ -80,15 +113,3 @@ def _until_closed(
     finally:
         front.close(0)
         back.close(0)
-
-
-def _route_by_name(front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
-    while True:
-        _, name, payload = front.recv_multipart(copy=False)
-        try:
-            back.send_multipart([name, payload], copy=False)
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            # Its worker still has the batch and sends it again when the roster names another.
-            log.warning("no record processor %s", bytes(name.buffer).decode())

@@ -15,7 +15,8 @@ LEAST_INTERVAL_S = 0.5
 """Calls closer together get the same answer: over a few milliseconds every CPU is all or
 nothing."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_CPU_STATS = (Path("/sys/fs/cgroup/cpu.stat"), Path("/sys/fs/cgroup/cpu/cpu.stat"))
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 class VitalsProbe:
@@ -25,7 +26,7 @@ class VitalsProbe:
         self._mono_ns = monotonic_ns()
         self._cpu_s = _cpu_s()
         self._lag_ns = 0
-        self._throttled_at_start_ns = _throttled_ns()
+        self._throttled_at_start_ns = throttled_ns()
         self._last = Vitals()
 
     async def watch_loop(self) -> None:
@@ -45,7 +46,7 @@ class VitalsProbe:
         cpu_s = _cpu_s()
         self._last = Vitals(
             cpu_fraction=(cpu_s - self._cpu_s) / elapsed_s,
-            throttled_ns=_throttled_ns() - self._throttled_at_start_ns,
+            throttled_ns=throttled_ns() - self._throttled_at_start_ns,
             loop_lag_ns=self._lag_ns,
             rss_bytes=_rss_bytes(),
             open_fds=_open_fds(),
@@ -80,14 +81,31 @@ def _open_fds() -> int:
     return folder.stat().st_size or sum(1 for _ in folder.iterdir())
 
 
-def _throttled_ns() -> int:
-    """Time that the cgroup's quota has taken; 0 where there is no quota to read."""
-    for path in _CPU_STATS:
-        try:
-            fields = dict(line.split() for line in path.read_text().splitlines())
-        except OSError:
-            continue
-        if "throttled_usec" in fields:
-            return int(fields["throttled_usec"]) * 1_000
-        return int(fields.get("throttled_time", 0))
-    return 0
+def throttled_ns(membership: Path = _OWN_CGROUPS, root: Path = _CGROUPS) -> int:
+    """Time that a CPU quota has taken from this process' cgroup or one above it, of either version;
+    0 where there is no quota to read."""
+    return max(map(_throttled_of, _cpu_cgroups(membership, root)), default=0)
+
+
+def _cpu_cgroups(membership: Path, root: Path) -> list[Path]:
+    """Own ones and those above. Inside a container the path may be the host's, which is not there;
+    the root of the mount, which is the container's own, always is."""
+    found = []
+    for line in membership.read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" or "cpu" in controllers.split(","):
+            top = root if number == "0" else root / "cpu"
+            own = top / path.strip("/")
+            found += [own, *(above for above in own.parents if above.is_relative_to(top))]
+    return found
+
+
+def _throttled_of(cgroup: Path) -> int:
+    try:
+        stats = (cgroup / "cpu.stat").read_text()
+    except OSError:
+        return 0
+    fields = dict(line.split() for line in stats.splitlines())
+    if "throttled_usec" in fields:
+        return int(fields["throttled_usec"]) * 1_000
+    return int(fields.get("throttled_time", 0))

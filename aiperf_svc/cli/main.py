@@ -18,6 +18,11 @@ from aiperf_svc.domain.exit_codes import ExitCode
 COMMANDS = {
     "profile": "measure a server, described by flags",
     "run": "measure as a stack file says",
+    "preview": "what a stack will create and cost, also as a text for a pull request",
+    "status": "how far the run of a stack is",
+    "results": "fetch the results of a stack that is up",
+    "cancel": "stop the run of a stack, keep what was measured",
+    "gc": "remove what earlier stacks left in a cluster",
     "validate": "check stack files and configs without starting anything",
     "export": "write a run's records in another format",
     "upload": "send a run's results to a bucket of an S3-compatible store",

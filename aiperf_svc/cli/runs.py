@@ -83,9 +83,7 @@ def run_here(draft: "Draft", args: argparse.Namespace) -> int:
     from aiperf_svc.cli.flag_config import put
     from aiperf_svc.config.load_config import refusal
 
-    if args.ui not in DISPLAYS:
-        hint = did_you_mean(args.ui, DISPLAYS)
-        raise ConfigError(f"--ui: {args.ui!r}: expected auto, rich, plain or none{hint}")
+    ui = display_of(args)
     secrets = {}
     if args.api_key is not None:
         secrets[API_KEY_ENV] = read_api_key(args.api_key)
@@ -104,10 +102,18 @@ def run_here(draft: "Draft", args: argparse.Namespace) -> int:
     from aiperf_svc.runner.options import RunOptions
 
     options = RunOptions(
-        ui=DISPLAYS[args.ui],
+        ui=ui,
         json=args.json,
         secrets=secrets,
         cli_command=args.command_line,
         verbose=args.verbose,
     )
     return int(run_local(config, options))
+
+
+def display_of(args: argparse.Namespace) -> Display:
+    """The display that `--ui` names. Raises ConfigError."""
+    if args.ui not in DISPLAYS:
+        hint = did_you_mean(args.ui, DISPLAYS)
+        raise ConfigError(f"--ui: {args.ui!r}: expected auto, rich, plain or none{hint}")
+    return DISPLAYS[args.ui]

@@ -15,11 +15,10 @@ Polychronopoulos and Kuck, IEEE Trans. Computers C-36(12), 1987).
 
 import msgspec
 
+from aiperf_svc.core.pacing import lookahead_s
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import WorkerCounts
 
-LOOKAHEAD_S = 0.5
-"""Credits held ahead of need, as time at the worker's own rate."""
 LEAST_LOOKAHEAD = 64
 """Credits held ahead while the rate is not known yet."""
 RATE_WEIGHT = 0.3
@@ -103,9 +102,10 @@ class CreditLedger:
             # First everybody's users, so that a short run still has its concurrency.
             wanted[name] = max(0, account.users - (account.granted - account.ended))
         spare = None if self._remaining is None else self._remaining - sum(wanted.values())
+        ahead_s = lookahead_s(len(live))
         for name, account in live.items():
             ahead = account.granted - account.ended - account.users
-            target = max(LEAST_LOOKAHEAD, round(account.rate * LOOKAHEAD_S))
+            target = max(LEAST_LOOKAHEAD, round(account.rate * ahead_s))
             if spare is not None:
                 target = min(target, max(0, spare) // (2 * len(live)))
             if max(0, ahead) <= target // 2:

@@ -7,8 +7,12 @@ one process stays below what one interpreter takes in (about 20,000 small messag
 """
 
 LEAST_RETURN_S = 0.02
-RETURNS_PER_S = 10_000
+RETURNS_PER_S = 5_000
 """Of all workers together: a fifth of the timing manager's core."""
+LEAST_LOOKAHEAD_S = 0.5
+LOOKAHEAD_RETURNS = 3
+"""Intervals of returns for which a worker holds credits ahead: one passes until it reports, and at
+half of what it should hold it is given more."""
 BATCHES_PER_S = 2_500
 """Of all workers' records together; each batch costs the records manager about 0.1 ms."""
 LEAST_ACKNOWLEDGE_S = 0.5
@@ -16,7 +20,11 @@ ACKNOWLEDGED_PER_S = 1_000
 """Workers named in acknowledgements a second. Everybody hears of everybody, so the bus carries this
 number times the workers, times about 25 bytes: 50 MB/s for 2,000 workers."""
 ROSTER_S_PER_MEMBER = 0.0004
-"""A roster of 2,500 members is 300 KB, to 2,500 of them: at most once a second while they join."""
+"""A roster of 2,500 members is 250 KB and takes milliseconds to read: at most once a second."""
+LEAST_REPUBLISH_S = 1.0
+REPUBLISH_S_PER_MEMBER = 0.004
+"""A frozen roster of 2,500 is 250 KB to each of 2,500: the bus needs seconds for it, so ten pass
+before it is sent again to those who have not confirmed it."""
 GRANT_S_PER_WORKER = 10e-6
 """Pause between two looks at all accounts: about twice what one look costs."""
 
@@ -25,6 +33,11 @@ def return_interval_s(workers: int) -> float:
     """Time between two reports of a worker about its credits. The ledger's look-ahead is longer, so
     no user waits for a credit."""
     return max(LEAST_RETURN_S, workers / RETURNS_PER_S)
+
+
+def lookahead_s(workers: int) -> float:
+    """For how long a worker's credits last beyond those of its users."""
+    return max(LEAST_LOOKAHEAD_S, LOOKAHEAD_RETURNS * return_interval_s(workers))
 
 
 def batch_interval_s(workers: int) -> float:
@@ -40,6 +53,11 @@ def acknowledge_interval_s(workers: int) -> float:
 def roster_interval_s(members: int) -> float:
     """Least time between two publications of the roster."""
     return members * ROSTER_S_PER_MEMBER
+
+
+def republish_interval_s(members: int) -> float:
+    """Time after which a roster that somebody has not confirmed is published again."""
+    return max(LEAST_REPUBLISH_S, members * REPUBLISH_S_PER_MEMBER)
 
 
 def grant_interval_s(workers: int) -> float:

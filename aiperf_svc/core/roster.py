@@ -14,6 +14,9 @@ from aiperf_svc.protocol.messages import ClockEstimate, Heartbeat, Member, Servi
 
 SILENCE_NS = 3_500_000_000
 """Heartbeats come every second; a loss is declared within five seconds of the last sign of life."""
+CONTROL_SILENCE_NS = 30_000_000_000
+"""The same for the five singletons. Losing one ends the run, nothing is taken over by another, and
+computing the results of millions of records may hold the interpreter for seconds."""
 
 
 class _Entry(msgspec.Struct):
@@ -70,7 +73,7 @@ class Roster:
         silent = [
             entry
             for entry in self._entries.values()
-            if not entry.member.lost and now_mono_ns - entry.seen_mono_ns > SILENCE_NS
+            if not entry.member.lost and now_mono_ns - entry.seen_mono_ns > _patience_ns(entry)
         ]
         if not silent:
             return []
@@ -145,6 +148,11 @@ class Roster:
 
     def _of(self, service: Service) -> Iterable[Member]:
         return (e.member for e in self._entries.values() if e.member.service is service)
+
+
+def _patience_ns(entry: _Entry) -> int:
+    is_one_of_many = entry.member.service in (Service.WORKER, Service.RECORD_PROCESSOR)
+    return SILENCE_NS if is_one_of_many else CONTROL_SILENCE_NS
 
 
 def _processes(member: Member) -> bool:

@@ -147,6 +147,9 @@ class RunMachine:
             return True
         if self.state is RunState.PENDING:
             return self._is_complete
+        if early and not self._is_complete:
+            # Somebody who had joined has gone: until the roster is frozen another may take over.
+            return False
         return not self._still_waiting_for()
 
     def _has_reached(self, member: Member) -> bool:

@@ -44,6 +44,8 @@ class Following:
         interrupts: Interrupts,
         display: Display,
         show_logs: bool = False,
+        is_collected: bool = True,
+        stopping: str = STOPPING,
     ) -> None:
         self._client = client
         self._processes = processes
@@ -53,6 +55,10 @@ class Following:
         self._interrupts = interrupts
         self._display = display
         self._show_logs = show_logs
+        self._is_collected = is_collected
+        """Whether the run's results are where they belong when it is over."""
+        self._stopping = stopping
+        """What the first interrupt is answered with."""
         self.status: Status | None = None
         """The last one; None before the first answer."""
 
@@ -103,8 +109,9 @@ class Following:
         if self.status.results_ready:
             with suppress(ApiRefused):
                 summary = await self._client.summary()
-        with suppress(ApiUnavailable, ApiRefused):
-            await self._client.collected()
+        if self._is_collected:
+            with suppress(ApiUnavailable, ApiRefused):
+                await self._client.collected()
         return summary
 
     async def _watch_processes(self) -> None:
@@ -114,9 +121,10 @@ class Following:
             for process in self._processes
         ]
         try:
-            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_EXCEPTION)
-            for watch in done:
-                watch.result()
+            if watches:
+                done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_EXCEPTION)
+                for watch in done:
+                    watch.result()
             await asyncio.Event().wait()
         finally:
             await _cancel(*watches)
@@ -144,7 +152,7 @@ class Following:
     async def _obey_interrupts(self) -> None:
         """The first stops the run, the second ends this."""
         await self._interrupts.reached(1)
-        self._display.note(STOPPING)
+        self._display.note(self._stopping)
         cancel = asyncio.create_task(self._cancel_run(), name="cancel the run")
         try:
             await self._interrupts.reached(2)

@@ -1,6 +1,7 @@
 """How a run ended: what is known at the end, and which exit code that is."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,16 @@ class Outcome:
     uploaded_to: str = ""
     """Where the artifacts are as well."""
     was_interrupted: bool = False
+    left: tuple[str, ...] = ()
+    """What the run made and is still there."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What else `--json` says."""
 
     @property
     def exit_code(self) -> ExitCode:
         """The first of these that applies."""
+        if self.left:
+            return ExitCode.LEAKED
         if self.was_interrupted:
             return ExitCode.INTERRUPTED
         if self.state == RunState.FAILED:
@@ -57,6 +64,7 @@ class Outcome:
             "artifacts": str(self.artifacts) if self.artifacts else None,
             "artifact_error": self.artifact_error or None,
             "uploaded_to": self.uploaded_to or None,
+            **self.more,
             "results": self.summary,
         }
 

@@ -220,6 +220,10 @@ def _print_end(outcome: Outcome, console: Console) -> None:
         console.print(Text(f"Artifacts: {where}"), soft_wrap=True)
     if outcome.uploaded_to:
         console.print(Text(f"Uploaded: {outcome.uploaded_to}/"), soft_wrap=True)
+    if outcome.left:
+        console.print(Text("Left behind:", style="bold red"))
+        for each in outcome.left:
+            console.print(Text(f"  {each}"), soft_wrap=True)
 
 
 def _indented(text: Text, columns: int) -> Padding:

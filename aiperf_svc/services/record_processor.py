@@ -1,5 +1,6 @@
 """Record processor: parses what the workers read, and passes on numbers."""
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -48,7 +49,12 @@ class RecordProcessor(BaseService):
         self._gather_s = batch_interval_s(context.topology.workers)
         self._gathered: dict[str, list[MetricParts]] = {}
         """By worker: what waits to be sent with more of the same."""
-        self.work = {RunState.CONFIGURING: self._configure}
+        self._knows_workers = asyncio.Event()
+        self.work = {
+            RunState.CONFIGURING: self._configure,
+            # Records of a worker that the roster has not named yet would be turned away.
+            RunState.READY: self._meet_workers,
+        }
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         gathers = [every(self._gather_s, self._send_gathered)] if self._is_gathering else []
@@ -66,7 +72,12 @@ class RecordProcessor(BaseService):
             counter=load_token_counter(self.context.config.tokenizer),
         )
 
+    async def _meet_workers(self) -> None:
+        await self._knows_workers.wait()
+
     def on_roster(self, roster: RosterPublished) -> None:
+        if roster.frozen:
+            self._knows_workers.set()
         workers = [m for m in roster.members if m.service is Service.WORKER]
         self._ranks = {(m.id, m.epoch): m.rank for m in workers if not m.lost}
         if self._assembler is not None:

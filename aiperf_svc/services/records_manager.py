@@ -23,6 +23,7 @@ from aiperf_svc.adapters.jsonl_file import JsonlFile
 from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.core.accounts import WorkerAccount
 from aiperf_svc.core.aggregates import summarise
+from aiperf_svc.core.arrived_records import ArrivedRecords, count_arrived
 from aiperf_svc.core.columns import Columns
 from aiperf_svc.core.health_log import HealthLog
 from aiperf_svc.core.histogram import Histogram
@@ -47,7 +48,7 @@ from aiperf_svc.protocol.messages import (
     WorkerCounts,
 )
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
+from aiperf_svc.protocol.records import METRIC_DTYPE
 from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.run_progress import RunProgress
@@ -221,7 +222,7 @@ class RecordsManager(BaseService):
     async def _process(self) -> None:
         self._jsonl.close()
         columns = self._store.open()
-        run = self._finished_run(columns)
+        run = await asyncio.to_thread(self._finished_run, columns)
         summary = await asyncio.to_thread(summarise, columns, self._gaps, run)
         self.summary_json = json.loads(await asyncio.to_thread(render_json, summary))
         self.progress.set_verdict(summary.verdict.verdict.value)
@@ -245,7 +246,7 @@ class RecordsManager(BaseService):
             self.progress.set_uploaded(done.url)
 
     def _finished_run(self, columns: Columns) -> FinishedRun:
-        arrived = _arrived_by_worker(columns)
+        arrived = count_arrived(columns)
         phases = self._timing.get("phases", {})
         profiling = phases.get(str(int(Phase.PROFILING)), {})
         lost = [m.id for m in (self.roster.members if self.roster is not None else ()) if m.lost]
@@ -284,7 +285,7 @@ class RecordsManager(BaseService):
             },
         )
 
-    def _account(self, worker: Member, phase: Phase, arrived: "_Arrived") -> WorkerAccount:
+    def _account(self, worker: Member, phase: Phase, arrived: ArrivedRecords) -> WorkerAccount:
         counts = next(
             (c for c in self._counts.get(worker.id, ()) if c.phase is phase), WorkerCounts(phase)
         )
@@ -369,34 +370,3 @@ class RecordsManager(BaseService):
         """The content of manifest.json, once it is written."""
         path = self.context.artifacts / "manifest.json"
         return json.loads(path.read_bytes()) if path.exists() else None
-
-
-class _Arrived(msgspec.Struct):
-    """Records by (worker's rank, phase)."""
-
-    sent: dict[tuple[int, int], int]
-    outcomes: dict[tuple[int, int], dict[int, int]]
-    """Of whole conversations."""
-    whole: dict[tuple[int, int], int]
-    """Conversations whose last answer was good."""
-
-
-def _arrived_by_worker(columns: Columns) -> _Arrived:
-    worker = np.asarray(columns["worker"]).astype(np.int64)
-    phase, outcome = columns["phase"], columns["outcome"]
-    is_last = (np.asarray(columns["flags"]) & int(Flag.LAST_TURN)) != 0
-    ends = is_last | (np.asarray(outcome) != int(Outcome.COMPLETED))
-    was_sent = np.asarray(columns["start_wall_ns"]) > 0
-    key = worker * 2 + phase
-    sent = {(int(k) // 2, int(k) % 2): int(n) for k, n in _counted(key[was_sent])}
-    outcomes: dict[tuple[int, int], dict[int, int]] = {}
-    for combined, count in _counted(key[ends] * 8 + outcome[ends]):
-        both, which = divmod(int(combined), 8)
-        outcomes.setdefault((both // 2, both % 2), {})[which] = int(count)
-    is_whole = is_last & (np.asarray(outcome) == int(Outcome.COMPLETED))
-    whole = {(int(k) // 2, int(k) % 2): int(n) for k, n in _counted(key[is_whole])}
-    return _Arrived(sent, outcomes, whole)
-
-
-def _counted(values: Rows) -> Any:
-    return zip(*np.unique(values, return_counts=True), strict=True)

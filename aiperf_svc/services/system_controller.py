@@ -62,6 +62,7 @@ class SystemController(BaseService):
         return [self._publish_state(), self._watch_deadlines()]
 
     def on_roster(self, roster: RosterPublished) -> None:
+        self._proxies.give_up(m.id for m in roster.members if m.lost)
         self._handle(run_machine.RosterChanged(roster.members, roster.complete))
 
     def on_heartbeat(self, beat: Heartbeat) -> None:

@@ -14,8 +14,9 @@ import msgspec
 import zmq
 
 from aiperf_svc.adapters.bus import Bus, decode, encode, receive_each
+from aiperf_svc.adapters.connection import Connection
 from aiperf_svc.adapters.entry_cache import EntryCache
-from aiperf_svc.adapters.inference_client import Connection, InferenceClient
+from aiperf_svc.adapters.inference_client import InferenceClient
 from aiperf_svc.adapters.target import resolve_target
 from aiperf_svc.adapters.vitals import fd_limit
 from aiperf_svc.core.answers import answer_text
@@ -134,6 +135,7 @@ class Worker(BaseService):
             on_end=generator.on_end,
             on_timer=generator.on_timer,
             on_batch=self._on_batch,
+            poll_every_ns=self.context.topology.poll_every_ns,
         )
         generator.attach(client)
         asyncio.get_running_loop().add_reader(client.fd, client.run_ready)
@@ -256,11 +258,17 @@ class Worker(BaseService):
 
     async def _ship(self) -> None:
         while True:
-            while self._outbox and self._raw is not None:
+            while self._outbox and (raw := self._raw) is not None:
                 batch, last_seq = self._outbox.popleft()
                 if not batch.is_resent:
                     self._keep(batch, last_seq)
-                await self._raw.send_multipart([self._processor.encode(), encode(batch)])
+                try:
+                    await raw.send_multipart([self._processor.encode(), encode(batch)])
+                except asyncio.CancelledError:
+                    # A socket that closes cancels what waits to be sent: the batch is kept, and is
+                    # in the outbox again for the next processor.
+                    if not raw.closed or _is_cancelled():
+                        raise
             self._moved.set()
             self._shipping.clear()
             await self._shipping.wait()
@@ -342,3 +350,9 @@ class Worker(BaseService):
             self._client.close()
             self._client = None
             self._generator = None
+
+
+def _is_cancelled() -> bool:
+    """Whether the running task itself is to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -4,19 +4,19 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from aiperf_svc.adapters.bus import DOWN, Bus
-from aiperf_svc.core.pacing import roster_interval_s
+from aiperf_svc.adapters.bus import DOWN, UP, Bus
+from aiperf_svc.core.pacing import republish_interval_s, roster_interval_s
 from aiperf_svc.core.roster import Roster
 from aiperf_svc.protocol.messages import Heartbeat, RosterPublished, RunState, Service
 from aiperf_svc.services.base import BaseService, is_set_within, mono_ns
 from aiperf_svc.services.context import RunContext
 
 CHECK_S = 0.25
-REPUBLISH_S = 1.0
 
 
 class WorkerManager(BaseService):
-    """Publishes the roster."""
+    """Publishes the roster: to the control services while it grows, to everybody once it is
+    frozen."""
 
     service = Service.WORKER_MANAGER
     is_control = True
@@ -56,9 +56,12 @@ class WorkerManager(BaseService):
         while True:
             if self._changed.is_set() or not self._everybody_has_seen_it():
                 self._changed.clear()
-                await self.publish(DOWN, self._message())
+                # Who joins is of interest to the control services only; to send everybody the
+                # names of everybody at every join would be more than one process can.
+                topic = DOWN if self._roster.is_frozen else UP
+                await self.publish(topic, self._message())
                 await asyncio.sleep(roster_interval_s(self._roster.count))
-            await is_set_within(self._changed, REPUBLISH_S)
+            await is_set_within(self._changed, republish_interval_s(self._roster.count))
 
     def _everybody_has_seen_it(self) -> bool:
         members = (m for m in self._roster.members if not m.lost)

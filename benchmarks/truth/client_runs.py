@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,19 +56,23 @@ def run_client(
     longest_s: float,
     prepare: Callable[[], None] | None = None,
     during: Callable[["subprocess.Popen[bytes]"], None] | None = None,
-    wrapper: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
 ) -> ClientRun:
     """Measure the mock server at `url` and read the artifacts from `folder`, which must be empty.
 
     `longest_s` bounds the load; `prepare` runs in the child before the command, `during` here while
-    the command runs; `wrapper` is a command that starts the command. RunFailedError when there are
-    no results.
+    the command runs; `environ` is added to its environment. RunFailedError when there are no
+    results.
     """
-    command = [*wrapper, sys.executable, "-m", "aiperf_svc", "profile", "-u", url]
+    command = [sys.executable, "-m", "aiperf_svc", "profile", "-u", url]
     command += ["-m", "mock-model", "--streaming", "--artifact-dir", str(folder), "--ui", "none"]
+    given = environ or {}
+    imports = os.pathsep.join(
+        filter(None, (given.get("PYTHONPATH"), str(ROOT), os.environ.get("PYTHONPATH")))
+    )
     process = subprocess.Popen(
         [*command, *flags],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | dict(given) | {"PYTHONPATH": imports},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         preexec_fn=prepare,

@@ -21,8 +21,8 @@ from benchmarks.truth.client_runs import ClientRun
 Floats = NDArray[np.float64]
 QUANTILES = {"p50": 0.50, "p99": 0.99, "p99.9": 0.999}
 NS_PER_MS = 1e6
-MIN_TAIL_SAMPLES = 100
-"""Fewest requests whose p99 is compared."""
+GRACE_NS = 5_000_000
+"""A request that is due just before the stop may arrive so long after it."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Every figure, without the single requests."""
-        found = {k: v for k, v in asdict(self).items() if k not in ("ttft", "inter_token", "request")}
+        found = {
+            k: v for k, v in asdict(self).items() if k not in ("ttft", "inter_token", "request")
+        }
         for name in ("ttft", "inter_token", "request"):
             pair: Pair = getattr(self, name)
             found[f"{name}_error_ms"] = pair.errors
@@ -137,31 +139,30 @@ def compare(
     )
 
 
-def open_loop_load(run: ClientRun, rows: Sequence[Mapping[str, Any]], *, rate: float) -> Load:
-    """The rate at which requests of the profiling phase arrived, against the schedule's.
+def open_loop_load(
+    run: ClientRun, rows: Sequence[Mapping[str, Any]], *, due: float, duration_s: float
+) -> Load:
+    """Requests that arrived before the stop against those `due` by then.
 
-    What the server saw in the time in which it was due, in units of what was due then: a late
-    client squeezes the same requests into a longer time, one that drops some sends fewer.
+    A client that is late in the middle and catches up has offered the load; one that is still
+    behind at the stop has not.
     """
-    arrivals = _arrivals(run, rows)
-    ours = run.results["aiperf_svc"]["accounts"]
-    due = run.records["due_wall_ns"]
-    issued = int(ours["issued"])
-    span, seen = int(due.max() - due.min()), int(arrivals.max() - arrivals.min())
-    stretched = span / seen if 0 < span < seen else 1.0
-    return Load(rate, rate * len(arrivals) / issued * stretched)
+    stop_wall_ns = int(run.records["due_wall_ns"].min()) + round(duration_s * 1e9)
+    arrivals = np.array([row["arrival_wall_ns"] for row in _own(run, rows)], dtype=np.int64)
+    in_time = int(np.count_nonzero(arrivals <= stop_wall_ns + GRACE_NS))
+    return Load(due / duration_s, in_time / duration_s)
 
 
 def closed_loop_load(
-    run: ClientRun, rows: Sequence[Mapping[str, Any]], *, users: int, stop_wall_ns: int
+    run: ClientRun, rows: Sequence[Mapping[str, Any]], *, users: int, duration_s: float
 ) -> Load:
     """Users held, averaged over time from the last user's first arrival to the stop.
 
     A user counts from its request's arrival to its answer's last byte, by the server's clock; the
     first arrivals of `users` requests are the opening of the run.
     """
-    prefix = id_prefix(run.run_id, Phase.PROFILING)
-    ours = [row for row in rows if str(row["request_id"]).startswith(prefix)]
+    stop_wall_ns = int(run.records["due_wall_ns"].min()) + round(duration_s * 1e9)
+    ours = _own(run, rows)
     begin = np.array([row["arrival_wall_ns"] for row in ours], dtype=np.int64)
     end = np.array([row["end_wall_ns"] or stop_wall_ns for row in ours], dtype=np.int64)
     opened = int(np.sort(begin)[min(users, len(begin)) - 1])
@@ -170,7 +171,7 @@ def closed_loop_load(
     return Load(users, float(held[held > 0].sum() / span) if span > 0 else float(users))
 
 
-def _arrivals(run: ClientRun, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.int64]:
+def _own(run: ClientRun, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The server's rows of the run's profiling phase."""
     prefix = id_prefix(run.run_id, Phase.PROFILING)
-    found = [r["arrival_wall_ns"] for r in rows if str(r["request_id"]).startswith(prefix)]
-    return np.array(found or [0], dtype=np.int64)
+    return [row for row in rows if str(row["request_id"]).startswith(prefix)]

@@ -114,6 +114,38 @@ async def test_raw_records_reach_the_processor_that_they_name(bus: Bus) -> None:
         assert received.result() == [b"record %d" % number]
 
 
+async def test_a_processor_that_hangs_holds_up_the_others_only_until_it_is_given_up(
+    tmp_path: Path,
+) -> None:
+    bus = Bus(addresses("ipc", tmp_path))
+    proxies = Proxies(bus)
+    proxies.start()
+    back = bus.addresses.connect(Port.RAW_BACK)
+    hung = bus.connect(zmq.DEALER, back, identity=b"hung")
+    healthy = bus.connect(zmq.DEALER, back, identity=b"healthy")
+    worker = bus.connect(zmq.DEALER, bus.addresses.connect(Port.RAW_FRONT))
+    for name, sock in ((b"hung", hung), (b"healthy", healthy)):
+        while not await sock.poll(20):
+            await worker.send_multipart([name, b"are you there?"])
+    sending = asyncio.create_task(_send_without_end(worker, b"hung"))
+    # Every queue on the way is full when the worker's own takes nothing more.
+    while await worker.poll(200, zmq.POLLOUT):
+        pass
+    proxies.give_up(["hung"])
+    sending.cancel()
+    await asyncio.wait([sending])
+    await worker.send_multipart([b"healthy", b"record"])
+    while await receive(healthy) != [b"record"]:
+        pass
+    await bus.close()
+    proxies.join()
+
+
+async def _send_without_end(sock: zmq.asyncio.Socket, name: bytes) -> None:
+    while True:
+        await sock.send_multipart([name, b"record" * 1000])
+
+
 async def test_a_taken_port_is_one_clear_error(tmp_path: Path) -> None:
     where = addresses("tcp", tmp_path)
     first, second = Bus(where), Bus(where)

@@ -9,7 +9,8 @@ from time import time_ns
 import numpy as np
 import pytest
 
-from aiperf_svc.adapters.inference_client import Connection, InferenceClient
+from aiperf_svc.adapters.connection import Connection
+from aiperf_svc.adapters.inference_client import InferenceClient
 from aiperf_svc.adapters.target import Target, resolve_target
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
@@ -116,7 +117,11 @@ async def bench(script: Script, **endpoint: object) -> AsyncIterator[Bench]:
     )
     target, sent = resolve_target(config), Sent()
     client = InferenceClient(
-        target, on_end=sent.on_end, on_timer=lambda now: None, on_batch=sent.on_batch
+        target,
+        on_end=sent.on_end,
+        on_timer=lambda now: None,
+        on_batch=sent.on_batch,
+        poll_every_ns=500_000,
     )
     loop = asyncio.get_running_loop()
     loop.add_reader(client.fd, client.run_ready)

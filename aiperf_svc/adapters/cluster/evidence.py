@@ -18,6 +18,8 @@ LOG_BYTES = 2**20
 """Of each log, the end."""
 LOGGED_PODS = 64
 """Those in trouble first: the workers of a large stack all say the same."""
+NO_LOG = "unable to retrieve container logs"
+"""The kubelet's answer, with status 200, when it has just removed that container."""
 NOT_SAVED = "not-saved.txt"
 HIDDEN = "(hidden)"
 
@@ -103,7 +105,9 @@ class _Saving:
         except EnvironmentProblem as problem:
             self._problems.append(f"{name}: {problem}")
             return
-        if content:
+        if content.startswith(NO_LOG):
+            self._problems.append(f"{name}: {content.strip()}")
+        elif content:
             self._write(name, content)
 
     async def _list(self, path: str, *, labelled: bool = True) -> list[Json]:

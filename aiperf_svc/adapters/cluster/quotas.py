@@ -31,7 +31,7 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
         found[name] /= 1000
     found["limits.memory"] = found["requests.memory"]
     objects = {
-        "configmaps": 2, "secrets": 1 + bool(plan.secret_keys), "serviceaccounts": 2,
+        "configmaps": 2, "secrets": 1 + len(plan.secret_keys), "serviceaccounts": 2,
         "deployments.apps": len(plan.pods), "replicasets.apps": len(plan.pods),
         "roles.rbac.authorization.k8s.io": 1, "rolebindings.rbac.authorization.k8s.io": 1,
         "networkpolicies.networking.k8s.io": len(plan.policies),

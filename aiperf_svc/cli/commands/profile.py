@@ -4,13 +4,26 @@ import argparse
 
 from aiperf_svc.cli.flags import GROUPS
 from aiperf_svc.cli.runs import add_config_flag, add_flags, add_run_flags, run_here
+from aiperf_svc.cli.stacks import (
+    add_cluster_flags,
+    add_life_flags,
+    ephemeral_request,
+    life_options,
+    notices,
+)
+from aiperf_svc.domain.errors import ConfigError
 
 DESCRIPTION = """Measure a server under load.
 
 Every flag writes one key of a config; the whole config is saved beside the results and can be run
 again with --config. Without --request-count and --benchmark-duration the run ends after 10 requests
 for each user, or after 10 seconds' worth of an open loop. Times take units: 250ms, 30s, 5m; a plain
-number is seconds."""
+number is seconds.
+
+With --kubernetes the services run in a cluster, as a stack that is made for this run and removed
+with everything that belongs to it."""
+CLUSTER_ONLY = ("kubernetes_namespace", "kubeconfig", "context", "yes", "keep", "keep_on_failure",
+                "timeout", "generation")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_flag(parser)
     for title, flags in GROUPS.items():
         add_flags(parser, title, flags)
+    group = parser.add_argument_group("on a cluster")
+    group.add_argument(
+        "--kubernetes", "-k", action="store_true", help="run in a cluster, not on this machine"
+    )
+    group.add_argument(
+        "--kubernetes-namespace",
+        metavar="NS",
+        help="namespace: one that is there is used and kept, another is created and removed "
+        "(default: one with a name of its own)",
+    )
+    add_cluster_flags(parser)
+    add_life_flags(parser)
     add_run_flags(parser)
 
 
@@ -25,4 +50,21 @@ def run(args: argparse.Namespace) -> int:
     """Measure as the flags say."""
     from aiperf_svc.cli.flag_config import read_draft
 
+    if args.kubernetes:
+        return _run_in_cluster(args)
+    given = [f"--{name.replace('_', '-')}" for name in CLUSTER_ONLY if getattr(args, name)]
+    if given:
+        raise ConfigError(f"{', '.join(given)}: about a cluster; add --kubernetes or leave it out")
     return run_here(read_draft(args), args)
+
+
+def _run_in_cluster(args: argparse.Namespace) -> int:
+    from aiperf_svc.cli.flag_config import read_draft
+
+    draft = read_draft(args)
+    request, options = ephemeral_request(draft, args), life_options(args)
+    notices(draft)
+
+    from aiperf_svc.runner.stack.ephemeral import run_ephemeral
+
+    return int(run_ephemeral(request, options, namespace=args.kubernetes_namespace))

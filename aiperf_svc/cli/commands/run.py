@@ -5,16 +5,28 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.runs import add_flags, add_run_flags, run_here
+from aiperf_svc.cli.stacks import (
+    add_cluster_flags,
+    add_life_flags,
+    committed_request,
+    life_options,
+    notices,
+)
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
-DESCRIPTION = """Measure as a stack file says.
+if TYPE_CHECKING:
+    from aiperf_svc.cli.flag_config import Draft
 
-With --local the same services run as processes on this machine; a stack that brings its own mock
-server gets that too."""
+DESCRIPTION = """Measure as a stack file says: checks, `pulumi up`, the run, its results, `pulumi
+destroy`, and a look at whether anything is left.
+
+Ctrl-C stops the run, keeps what was measured and removes the stack. With --local the same services
+run as processes on this machine; a stack that brings its own mock server gets that too."""
 
 _OVERRIDES = tuple(flag for flag in FLAGS if flag.key in ("endpoint.url", "artifacts.dir"))
 
@@ -22,20 +34,23 @@ _OVERRIDES = tuple(flag for flag in FLAGS if flag.key in ("endpoint.url", "artif
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The stack, and what may differ between machines."""
     parser.add_argument("stack", metavar="STACK", help="name of a stack, or its file")
-    parser.add_argument(
-        "--local", action="store_true", required=True, help="on this machine, without a cluster"
-    )
+    parser.add_argument("--local", action="store_true", help="on this machine, without a cluster")
+    add_life_flags(parser)
+    add_cluster_flags(parser)
     add_flags(parser, "instead of what the stack says", _OVERRIDES)
     add_run_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure here."""
+    """Measure here or on a cluster."""
     from aiperf_svc.cli.flag_config import read_draft
     from aiperf_svc.config.load_config import stack_path
 
     args.config = stack_path(args.stack)
     draft = read_draft(args, flags=_OVERRIDES)
+    if not args.local:
+        return _run_stack(draft, args)
+    _refuse_cluster_flags(args)
     config = draft.parse()
     target = config.deployment.target
     if target.kind != "mock" or not _is_own_target(config.endpoint.url):
@@ -43,6 +58,23 @@ def run(args: argparse.Namespace) -> int:
     with _mock_server(list(target.args)) as url:
         draft.data["endpoint"]["url"] = url
         return run_here(draft, args)
+
+
+def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
+    request = committed_request(draft, args, args.config)
+    options = life_options(args)
+    notices(draft)
+
+    from aiperf_svc.runner.stack.run import run_stack
+
+    return int(run_stack(request, options))
+
+
+def _refuse_cluster_flags(args: argparse.Namespace) -> None:
+    names = ("yes", "keep", "keep_on_failure", "timeout", "generation", "kubeconfig", "context")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name)]
+    if given:
+        raise ConfigError(f"{', '.join(given)}: about a cluster; leave out --local or this")
 
 
 def _is_own_target(url: str) -> bool:

@@ -2,6 +2,7 @@
 tests/cluster, which is started and taken down again if it is not up. Where neither can be had the
 scenarios are skipped, and fail under CI=true."""
 
+import fcntl
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -10,16 +11,35 @@ from pathlib import Path
 import pytest
 from commands import PROJECT, run
 from real_cluster import TOOLS, Cluster, NoClusterError, find_cluster, start_cluster, stop_cluster
-from real_stack import Stack
+from real_runner import Runner
+from real_stack import Stack, modest
 
 IMAGE_S = 900.0
 """Longest time to build the image with nothing in the cache."""
 LOAD_S = 120.0
+OUT_OF_TIME = ("test_up_again", "test_runner_stages", "test_runner_ephemeral")
+SINGLE = ("test_runner_interrupts", "test_runner_life", "test_runner_leaks")
+"""Files whose tests share nothing."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker of everything here."""
+    """The markers of what is here."""
     config.addinivalue_line("markers", "cluster: needs a real Kubernetes cluster")
+    config.addinivalue_line("markers", "alone: measures, or changes what all stacks see")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who runs in one process when several do (`make test-stack`): the tests of a file that share
+    stacks; and those whose stacks run out of time, with those that look for such."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.parent != here:
+            continue
+        name = item.path.stem
+        if name in OUT_OF_TIME or "gc" in item.name:
+            item.add_marker(pytest.mark.xdist_group("out of time"))
+        elif name not in SINGLE:
+            item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.fixture(scope="session")
@@ -53,20 +73,30 @@ def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
             "(make image) and name it",
             pytrace=False,
         )
+    # Several test processes want one image.
+    with (tmp_path_factory.getbasetemp().parent / "image.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _built(cluster, tmp_path_factory.mktemp("image") / "image.tar")
+
+
+def _built(cluster: Cluster, archive: Path) -> str:
     name = run((str(PROJECT / "images" / "tag"),), environ=cluster.environ, timeout_s=30.0).strip()
-    known = {
-        known
-        for node in cluster.objects("nodes")
-        for listed in node["status"].get("images", ())
-        for known in listed.get("names") or ()
-    }
-    if name not in known:
-        archive = tmp_path_factory.mktemp("image") / "image.tar"
+    if name not in _images(cluster):
         recipe = (str(PROJECT / "images" / "Containerfile"), str(PROJECT), name, str(archive))
         run((str(TOOLS / "build-image"), *recipe), environ=cluster.environ, timeout_s=IMAGE_S)
         run((str(TOOLS / "load-image"), str(archive)), environ=cluster.environ, timeout_s=LOAD_S)
         archive.unlink()
     return name
+
+
+def _images(cluster: Cluster) -> set[str]:
+    """Names of the images that the nodes have. A node tells of a new one within its next report."""
+    return {
+        known
+        for node in cluster.objects("nodes")
+        for listed in node["status"].get("images", ())
+        for known in listed.get("names") or ()
+    }
 
 
 @pytest.fixture
@@ -122,3 +152,28 @@ def owners_namespace(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("create", "namespace", name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=true", timeout_s=120.0)
+
+
+@pytest.fixture
+def make_runner(cluster: Cluster, image: str, tmp_path: Path) -> Iterator[Callable[[], Runner]]:
+    """Makes stack files for `aiperf-svc`, each with a name and a state of its own. Afterwards
+    nothing may be left of them."""
+    made: list[Runner] = []
+
+    def make() -> Runner:
+        name = f"bench-smoke-{secrets.token_hex(3)}"
+        made.append(Runner(cluster, name, tmp_path / name, image=image))
+        made[-1].change(modest)
+        return made[-1]
+
+    yield make
+    left = []
+    for runner in made:
+        # `profile --kubernetes` adds to the name that it is given.
+        stacks = (runner.name, *(path.name for path in runner.state_home.glob("ephemeral/*")))
+        for stack in stacks:
+            found = cluster.left_of(stack)
+            if found:
+                cluster.remove(stack)
+            left += [f"{stack}: {each}" for each in found]
+    assert not left, f"left behind: {', '.join(left)}"

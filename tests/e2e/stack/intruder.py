@@ -11,21 +11,24 @@ TRY_S = 3.0
 """How long it tries; what may connect does so in milliseconds."""
 _CONNECT = """
 import json, socket, sys
-found = {}
-for host, port in json.loads(sys.argv[1]):
+from concurrent.futures import ThreadPoolExecutor
+def attempt(address):
     try:
-        socket.create_connection((host, port), timeout=%(try_s)s).close()
-        found[f"{host}:{port}"] = "open"
+        socket.create_connection(tuple(address), timeout=%(try_s)s).close()
+        return "open"
     except OSError as error:
-        found[f"{host}:{port}"] = type(error).__name__
-print(json.dumps(found))
+        return type(error).__name__
+addresses = json.loads(sys.argv[1])
+with ThreadPoolExecutor(len(addresses)) as pool:
+    states = list(pool.map(attempt, addresses))
+print(json.dumps({f"{host}:{port}": state for (host, port), state in zip(addresses, states)}))
 """
 _SHAKE_HANDS = """
 import json, sys, zmq
 from zmq.utils.monitor import recv_monitor_message
-address, server_key, public, secret = json.loads(sys.argv[1])
+address, kind, server_key, public, secret = json.loads(sys.argv[1])
 found, context = [], zmq.Context()
-client = context.socket(zmq.DEALER)
+client = context.socket(getattr(zmq, kind))
 client.linger = 0
 if server_key:
     client.curve_serverkey, client.curve_publickey, client.curve_secretkey = (
@@ -55,10 +58,10 @@ class Intruder:
         return found
 
     def shake_hands(
-        self, address: str, *, server: str = "", pair: tuple[str, str] = ("", "")
+        self, address: str, kind: str, *, server: str = "", pair: tuple[str, str] = ("", "")
     ) -> list[str]:
-        """What happens to a ZeroMQ client that connects with these keys, or with none."""
-        found: list[str] = self._run(_SHAKE_HANDS, [address, server, *pair])
+        """What happens to a ZeroMQ client of this kind with these keys, or with none."""
+        found: list[str] = self._run(_SHAKE_HANDS, [address, kind, server, *pair])
         return found
 
     def _run(self, program: str, argument: Any) -> Any:
@@ -70,11 +73,26 @@ class Intruder:
 def intrude(
     cluster: Cluster, namespace: str, name: str, *, image: str, labels: Mapping[str, str]
 ) -> Intruder:
-    """Put such a pod there, as Pod Security wants it, and wait for it."""
+    """Put such a pod there and wait for it."""
+    idle = ("python", "-c", "import signal; signal.pause()")
+    put_pod(cluster, namespace, name, image=image, command=idle, labels=labels)
+    return Intruder(cluster, namespace, name)
+
+
+def put_pod(
+    cluster: Cluster,
+    namespace: str,
+    name: str,
+    *,
+    image: str,
+    command: tuple[str, ...],
+    labels: Mapping[str, str],
+) -> dict[str, Any]:
+    """A pod of one container as Pod Security wants it, when it runs."""
     container = {
         "name": "main",
         "image": image,
-        "command": ["python", "-c", "import signal; signal.pause()"],
+        "command": command,
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -98,4 +116,6 @@ def intrude(
         }
     )
     cluster.kubectl("wait", "-n", namespace, "--for=condition=Ready", f"pod/{name}")
-    return Intruder(cluster, namespace, name)
+    field = f"--field-selector=metadata.name={name}"
+    (found,) = cluster.objects("pods", "-n", namespace, field)
+    return found

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from aiperf_svc.protocol.ports import Port
 
 pytestmark = pytest.mark.cluster
 
-CONTROLLER = "system-controller"
+LET_IN_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,13 @@ def impostor(cluster: Cluster, image: str, running: Running) -> Intruder:
         "aiperf.dev/stack": running.stack.name,
         "app.kubernetes.io/component": "worker",
     }
-    return intrude(cluster, running.namespace, "impostor", image=image, labels=labels)
+    intruder = intrude(cluster, running.namespace, "impostor", image=image, labels=labels)
+    # The policies take a moment to know a new pod.
+    entrance = (address_of(running, "timing-manager"), int(Port.CREDIT_DROP))
+    deadline = time.monotonic() + LET_IN_S
+    while "open" not in intruder.connect([entrance]).values():
+        assert time.monotonic() < deadline, "not even a worker's labels open a way"
+    return intruder
 
 
 def test_pods_run_without_root_rights_tokens_and_a_root_to_write_to(
@@ -138,37 +145,43 @@ def test_a_foreign_pod_reaches_no_port_but_that_of_the_results(
     assert set(found.values()) == {"open", "TimeoutError"}
 
 
-@pytest.mark.parametrize("port", [Port.EVENTS_OUT, Port.CREDIT_DROP, Port.RECORDS])
-def test_a_client_without_the_stack_s_keys_gets_nowhere(
-    cluster: Cluster, running: Running, impostor: Intruder, port: Port
+def test_a_worker_has_no_way_to_where_workers_have_no_business(
+    running: Running, impostor: Intruder
 ) -> None:
-    component = {Port.EVENTS_OUT: CONTROLLER, Port.CREDIT_DROP: "timing-manager"}.get(
-        port, "records-manager"
-    )
-    (pod,) = running.stack.pods(running.namespace, component)
-    address = f"tcp://{pod['status']['podIP']}:{int(port)}"
-    if port is Port.RECORDS:
-        # Not even a worker has a way to the records; from outside there is the port-forward.
-        assert impostor.connect([(pod["status"]["podIP"], port)]) == {
-            address.removeprefix("tcp://"): "TimeoutError"
-        }
-        return
+    records = (address_of(running, "records-manager"), int(Port.RECORDS))
+    credits = (address_of(running, "timing-manager"), int(Port.CREDIT_DROP))
+    assert list(impostor.connect([records, credits]).values()) == ["TimeoutError", "open"]
+
+
+@pytest.mark.parametrize(
+    ("component", "port", "kind"),
+    [("system-controller", Port.EVENTS_OUT, "SUB"), ("timing-manager", Port.CREDIT_DROP, "DEALER")],
+    ids=["events", "credits"],
+)
+def test_a_client_without_the_stack_s_keys_gets_nowhere(
+    cluster: Cluster, running: Running, impostor: Intruder, component: str, port: Port, kind: str
+) -> None:
+    address = f"tcp://{address_of(running, component)}:{int(port)}"
     keys = keys_of(cluster, running)
-    theirs = (keys["client.public"], keys["client.secret"])
-    assert impostor.shake_hands(address, server=keys["server.public"], pair=theirs)[-1] == (
-        "HANDSHAKE_SUCCEEDED"
-    )
-    own_public, own_secret = (key.decode() for key in zmq.curve_keypair())
+    server, theirs = keys["server.public"], (keys["client.public"], keys["client.secret"])
+    public, secret = (key.decode() for key in zmq.curve_keypair())
     other_server = zmq.curve_keypair()[0].decode()
-    without_keys = impostor.shake_hands(address)
-    with_others = impostor.shake_hands(address, server=other_server, pair=(own_public, own_secret))
-    for events in (without_keys, with_others):
+
+    entitled = impostor.shake_hands(address, kind, server=server, pair=theirs)
+    assert entitled[-1] == "HANDSHAKE_SUCCEEDED"
+    for events in (
+        impostor.shake_hands(address, kind),
+        impostor.shake_hands(address, kind, server=other_server, pair=(public, secret)),
+        impostor.shake_hands(address, kind, server=server, pair=(public, secret)),
+    ):
         assert "CONNECTED" in events
         assert "HANDSHAKE_SUCCEEDED" not in events
-    with_server_s = impostor.shake_hands(
-        address, server=keys["server.public"], pair=(own_public, own_secret)
-    )
-    assert "HANDSHAKE_SUCCEEDED" not in with_server_s
+
+
+def address_of(running: Running, component: str) -> str:
+    """Of the component's one pod."""
+    (pod,) = running.stack.pods(running.namespace, component)
+    return str(pod["status"]["podIP"])
 
 
 def keys_of(cluster: Cluster, running: Running) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from plans import make_plan, named, node
+from cluster_plans import make_plan, named, node
 
 from aiperf_svc.adapters.cluster.capacity import judge_capacity, rooms
 from aiperf_svc.adapters.cluster.checks import Check

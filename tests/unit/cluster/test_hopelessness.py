@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from plans import named
+from cluster_plans import named
 
 from aiperf_svc.adapters.cluster.hopelessness import CREATE_S, PULL_S, Hope
 

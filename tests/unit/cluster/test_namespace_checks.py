@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from plans import in_existing, make_plan, named, node
+from cluster_plans import in_existing, make_plan, named, node
 
 from aiperf_svc.adapters.cluster.namespace_checks import (
     ENFORCE,

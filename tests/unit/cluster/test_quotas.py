@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from plans import in_existing, named
+from cluster_plans import in_existing, named
 
 from aiperf_svc.adapters.cluster.quotas import asked_of_quota, judge_limit_ranges, judge_quotas
 

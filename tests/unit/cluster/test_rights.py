@@ -1,7 +1,7 @@
 """Which missing rights keep a stack from being made, and which only make it poorer."""
 
 import pytest
-from plans import in_existing, make_plan
+from cluster_plans import in_existing, make_plan
 
 from aiperf_svc.adapters.cluster.rights import (
     Right,

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from plans import make_plan, named
+from cluster_plans import make_plan, named
 
 from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.target_probe import PROGRAM, judge_probe, probe_pod

@@ -4,7 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 
-from aiperf_svc.core.roster import SILENCE_NS, Roster
+from aiperf_svc.core.roster import CONTROL_SILENCE_NS, SILENCE_NS, Roster
 from aiperf_svc.protocol.messages import Heartbeat, RunState, Service
 
 EXPECTED = {Service.WORKER: 3, Service.RECORD_PROCESSOR: 2}
@@ -102,6 +102,23 @@ def test_only_the_workers_of_a_lost_processor_get_another() -> None:
         roster.heard(beat(name), SILENCE_NS)
     roster.lose_silent(SILENCE_NS + 1)
     assert set(processors(roster).values()) == {"record-processor-1"}
+
+
+def test_a_singleton_that_is_busy_for_seconds_is_not_lost() -> None:
+    roster = Roster({Service.RECORDS_MANAGER: 1})
+    manager = Heartbeat(
+        "run",
+        "records-manager",
+        1,
+        service=Service.RECORDS_MANAGER,
+        seen_state=0,
+        seen_roster=0,
+        reached=RunState.PENDING,
+    )
+    roster.heard(manager, 0)
+    roster.freeze()
+    assert roster.lose_silent(SILENCE_NS + 1) == []
+    assert [m.id for m in roster.lose_silent(CONTROL_SILENCE_NS + 1)] == ["records-manager"]
 
 
 def test_a_registration_costs_the_same_however_many_have_registered() -> None:

@@ -38,6 +38,7 @@ def outcome(**fields: Any) -> Outcome:
         ({"state": "failed", "artifact_error": "disk full"}, ExitCode.BENCHMARK_FAILED),
         ({"state": "failed", "failure": ExitCode.BAD_CONFIG}, ExitCode.BAD_CONFIG),
         ({"state": "done", "failure": ExitCode.BAD_CONFIG}, ExitCode.OK),
+        ({"left": ("Namespace n",), "was_interrupted": True}, ExitCode.LEAKED),
         ({"state": "cancelled"}, ExitCode.INTERRUPTED),
         ({"state": "failed", "was_interrupted": True}, ExitCode.INTERRUPTED),
         ({"summary": None, "was_interrupted": True}, ExitCode.INTERRUPTED),

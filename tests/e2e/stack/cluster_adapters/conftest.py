@@ -2,7 +2,6 @@
 a lesser user."""
 
 import base64
-import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -13,8 +12,6 @@ from real_cluster import Cluster as RealCluster
 
 from aiperf_svc.adapters.cluster.connection import Cluster, connect
 from aiperf_svc.plan.identity import STACK_LABEL
-
-collect_ignore_glob = [] if os.environ.get("AIPERF_E2E") == "1" else ["test_*.py"]
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 RBAC = "rbac.authorization.k8s.io"

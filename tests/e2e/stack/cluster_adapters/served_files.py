@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pods import pod
+from small_pods import pod
 
 from aiperf_svc.adapters.cluster.connection import Cluster
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from pods import of_stack, pod
 from real_cluster import Cluster as RealCluster
+from small_pods import of_stack, pod
 
 from aiperf_svc.adapters.cluster.connection import Cluster, Refused, connect
 from aiperf_svc.adapters.cluster.inventory import take_inventory

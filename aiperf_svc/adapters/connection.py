@@ -1,0 +1,84 @@
+"""What the inference client knows of one connection and of the request on it."""
+
+import socket
+import ssl
+from typing import Any, Final
+
+CONNECTING: Final = 0
+HANDSHAKING: Final = 1
+IDLE: Final = 2
+"""Carries no request."""
+HEAD: Final = 3
+"""Written; the headers of the answer are not all there."""
+BODY: Final = 4
+
+
+class Connection:
+    """A socket and the request that it carries."""
+
+    __slots__ = (
+        "ack",
+        "body_offset",
+        "buffer",
+        "bytes_in",
+        "bytes_out",
+        "connect_ns",
+        "due",
+        "entry",
+        "fd",
+        "flags",
+        "framing",
+        "incoming",
+        "index",
+        "input_tokens",
+        "is_used",
+        "keep_alive",
+        "kept",
+        "left",
+        "line",
+        "opened_mono_ns",
+        "outgoing",
+        "part",
+        "payload",
+        "phase",
+        "read_rows",
+        "request_id",
+        "sent",
+        "session",
+        "sock",
+        "start",
+        "started_mono_ns",
+        "state",
+        "status",
+        "tls",
+        "tls_ns",
+        "turn",
+        "unsent",
+    )
+
+    def __init__(self, sock: socket.socket | None) -> None:
+        """Without a socket it only carries a request that could not even be tried to its record."""
+        self.sock: Any = sock
+        self.fd = -1 if sock is None else sock.fileno()
+        self.state = CONNECTING
+        self.is_used = False
+        self.opened_mono_ns = self.started_mono_ns = 0
+        self.connect_ns = self.tls_ns = 0
+        self.payload: bytes | None = None
+        """None without a request; empty once its answer has begun, since then it is never sent
+        again, and prompts would be most of what held connections take."""
+        self.unsent: memoryview | None = None
+        # Bytes while there is one read, a bytearray from the second on.
+        self.buffer: Any = None
+        self.read_rows: Any = None
+        self.kept: bytearray | None = None
+        self.session: Any = None
+        self.tls: ssl.SSLObject | None = None
+        self.incoming: ssl.MemoryBIO | None = None
+        self.outgoing: ssl.MemoryBIO | None = None
+        self.line = b""
+        self.request_id = self.index = self.due = self.start = self.sent = self.ack = 0
+        self.bytes_in = self.bytes_out = self.body_offset = self.framing = self.left = 0
+        self.entry = self.turn = self.part = self.phase = self.status = self.flags = 0
+        self.input_tokens = -1
+        self.keep_alive = True

@@ -1,0 +1,296 @@
+"""The Pulumi CLI as a child that can be asked to stop and that survives nobody.
+
+Each command runs in a session of its own, so that a terminal's Ctrl-C reaches the runner only: a
+second interrupt makes the CLI forget resources. The kernel sends it SIGTERM when the thread that
+started it is gone, so a killed runner's CLI stops by itself, with its state complete. Its output
+goes to files: with a pipe, the death of the reader would kill the CLI before it has saved.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+POLL_S = 0.1
+"""Between looks at the child and its events."""
+SHORT_S = 120.0
+"""For commands that touch only the state; a bucket may be slow."""
+STOP_S = 180.0
+"""From SIGINT to the end: the CLI waits for the operations that are under way."""
+SAID_LINES = 12
+"""Of a failed command's output, in its error."""
+NO_STACK = "no stack named"
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_LOCK = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<at>\S+)")
+
+Event = dict[str, Any]
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """Who works on a stack's state, or did when it died."""
+
+    user: str
+    host: str
+    pid: int
+    at: str
+    """RFC 3339."""
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.host}, pid {self.pid}, since {self.at}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    errors: str
+
+    @property
+    def said(self) -> str:
+        """The end of what it said, errors first."""
+        lines = [line for line in (*self.errors.splitlines(), *self.out.splitlines()) if line]
+        chosen = [line for line in lines if "error" in line.lower()] or lines
+        return "\n".join(f"  {line.strip()}" for line in chosen[-SAID_LINES:])
+
+
+class PulumiFailed(EnvironmentProblem):
+    """A command of the CLI ended with an error."""
+
+    def __init__(self, command: str, ended: Ended) -> None:
+        super().__init__(f"`pulumi {command}` failed:\n{ended.said}")
+        self.ended = ended
+
+
+class PulumiCli:
+    """Commands about one stack, in the project's folder."""
+
+    def __init__(
+        self, *, folder: Path, stack: str, environ: Mapping[str, str], logs: Path, notice: str = ""
+    ) -> None:
+        self._folder, self._stack, self._environ = folder, stack, environ
+        self.logs = logs
+        """Folder for what the commands say."""
+        self.notice = notice
+        """What a user should know about where the state is."""
+        self._count = 0
+
+    @property
+    def backend(self) -> str:
+        """URL of the state; empty: where `pulumi login` says."""
+        return self._environ.get("PULUMI_BACKEND_URL", "")
+
+    # --- state and settings ----------------------------------------------------------------------
+
+    async def select(self, *, create: bool) -> bool:
+        """Whether the stack is known to the state; with `create` it is made known."""
+        arguments = ("--create",) if create else ()
+        ended = await self._run("stack", "select", self._stack, *arguments)
+        if ended.code == 0:
+            return True
+        if NO_STACK in ended.errors:
+            return False
+        raise PulumiFailed("stack select", ended)
+
+    async def export(self) -> dict[str, Any]:
+        """The state, secrets encrypted."""
+        return await self._json("stack", "export", "-s", self._stack)
+
+    async def outputs(self) -> dict[str, Any]:
+        """The stack's outputs, secrets in clear. Empty before the first `up`."""
+        return await self._json("stack", "output", "-s", self._stack, "--json", "--show-secrets")
+
+    async def set_secret(self, key: str, value: str) -> None:
+        """Encrypt a value into the stack's file; the value is never an argument."""
+        name = f"aiperf:{key}"
+        ended = await self._run("config", "set", "--secret", name, "-s", self._stack, stdin=value)
+        if ended.code:
+            raise PulumiFailed(f"config set --secret {name}", ended)
+
+    async def forget(self) -> None:
+        """Remove the stack, which must be empty, from the state; its file stays."""
+        ended = await self._run("stack", "rm", "-y", "--preserve-config", "-s", self._stack)
+        if ended.code and NO_STACK not in ended.errors:
+            raise PulumiFailed("stack rm", ended)
+
+    async def unlock(self) -> None:
+        """Remove the lock of a process that is gone."""
+        ended = await self._run("cancel", "-y", "-s", self._stack)
+        if ended.code:
+            raise PulumiFailed("cancel", ended)
+
+    # --- the cluster -----------------------------------------------------------------------------
+
+    async def up(self, on_event: OnEvent, *, stop: asyncio.Event) -> Ended:
+        """Make the stack. When `stop` is set the CLI is interrupted, once, and awaited."""
+        return await self._work("up", ("--skip-preview",), on_event, stop)
+
+    async def destroy(self, on_event: OnEvent, *, stop: asyncio.Event) -> Ended:
+        """Unmake it. A zero exit code is no evidence that it is gone."""
+        return await self._work("destroy", ("--skip-preview",), on_event, stop)
+
+    async def refresh(self, *, clear_pending: bool = False) -> Ended:
+        """Have the state tell what is there. With `clear_pending` creations whose end nobody saw
+        are forgotten: what they made must have been found by label before."""
+        more = ("--clear-pending-creates",) if clear_pending else ()
+        arguments = ("--skip-preview", *more)
+        return await self._work("refresh", arguments, lambda event: None, asyncio.Event())
+
+    # --- processes -------------------------------------------------------------------------------
+
+    async def _json(self, *arguments: str) -> dict[str, Any]:
+        ended = await self._run(*arguments)
+        if ended.code:
+            raise PulumiFailed(" ".join(arguments[:2]), ended)
+        content: dict[str, Any] = json.loads(ended.out)
+        return content
+
+    async def _run(self, *arguments: str, stdin: str | None = None) -> Ended:
+        try:
+            async with asyncio.timeout(SHORT_S):
+                return await self._spawn(arguments, stop=asyncio.Event(), stdin=stdin)
+        except TimeoutError as error:
+            words = " ".join(arguments[:2])
+            raise EnvironmentProblem(
+                f"`pulumi {words}` has not ended after {SHORT_S:g} s"
+            ) from error
+
+    async def _work(
+        self, command: str, arguments: tuple[str, ...], on_event: OnEvent, stop: asyncio.Event
+    ) -> Ended:
+        events = self._folder / f"events-{self._count}.jsonl"
+        events.touch(mode=0o600)
+        whole = (command, "-y", "-s", self._stack, "--event-log", str(events), *arguments)
+        with events.open("rb") as file:
+            tail = _Tail(file, on_event)
+            try:
+                return await self._spawn(whole, stop=stop, look=tail.look)
+            finally:
+                tail.look()
+                events.unlink()
+
+    async def _spawn(
+        self,
+        arguments: tuple[str, ...],
+        *,
+        stop: asyncio.Event,
+        stdin: str | None = None,
+        look: Callable[[], None] = lambda: None,
+    ) -> Ended:
+        self._count += 1
+        name = f"pulumi-{self._count}-{arguments[0]}"
+        out, errors = self.logs / f"{name}.out", self.logs / f"{name}.log"
+        command = (executable(self._environ), *arguments, "--non-interactive", "--color", "never")
+        with out.open("wb") as to_out, errors.open("wb") as to_errors:
+            out.chmod(0o600)
+            # asyncio's own would fork in the same way, and reap the child behind our back.
+            child = subprocess.Popen(  # noqa: ASYNC220
+                command,
+                cwd=self._folder,
+                env=dict(self._environ),
+                stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+                stdout=to_out,
+                stderr=to_errors,
+                start_new_session=True,
+                preexec_fn=_die_with_parent if _LIBC else None,
+            )
+        try:
+            if child.stdin is not None:
+                with contextlib.suppress(BrokenPipeError), child.stdin:
+                    child.stdin.write((stdin or "").encode())
+            await _end(child, stop, look)
+        finally:
+            if child.poll() is None:
+                # Nobody waits any more: out of time, not wanted, or an error of ours.
+                child.send_signal(signal.SIGTERM)
+                child.wait(STOP_S)
+        ended = Ended(
+            code=child.returncode,
+            out=out.read_text(errors="replace"),
+            errors=errors.read_text(errors="replace"),
+        )
+        # May hold a token, and is a program's business.
+        out.unlink()
+        if not ended.errors:
+            errors.unlink()
+        return ended
+
+
+async def _end(
+    child: "subprocess.Popen[bytes]", stop: asyncio.Event, look: Callable[[], None]
+) -> None:
+    loop = asyncio.get_running_loop()
+    kill_at_s: float | None = None
+    while child.poll() is None:
+        look()
+        if stop.is_set() and kill_at_s is None:
+            kill_at_s = loop.time() + STOP_S
+            child.send_signal(signal.SIGINT)
+        if kill_at_s is not None and loop.time() > kill_at_s:
+            _kill_session(child.pid)
+            kill_at_s += STOP_S
+        await asyncio.sleep(POLL_S)
+
+
+def _kill_session(leader: int) -> None:
+    """Kill a CLI that does not stop with its plugins, which have process groups of their own."""
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(entry.read_text().rpartition(")")[2].split()[3]) == leader:
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(leader, signal.SIGKILL)
+
+
+def _die_with_parent() -> None:
+    """Between fork and exec."""
+    assert _LIBC is not None
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+
+
+class _Tail:
+    """Whole lines of a growing file, each once."""
+
+    def __init__(self, file: BinaryIO, on_event: OnEvent) -> None:
+        self._file, self._on_event = file, on_event
+        self._part = b""
+
+    def look(self) -> None:
+        *whole, self._part = (self._part + self._file.read()).split(b"\n")
+        for line in whole:
+            with contextlib.suppress(ValueError):
+                self._on_event(json.loads(line))
+
+
+def executable(environ: Mapping[str, str]) -> str:
+    """The CLI. Raises EnvironmentProblem when there is none."""
+    found = shutil.which("pulumi", path=environ.get("PATH"))
+    if found is None:
+        raise EnvironmentProblem(
+            "the Pulumi CLI is not on PATH; install it: https://www.pulumi.com/docs/install/"
+        )
+    return found
+
+
+def locks_in(said: str) -> tuple[Lock, ...]:
+    """The locks that a refused command names."""
+    return tuple(
+        Lock(user=each["user"], host=each["host"], pid=int(each["pid"]), at=each["at"])
+        for each in _LOCK.finditer(said)
+    )

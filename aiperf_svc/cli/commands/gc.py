@@ -1,0 +1,63 @@
+"""`aiperf-svc gc`."""
+
+import argparse
+import os
+import sys
+
+from aiperf_svc.cli.stacks import add_cluster_flags
+
+DESCRIPTION = """Remove what earlier runs left: objects found by label, then the state.
+
+Without names: the stacks of this machine's runs that were not removed, and whatever has outlived
+its own deadline; other stacks are listed and not touched. A stack on which a live process works is
+refused."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which stacks."""
+    parser.add_argument("stacks", nargs="*", metavar="STACK", help="name of a stack")
+    parser.add_argument("--yes", "-y", action="store_true", help="remove without a question")
+    parser.add_argument(
+        "--force", action="store_true", help="also when another machine holds the state's lock"
+    )
+    parser.add_argument(
+        "--namespace", "-n", metavar="NS", help="where to look, if not all may be listed"
+    )
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    add_cluster_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Remove, and say what is left."""
+    import asyncio
+    import json
+
+    from aiperf_svc.runner.stack.garbage import GarbageRequest, collect_garbage
+
+    request = GarbageRequest(
+        stacks=tuple(args.stacks),
+        environ=dict(os.environ),
+        kubeconfig=args.kubeconfig,
+        context=args.context,
+        namespace=args.namespace,
+        force=args.force,
+        yes=args.yes,
+    )
+    done = asyncio.run(collect_garbage(request))
+    for name in done.removed:
+        print(f"removed: {name}; nothing is left", file=sys.stderr)
+    for line in done.not_touched:
+        print(f"not touched: {line}", file=sys.stderr)
+    for name, missed in done.not_checked.items():
+        print(f"{name}: not checked: {', '.join(missed)}", file=sys.stderr)
+    for name, why in done.refused.items():
+        print(f"error: {name}: {why}", file=sys.stderr)
+    for name, left in done.left.items():
+        print("\n  ".join([f"left of {name}:", *left]), file=sys.stderr)
+    if args.json:
+        said = {"removed": done.removed, "left": done.left, "refused": done.refused}
+        said |= {"not_checked": done.not_checked, "not_touched": done.not_touched}
+        print(json.dumps({"exit_code": int(done.exit_code), **said}))
+    elif not (done.removed or done.left or done.refused):
+        print("nothing to remove", file=sys.stderr)
+    return int(done.exit_code)

@@ -1,0 +1,51 @@
+"""`aiperf-svc status`."""
+
+import argparse
+import os
+
+from aiperf_svc.cli.stacks import add_cluster_flags
+from aiperf_svc.domain.exit_codes import ExitCode
+
+DESCRIPTION = """Say how far the run of a stack is.
+
+With --wait a line is printed at every new state until the run is over."""
+POLL_S = 5.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The stack, and for how long to look."""
+    parser.add_argument("stack", metavar="STACK", help="name of a stack")
+    parser.add_argument("--wait", action="store_true", help="until the run is over")
+    parser.add_argument("--json", action="store_true", help="print the status as JSON")
+    add_cluster_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, and print."""
+    import asyncio
+
+    import msgspec
+
+    from aiperf_svc.adapters.run_status import Status
+    from aiperf_svc.protocol.messages import RunState
+    from aiperf_svc.runner.display import plain_line
+    from aiperf_svc.runner.stack.attached import attach
+
+    def show(status: Status) -> None:
+        text = msgspec.json.encode(status).decode() if args.json else plain_line(status)
+        print(text, flush=True)
+
+    async def look() -> Status:
+        where = {"kubeconfig": args.kubeconfig, "context": args.context}
+        async with attach(args.stack, environ=os.environ, **where) as attached:
+            status = await attached.client.status()
+            show(status)
+            while args.wait and not status.is_settled:
+                before = status.state
+                status = await attached.client.status(after=status.number, timeout_s=POLL_S)
+                if status.state != before:
+                    show(status)
+            return status
+
+    is_failed = asyncio.run(look()).state == RunState.FAILED
+    return int(ExitCode.BENCHMARK_FAILED if is_failed else ExitCode.OK)

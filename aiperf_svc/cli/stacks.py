@@ -1,0 +1,190 @@
+"""What the commands about stacks have in common: flags, and the request that they make."""
+
+import argparse
+import os
+import secrets
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from aiperf_svc.cli.runs import display_of
+from aiperf_svc.cli.secrets import API_KEY_ENV, read_api_key
+from aiperf_svc.domain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from aiperf_svc.cli.flag_config import Draft
+    from aiperf_svc.config.models import BenchmarkConfig
+    from aiperf_svc.config.problems import Problem
+    from aiperf_svc.runner.stack.options import StackOptions
+    from aiperf_svc.runner.stack.request import StackRequest
+
+LONGEST_NAME = 40
+"""Of a stack."""
+
+
+def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    """Which cluster."""
+    group = parser.add_argument_group("cluster")
+    group.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig to use")
+    group.add_argument("--context", metavar="NAME", help="its context (default: the current one)")
+
+
+def add_request_flags(parser: argparse.ArgumentParser) -> None:
+    """Those of a stack that is only looked at."""
+    parser.set_defaults(api_key=None, generation=None)
+    add_cluster_flags(parser)
+
+
+def add_life_flags(parser: argparse.ArgumentParser) -> None:
+    """How a stack is run."""
+    group = parser.add_argument_group("stack")
+    group.add_argument("--yes", "-y", action="store_true", help="create it without a question")
+    group.add_argument("--keep", action="store_true", help="leave the stack when the run is over")
+    group.add_argument(
+        "--keep-on-failure", action="store_true", help="leave it when something failed"
+    )
+    group.add_argument(
+        "--timeout", metavar="TIME", help="stop the run this long after the start, e.g. 20m"
+    )
+    group.add_argument(
+        "--generation", metavar="N", help="another number makes a new run of an unchanged stack"
+    )
+
+
+def life_options(args: argparse.Namespace) -> "StackOptions":
+    """What those flags say. Raises ConfigError."""
+    from aiperf_svc.config.units import parse_duration_ns
+    from aiperf_svc.runner.options import RunOptions
+    from aiperf_svc.runner.stack.options import StackOptions
+
+    timeout_s = None
+    if args.timeout is not None:
+        try:
+            timeout_s = parse_duration_ns(args.timeout) / 1e9
+        except ValueError as error:
+            raise ConfigError(f"--timeout: {args.timeout!r}: {error}") from error
+    run = RunOptions(
+        ui=display_of(args),
+        json=args.json,
+        cli_command=args.command_line,
+        verbose=args.verbose,
+    )
+    return StackOptions(
+        run=run,
+        yes=args.yes,
+        keep=args.keep,
+        keep_on_failure=args.keep_on_failure,
+        timeout_s=timeout_s,
+    )
+
+
+def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "StackRequest":
+    """The request that a stack's file stands for. Raises ConfigError."""
+    from aiperf_svc.plan.identity import check_stack_name
+    from aiperf_svc.runner.stack.project import read_settings, stack_name
+    from aiperf_svc.runner.stack.request import StackRequest
+
+    stack = stack_name(path)
+    check_stack_name(stack)
+    settings = read_settings(path)
+    given = _given_key(draft, args)
+    config = _checked(draft)
+    return StackRequest(
+        stack=stack,
+        config=config,
+        benchmark=draft.data,
+        settings=settings,
+        kubeconfig=args.kubeconfig,
+        context=args.context,
+        generation=_generation(args),
+        secrets={**_from_environment(config), **given},
+    )
+
+
+def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest":
+    """The request that flags stand for, as a stack of a new name. Raises ConfigError."""
+    from aiperf_svc.runner.stack.request import StackRequest
+
+    given = _given_key(draft, args)
+    config = _checked(draft)
+    suffix = f"-{secrets.token_hex(3)}"
+    return StackRequest(
+        stack=config.name[: LONGEST_NAME - len(suffix)].rstrip("-") + suffix,
+        config=config,
+        benchmark=draft.data,
+        kubeconfig=args.kubeconfig,
+        context=args.context,
+        generation=_generation(args),
+        secrets={**_from_environment(config), **given},
+        is_ephemeral=True,
+    )
+
+
+def cluster_problems(config: "BenchmarkConfig") -> "list[Problem]":
+    """What is wrong with running the config on a cluster."""
+    from aiperf_svc.config.problems import Problem
+
+    found = []
+    host = urlsplit(config.endpoint.url).hostname or ""
+    if host == "localhost" or _is_loopback(host):
+        text = f"{config.endpoint.url!r} is a pod itself when a pod asks for it; use an address "
+        found.append(Problem("endpoint.url", text + "that the cluster's pods can reach"))
+    files = {
+        "dataset.file": config.dataset.file,
+        "endpoint.tls.ca_file": config.endpoint.tls.ca_file,
+    }
+    for key, name in files.items():
+        if name is not None and config.deployment.image.name is None:
+            text = f"{name!r}: a file of this machine, which pods cannot read; build an image that "
+            found.append(Problem(key, text + "holds it and name it in deployment.image.name"))
+    return found
+
+
+def notices(draft: "Draft") -> None:
+    """What was decided because nothing was said."""
+    for notice in draft.notices:
+        print(f"note: {notice}", file=sys.stderr)
+
+
+def _checked(draft: "Draft") -> "BenchmarkConfig":
+    from aiperf_svc.cli.checks import config_problems
+    from aiperf_svc.config.load_config import refusal
+
+    config = draft.parse()
+    problems = config_problems(config) + cluster_problems(config)
+    if problems:
+        raise refusal(problems, draft.source, names=draft.names)
+    return config
+
+
+def _given_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:
+    from aiperf_svc.cli.flag_config import put
+    from aiperf_svc.plan.pods import TARGET_KEY
+
+    if args.api_key is None:
+        return {}
+    put(draft.data, "endpoint.api_key_env", API_KEY_ENV)
+    return {TARGET_KEY: read_api_key(args.api_key)}
+
+
+def _from_environment(config: "BenchmarkConfig") -> dict[str, str]:
+    from aiperf_svc.runner.stack.request import secrets_from
+
+    return secrets_from(config, os.environ)
+
+
+def _generation(args: argparse.Namespace) -> int | None:
+    if args.generation is None:
+        return None
+    if not args.generation.isdecimal() or not int(args.generation):
+        raise ConfigError(f"--generation: {args.generation!r}: expected a whole number from 1")
+    return int(args.generation)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

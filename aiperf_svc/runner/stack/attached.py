@@ -1,0 +1,77 @@
+"""A stack that is up, looked at from outside: `status`, `results`, `cancel`."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.cluster.connection import connect
+from aiperf_svc.adapters.cluster.results_access import open_results
+from aiperf_svc.adapters.results_client import ResultsClient
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.runner import folders
+from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.stack.request import open_project
+from aiperf_svc.runner.stack.state_home import StateHome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attached:
+    """An open way to a stack's run."""
+
+    client: ResultsClient
+    outputs: Mapping[str, Any]
+
+
+@contextlib.asynccontextmanager
+async def attach(
+    stack: str,
+    *,
+    environ: Mapping[str, str],
+    kubeconfig: str | None = None,
+    context: str | None = None,
+) -> AsyncIterator[Attached]:
+    """The results API of a stack that is up. Raises EnvironmentProblem."""
+    home = StateHome(environ)
+    record = home.load(stack)
+    is_ephemeral = stack in home.ephemeral_stacks()
+    with open_project(stack, None, home, environ, is_ephemeral=is_ephemeral) as cli:
+        outputs = await cli.outputs() if await cli.select(create=False) else {}
+    if "resultsToken" not in outputs:
+        raise EnvironmentProblem(
+            f"stack {stack} is not up; start it with `aiperf-svc run {stack}` or `pulumi up -s "
+            f"{stack}`"
+        )
+    if record is not None and kubeconfig is None:
+        kubeconfig, context = record.kubeconfig, context or record.context
+    async with (
+        connect(kubeconfig=kubeconfig, context=context) as cluster,
+        open_results(cluster, outputs=outputs) as url,
+        ResultsClient(url, token=str(outputs["resultsToken"])) as client,
+    ):
+        yield Attached(client=client, outputs=outputs)
+
+
+async def fetch(attached: Attached, *, name: str, parent: Path) -> Outcome:
+    """Every result file into a new folder. Raises EnvironmentProblem when the run is not over."""
+    status = await attached.client.status()
+    if not status.is_settled:
+        raise EnvironmentProblem(
+            f"the run is in state {status.state}; wait for its results with `aiperf-svc status "
+            "STACK --wait`"
+        )
+    summary, folder = None, None
+    if status.results_ready:
+        folder = folders.make_artifact_folder(parent, name)
+        summary = await attached.client.summary()
+        await attached.client.download_all(folder)
+    return Outcome(
+        run_id=str(attached.outputs["runId"]),
+        state=status.state,
+        reason=status.reason,
+        summary=summary,
+        artifacts=folder,
+        artifact_error=status.artifact_error,
+        uploaded_to=status.uploaded_to,
+    )

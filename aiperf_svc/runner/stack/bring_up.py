@@ -1,0 +1,222 @@
+"""The way up: checks, summary, `pulumi up` until it is there or cannot be."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from aiperf_svc.adapters.cluster.checks import Check
+from aiperf_svc.adapters.cluster.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.evidence import save_evidence as save_cluster_evidence
+from aiperf_svc.adapters.cluster.inventory import take_inventory
+from aiperf_svc.adapters.cluster.leaks import uid_of_namespace
+from aiperf_svc.adapters.cluster.preflight import preflight
+from aiperf_svc.adapters.cluster.watch import UNSCHEDULABLE_S, wait_until_hopeless
+from aiperf_svc.adapters.pulumi_cli import Ended, PulumiCli
+from aiperf_svc.config.base import SECOND_NS
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.stack import deployed, summary
+from aiperf_svc.runner.stack.changes import Change, changes
+from aiperf_svc.runner.stack.progress import Progress
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+
+MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "not checked": "?"}
+SHOWN_ERRORS = 3
+Say = Callable[[str], None]
+
+
+# --- before --------------------------------------------------------------------------------------
+
+
+async def check(cluster: Cluster, plan: StackPlan, *, say: Say) -> tuple[Check, ...]:
+    """Every check of preflight, said as it is done. Raises EnvironmentProblem when one failed."""
+    checks = await preflight(cluster, plan, on_check=lambda each: say(check_line(each)))
+    failed = [each for each in checks if each.state == "failed"]
+    if failed:
+        lines = [f"{each.name}: {each.detail}{_arrow(each.remedy)}" for each in failed]
+        raise EnvironmentProblem("\n  ".join(["the stack cannot come up:", *lines]))
+    return checks
+
+
+def check_line(check: Check) -> str:
+    """One check in one line."""
+    remedy = _arrow(check.remedy) if check.state != "ok" else ""
+    return f"{MARKS[check.state]} {check.name}: {check.detail}{remedy}"
+
+
+async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> str:
+    """What would be made and what would change. Raises EnvironmentProblem when the stack is in
+    another cluster."""
+    found = await compare(request, cli, identity=cluster.identity)
+    return summary.as_text(request.plan, changed=found)
+
+
+async def compare(
+    request: StackRequest, cli: PulumiCli, *, identity: str | None = None
+) -> tuple[Change, ...] | None:
+    """What is different from what is deployed; None when nothing is."""
+    if not await cli.select(create=False):
+        return None
+    state = await cli.export()
+    if identity is not None:
+        deployed.check_cluster(state, stack=request.stack, identity=identity)
+    before = deployed.benchmark_of(state)
+    if before is None:
+        return None
+    return changes(before, request.plan.config.model_dump(mode="json", exclude_defaults=True))
+
+
+# --- up ------------------------------------------------------------------------------------------
+
+
+async def first_record(
+    request: StackRequest, cluster: Cluster, home: StateHome, *, backend: str
+) -> RunRecord:
+    """What must be known to remove a stack, taken before anything of it is made."""
+    wanted = request.plan.config.deployment.namespace
+    before = None
+    if wanted.mode == "existing" and wanted.name:
+        known = home.load(request.stack)
+        if known and known.before and known.before.namespace == wanted.name:
+            # An earlier run's objects may be there: they did not belong to the owner.
+            before = known.before
+        else:
+            before = await take_inventory(cluster, wanted.name)
+    return RunRecord(
+        stack=request.stack,
+        cluster=cluster.identity,
+        kubeconfig=request.used_kubeconfig or _single(request.environ.get("KUBECONFIG", "")),
+        context=cluster.context,
+        backend=backend,
+        is_ephemeral=request.is_ephemeral,
+        namespace=wanted.name,
+        before=before,
+    )
+
+
+def patience_s(checks: tuple[Check, ...], plan: StackPlan) -> float:
+    """How long a pod may fit on no node: there is room, or nodes must come first."""
+    has_room = any(each.name == "capacity" and each.state == "ok" for each in checks)
+    return UNSCHEDULABLE_S if has_room else plan.config.deployment.ready_timeout / SECOND_NS
+
+
+async def up(
+    request: StackRequest,
+    cluster: Cluster,
+    cli: PulumiCli,
+    *,
+    unschedulable_s: float,
+    interrupts: Interrupts,
+    deadline_mono_s: float | None,
+    say: Say,
+) -> bool:
+    """Make the stack; whether it is there, False when the user stopped it.
+
+    Raises EnvironmentProblem when it cannot come up, or not in time.
+    """
+    await cli.select(create=True)
+    for key, value in request.secrets.items():
+        await cli.set_secret(key, value)
+    progress, stop = Progress("up", say), asyncio.Event()
+    going = asyncio.create_task(cli.up(progress.handle, stop=stop), name="pulumi up")
+    hopeless = asyncio.create_task(
+        wait_until_hopeless(
+            cluster,
+            stack=request.stack,
+            namespace=request.plan.config.deployment.namespace.name,
+            unschedulable_s=unschedulable_s,
+        ),
+        name="watch pods",
+    )
+    stopped = asyncio.create_task(interrupts.reached(1), name="interrupts")
+    limit_s = None if deadline_mono_s is None else max(0.0, deadline_mono_s - time.monotonic())
+    try:
+        done, _ = await asyncio.wait(
+            (going, hopeless, stopped), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if going not in done:
+            say("interrupting `pulumi up`; it ends what it has begun")
+            stop.set()
+        ended = await going
+    finally:
+        for each in (hopeless, stopped):
+            each.cancel()
+        await asyncio.gather(hopeless, stopped, return_exceptions=True)
+    if stopped in done:
+        return False
+    if hopeless in done:
+        raise EnvironmentProblem(f"the stack cannot come up: {hopeless.result()}")
+    if not done:
+        raise EnvironmentProblem("--timeout: the stack did not come up in time")
+    if ended.code:
+        raise EnvironmentProblem(f"`pulumi up` failed:\n{_why(progress, ended)}")
+    return True
+
+
+async def find_namespace(record: RunRecord, cluster: Cluster, cli: PulumiCli) -> RunRecord:
+    """The record with the namespace as it is now: from the cluster, which knows more than a state
+    whose writer was interrupted."""
+    if record.before is not None:
+        return record
+    if record.namespace is not None:
+        uid = await uid_of_namespace(cluster, record.namespace)
+        return msgspec.structs.replace(record, namespace_uid=uid)
+    try:
+        found = await namespaces_of(record.stack, cluster)
+    except Refused:
+        known = deployed.namespace_of(await cli.export())
+        found = [known] if known else []
+    if not found:
+        return record
+    name, uid = found[0]
+    return msgspec.structs.replace(record, namespace=name, namespace_uid=uid)
+
+
+async def namespaces_of(stack: str, cluster: Cluster) -> list[tuple[str, str]]:
+    """Name and UID of each namespace of the stack's own. Raises Refused, Unreachable."""
+    label = f"{STACK_LABEL}={stack}"
+    items = (await cluster.get("/api/v1/namespaces", labelSelector=label))["items"]
+    return [(each["metadata"]["name"], each["metadata"]["uid"]) for each in items]
+
+
+# --- what went wrong -----------------------------------------------------------------------------
+
+
+async def save_evidence(
+    cluster: Cluster, cli: PulumiCli, record: RunRecord, artifacts: Path
+) -> tuple[Path, ...]:
+    """What the failure looked like, in the folder `evidence` of the artifacts."""
+    folder = artifacts / "evidence"
+    folder.mkdir(exist_ok=True)
+    saved: tuple[Path, ...] = ()
+    if record.namespace is not None:
+        saved = await save_cluster_evidence(
+            cluster, namespace=record.namespace, stack=record.stack, folder=folder
+        )
+    logs = [path for path in sorted(cli.logs.glob("*.log")) if path.stat().st_size]
+    copied = [Path(shutil.copy(path, folder / path.name)) for path in logs]
+    return (*saved, *copied)
+
+
+def _why(progress: Progress, ended: Ended) -> str:
+    if not progress.errors:
+        return ended.said
+    more = len(progress.errors) - SHOWN_ERRORS
+    lines = progress.errors[:SHOWN_ERRORS] + ([f"and {more} more"] if more > 0 else [])
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _arrow(remedy: str) -> str:
+    return f" → {remedy}" if remedy else ""
+
+
+def _single(kubeconfig: str) -> str | None:
+    """The one file that KUBECONFIG names, if it is one."""
+    return str(Path(kubeconfig).absolute()) if kubeconfig and ":" not in kubeconfig else None

@@ -1,0 +1,49 @@
+"""What Pulumi's state says about a stack: which cluster, which namespace, which benchmark. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+Json = Mapping[str, Any]
+
+
+def resources(state: Json, kind: str) -> Iterator[Json]:
+    """Resources whose type begins like that; those that were replaced left out."""
+    for each in state.get("deployment", {}).get("resources") or ():
+        if each.get("type", "").startswith(kind) and not each.get("delete"):
+            yield each
+
+
+def namespace_of(state: Json) -> tuple[str, str] | None:
+    """Name and UID of the stack's own namespace."""
+    for each in resources(state, "kubernetes:core/v1:Namespace"):
+        metadata = each.get("outputs", {}).get("metadata", {})
+        if metadata.get("uid"):
+            return str(metadata["name"]), str(metadata["uid"])
+    return None
+
+
+def benchmark_of(state: Json) -> dict[str, Any] | None:
+    """The benchmark as the services read it; None when nothing is deployed."""
+    for each in resources(state, "kubernetes:core/v1:ConfigMap"):
+        text = (each.get("inputs", {}).get("data") or {}).get("config.yaml")
+        if text:
+            content: dict[str, Any] = yaml.safe_load(text)
+            return content
+    return None
+
+
+def check_cluster(state: Json, *, stack: str, identity: str) -> None:
+    """Raises EnvironmentProblem when the state is of a stack in another cluster."""
+    if not any(resources(state, "kubernetes:")):
+        return
+    for each in resources(state, "pulumi:providers:kubernetes"):
+        known = each.get("inputs", {}).get("clusterIdentifier")
+        if known and known != identity:
+            raise EnvironmentProblem(
+                f"stack {stack} is in another cluster (kube-system {known}) than this context's "
+                f"({identity}); use --context or --kubeconfig, or remove it there first"
+            )

@@ -1,0 +1,213 @@
+"""What earlier runs left, found and removed: by the records of this machine, by the label in the
+cluster, and in the state."""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from aiperf_svc.adapters.cluster.connection import Cluster, connect
+from aiperf_svc.adapters.cluster.leaks import LeakReport, wait_until_gone
+from aiperf_svc.adapters.cluster.removal import FoundStack, list_stacks, remove_by_label
+from aiperf_svc.adapters.pulumi_cli import PulumiCli, locks_in
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner.stack import bring_up, deployed, project, terminal
+from aiperf_svc.runner.stack.locks import check_locks
+from aiperf_svc.runner.stack.request import open_project
+from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from aiperf_svc.runner.stack.teardown import GONE_S, Teardown
+
+
+@dataclass(frozen=True, kw_only=True)
+class GarbageRequest:
+    """What to remove."""
+
+    stacks: tuple[str, ...]
+    """None named: what this machine's records know, and what has outlived its own deadline."""
+    environ: Mapping[str, str]
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+    """Where to look when not all namespaces may be listed."""
+    force: bool = False
+    yes: bool = False
+
+
+@dataclass
+class Collected:
+    """What became of each stack."""
+
+    removed: list[str] = field(default_factory=list)
+    left: dict[str, list[str]] = field(default_factory=dict)
+    not_checked: dict[str, list[str]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    not_touched: list[str] = field(default_factory=list)
+    declined: bool = False
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The first of these that applies."""
+        if self.left:
+            return ExitCode.LEAKED
+        if self.refused:
+            return ExitCode.ERROR
+        return ExitCode.INTERRUPTED if self.declined else ExitCode.OK
+
+
+async def collect_garbage(request: GarbageRequest) -> Collected:
+    """Remove what is left of stacks. Raises EnvironmentProblem when the cluster cannot be had."""
+    home, done = StateHome(request.environ), Collected()
+    kubeconfig, context = request.kubeconfig, request.context
+    if len(request.stacks) == 1 and not context and (known := home.load(request.stacks[0])):
+        kubeconfig, context = kubeconfig or known.kubeconfig, known.context
+    async with connect(kubeconfig=kubeconfig, context=context) as cluster:
+        found = {
+            each.stack: each for each in await list_stacks(cluster, namespace=request.namespace)
+        }
+        chosen = request.stacks or _leftovers(home, cluster, found)
+        done.not_touched = [_said(each) for name, each in found.items() if name not in chosen]
+        if not chosen:
+            return done
+        for name in chosen:
+            terminal.say(f"to remove: {_said(found[name]) if name in found else name}")
+        if not request.yes and terminal.can_ask() and not await terminal.ask("Remove this?"):
+            done.declined = True
+            return done
+        for name in chosen:
+            try:
+                with home.hold(name):
+                    report = await _Removal(request, home, cluster, name, found.get(name)).all()
+            except AiperfError as error:
+                done.refused[name] = str(error)
+                continue
+            if report.not_checked:
+                done.not_checked[name] = list(report.not_checked)
+            if report.left:
+                done.left[name] = [str(each) for each in report.left]
+            else:
+                done.removed.append(name)
+    return done
+
+
+def _leftovers(
+    home: StateHome, cluster: Cluster, found: Mapping[str, FoundStack]
+) -> tuple[str, ...]:
+    """What is surely nobody's any more: another machine's runs are left to it and to their
+    deadline."""
+    ours = [record.stack for record in home.records() if record.cluster == cluster.identity]
+    # A project without a record: its runner was gone before it made anything.
+    unborn = [name for name in home.ephemeral_stacks() if home.load(name) is None]
+    overdue = [name for name, each in found.items() if each.is_overdue]
+    return tuple(dict.fromkeys((*ours, *unborn, *overdue)))
+
+
+class _Removal:
+    """One stack. The caller holds its lock on this machine."""
+
+    def __init__(
+        self,
+        request: GarbageRequest,
+        home: StateHome,
+        cluster: Cluster,
+        stack: str,
+        found: FoundStack | None,
+    ) -> None:
+        self._request, self._home, self._cluster = request, home, cluster
+        self._stack, self._found = stack, found
+
+    async def all(self) -> LeakReport:
+        """What is left of it at the end. Raises EnvironmentProblem when it may not be removed."""
+        record = self._record()
+        if record.cluster != self._cluster.identity:
+            raise EnvironmentProblem(
+                f"stack {self._stack} was made in another cluster (kube-system {record.cluster}) "
+                f"than this context's ({self._cluster.identity}); use --context or --kubeconfig"
+            )
+        with contextlib.ExitStack() as stack:
+            cli = self._project(stack, record)
+            if cli is not None and not await self._is_free(cli):
+                cli = None
+            if record.before is None:
+                record = await self._with_namespace(record)
+            shared = record.namespace if record.before is not None else self._request.namespace
+            await remove_by_label(self._cluster, stack=self._stack, namespace=shared)
+            report = await wait_until_gone(
+                self._cluster,
+                stack=record.stack,
+                namespace=record.namespace or "",
+                namespace_uid=record.namespace_uid,
+                before=record.before,
+                timeout_s=GONE_S,
+            )
+            if report.left:
+                return report
+            if cli is not None:
+                teardown = Teardown(cluster=self._cluster, cli=cli, record=record, say=terminal.say)
+                await teardown.mend_state()
+        self._home.forget(self._stack)
+        if record.is_ephemeral:
+            self._home.forget_ephemeral(self._stack)
+        return report
+
+    def _record(self) -> RunRecord:
+        known = self._home.load(self._stack)
+        if known is not None:
+            return known
+        names = self._found.namespaces if self._found else ()
+        return RunRecord(
+            stack=self._stack,
+            cluster=self._cluster.identity,
+            kubeconfig=self._request.kubeconfig,
+            context=self._cluster.context,
+            backend="",
+            is_ephemeral=self._stack in self._home.ephemeral_stacks(),
+            namespace=names[0] if names else self._request.namespace,
+        )
+
+    def _project(self, stack: contextlib.ExitStack, record: RunRecord) -> PulumiCli | None:
+        """The CLI with the stack's state; None when no state can be opened."""
+        environ = dict(self._request.environ)
+        if record.backend and not record.is_ephemeral:
+            environ[project.BACKEND] = record.backend
+        opened = open_project(
+            self._stack, None, self._home, environ, is_ephemeral=record.is_ephemeral
+        )
+        try:
+            return stack.enter_context(opened)
+        except AiperfError as error:
+            terminal.say(f"stack {self._stack}: removed by label only: {error}")
+            return None
+
+    async def _is_free(self, cli: PulumiCli) -> bool:
+        """Whether there is a state to be mended. Raises EnvironmentProblem while a live process
+        works on it."""
+        if not await cli.select(create=False):
+            return False
+        deployed.check_cluster(
+            await cli.export(), stack=self._stack, identity=self._cluster.identity
+        )
+        ended = await cli.refresh()
+        locks = locks_in(f"{ended.errors}\n{ended.out}") if ended.code else ()
+        if locks:
+            check_locks(locks, stack=self._stack, force=self._request.force)
+            terminal.say(f"stack {self._stack}: removing the lock of {locks[0]}")
+            await cli.unlock()
+        return True
+
+    async def _with_namespace(self, record: RunRecord) -> RunRecord:
+        """The namespace of the stack's own, if it has one."""
+        found = await bring_up.namespaces_of(self._stack, self._cluster)
+        if not found:
+            return msgspec.structs.replace(record, namespace_uid=None)
+        name, uid = found[0]
+        return msgspec.structs.replace(record, namespace=name, namespace_uid=uid)
+
+
+def _said(found: FoundStack) -> str:
+    expires = f", removes itself at {found.expires:%Y-%m-%d %H:%M:%SZ}" if found.expires else ""
+    return (
+        f"{found.stack}: {found.objects} objects in {', '.join(found.namespaces) or 'no namespace'}"
+        f"{expires}"
+    )

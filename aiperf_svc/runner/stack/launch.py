@@ -1,0 +1,303 @@
+"""The stages of a stack's run, carried out. Their order is `stages.Course`'s."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.pulumi_cli import PulumiCli
+from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.runner import folders
+from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.stack import bring_up, measure, terminal
+from aiperf_svc.runner.stack.options import StackOptions
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.stages import Course, How, Stage
+from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from aiperf_svc.runner.stack.teardown import Teardown
+
+T = TypeVar("T")
+STOPPED = "stopped by the user before there was anything to report"
+NOTHING_MADE = "nothing was created"
+
+
+class Launch:
+    """One run of a stack, stage by stage."""
+
+    def __init__(
+        self,
+        request: StackRequest,
+        options: StackOptions,
+        home: StateHome,
+        cluster: Cluster,
+        cli: PulumiCli,
+        interrupts: Interrupts,
+    ) -> None:
+        self._request, self._options, self._home = request, options, home
+        self._cluster, self._cli, self._interrupts = cluster, cli, interrupts
+        self._course = Course(keep=options.keep, keep_on_failure=options.keep_on_failure)
+        self._say = terminal.say
+        self._failure: AiperfError | None = None
+        self._prepared: RunRecord | None = None
+        self._record: RunRecord | None = None
+        """Once something may have been made."""
+        self._artifacts: Path | None = None
+        self._measuring: measure.Measuring | None = None
+        self._unschedulable_s = 0.0
+        self._deadline_mono_s: float | None = None
+        self._artifact_error = ""
+        self._left: tuple[str, ...] = ()
+        self._not_checked: tuple[str, ...] = ()
+        self._evidence: tuple[Path, ...] = ()
+        self._took_s: dict[str, float] = {}
+
+    async def run(self) -> Outcome:
+        """All stages. Raises AiperfError when nothing was made."""
+        stages: dict[Stage, Callable[[], Awaitable[How]]] = {
+            Stage.PREFLIGHT: self._preflight,
+            Stage.PREVIEW: self._preview,
+            Stage.UP: self._up,
+            Stage.RUN: self._measure,
+            Stage.COLLECT: self._collect,
+            Stage.EVIDENCE: self._save_evidence,
+            Stage.DESTROY: self._destroy,
+            Stage.CHECK: self._check,
+        }
+        course = self._course
+        while course.stage is not Stage.OVER:
+            stage, started_mono_s = course.stage, time.monotonic()
+            try:
+                how = await stages[stage]()
+            except AiperfError as error:
+                how = self._failed(error)
+            except Exception as error:
+                # Whatever it is, what was made must be removed.
+                text = f"unexpected {type(error).__name__} in {stage}: {error}"
+                how = self._failed(EnvironmentProblem(text), cause=error)
+            self._took_s[stage.value] = round(time.monotonic() - started_mono_s, 1)
+            course.end(stage, how, interrupts=self._interrupts.count)
+        if self._record is None:
+            if self._failure is not None:
+                raise self._failure
+            return self._outcome(None)
+        if course.is_kept:
+            self._say_kept()
+        return self._outcome(self._measuring.status if self._measuring else None)
+
+    def _failed(self, error: AiperfError, *, cause: Exception | None = None) -> How:
+        if cause is not None:
+            error.__cause__ = cause
+        if self._failure is None:
+            self._failure = error
+        else:
+            self._say(str(error))
+        return How.FAILED
+
+    # --- before anything is made -----------------------------------------------------------------
+
+    async def _preflight(self) -> How:
+        checks = await self._unless_interrupted(
+            bring_up.check(self._cluster, self._request.plan, say=self._say)
+        )
+        if checks is None:
+            return How.LEFT
+        self._unschedulable_s = bring_up.patience_s(checks, self._request.plan)
+        return How.DONE
+
+    async def _preview(self) -> How:
+        text = await self._unless_interrupted(
+            bring_up.preview(self._request, self._cluster, self._cli)
+        )
+        if text is None:
+            return How.LEFT
+        self._say(text)
+        if not self._options.yes and terminal.can_ask():
+            agreed = await self._unless_interrupted(terminal.ask("Create this stack?"))
+            if not agreed:
+                return How.LEFT if agreed is None else How.DECLINED
+        # What can still go wrong before anything is made, does so here.
+        request = self._request
+        parent = Path(request.config.artifacts.dir)
+        self._prepared = await bring_up.first_record(
+            request, self._cluster, self._home, backend=self._cli.backend
+        )
+        self._artifacts = folders.make_artifact_folder(parent, request.config.name)
+        return How.DONE
+
+    # --- the stack and its run -------------------------------------------------------------------
+
+    async def _up(self) -> How:
+        assert self._prepared is not None
+        if self._options.timeout_s is not None:
+            self._deadline_mono_s = time.monotonic() + self._options.timeout_s
+        self._record = self._prepared
+        self._home.save(self._record)
+        try:
+            is_up = await bring_up.up(
+                self._request,
+                self._cluster,
+                self._cli,
+                unschedulable_s=self._unschedulable_s,
+                interrupts=self._interrupts,
+                deadline_mono_s=self._deadline_mono_s,
+                say=self._say,
+            )
+        finally:
+            # Also of a stack that is half there: its teardown must know where.
+            await self._find_namespace()
+        return How.DONE if is_up else How.LEFT
+
+    async def _find_namespace(self) -> None:
+        assert self._record is not None
+        try:
+            self._record = await bring_up.find_namespace(self._record, self._cluster, self._cli)
+        except AiperfError as error:
+            # By label it is found all the same.
+            self._say(f"the stack's namespace is not known: {error}")
+        self._home.save(self._record)
+
+    async def _measure(self) -> How:
+        self._measuring = measure.Measuring(
+            self._cluster, await self._cli.outputs(), self._request.plan, self._options.run
+        )
+        summary = await self._measuring.follow(
+            interrupts=self._interrupts,
+            deadline_mono_s=self._deadline_mono_s,
+            timeout_s=self._options.timeout_s,
+        )
+        status = self._measuring.status
+        if self._measuring.failure is not None:
+            self._failed(self._measuring.failure)
+            self._course.fail_run()
+        if status is not None and status.state == RunState.FAILED:
+            self._course.fail_run()
+        if summary is None and not self._measuring.has_results:
+            return How.LEFT if self._interrupts.count else How.FAILED
+        return How.DONE
+
+    async def _collect(self) -> How:
+        assert self._measuring is not None
+        assert self._artifacts is not None
+        fetched = asyncio.create_task(self._measuring.fetch(self._artifacts), name="fetch results")
+        if not await self._ended_before(fetched, interrupts=2):
+            return How.LEFT
+        try:
+            self._say(f"collected {fetched.result()} into {self._artifacts}")
+        except AiperfError as error:
+            self._artifact_error = str(error)
+            return How.FAILED
+        return How.DONE
+
+    async def _save_evidence(self) -> How:
+        assert self._record is not None
+        assert self._artifacts is not None
+        saving = asyncio.create_task(
+            bring_up.save_evidence(self._cluster, self._cli, self._record, self._artifacts),
+            name="save evidence",
+        )
+        if not await self._ended_before(saving, interrupts=2):
+            return How.LEFT
+        self._evidence = saving.result()
+        self._say(f"saved {len(self._evidence)} files about the failure in {self._artifacts}")
+        return How.DONE
+
+    # --- the way down ----------------------------------------------------------------------------
+
+    async def _destroy(self) -> How:
+        if self._measuring is not None:
+            await self._measuring.close()
+        patience = asyncio.create_task(self._ask_for_patience(), name="ask for patience")
+        try:
+            self._say("destroying the stack")
+            await self._teardown().destroy()
+        finally:
+            patience.cancel()
+        return How.DONE
+
+    async def _check(self) -> How:
+        assert self._record is not None
+        report = await self._teardown().check()
+        self._left = tuple(map(str, report.left))
+        self._not_checked = report.not_checked
+        for each in report.missing:
+            self._say(f"gone from the namespace since the stack came: {each}")
+        if report.not_checked:
+            self._say(f"not checked for leaks: {', '.join(report.not_checked)}")
+        if report.left:
+            raise LeakError(f"{len(report.left)} objects of stack {self._record.stack} are left")
+        self._say("leak check: nothing is left")
+        self._home.forget(self._record.stack)
+        return How.DONE
+
+    def _teardown(self) -> Teardown:
+        assert self._record is not None
+        return Teardown(cluster=self._cluster, cli=self._cli, record=self._record, say=self._say)
+
+    # --- helpers ---------------------------------------------------------------------------------
+
+    async def _unless_interrupted(self, work: Awaitable[T]) -> T | None:
+        """What the work comes to, None when the user stops it."""
+        task = asyncio.ensure_future(work)
+        return task.result() if await self._ended_before(task, interrupts=1) else None
+
+    async def _ended_before(self, task: "asyncio.Future[Any]", *, interrupts: int) -> bool:
+        """Whether a task ends by itself before so many interrupts; else it is cancelled."""
+        stop = asyncio.create_task(self._interrupts.reached(interrupts), name="interrupts")
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        is_done = task.done()
+        for each in (task, stop):
+            each.cancel()
+        await asyncio.gather(task, stop, return_exceptions=True)
+        return is_done
+
+    async def _ask_for_patience(self) -> None:
+        while True:
+            await self._interrupts.reached(self._interrupts.count + 1)
+            self._say("already removing the stack: this goes on to its end")
+
+    def _say_kept(self) -> None:
+        record = self._record
+        assert record is not None
+        ttl = self._request.plan.config.deployment.ttl // 1_000_000_000
+        self._say(
+            f"kept: stack {record.stack} in namespace {record.namespace}; remove it with "
+            f"`aiperf-svc gc {record.stack}`; it removes itself {ttl // 60} min after its creation"
+        )
+
+    def _outcome(self, status: Status | None) -> Outcome:
+        course, measuring = self._course, self._measuring
+        summary = measuring.summary if measuring else None
+        is_unmade = self._record is None
+        state = RunState.CANCELLED if course.was_left or is_unmade else RunState.FAILED
+        reason = str(self._failure) if self._failure else ("" if summary else STOPPED)
+        if is_unmade:
+            reason = NOTHING_MADE
+        if status is not None and RunState(status.state).is_final and self._failure is None:
+            state, reason = RunState(status.state), status.reason
+        failure = self._failure.exit_code if self._failure else ExitCode.BENCHMARK_FAILED
+        return Outcome(
+            run_id=self._request.plan.identity.run_id,
+            state=state,
+            reason=reason,
+            failure=failure,
+            summary=summary,
+            artifacts=self._artifacts,
+            artifact_error=self._artifact_error or (status.artifact_error if status else ""),
+            uploaded_to=status.uploaded_to if status else "",
+            was_interrupted=course.was_left or is_unmade,
+            left=self._left,
+            more={
+                "stack": self._request.stack,
+                "namespace": self._record.namespace if self._record else None,
+                "kept": course.is_kept,
+                "left": list(self._left),
+                "not_checked": list(self._not_checked),
+                "took_s": self._took_s,
+            },
+        )

@@ -1,0 +1,116 @@
+"""The run of a stack that is up: followed through its API, and its results fetched."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.results_access import open_results
+from aiperf_svc.adapters.results_client import ApiRefused, ApiUnavailable, ResultsClient
+from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.runner.display import make_display
+from aiperf_svc.runner.following import Following
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.stack import summary
+
+STOPPING = "stopping: what was measured is collected, then the stack goes; once more to collect "
+STOPPING += "nothing"
+RETRY_S = 0.5
+FETCH_S, FETCH_RETRY_S = 120.0, 2.0
+"""How long a way to the results may stay broken before they are given up, and between attempts."""
+
+
+class Measuring:
+    """One run, from its start to its results on this machine."""
+
+    def __init__(
+        self, cluster: Cluster, outputs: Mapping[str, Any], plan: StackPlan, options: RunOptions
+    ) -> None:
+        self._cluster, self._outputs = cluster, outputs
+        self._plan, self._options = plan, options
+        self._open = contextlib.AsyncExitStack()
+        self._client: ResultsClient | None = None
+        self.status: Status | None = None
+        self.summary: dict[str, Any] | None = None
+        self.failure: AiperfError | None = None
+        """Why there may be no results, or not those of the whole run."""
+
+    @property
+    def has_results(self) -> bool:
+        """Whether there is something to fetch."""
+        return self.status is not None and self.status.results_ready
+
+    async def follow(
+        self, *, interrupts: Interrupts, deadline_mono_s: float | None, timeout_s: float | None
+    ) -> dict[str, Any] | None:
+        """The summary, when the run comes to one. The first interrupt stops the run, the second
+        ends this. Raises AiperfError when the run cannot be followed any more."""
+        url = await self._open.enter_async_context(
+            open_results(self._cluster, outputs=self._outputs)
+        )
+        token = str(self._outputs["resultsToken"])
+        client = await self._open.enter_async_context(ResultsClient(url, token=token))
+        self._client = client
+        display = make_display(self._options, summary.title(self._plan), self._plan.topology)
+        following = Following(
+            client,
+            processes=(),
+            control=(),
+            logs=Path(),
+            interrupts=interrupts,
+            display=display,
+            is_collected=False,
+            stopping=STOPPING,
+        )
+        limit = asyncio.create_task(self._limit(deadline_mono_s, timeout_s), name="timeout")
+        try:
+            self.summary = await following.run()
+        finally:
+            self.status = following.status
+            limit.cancel()
+            display.close()
+        return self.summary
+
+    async def fetch(self, folder: Path) -> str:
+        """Every result file, whole and verified; how much that was. Raises EnvironmentProblem."""
+        assert self._client is not None
+        give_up_mono_s = time.monotonic() + FETCH_S
+        while True:
+            try:
+                manifest = await self._client.download_all(folder)
+                break
+            except ApiUnavailable:
+                # What is here already stays; after this the stack goes, and the rest with it.
+                if time.monotonic() > give_up_mono_s:
+                    raise
+                await asyncio.sleep(FETCH_RETRY_S)
+        with contextlib.suppress(ApiUnavailable, ApiRefused):
+            await self._client.collected()
+        size = sum(each.size for each in manifest.files)
+        return f"{len(manifest.files)} files, {size / 2**20:,.1f} MiB"
+
+    async def close(self) -> None:
+        """End the connections. An end that fails is none that matters any more."""
+        with contextlib.suppress(AiperfError, OSError):
+            await self._open.aclose()
+
+    async def _limit(self, deadline_mono_s: float | None, timeout_s: float | None) -> None:
+        """At the deadline, stop the run: what was measured until then is kept."""
+        if deadline_mono_s is None:
+            return
+        await asyncio.sleep(max(0.0, deadline_mono_s - time.monotonic()))
+        self.failure = BenchmarkFailed(f"--timeout: stopped {timeout_s:g} s after the start of up")
+        assert self._client is not None
+        while True:
+            try:
+                await self._client.cancel("--timeout")
+            except (ApiUnavailable, ApiRefused):
+                await asyncio.sleep(RETRY_S)
+            else:
+                return

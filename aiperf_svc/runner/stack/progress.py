@@ -1,0 +1,80 @@
+"""What the Pulumi CLI is doing, in few lines, from its events."""
+
+import time
+from collections.abc import Callable
+
+from aiperf_svc.adapters.pulumi_cli import Event
+
+EVERY_S = 3.0
+"""Between two lines."""
+WORDS = {
+    "create": "made",
+    "create-replacement": "made anew",
+    "update": "changed",
+    "delete": "removed",
+    "delete-replaced": "removed",
+}
+"""Operations that are counted. Components and providers are not objects of the cluster."""
+KUBERNETES = "kubernetes:"
+
+
+class Progress:
+    """Counts what was done, and keeps what went wrong."""
+
+    def __init__(
+        self, what: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._what, self._say, self._clock = what, say, clock
+        self._said_mono_s = clock()
+        self._counts: dict[str, int] = {}
+        self._open: dict[str, None] = {}
+        self._stepped_mono_s = clock()
+        self.errors: list[str] = []
+
+    @property
+    def waiting(self) -> tuple[tuple[str, str], ...]:
+        """Kind and name, in the program, of what operations are under way for."""
+        pairs = (name.split(" ", 1) for name in self._open)
+        return tuple((kind, name) for kind, name in pairs)
+
+    @property
+    def quiet_s(self) -> float:
+        """Since an operation began or ended."""
+        return self._clock() - self._stepped_mono_s
+
+    def handle(self, event: Event) -> None:
+        """One event of the CLI's log."""
+        if "diagnosticEvent" in event:
+            self._diagnose(event["diagnosticEvent"])
+        for kind in ("resourcePreEvent", "resOutputsEvent", "resOpFailedEvent"):
+            if kind in event:
+                self._step(kind, event[kind]["metadata"])
+        if self._clock() - self._said_mono_s >= EVERY_S and (self._counts or self._open):
+            self._said_mono_s = self._clock()
+            self._say(self.line())
+
+    def line(self) -> str:
+        """Where it is: `up: 31 made; waiting for Deployment worker`."""
+        done = ", ".join(f"{count} {word}" for word, count in self._counts.items()) or "begun"
+        waiting = f"; waiting for {', '.join(list(self._open)[:3])}" if self._open else ""
+        more = f" and {len(self._open) - 3} more" if len(self._open) > 3 else ""
+        return f"{self._what}: {done}{waiting}{more}"
+
+    def _step(self, kind: str, metadata: Event) -> None:
+        operation, urn = metadata.get("op", ""), metadata.get("urn", "")
+        if operation not in WORDS or not metadata.get("type", "").startswith(KUBERNETES):
+            return
+        self._stepped_mono_s = self._clock()
+        name = f"{metadata['type'].rpartition(':')[2]} {urn.rpartition('::')[2]}"
+        if kind == "resourcePreEvent":
+            self._open[name] = None
+            return
+        self._open.pop(name, None)
+        if kind == "resOutputsEvent":
+            word = WORDS[operation]
+            self._counts[word] = self._counts.get(word, 0) + 1
+
+    def _diagnose(self, diagnostic: Event) -> None:
+        text = " ".join(diagnostic.get("message", "").split())
+        if diagnostic.get("severity") == "error" and text and text not in self.errors:
+            self.errors.append(text)

@@ -1,0 +1,166 @@
+"""A Pulumi project to run the CLI in: the program, and a copy of the stack's file.
+
+`stack init` writes a salt into the stack's file. A committed file must stay as it is, so the CLI
+never sees it: it works in a folder of its own, against the same state as the plain CLI would.
+"""
+
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+import aiperf_svc
+from aiperf_svc.config.load_config import STACK_KEY
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.runner.stack.state_home import StateHome
+
+PASSPHRASE_FILE = "passphrase"
+BACKEND, PASSPHRASE = "PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"
+PASSPHRASES = (PASSPHRASE, "PULUMI_CONFIG_PASSPHRASE_FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """Where the state is, and what opens it."""
+
+    url: str
+    """Empty: where `pulumi login` says."""
+    environ: dict[str, str] = field(default_factory=dict)
+    notice: str = ""
+    """What was decided because nothing was said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """The Pulumi program that belongs to this version."""
+
+    infra: Path
+    project_file: Path
+
+
+def find_program() -> Program:
+    """In a checkout beside the package, in an installed wheel inside it.
+
+    Raises EnvironmentProblem.
+    """
+    package = Path(aiperf_svc.__file__).parent
+    for infra, project in (
+        (package / "_infra", package / "_infra" / "Pulumi.yaml"),
+        (package.parent / "infra", package.parent / "Pulumi.yaml"),
+    ):
+        if (infra / "__main__.py").is_file() and project.is_file():
+            return Program(infra=infra, project_file=project)
+    raise EnvironmentProblem(
+        f"the Pulumi program is neither in {package} nor beside it; install aiperf-svc again"
+    )
+
+
+def make_project(folder: Path, *, stack: str, settings: Mapping[str, Any]) -> None:
+    """A project with one stack, whose file holds `settings` and nothing else."""
+    program = find_program()
+    project = yaml.safe_load(program.project_file.read_text())
+    # This interpreter has what the program needs.
+    project["runtime"] = {"name": "python"}
+    if sys.prefix != sys.base_prefix:
+        project["runtime"]["options"] = {"virtualenv": sys.prefix}
+    (folder / "stacks").mkdir(parents=True)
+    (folder / "infra").symlink_to(program.infra)
+    (folder / "Pulumi.yaml").write_text(yaml.safe_dump(project, sort_keys=False))
+    write_stack_file(folder, stack=stack, settings=settings)
+
+
+def write_stack_file(folder: Path, *, stack: str, settings: Mapping[str, Any]) -> None:
+    """The stack's file."""
+    path = folder / "stacks" / f"Pulumi.{stack}.yaml"
+    path.write_text(yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True))
+
+
+def choose_backend(home: StateHome, environ: Mapping[str, str] = os.environ) -> Backend:
+    """The user's backend and passphrase; without a backend, a folder of this machine.
+
+    Raises ConfigError when a backend that needs a passphrase has none.
+    """
+    url, notice = environ.get(BACKEND) or _logged_in(environ), ""
+    chosen = {}
+    if url is None:
+        url = home.backend.as_uri()
+        chosen[BACKEND] = url
+        notice = f"no Pulumi backend is configured: the stack's state is kept in {home.backend}"
+    is_service = url.startswith(("http://", "https://"))
+    if not is_service and not any(name in environ for name in PASSPHRASES):
+        raise ConfigError(
+            "the stack's state needs a passphrase, which encrypts its secrets: export "
+            f"{PASSPHRASE}=… or {PASSPHRASES[1]}=FILE, the same each time"
+        )
+    return Backend(url=url, environ=chosen, notice=notice)
+
+
+def ephemeral_backend(folder: Path) -> Backend:
+    """State and passphrase inside an ephemeral stack's folder; made when they are not there."""
+    state, passphrase = folder / "state", folder / PASSPHRASE_FILE
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not passphrase.exists():
+        passphrase.touch(mode=0o600)
+        passphrase.write_text(secrets.token_urlsafe(32))
+    url = state.as_uri()
+    return Backend(url=url, environ={BACKEND: url, PASSPHRASES[1]: str(passphrase)})
+
+
+def cli_environment(
+    backend: Backend, given: Mapping[str, str], environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Variables of the CLI: `given` are for the program."""
+    kept = dict(environ)
+    if PASSPHRASES[1] in backend.environ:
+        kept.pop(PASSPHRASE, None)
+    return {
+        **kept,
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+        # `--event-log` is a flag for programs.
+        "PULUMI_DEBUG_COMMANDS": "true",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        # A language host that knows nothing of virtual environments takes the first `python3`.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}",
+        **backend.environ,
+        **given,
+    }
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The content of a stack file: its config is checked elsewhere. Raises ConfigError."""
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or STACK_KEY not in (content.get("config") or {}):
+        raise ConfigError(
+            f"{path}: not a stack file: expected `config:` with {STACK_KEY}; a plain config runs "
+            "with `aiperf-svc profile --kubernetes --config FILE`"
+        )
+    return content
+
+
+def stack_name(path: Path) -> str:
+    """`bench-smoke` of `stacks/Pulumi.bench-smoke.yaml`."""
+    return path.stem.removeprefix("Pulumi.")
+
+
+def remove_project(folder: Path) -> None:
+    """Remove a project's folder; the program that it links to stays."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _logged_in(environ: Mapping[str, str]) -> str | None:
+    """The backend that `pulumi login` chose; None when nobody did."""
+    if environ.get("PULUMI_ACCESS_TOKEN"):
+        return "https://api.pulumi.com"
+    home = Path(environ.get("PULUMI_HOME") or Path.home() / ".pulumi")
+    with suppress(OSError, msgspec.DecodeError, AttributeError):
+        known = msgspec.json.decode((home / "credentials.json").read_bytes())
+        return known.get("current") or None
+    return None

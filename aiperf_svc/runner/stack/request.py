@@ -1,0 +1,157 @@
+"""What is asked of a stack: by a committed file, or by flags that stand for one."""
+
+import copy
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import aiperf_svc
+from aiperf_svc.adapters.pulumi_cli import PulumiCli
+from aiperf_svc.config.load_config import STACK_KEY
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.pods import TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
+from aiperf_svc.plan.stack import StackPlan, plan_stack
+from aiperf_svc.runner import folders
+from aiperf_svc.runner.stack import project
+from aiperf_svc.runner.stack.state_home import StateHome
+
+IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
+NOTHING: dict[str, Any] = {"config": {"aiperf:removal": "true"}}
+"""A stack's file for commands that need none: without any value some of the engine's parts fail."""
+IMAGE, CONTEXT = "AIPERF_IMAGE", "AIPERF_CONTEXT"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackRequest:
+    """One stack, and where it belongs."""
+
+    stack: str
+    config: BenchmarkConfig
+    benchmark: Mapping[str, Any]
+    """The same as it was written."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Everything else of the stack's file."""
+    kubeconfig: str | None = None
+    """Path; None: what the stack's file says, KUBECONFIG, or the usual place."""
+    context: str | None = None
+    generation: int | None = None
+    """Another number makes a new run of an unchanged config."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Values of keys of the stack's configuration."""
+    is_ephemeral: bool = False
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    @property
+    def used_kubeconfig(self) -> str | None:
+        """Path of the kubeconfig; None: KUBECONFIG, or the usual place."""
+        given = self.kubeconfig or self._setting("kubeconfig")
+        return str(Path(given).expanduser().absolute()) if given else None
+
+    @property
+    def used_context(self) -> str | None:
+        """Context of the kubeconfig; None: its current one."""
+        return self.context or self._setting("context") or self.environ.get(CONTEXT)
+
+    @cached_property
+    def plan(self) -> StackPlan:
+        """What the stack will be. Raises ConfigError."""
+        return plan_stack(
+            self.config,
+            stack=self.stack,
+            version=aiperf_svc.__version__,
+            generation=self.generation or int(self._setting("generation") or 1),
+            image=self.environ.get(IMAGE, ""),
+        )
+
+    @property
+    def missing_secrets(self) -> tuple[str, ...]:
+        """Keys of the stack's configuration that the plan needs and nobody has given."""
+        known = {key.removeprefix("aiperf:") for key in self.settings.get("config", {})}
+        wanted = [key for keys in self.plan.secret_keys.values() for key in keys]
+        return tuple(key for key in wanted if key not in known and key not in self.secrets)
+
+    def check_secrets(self) -> None:
+        """Raises ConfigError when a secret is missing."""
+        missing = self.missing_secrets
+        if missing:
+            commands = "; ".join(f"pulumi config set --secret aiperf:{key}" for key in missing)
+            variable = f" or give {_sources(missing)}"
+            raise ConfigError(
+                f"stack {self.stack} needs {', '.join(f'aiperf:{key}' for key in missing)}: "
+                f"{commands}{variable}"
+            )
+
+    def file_content(self) -> dict[str, Any]:
+        """What the stack's file holds for this run."""
+        content = copy.deepcopy(dict(self.settings))
+        config = content.setdefault("config", {})
+        config[STACK_KEY] = copy.deepcopy(dict(self.benchmark))
+        given = {"kubeconfig": self.used_kubeconfig, "context": self.used_context}
+        config |= {f"aiperf:{key}": value for key, value in given.items() if value}
+        if self.generation is not None:
+            config["aiperf:generation"] = self.generation
+        return content
+
+    def _setting(self, key: str) -> str | None:
+        value = self.settings.get("config", {}).get(f"aiperf:{key}")
+        return str(value) if isinstance(value, str | int) else None
+
+
+def secrets_from(config: BenchmarkConfig, environ: Mapping[str, str]) -> dict[str, str]:
+    """Secret values that the environment has, by key of the stack's configuration."""
+    sources = {v: k for k, v in (UPLOAD_KEYS | UPLOAD_TOKEN).items()} if config.artifacts.s3 else {}
+    if config.endpoint.api_key_env:
+        sources[TARGET_KEY] = config.endpoint.api_key_env
+    return {key: environ[name] for key, name in sources.items() if environ.get(name)}
+
+
+@contextmanager
+def open_project(
+    stack: str,
+    content: Mapping[str, Any] | None,
+    home: StateHome,
+    environ: Mapping[str, str],
+    *,
+    identity: str = "",
+    is_ephemeral: bool = False,
+) -> Iterator[PulumiCli]:
+    """The CLI in a project of the stack's own, which for an ephemeral stack stays.
+
+    `content` is the stack's file; None: as it is, or nothing. Raises ConfigError,
+    EnvironmentProblem.
+    """
+    with folders.private_folder() as private:
+        if is_ephemeral:
+            folder = home.ephemeral(stack)
+            backend = project.ephemeral_backend(folder)
+        else:
+            folder, backend = private / "project", project.choose_backend(home, environ)
+        if not (folder / "Pulumi.yaml").exists():
+            project.make_project(folder, stack=stack, settings=content or NOTHING)
+        elif content is not None:
+            project.write_stack_file(folder, stack=stack, settings=content)
+        given = {IDENTIFIER: identity} if identity else {}
+        kubeconfig = environ.get("KUBECONFIG")
+        if kubeconfig:
+            # The CLI works in another folder.
+            parts = [str(Path(each).absolute()) for each in kubeconfig.split(os.pathsep) if each]
+            given["KUBECONFIG"] = os.pathsep.join(parts)
+        logs = private / "pulumi"
+        logs.mkdir()
+        yield PulumiCli(
+            folder=folder,
+            stack=stack,
+            environ=project.cli_environment(backend, given, environ),
+            logs=logs,
+            notice=backend.notice,
+        )
+
+
+def _sources(missing: tuple[str, ...]) -> str:
+    names = {TARGET_KEY: "--api-key", **{v: k for k, v in (UPLOAD_KEYS | UPLOAD_TOKEN).items()}}
+    return ", ".join(names.get(key, key) for key in missing)

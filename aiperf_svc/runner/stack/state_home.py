@@ -1,0 +1,129 @@
+"""What outlives a runner on this machine: where it keeps state, and what it was doing.
+
+    $XDG_STATE_HOME/aiperf-svc/
+        backend/            Pulumi's state, when the user has configured no backend
+        runs/<stack>.json   what a run has made or is making; removed when the leak check passed
+        runs/<stack>.lock   held by the runner that works on the stack
+        ephemeral/<stack>/  a whole project with its state and passphrase
+
+A record is written before anything is created, so that `gc` can finish what a killed runner began.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from aiperf_svc.adapters.cluster.inventory import Inventory
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a stack, as far as it is needed to remove what it made."""
+
+    stack: str
+    cluster: str
+    """Identity of the cluster."""
+    kubeconfig: str | None
+    context: str | None
+    backend: str
+    """URL of the state's backend; empty: the one that `pulumi login` chose."""
+    is_ephemeral: bool
+    namespace: str | None = None
+    """None while it has no name yet."""
+    namespace_uid: str | None = None
+    """Of a namespace of the stack's own."""
+    before: Inventory | None = None
+    """Of a namespace that stays, from before the stack."""
+
+
+class StateHome:
+    """The folders. Nothing is made before it is needed."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        given = environ.get("XDG_STATE_HOME")
+        base = Path(given) if given else Path.home() / ".local" / "state"
+        self.folder = base / "aiperf-svc"
+
+    @property
+    def backend(self) -> Path:
+        """Folder of the default backend, made if needed."""
+        return self._made("backend")
+
+    def ephemeral(self, stack: str) -> Path:
+        """The folder of an ephemeral stack's project."""
+        return self._made("ephemeral") / stack
+
+    def ephemeral_stacks(self) -> tuple[str, ...]:
+        """Names of those that are there."""
+        return tuple(sorted(path.name for path in (self.folder / "ephemeral").glob("*")))
+
+    def forget_ephemeral(self, stack: str) -> None:
+        """Remove its folder: state, passphrase, everything."""
+        shutil.rmtree(self.ephemeral(stack), ignore_errors=True)
+
+    # --- runs ------------------------------------------------------------------------------------
+
+    def save(self, record: RunRecord) -> None:
+        """Write or replace the record of a stack's run."""
+        path = self._record(record.stack)
+        part = path.with_suffix(".part")
+        part.write_bytes(msgspec.json.encode(record))
+        part.replace(path)
+
+    def load(self, stack: str) -> RunRecord | None:
+        """None when there is none."""
+        try:
+            return msgspec.json.decode(self._record(stack).read_bytes(), type=RunRecord)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def forget(self, stack: str) -> None:
+        """There is nothing any more that could be removed."""
+        self._record(stack).unlink(missing_ok=True)
+
+    def records(self) -> tuple[RunRecord, ...]:
+        """Of all runs that have not been removed."""
+        names = sorted(path.stem for path in (self.folder / "runs").glob("*.json"))
+        return tuple(record for name in names if (record := self.load(name)))
+
+    @contextmanager
+    def hold(self, stack: str) -> Iterator[None]:
+        """While this lasts no other runner of this user works on the stack.
+
+        Raises EnvironmentProblem when one does.
+        """
+        path = self._made("runs") / f"{stack}.lock"
+        with path.open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                file.seek(0)
+                raise EnvironmentProblem(
+                    f"stack {stack}: process {file.read().strip() or '?'} is working on it; wait "
+                    "for it, or end it"
+                ) from error
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            try:
+                yield
+            finally:
+                file.truncate(0)
+
+    def _record(self, stack: str) -> Path:
+        return self._made("runs") / f"{stack}.json"
+
+    def _made(self, name: str) -> Path:
+        folder = self.folder / name
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"cannot make {folder}: {error.strerror}; XDG_STATE_HOME names another place"
+            ) from error
+        return folder

@@ -1,0 +1,170 @@
+"""What a stack will be, for who has to agree to it: on a terminal, and in a pull request. Pure."""
+
+from collections.abc import Sequence
+
+from aiperf_svc.config.units import format_cpu, format_duration, format_size
+from aiperf_svc.plan.pods import PodPlan
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.runner.numbers import count
+from aiperf_svc.runner.stack.changes import Change
+
+FEW = 40
+"""Changed keys that are shown; more is another benchmark."""
+
+
+def title(plan: StackPlan) -> str:
+    """The run in a few words."""
+    endpoint = plan.config.endpoint
+    return f"{plan.identity.stack} · {endpoint.url} · {endpoint.model}"
+
+
+def load_line(plan: StackPlan) -> str:
+    """What will be sent."""
+    load = plan.config.load
+    words = []
+    if load.request_rate is not None:
+        words.append(f"{load.request_rate:g} requests/s")
+    if load.concurrency is not None:
+        words.append(f"{load.concurrency:,} concurrent")
+    if load.requests is not None:
+        words.append(f"{load.requests:,} requests")
+    if load.duration is not None:
+        words.append(f"for {format_duration(load.duration)}")
+    return ", ".join(words)
+
+
+def totals_line(plan: StackPlan) -> str:
+    """What the stack asks of the cluster."""
+    totals = plan.totals
+    words = [
+        count(totals.pods, "pod"),
+        f"{cores(totals.cpu_millis)} CPU",
+        f"{gibibytes(totals.memory_bytes)} memory",
+        count(totals.gpus, "GPU"),
+    ]
+    if totals.cost_per_hour:
+        words.append(f"{totals.cost_per_hour:g} {totals.currency} an hour")
+    return ", ".join(words)
+
+
+def cores(millis: int) -> str:
+    """`0.71`, `260.26`."""
+    return f"{millis / 1000:,.6g}"
+
+
+def gibibytes(size: int) -> str:
+    """`2.125 GiB`, `172.3 GiB`."""
+    return f"{size / 2**30:,.4g} GiB"
+
+
+def namespace_line(plan: StackPlan) -> str:
+    """Whose the namespace is, and what becomes of it."""
+    wanted = plan.config.deployment.namespace
+    if wanted.mode == "existing":
+        return f"{wanted.name}: there before, stays; only our own objects are removed"
+    name = wanted.name or f"aiperf-{plan.identity.stack}-…"
+    return f"{name}: created, removed with everything in it"
+
+
+def objects_line(plan: StackPlan) -> str:
+    """Kinds of objects, and how many of each."""
+    exposed = plan.config.deployment.results.expose != "port-forward"
+    counts = [
+        (int(plan.config.deployment.namespace.mode != "existing"), "Namespace"),
+        (len(plan.pods), "Deployment"),
+        (sum(pod.has_service for pod in plan.pods) + exposed, "Service"),
+        (len(plan.policies), "NetworkPolicy"),
+        (1 + len(plan.secret_keys), "Secret"),
+        (2, "ConfigMap"),
+        (2, "ServiceAccount"),
+        (1, "Role"),
+        (1, "RoleBinding"),
+        (1, "PodDisruptionBudget"),
+    ]
+    return ", ".join(
+        count(number, kind).replace("Policys", "Policies") for number, kind in counts if number
+    )
+
+
+def as_text(plan: StackPlan, *, changed: Sequence[Change] | None) -> str:
+    """For a terminal. `changed` None: nothing is deployed."""
+    rows = [
+        ("load", load_line(plan)),
+        ("target", _target(plan)),
+        ("namespace", namespace_line(plan)),
+        ("asks for", totals_line(plan)),
+        ("creates", objects_line(plan)),
+        ("removes itself", f"{format_duration(plan.config.deployment.ttl)} after its creation"),
+        ("Pod Security", plan.pod_security),
+    ]
+    lines = [title(plan), *(f"  {name:<15} {text}" for name, text in rows)]
+    lines += [f"  note: {note}" for note in plan.notes]
+    if changed is not None:
+        lines.append(f"  {_about(changed)}")
+        lines += [f"    {each}" for each in changed[:FEW]]
+    return "\n".join(lines)
+
+
+def as_markdown(plan: StackPlan, *, changed: Sequence[Change] | None, base: str) -> str:
+    """For a pull request. `changed` is against `base`; None: there is nothing to compare with."""
+    totals = plan.totals
+    cost = f"{totals.cost_per_hour:g} {totals.currency}" if totals.cost_per_hour else "no prices"
+    facts = [
+        ("Load", load_line(plan)),
+        ("Target", _target(plan)),
+        ("Namespace", namespace_line(plan)),
+        ("Pods", f"{totals.pods:,}"),
+        ("CPU", cores(totals.cpu_millis)),
+        ("Memory", gibibytes(totals.memory_bytes)),
+        ("GPUs", f"{totals.gpus:,}"),
+        ("Cost per hour", cost),
+        ("Removes itself after", format_duration(plan.config.deployment.ttl)),
+        ("Pod Security", plan.pod_security),
+        ("Run", f"`{plan.identity.run_id}`"),
+    ]
+    lines = [f"### Benchmark stack `{plan.identity.stack}`", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {_cell(text)} |" for name, text in facts]
+    lines += ["", f"#### Created: {objects_line(plan)}", ""]
+    lines += ["| pod | replicas | CPU | memory | GPUs | image |", "|---|---:|---:|---:|---:|---|"]
+    lines += [_pod_row(pod) for pod in plan.pods]
+    lines += ["", f"#### Changed against {base}", ""]
+    if changed is None:
+        lines.append("Nothing to compare with: the stack is new.")
+    else:
+        lines.append(_about(changed))
+        if changed:
+            lines += ["", "```diff"]
+            for each in changed[:FEW]:
+                before, _, after = str(each).removeprefix(f"{each.key}: ").partition(" → ")
+                lines += [f"- {each.key}: {before}", f"+ {each.key}: {after}"]
+            lines.append("```")
+        if len(changed) > FEW:
+            lines.append(f"… and {len(changed) - FEW} more")
+    if plan.notes:
+        lines += ["", "#### Notes", "", *(f"- {note}" for note in plan.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _about(changed: Sequence[Change]) -> str:
+    if not changed:
+        return "The benchmark is unchanged: no new run; another generation makes one."
+    keys = f"{len(changed)} key{'s' * (len(changed) > 1)} of the benchmark changed"
+    return f"{keys}: a new run; results that were not collected are discarded."
+
+
+def _target(plan: StackPlan) -> str:
+    kind = plan.config.deployment.target.kind
+    made = "" if kind == "none" else f" ({kind}, made and removed with the stack)"
+    return f"{plan.config.endpoint.url}{made}"
+
+
+def _pod_row(pod: PodPlan) -> str:
+    needs = pod.requests
+    gpu = "" if needs.gpu is None else f"{needs.gpu.count} {needs.gpu.type or ''}".strip()
+    cells = (pod.name, f"{pod.replicas:,}", format_cpu(needs.cpu_millis),
+             format_size(needs.memory_bytes), gpu, f"`{pod.image.name}`")  # fmt: skip
+    return "| " + " | ".join(map(_cell, cells)) + " |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,126 @@
+"""The end of a stack: destroyed by Pulumi, by label what Pulumi does not know, and looked for."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.leaks import LeakReport, wait_until_gone
+from aiperf_svc.adapters.cluster.objects import ObjectRef
+from aiperf_svc.adapters.cluster.removal import remove_by_label
+from aiperf_svc.adapters.pulumi_cli import Ended, PulumiCli
+from aiperf_svc.domain.errors import AiperfError
+from aiperf_svc.runner.stack.progress import Progress
+from aiperf_svc.runner.stack.state_home import RunRecord
+
+FOLLOW_S = 20.0
+"""For the cluster's own garbage collection to follow a deletion."""
+GONE_S = 60.0
+"""For what was deleted by label: pods may take their grace period."""
+ATTEMPTS = 3
+QUIET_S, WATCH_S = 15.0, 5.0
+"""Without any step of the CLI, and between looks at that."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teardown:
+    """One stack to be removed."""
+
+    cluster: Cluster
+    cli: PulumiCli
+    record: RunRecord
+    say: Say
+
+    async def destroy(self) -> None:
+        """Have Pulumi remove the stack. What goes wrong is said, and stops nothing."""
+        ended = await self._destroyed()
+        if ended.code:
+            self.say(f"`pulumi destroy` failed:\n{ended.said}")
+
+    async def check(self) -> LeakReport:
+        """What is left, after another attempt by label when anything was.
+
+        Raises EnvironmentProblem when the cluster cannot be looked at.
+        """
+        report = await self._look(FOLLOW_S)
+        if not report.left:
+            return report
+        self.say(f"still there: {len(report.left)} objects; deleting by label")
+        await self._delete()
+        report = await self._look(GONE_S)
+        if not report.left:
+            await self.mend_state()
+        return report
+
+    async def mend_state(self) -> None:
+        """The objects are gone: have the state know it, so that the next `up` works."""
+        ended = await self.cli.refresh(clear_pending=True)
+        if not ended.code:
+            ended = await self._destroyed()
+        if ended.code:
+            self.say(f"the stack's state could not be brought up to date:\n{ended.said}")
+
+    async def _destroyed(self) -> Ended:
+        for _ in range(ATTEMPTS - 1):
+            progress, stop = Progress("destroy", self.say), asyncio.Event()
+            going = asyncio.create_task(
+                self.cli.destroy(progress.handle, stop=stop), name="pulumi destroy"
+            )
+            stuck = asyncio.create_task(self._wait_until_stuck(progress), name="watch destroy")
+            await asyncio.wait((going, stuck), return_when=asyncio.FIRST_COMPLETED)
+            if not going.done():
+                names = ", ".join(f"{kind} {name}" for kind, name in progress.waiting)
+                self.say(f"Pulumi waits for what is gone already ({names}); it begins again")
+                stop.set()
+            ended = await going
+            stuck.cancel()
+            await asyncio.gather(stuck, return_exceptions=True)
+            if not stop.is_set():
+                return ended
+        return await self.cli.destroy(Progress("destroy", self.say).handle, stop=asyncio.Event())
+
+    async def _wait_until_stuck(self, progress: Progress) -> None:
+        """Until the CLI waits for deletions that have happened: a provider that looks a moment too
+        late never hears of them, and waits for as long as the object's timeout."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if progress.quiet_s < QUIET_S or not progress.waiting:
+                continue
+            try:
+                left = (await self._look(0.0)).left
+            except AiperfError:
+                continue
+            if are_gone(progress.waiting, left):
+                return
+
+    async def _delete(self) -> None:
+        record = self.record
+        # Our own namespace may have gone meanwhile, and a shared one holds others' objects.
+        namespace = record.namespace if record.before is not None else None
+        try:
+            await remove_by_label(self.cluster, stack=record.stack, namespace=namespace)
+        except AiperfError as error:
+            self.say(str(error))
+
+    async def _look(self, timeout_s: float) -> LeakReport:
+        record = self.record
+        return await wait_until_gone(
+            self.cluster,
+            stack=record.stack,
+            namespace=record.namespace or "",
+            namespace_uid=record.namespace_uid,
+            before=record.before,
+            timeout_s=timeout_s,
+        )
+
+
+def are_gone(waiting: Iterable[tuple[str, str]], left: Iterable[ObjectRef]) -> bool:
+    """Whether nothing is left of what is waited for, by kind and name in the program: an object's
+    own name begins with that."""
+    there = [(each.kind, each.name) for each in left]
+    return not any(
+        kind == wanted and name.startswith(prefix)
+        for wanted, prefix in waiting
+        for kind, name in there
+    )

@@ -1,0 +1,22 @@
+"""The machine that figures were taken on, as every result names it."""
+
+import os
+import platform
+from importlib.metadata import version
+from typing import Any
+
+from aiperf_svc.adapters.machine import cpu_model, memory_bytes, raise_fd_limit, usable_cores
+
+
+def describe() -> dict[str, Any]:
+    """CPU, cores, memory, limits and versions."""
+    return {
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
+        "memory_gib": round(memory_bytes() / 2**30, 1),
+        "fd_limit": raise_fd_limit(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
+        "aiperf_svc": version("aiperf-svc"),
+    }

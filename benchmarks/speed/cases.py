@@ -1,0 +1,198 @@
+"""What is measured: each case starts its own mock server, takes its reference in the same run, and
+gives one flat table of figures."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import RunningMockServer, running
+from benchmarks.speed import peers, wrk
+from benchmarks.speed.pipeline import Run, run_profile
+
+Figures = dict[str, Any]
+MIB = 2**20
+TOKENS = 100
+"""Of an answer in the case of streams."""
+HELD_TOKENS = 500
+
+
+@contextmanager
+def _server(config: MockServerConfig) -> Iterator[tuple[RunningMockServer, Path]]:
+    """A server and a folder for as long as one case takes."""
+    with (
+        tempfile.TemporaryDirectory(prefix="aiperf-speed-") as folder,
+        running(config) as server,
+    ):
+        yield server, Path(folder)
+
+
+def requests(*, is_quick: bool) -> Figures:
+    """One-token streaming requests at concurrency 200 on a server without latency."""
+    count, wrk_s = (30_000, 1) if is_quick else (150_000, 3)
+    return _against_wrk(1, 200, count, wrk_s, with_peers=not is_quick)
+
+
+def streams(*, is_quick: bool) -> Figures:
+    """Streams of 100 tokens at concurrency 100 on a server without latency."""
+    count, wrk_s = (3_000, 1) if is_quick else (20_000, 3)
+    return _against_wrk(TOKENS, 100, count, wrk_s, with_peers=not is_quick)
+
+
+def lifecycle(*, is_quick: bool) -> Figures:
+    """Start-up, shutdown and idle memory: a few requests, the median of some runs."""
+    count = 200
+    with _server(MockServerConfig(tokens=1)) as (server, folder):
+        runs = [
+            _run(server, folder / str(n), concurrency=20, count=count, watches_memory=True)
+            for n in range(2 if is_quick else 5)
+        ]
+    return {
+        "requests": count,
+        "startup_s": median(run.start_s for run in runs),
+        "shutdown_s": median(run.finish_s for run in runs),
+        "shutdown_cpu_s": median(run.finish_cpu_s for run in runs),
+        "idle_pss_mib": median(run.idle_pss for run in runs) / MIB,
+        "idle_rss_mib": median(run.idle_rss for run in runs) / MIB,
+    }
+
+
+def memory(*, is_quick: bool) -> Figures:
+    """Memory for each held connection, with streams of 500 tokens."""
+    connections, itl_ms = (500, 15) if is_quick else (3_000, 80)
+    with _server(MockServerConfig(tokens=HELD_TOKENS, itl=f"{itl_ms}ms")) as (server, folder):
+        run = _run(
+            server,
+            folder,
+            concurrency=connections,
+            count=connections,
+            watches_memory=True,
+        )
+    grown = run.load_peak_pss - run.idle_pss
+    return {
+        "connections": connections,
+        "tokens": HELD_TOKENS,
+        "kib_per_connection": grown / connections / 1024,
+        "idle_pss_mib": run.idle_pss / MIB,
+        "peak_pss_mib": run.load_peak_pss / MIB,
+        "chunks_per_s": run.total("content_chunk_count") / run.load_s,
+        "inter_token_ms": run.stat("inter_token_latency"),
+        "inter_token_ms_of_server": itl_ms,
+        "verdict": run.verdict,
+    }
+
+
+def exports(*, is_quick: bool) -> Figures:
+    """What a million records cost after the last answer: the difference between a long and a short
+    run, so that what every run costs falls out."""
+    few, many = (1_000, 41_000) if is_quick else (1_000, 201_000)
+    with _server(MockServerConfig(tokens=1)) as (server, folder):
+        small, large = (
+            _run(server, folder / str(count), concurrency=200, count=count) for count in (few, many)
+        )
+    millions = (large.requests - small.requests) / 1e6
+    return {
+        "records": large.requests,
+        "finish_s_per_million": (large.finish_s - small.finish_s) / millions,
+        "finish_cpu_s_per_million": (large.finish_cpu_s - small.finish_cpu_s) / millions,
+        **{
+            f"mib_per_million_{name.rpartition('.')[2]}": large.artifact_bytes[name]
+            / large.requests
+            * 1e6
+            / MIB
+            for name in ("records.parquet", "profile_export.jsonl")
+            if name in large.artifact_bytes
+        },
+    }
+
+
+CASES: dict[str, Callable[..., Figures]] = {
+    "requests": requests,
+    "streams": streams,
+    "lifecycle": lifecycle,
+    "memory": memory,
+    "exports": exports,
+}
+
+
+def _run(
+    server: RunningMockServer,
+    folder: Path,
+    *,
+    concurrency: int,
+    count: int,
+    watches_memory: bool = False,
+) -> Run:
+    folder.mkdir(exist_ok=True)
+    return run_profile(
+        server.url,
+        ("--concurrency", str(concurrency), "--request-count", str(count)),
+        server_pid=server.pid,
+        folder=folder,
+        watches_memory=watches_memory,
+    )
+
+
+def _against_wrk(
+    tokens: int, concurrency: int, count: int, wrk_s: int, *, with_peers: bool
+) -> Figures:
+    """Our pipeline between two runs of wrk: a machine that changes its speed shows in their
+    spread."""
+    with _server(MockServerConfig(tokens=tokens, force_tokens=True)) as (server, folder):
+        references = []
+        if wrk.is_installed():
+            references.append(_wrk(server, concurrency, wrk_s, folder))
+        run = _run(server, folder, concurrency=concurrency, count=count)
+        if references:
+            references.append(_wrk(server, concurrency, wrk_s, folder))
+        others = peers.measure(server, folder, concurrency=concurrency) if with_peers else {}
+    figures = _figures(run)
+    if references:
+        rate = sum(r.requests_per_s for r in references) / len(references)
+        figures |= {
+            "wrk_requests_per_s": rate,
+            "wrk_chunks_per_s": rate * tokens,
+            "wrk_spread": abs(references[0].requests_per_s - references[1].requests_per_s) / rate,
+            "wrk_cpu_us_per_request": references[0].cpu_us_per_request,
+            "ratio_to_wrk": figures["requests_per_s"] / rate,
+        }
+    else:
+        figures["wrk"] = wrk.MISSING
+    return figures | {"peers": others}
+
+
+def _wrk(server: RunningMockServer, concurrency: int, wrk_s: int, folder: Path) -> wrk.WrkRun:
+    return wrk.run_wrk(server.url, concurrency=concurrency, duration_s=wrk_s, folder=folder)
+
+
+def _figures(run: Run) -> Figures:
+    chunks = run.total("content_chunk_count")
+    ours = sum(used for name, used in run.load_cpu_s.items() if name != "server")
+    whole = ours + run.finish_cpu_s
+
+    def each(count: float) -> dict[str, float]:
+        parts = run.load_cpu_s | {"finish": run.finish_cpu_s}
+        return {name: used / count * 1e6 for name, used in parts.items()}
+
+    return {
+        "requests": run.requests,
+        "chunks": int(chunks),
+        "requests_per_s": run.requests / run.load_s,
+        "chunks_per_s": chunks / run.load_s,
+        "load_s": run.load_s,
+        "finish_s": run.finish_s,
+        "whole_pipeline_requests_per_s": run.requests / (run.load_s + run.finish_s),
+        "cpu_us_per_request": ours / run.requests * 1e6,
+        "cpu_us_per_request_with_finish": whole / run.requests * 1e6,
+        "cpu_us_per_chunk": ours / chunks * 1e6,
+        "cpu_us_per_request_by_service": each(run.requests),
+        "cpu_us_per_chunk_by_service": each(chunks),
+        "reads_per_chunk": run.total("http_req_chunks_received") / chunks,
+        "inter_token_ms": run.stat("inter_token_latency"),
+        "stamp_uncertainty_p99_ms": run.stat("stamp_uncertainty", "p99"),
+        "receive_lag_p99_ms": run.stat("receive_lag", "p99"),
+        "verdict": run.verdict,
+    }

@@ -1,0 +1,42 @@
+"""What the figures should reach on two cores shared with the server, and whether they did."""
+
+from typing import Any, NamedTuple
+
+
+class Target(NamedTuple):
+    """A limit for one figure."""
+
+    case: str
+    figure: str
+    limit: float
+    is_least: bool
+    text: str
+
+
+TARGETS = (
+    Target("requests", "ratio_to_wrk", 0.3, True, "at least 0.3 of wrk"),
+    Target("requests", "requests_per_s", 40_000, True, "at least 40,000/s"),
+    Target("requests", "cpu_us_per_request", 35, False, "at most 35 µs"),
+    Target("streams", "chunks_per_s", 120_000, True, "at least 120,000/s"),
+    Target("streams", "cpu_us_per_chunk", 7, False, "at most 7 µs"),
+    Target("lifecycle", "idle_pss_mib", 300, False, "at most 300 MiB"),
+    Target("memory", "kib_per_connection", 10, False, "at most 10 KiB"),
+)
+
+
+def judged(cases: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each target whose figure was measured."""
+    found = []
+    for target in TARGETS:
+        value = cases.get(target.case, {}).get(target.figure)
+        if value is not None:
+            met = value >= target.limit if target.is_least else value <= target.limit
+            found.append(
+                {
+                    "name": f"{target.case}.{target.figure}",
+                    "value": value,
+                    "target": target.text,
+                    "met": met,
+                }
+            )
+    return found

@@ -1,0 +1,164 @@
+"""Ways to make a client too slow, too small or too wrong to be believed, each bounded and undone at
+the end. They act from the first request on, so that the start of the run is like any other.
+"""
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks import machine_use
+
+_CPU_GROUPS = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+"""Where a group with a CPU quota can be made, version 1 and version 2."""
+_PERIOD_US = 100_000
+_CLONE_NEWNET = 0x4000_0000
+_BUSY_S = 20
+"""CPU seconds after which the kernel ends a busy neighbour that nobody has ended."""
+
+Client = subprocess.Popen[bytes]
+
+_CLOCK_PATCH = """
+import os, struct, time
+if os.environ.get("AIPERF_SERVICE_ID", "").startswith("worker-"):
+    real_ns, step_ns, Plain = time.time_ns, int(os.environ["STEP_NS"]), struct.Struct
+    begin_ns = real_ns() + int(os.environ["STEP_AFTER_NS"])
+
+    class Timespec(Plain):
+        def unpack(self, data):
+            seconds, ns = super().unpack(data)
+            at_ns = stepped(seconds * 10**9 + ns)
+            return at_ns // 10**9, at_ns % 10**9
+
+    def stepped(at_ns):
+        return at_ns + step_ns if at_ns >= begin_ns else at_ns
+
+    time.time_ns = lambda: stepped(real_ns())
+    struct.Struct = lambda form: Timespec(form) if form == "@qq" else Plain(form)
+"""
+"""A `sitecustomize` of the workers: their wall clock and the kernel's stamps are set by `STEP_NS`
+once, as on a machine whose clock is set. The machine's own clock stays: to set it would disturb all
+that runs there, and a time namespace has no wall clock of its own."""
+
+
+def rest(client: Client, seconds: float) -> bool:
+    """Wait while the client runs; False when it has ended."""
+    try:
+        client.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def services(client: Client, name: str) -> list[int]:
+    """Processes of a run that are `worker`, `record-processor` or, with all singletons in one
+    process, `control`."""
+    found = []
+    for pid in machine_use.family(client.pid):
+        _, is_service, names = machine_use.command_line(pid).partition(" aiperf_svc service ")
+        if is_service and name == ("control" if " " in names else names):
+            found.append(pid)
+    return found
+
+
+def wait_for_load(client: Client, count_requests: Callable[[], int]) -> None:
+    """Until the server has seen requests, or the client has ended."""
+    while rest(client, 0.05) and count_requests() < 1:
+        pass
+
+
+@contextlib.contextmanager
+def cpu_quota(pids: list[int], share: float) -> Iterator[None]:
+    """Only `share` of one core for all of the processes. Raises OSError where no group can be
+    made."""
+    root = next(root for root in _CPU_GROUPS if (root / "cgroup.procs").exists())
+    group = root / f"starved-{os.getpid()}"
+    group.mkdir()
+    try:
+        quota_us = max(1_000, round(share * _PERIOD_US))
+        if (group / "cpu.cfs_quota_us").exists():
+            (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+        else:
+            (group / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}")
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        for left in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):
+                (root / "cgroup.procs").write_text(left)
+        group.rmdir()
+
+
+@contextlib.contextmanager
+def busy_neighbours(pids: list[int], count: int) -> Iterator[None]:
+    """Busy processes that go before the given ones."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, pid, 19)
+    neighbours = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=_bound_cpu)
+        for _ in range(count)
+    ]
+    try:
+        yield
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+            neighbour.wait()
+
+
+def _bound_cpu() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (_BUSY_S, _BUSY_S))
+
+
+def pause(client: Client, pids: list[int], *, for_s: float, every_s: float, until_s: float) -> None:
+    """Stop the processes for a while, again and again, for `until_s` in all."""
+    end = time.monotonic() + until_s
+    while time.monotonic() < end and rest(client, every_s - for_s):
+        try:
+            _signal(pids, signal.SIGSTOP)
+            rest(client, for_s)
+        finally:
+            _signal(pids, signal.SIGCONT)
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def file_limit(count: int) -> Callable[[], None]:
+    """What makes a child and its children have so few file descriptors."""
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+
+
+@contextlib.contextmanager
+def few_ports(count: int) -> Iterator[None]:
+    """A network of this process' own with so many local ports for outgoing connections. Raises
+    OSError without the right to."""
+    with Path("/proc/thread-self/ns/net").open() as home:
+        ports = f"40000 {40_000 + count - 1}"
+        machine_use.enter_own_network({"net/ipv4/ip_local_port_range": ports})
+        try:
+            yield
+        finally:
+            ctypes.CDLL(None).setns(home.fileno(), _CLONE_NEWNET)
+
+
+def clock_step(folder: Path, *, step_ms: float, after_s: float) -> dict[str, str]:
+    """Environment in which the workers' clock is set once, `after_s` after their start."""
+    (folder / "sitecustomize.py").write_text(_CLOCK_PATCH)
+    return {
+        "PYTHONPATH": str(folder),
+        "STEP_NS": str(round(step_ms * 1e6)),
+        "STEP_AFTER_NS": str(round(after_s * 1e9)),
+    }

@@ -1,0 +1,329 @@
+"""The verdict tested as a classifier: hundreds of short runs, honest ones and starved ones.
+
+    python -m benchmarks.verdict_classifier --runs 300
+    python -m benchmarks.verdict_classifier --runs 300 --results runs.jsonl --seconds 200
+
+Whether a run was true is the server's to say: it was spoiled when the p99 of TTFT is off by more
+than 5% or the load fell short by more than 1%. The rule: no spoiled run is called `valid`, and at
+most one of 50 honest runs that were not spoiled is called anything else. With `--results`
+finished runs are kept in a file, and the same command goes on where the last one stopped.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import RunningMockServer, running
+from benchmarks.truth import starving
+from benchmarks.truth.client_runs import ClientRun, RunFailedError, run_client
+from benchmarks.truth.comparison import closed_loop_load, compare, open_loop_load
+
+TTFT_LIMIT, LOAD_LIMIT = 0.05, 0.01
+FALSE_ALARMS = 1 / 50
+HONEST = ("honest-open", "honest-closed")
+STARVED = ("quota", "neighbour", "fds", "ports", "paused", "clock", "processor", "control")
+DURATION_S = 2.5
+THIN = 100
+"""With fewer requests p90 stands for p99, as in the verdict."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run: a load, a pace of the server, and what the client is starved of."""
+
+    number: int
+    kind: str
+    rate: int = 0
+    pattern: str = "constant"
+    users: int = 0
+    tokens: int = 8
+    ttft_ms: int = 20
+    itl_ms: int = 5
+    severity: float = 0.0
+    """Of the starvation, in its own unit: `STARVATIONS`."""
+    duration_s: float = DURATION_S
+
+    @property
+    def flags(self) -> list[str]:
+        load = ["--concurrency", str(self.users)]
+        if self.rate:
+            load = ["--request-rate", str(self.rate), "--arrival-pattern", self.pattern]
+        run = ["--benchmark-duration", f"{self.duration_s:g}s", "--grace-period", "5s"]
+        return [*load, *run, "--isl", "50", "--random-seed", str(self.number)]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a trial showed."""
+
+    trial: dict[str, Any]
+    verdict: str
+    """Empty when there were no results."""
+    fired: list[str]
+    ttft_shift: float = 0.0
+    load_short: float = 0.0
+    requests: int = 0
+
+    @property
+    def is_spoiled(self) -> bool:
+        """By the server's account."""
+        return abs(self.ttft_shift) > TTFT_LIMIT or self.load_short > LOAD_LIMIT
+
+    @property
+    def is_honest(self) -> bool:
+        return self.trial["kind"] in HONEST
+
+
+def trial(number: int, seed: int) -> Trial:
+    """The trial of that number: every other one is honest, the others go through the kinds."""
+    rng = random.Random(f"{seed}/{number}")
+    if number % 2 == 0:
+        return _honest(number, rng)
+    kind = STARVED[number // 2 % len(STARVED)]
+    load: dict[str, Any] = {"rate": rng.randint(100, 400), "ttft_ms": rng.randint(10, 30)}
+    if kind in ("fds", "ports"):
+        load = {"rate": rng.randint(100, 250), "ttft_ms": rng.randint(300, 700)}
+    elif rng.random() < 0.4:
+        load = {"users": rng.randint(20, 80), "ttft_ms": rng.randint(20, 60)}
+    severity = {
+        "quota": rng.uniform(0.03, 0.4),
+        "neighbour": rng.randint(2, 5),
+        "fds": 512 + rng.randint(20, 120),
+        "ports": rng.randint(40, 120),
+        "paused": rng.uniform(0.05, 0.8),
+        "clock": rng.choice((-1, 1)) * rng.uniform(2, 300),
+        "processor": rng.uniform(0.2, 0.8),
+        "control": rng.uniform(0.2, 1.2),
+    }[kind]
+    pattern = rng.choice(("constant", "poisson"))
+    return Trial(number, kind, pattern=pattern, severity=round(severity, 3), **load)
+
+
+def _honest(number: int, rng: random.Random) -> Trial:
+    """Well inside what two cores can do, and long enough to be judged by its p99."""
+    if number % 4 == 0:
+        return Trial(
+            number,
+            "honest-open",
+            rate=rng.randint(50, 250),
+            pattern=rng.choice(("constant", "poisson")),
+            tokens=rng.choice((1, 5, 10, 20)),
+            ttft_ms=rng.choice((10, 20, 40, 80)),
+            itl_ms=rng.choice((2, 5, 10)),
+        )
+    return Trial(
+        number,
+        "honest-closed",
+        users=rng.randint(8, 50),
+        tokens=rng.randint(8, 20),
+        ttft_ms=rng.randint(30, 80),
+        itl_ms=rng.choice((5, 8)),
+    )
+
+
+def run_trial(what: Trial) -> Finding:
+    """Run it and compare."""
+    with contextlib.ExitStack() as stack:
+        if what.kind == "ports":
+            stack.enter_context(starving.few_ports(int(what.severity)))
+        server = stack.enter_context(
+            running(
+                MockServerConfig(
+                    ttft=f"{what.ttft_ms}ms", itl=f"{what.itl_ms}ms", tokens=what.tokens, truth=True
+                )
+            )
+        )
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        try:
+            run = _run_client(what, server, folder)
+        except RunFailedError as error:
+            return Finding(vars(what), "", [str(error)[-200:]])
+        rows = server.truth(rows=True)["rows"]
+    return _finding(what, run, rows)
+
+
+def _run_client(what: Trial, server: RunningMockServer, folder: Path) -> ClientRun:
+    environ: dict[str, str] = {}
+    if what.kind == "clock":
+        environ = starving.clock_step(folder, step_ms=what.severity, after_s=2.5)
+    results = folder / "results"
+    results.mkdir()
+    return run_client(
+        server.url,
+        what.flags,
+        folder=results,
+        longest_s=what.duration_s + 10,
+        prepare=starving.file_limit(int(what.severity)) if what.kind == "fds" else None,
+        during=_starvation(what, server),
+        environ=environ,
+    )
+
+
+def _starvation(what: Trial, server: RunningMockServer) -> Callable[[starving.Client], None] | None:
+    """What is done to the client from its first request to the end of the load."""
+    pulses = {
+        "paused": ("worker", what.severity, max(0.4, 2 * what.severity)),
+        "processor": ("record-processor", what.severity, what.severity + 0.1),
+        "control": ("control", what.severity, what.severity + 0.5),
+    }
+    if what.kind not in ("quota", "neighbour", *pulses):
+        return None
+
+    def starve(client: starving.Client) -> None:
+        starving.wait_for_load(client, lambda: int(server.truth()["requests"]))
+        if what.kind in pulses:
+            name, for_s, every_s = pulses[what.kind]
+            pids = starving.services(client, name)
+            starving.pause(client, pids, for_s=for_s, every_s=every_s, until_s=what.duration_s)
+            return
+        workers = starving.services(client, "worker")
+        with _squeezed(what, workers):
+            starving.rest(client, what.duration_s + 0.5)
+
+    return starve
+
+
+@contextlib.contextmanager
+def _squeezed(what: Trial, workers: list[int]) -> Iterator[None]:
+    if what.kind == "quota":
+        with starving.cpu_quota(workers, what.severity):
+            yield
+    else:
+        with starving.busy_neighbours(workers, int(what.severity)):
+            yield
+
+
+def _finding(what: Trial, run: ClientRun, rows: list[dict[str, Any]]) -> Finding:
+    found = compare(run, rows, tokens=what.tokens, ttft_ms=what.ttft_ms)
+    if what.rate:
+        issued = float(run.results["aiperf_svc"]["accounts"]["issued"])
+        due = what.rate * what.duration_s if what.pattern == "constant" else issued
+        load = open_loop_load(run, rows, due=due, duration_s=what.duration_s)
+    else:
+        load = closed_loop_load(run, rows, users=what.users, duration_s=what.duration_s)
+    return Finding(
+        trial=vars(what),
+        verdict=run.verdict["verdict"],
+        fired=[reason["check"] for reason in run.verdict["reasons"]],
+        ttft_shift=round(found.ttft.shift(0.99 if found.joined >= THIN else 0.90), 4),
+        load_short=round(load.shortfall, 4),
+        requests=found.requests,
+    )
+
+
+@dataclass
+class Tally:
+    """The runs of one kind."""
+
+    verdicts: Counter[str] = field(default_factory=Counter)
+    spoiled: int = 0
+    spoiled_valid: int = 0
+    alarms: int = 0
+    """Neither spoiled nor called valid."""
+    checks: Counter[str] = field(default_factory=Counter)
+
+    def add(self, finding: Finding) -> None:
+        is_valid = finding.verdict == "valid"
+        self.verdicts[finding.verdict or "no results"] += 1
+        self.spoiled += finding.is_spoiled
+        self.spoiled_valid += finding.is_spoiled and is_valid
+        self.alarms += not finding.is_spoiled and not is_valid
+        self.checks.update(finding.fired if finding.verdict else ["no results"])
+
+
+def judge(findings: list[Finding]) -> dict[str, Any]:
+    """The rule, over all findings."""
+    honest = [f for f in findings if f.is_honest and not f.is_spoiled]
+    alarms = sum(finding.verdict != "valid" for finding in honest)
+    missed = [f for f in findings if f.is_spoiled and f.verdict == "valid"]
+    return {
+        "runs": len(findings),
+        "spoiled": sum(finding.is_spoiled for finding in findings),
+        "spoiled_called_valid": [vars(finding) for finding in missed],
+        "honest": len(honest),
+        "honest_not_called_valid": alarms,
+        "passed": not missed and alarms <= FALSE_ALARMS * max(len(honest), 1 / FALSE_ALARMS),
+    }
+
+
+def main() -> int:
+    """Run, print the table; 0 when the rule holds."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no run after this time")
+    parser.add_argument("--results", type=Path, default=Path(os.devnull), help="file of findings")
+    parser.add_argument("--kinds", nargs="+", choices=(*HONEST, *STARVED), help="only these")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    findings = _kept(options.results)
+    known = {finding.trial["number"] for finding in findings}
+    deadline = time.monotonic() + options.seconds
+    for number in range(options.runs):
+        what = trial(number, options.seed)
+        if number in known or (options.kinds and what.kind not in options.kinds):
+            continue
+        if time.monotonic() > deadline:
+            break
+        findings.append(run_trial(what))
+        with options.results.open("a") as file:
+            file.write(json.dumps(vars(findings[-1])) + "\n")
+        print(_line(findings[-1]), file=sys.stderr)
+    found = judge(findings)
+    if options.json:
+        print(json.dumps(found | {"findings": [vars(finding) for finding in findings]}, indent=1))
+    else:
+        _show(findings, found)
+    return 0 if found["passed"] else 1
+
+
+def _kept(path: Path) -> list[Finding]:
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [Finding(**json.loads(line)) for line in lines]
+
+
+def _line(finding: Finding) -> str:
+    what = finding.trial
+    return (
+        f"{what['number']:4} {what['kind']:14}{what['severity']:8g} TTFT p99 "
+        f"{finding.ttft_shift:+8.1%} load {-finding.load_short:+7.1%} {finding.verdict or '-':9}"
+        f"{'SPOILED ' if finding.is_spoiled else ''}{' '.join(finding.fired)}"
+    )
+
+
+def _show(findings: list[Finding], found: dict[str, Any]) -> None:
+    columns = ("valid", "degraded", "invalid", "no results")
+    head = "".join(f"{name:>11}" for name in ("runs", "spoiled", *columns, "missed", "alarms"))
+    print(f"{'kind':14}{head}  checks that fired")
+    for kind in (*HONEST, *STARVED):
+        tally = Tally()
+        for finding in findings:
+            if finding.trial["kind"] == kind:
+                tally.add(finding)
+        counts = [sum(tally.verdicts.values()), tally.spoiled]
+        counts += [tally.verdicts[name] for name in columns] + [tally.spoiled_valid, tally.alarms]
+        checks = ", ".join(f"{name} {count}" for name, count in tally.checks.most_common(5))
+        print(f"{kind:14}" + "".join(f"{count:>11}" for count in counts) + f"  {checks}")
+    print(
+        f"{found['runs']} runs, {found['spoiled']} spoiled by the server's account, "
+        f"{len(found['spoiled_called_valid'])} of them called valid; {found['honest']} honest and "
+        f"unspoiled, {found['honest_not_called_valid']} of them not called valid: "
+        f"{'passed' if found['passed'] else 'FAILED'}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

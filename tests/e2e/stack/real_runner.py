@@ -1,0 +1,159 @@
+"""`aiperf-svc` at work on a stack: a process that can be watched, signalled and killed, with a
+stack file, artifacts and a state of its own."""
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from commands import PROJECT, Ended, attempt
+from real_cluster import Cluster
+from real_stack import PASSPHRASE, Config
+
+PREFLIGHT, UP, RUN = "✓ cluster: ", "up: ", "profiling: "
+COLLECT, DESTROY = " s  processing", "destroying the stack"
+"""What it says when a stage has begun; the results are there moments after `processing`."""
+SAID_S, ENDED_S, SILENT_S = 240.0, 300.0, 30.0
+
+
+class Runner:
+    """A folder as a user has one, and the commands that are called in it."""
+
+    def __init__(self, cluster: Cluster, name: str, folder: Path, *, image: str) -> None:
+        self.cluster, self.name, self.folder = cluster, name, folder
+        self.artifacts = folder / "artifacts"
+        (folder / "stacks").mkdir(parents=True)
+        self.file = folder / "stacks" / f"Pulumi.{name}.yaml"
+        shutil.copy(PROJECT / "stacks" / "Pulumi.bench-smoke.yaml", self.file)
+        self.state_home = folder / "state" / "aiperf-svc"
+        self.environ = {
+            **cluster.environ,
+            "AIPERF_IMAGE": image,
+            "XDG_STATE_HOME": str(folder / "state"),
+            "PULUMI_HOME": str(folder / "home"),
+            "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+            "PYTHONPATH": str(PROJECT),
+        }
+        # As a user who has configured no backend.
+        self.environ.pop("PULUMI_BACKEND_URL", None)
+
+    def change(self, change: Callable[[Config], object]) -> None:
+        """Change the benchmark in the stack's file."""
+        content = yaml.safe_load(self.file.read_text())
+        change(content["config"]["aiperf:benchmark"])
+        self.file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def call(self, *arguments: str) -> Ended:
+        """How a command ends."""
+        command = self._command(*arguments)
+        return attempt(command, environ=self.environ, folder=self.folder, timeout_s=ENDED_S)
+
+    def run(self, *flags: str) -> Ended:
+        """How a whole run ends."""
+        return self.call("run", self.name, "--yes", "--ui", "plain", *flags)
+
+    @contextmanager
+    def start(self, *arguments: str) -> Iterator["Command"]:
+        """A command that is going on. It never outlives this."""
+        process = subprocess.Popen(
+            self._command(*arguments),
+            env=self.environ,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                yield Command(process, self.folder)
+            finally:
+                if process.poll() is None:
+                    # The test has failed or was stopped: what was made must go all the same.
+                    process.send_signal(signal.SIGINT)
+                    process.communicate(timeout=ENDED_S)
+
+    def summary(self) -> dict[str, Any]:
+        """The results of the one run so far."""
+        (found,) = self.artifacts.glob("*/profile_export_aiperf.json")
+        content: dict[str, Any] = json.loads(found.read_bytes())
+        return content
+
+    def _command(self, *arguments: str) -> tuple[str, ...]:
+        context = ("--context", self.cluster.context)
+        return (sys.executable, "-m", "aiperf_svc", *arguments, *context)
+
+
+class Command:
+    """One that is going on."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self._process, self._folder = process, folder
+        self._said = b""
+        self._started_mono_s = time.monotonic()
+
+    def wait_for(self, words: str) -> None:
+        """Read what it says until these words come."""
+        deadline = time.monotonic() + SAID_S
+        assert self._process.stderr is not None
+        while words.encode() not in self._said:
+            left_s = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self._process.stderr], [], [], left_s)
+            more = os.read(self._process.stderr.fileno(), 65_536) if ready else b""
+            assert more, f"it never said {words!r}:\n{self._said.decode()}"
+            self._said += more
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it, and none of its children."""
+        self._process.send_signal(number)
+
+    def end(self) -> Ended:
+        """How it ends, which it must by itself."""
+        out, errors = self._process.communicate(timeout=ENDED_S)
+        return Ended(
+            code=self._process.returncode,
+            out=out.decode(),
+            errors=(self._said + errors).decode(),
+            took_s=time.monotonic() - self._started_mono_s,
+        )
+
+    def kill(self) -> None:
+        """As `kill -9` does, which it cannot answer; then wait for the end of its children, who
+        must notice by themselves."""
+        self.send(signal.SIGKILL)
+        self._process.communicate()
+        deadline = time.monotonic() + SILENT_S
+        for pid in _with(self._folder):
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            try:
+                left_s = max(0.0, deadline - time.monotonic())
+                ready, _, _ = select.select([descriptor], [], [], left_s)
+            finally:
+                os.close(descriptor)
+            assert ready, f"process {pid} outlives the command that started it"
+
+
+def _with(folder: Path) -> list[int]:
+    """Processes that have a folder in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environ = (entry / "environ").read_bytes()
+        except OSError:
+            continue  # It has ended meanwhile, or is somebody else's.
+        if str(folder).encode() in environ:
+            found.append(int(entry.name))
+    return found

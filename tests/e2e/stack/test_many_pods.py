@@ -1,0 +1,62 @@
+"""The stack of 100,000 users as 300 pods on nodes that only say that they run them: what Pulumi,
+its provider and an API server make of it."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from commands import run
+from real_cluster import TOOLS, Cluster
+from real_stack import Config, Stack
+
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
+
+FAKE_NODE = "aiperf.dev/fake-node"
+NODES = 12
+WORKERS, PROCESSORS = 235, 59
+PODS = 300
+"""With five single services and the deadline's holder."""
+KWOK_S = 180.0
+
+
+@pytest.fixture
+def fake_nodes(cluster: Cluster) -> Iterator[None]:
+    if not cluster.is_ours:
+        pytest.skip("fake nodes are put only into the cluster of tests/cluster")
+    run((str(TOOLS / "kwok-up"), str(NODES)), environ=cluster.environ, timeout_s=KWOK_S)
+    yield
+    run((str(TOOLS / "kwok-down"),), environ=cluster.environ, timeout_s=KWOK_S)
+
+
+def on_fake_nodes(benchmark: Config) -> None:
+    benchmark["workers"] = {
+        "min": WORKERS, "max": WORKERS, "record_processors": PROCESSORS,
+    }  # fmt: skip
+    benchmark["deployment"]["placement"] = {
+        "node_selector": {FAKE_NODE: "true"},
+        "tolerations": [{"key": FAKE_NODE}],
+    }
+
+
+def preview_s(stack: Stack) -> float:
+    """Time of a preview of a stack that is not there."""
+    stack.init()
+    stack.pulumi("preview", "-s", stack.name)
+    return stack.took_s["preview"]
+
+
+@pytest.mark.usefixtures("fake_nodes")
+def test_three_hundred_pods_come_and_go_and_a_preview_does_not_feel_them(
+    cluster: Cluster, make_stack: Callable[[], Stack]
+) -> None:
+    small, large = make_stack(), make_stack()
+    large.use("bench-100k")
+    large.change(on_fake_nodes)
+    # Replicas are numbers: a preview takes what Pulumi and Python take, whatever the size.
+    assert preview_s(large) < 2 * preview_s(small)
+    large.up()
+    namespace = large.outputs()["namespace"]
+    pods = large.pods(namespace)
+    assert len(pods) == PODS
+    assert {pod["status"]["phase"] for pod in pods} == {"Running"}
+    large.destroy()
+    assert cluster.left_of(large.name) == []

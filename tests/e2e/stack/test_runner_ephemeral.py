@@ -1,0 +1,72 @@
+"""`profile --kubernetes`: a stack without a file, in a namespace that is there or is not."""
+
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from real_cluster import Cluster
+from real_runner import UP, Runner
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+
+
+def profile(runner: Runner, *arguments: str) -> tuple[str, ...]:
+    """The stack's benchmark as a plain config, under the runner's name."""
+    benchmark = yaml.safe_load(runner.file.read_text())["config"]["aiperf:benchmark"]
+    benchmark["name"] = runner.name
+    config = runner.folder / "benchmark.yaml"
+    config.write_text(yaml.safe_dump(benchmark))
+    more = ("--yes", "--ui", "plain", "--json")
+    return ("profile", "--kubernetes", "--config", config.name, *more, *arguments)
+
+
+def ephemeral(runner: Runner) -> list[Path]:
+    """Projects that are kept for gc."""
+    return sorted((runner.state_home / "ephemeral").glob("*"))
+
+
+def test_a_namespace_that_is_not_there_is_created_and_removed(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner, namespace = make_runner(), f"made-{secrets.token_hex(3)}"
+    ended = runner.call(*profile(runner, "--kubernetes-namespace", namespace))
+    said = json.loads(ended.out)
+    assert (ended.code in FINE, said["namespace"], said["left"]) == (True, namespace, [])
+    assert "is created, and removed afterwards" in ended.errors
+    assert cluster.left_of(said["stack"]) == []
+    names = {found["metadata"]["name"] for found in cluster.objects("namespaces")}
+    assert namespace not in names
+    assert ephemeral(runner) == []
+
+
+def test_a_namespace_that_is_there_is_used_and_kept(
+    cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
+) -> None:
+    runner = make_runner()
+    cluster.kubectl("create", "configmap", "owners", "-n", owners_namespace)
+    before = cluster.of_namespace(owners_namespace)
+    ended = runner.call(*profile(runner, "--kubernetes-namespace", owners_namespace))
+    said = json.loads(ended.out)
+    assert (ended.code in FINE, said["left"]) == (True, [])
+    assert cluster.left_of(said["stack"]) == []
+    assert cluster.of_namespace(owners_namespace) == before
+
+
+def test_what_a_killed_runner_left_is_removed_with_its_state(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    with runner.start(*profile(runner)) as command:
+        command.wait_for(UP)
+        command.kill()
+    (project,) = ephemeral(runner)
+    assert (project / "passphrase").stat().st_mode & 0o077 == 0
+    ended = runner.call("gc", "--yes")
+    assert (ended.code, cluster.left_of(project.name)) == (ExitCode.OK, [])
+    assert ephemeral(runner) == []

@@ -1,0 +1,82 @@
+"""Whatever stops the runner, and when: nothing is left, and what was measured is kept."""
+
+import signal
+from collections.abc import Callable
+
+import pytest
+from real_cluster import Cluster
+from real_runner import DESTROY, PREFLIGHT, RUN, UP, Runner
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.mark.parametrize(
+    ("word", "number"),
+    [
+        (PREFLIGHT, signal.SIGTERM),
+        (UP, signal.SIGINT),
+        (UP, signal.SIGTERM),
+        (DESTROY, signal.SIGINT),
+    ],
+    ids=["preflight", "up", "up-terminated", "destroy"],
+)
+def test_an_interrupt_ends_in_a_full_teardown(
+    cluster: Cluster, make_runner: Callable[[], Runner], word: str, number: signal.Signals
+) -> None:
+    runner = make_runner()
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(word)
+        command.send(number)
+        ended = command.end()
+    assert ended.code == ExitCode.INTERRUPTED
+    assert cluster.left_of(runner.name) == []
+
+
+def test_an_interrupted_run_keeps_what_it_has_measured(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(lambda benchmark: benchmark["load"].update(duration="2m"))
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(RUN)
+        command.send(signal.SIGINT)
+        ended = command.end()
+    assert ended.code == ExitCode.INTERRUPTED
+    assert runner.summary()["request_count"]["avg"] > 0
+    assert cluster.left_of(runner.name) == []
+
+
+def test_a_second_interrupt_skips_the_results_and_not_the_teardown(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(lambda benchmark: benchmark["load"].update(duration="2m"))
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(RUN)
+        command.send(signal.SIGINT)
+        command.wait_for("stopping: ")
+        command.send(signal.SIGINT)
+        ended = command.end()
+    assert ended.code == ExitCode.INTERRUPTED
+    assert cluster.left_of(runner.name) == []
+
+
+@pytest.mark.parametrize("word", [UP, DESTROY], ids=["up", "destroy"])
+def test_what_a_killed_runner_left_is_removed_by_gc(
+    cluster: Cluster, make_runner: Callable[[], Runner], word: str
+) -> None:
+    runner = make_runner()
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(word)
+        command.kill()
+    ended = runner.call("gc", "--yes")
+    assert (ended.code, cluster.left_of(runner.name)) == (ExitCode.OK, [])
+    assert f"removed: {runner.name}" in ended.errors
+    # The state is as good as new.
+    assert runner.call("gc", "--yes").errors.endswith("nothing to remove\n")
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(UP)
+        command.send(signal.SIGINT)
+        assert command.end().code == ExitCode.INTERRUPTED

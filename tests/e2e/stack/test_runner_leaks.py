@@ -1,0 +1,61 @@
+"""What stands in the way of removing a stack, or was lost, is found by looking at the cluster."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from real_cluster import Cluster
+from real_runner import RUN, Runner
+from real_stack import Config, Stack, modest
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+
+
+def impatient(benchmark: Config) -> None:
+    benchmark["deployment"]["delete_timeout"] = "20s"
+
+
+def test_what_a_finalizer_holds_is_reported_and_gone_when_it_lets_go(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(impatient)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+        command.wait_for(RUN)
+        label = ("-l", f"aiperf.dev/stack={runner.name}")
+        (found,) = cluster.objects("namespaces", *label)
+        namespace = found["metadata"]["name"]
+        metadata = {"name": "held", "namespace": namespace, "finalizers": ["tests.aiperf.dev/held"]}
+        cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+        ended = command.end()
+    try:
+        assert ended.code == ExitCode.LEAKED, ended.errors
+        left = json.loads(ended.out)["left"]
+        assert any("held" in each for each in left)
+        assert any(namespace in each for each in left)
+        assert all(each in ended.errors for each in left)
+    finally:
+        nothing = json.dumps({"metadata": {"finalizers": None}})
+        merge = ("--type=merge", "-p", nothing)
+        cluster.kubectl("patch", "configmap", "held", "-n", namespace, *merge)
+    assert runner.call("gc", "--yes").code == ExitCode.OK
+    assert cluster.left_of(runner.name) == []
+
+
+def test_gc_finds_by_label_what_no_state_knows(
+    cluster: Cluster, make_stack: Callable[[], Stack], make_runner: Callable[[], Runner]
+) -> None:
+    stack, stranger = make_stack(), make_runner()
+    stack.change(modest)
+    stack.up()
+    # From here on nobody has its state.
+    stack.may_exist = False
+    untouched = stranger.call("gc", "--yes")
+    assert f"not touched: {stack.name}: " in untouched.errors
+    assert cluster.of_stack(stack.name) != []
+    ended = stranger.call("gc", stack.name, "--yes")
+    assert ended.code == ExitCode.OK, ended.errors
+    assert f"removed: {stack.name}; nothing is left" in ended.errors
+    assert cluster.of_stack(stack.name) == []

@@ -1,0 +1,98 @@
+"""The runner's own way from a stack file to results and to nothing, and stacks that it keeps."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from real_cluster import Cluster
+from real_runner import RUN, UP, Runner
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+"""The verdict depends on what else the machine does."""
+
+
+def test_run_measures_and_leaves_nothing(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    committed = runner.file.read_bytes()
+    ended = runner.run("--json")
+    said = json.loads(ended.out)
+    assert ended.code in FINE
+    assert (said["exit_code"], said["state"], said["left"]) == (ended.code, "done", [])
+    assert said["not_checked"] == []
+    assert runner.summary()["request_count"]["avg"] > 0
+    assert cluster.left_of(runner.name) == []
+    assert runner.file.read_bytes() == committed
+    assert [path.name for path in (runner.state_home / "runs").iterdir()] == [f"{runner.name}.lock"]
+
+
+def test_a_kept_stack_has_its_results_until_gc_removes_it(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    ended = runner.run("--keep")
+    assert ended.code in FINE
+    assert f"aiperf-svc gc {runner.name}" in ended.errors
+    assert cluster.of_stack(runner.name) != []
+    status = runner.call("status", runner.name, "--json")
+    assert json.loads(status.out)["state"] == "done"
+    fetched = runner.call("results", runner.name, "--artifact-dir", "fetched", "--json")
+    assert json.loads(fetched.out)["results"] == runner.summary()
+    assert runner.call("gc", "--yes").code == ExitCode.OK
+    assert cluster.left_of(runner.name) == []
+
+
+def test_a_run_that_is_cancelled_from_elsewhere_is_collected(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(lambda benchmark: benchmark["load"].update(duration="5m"))
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(RUN)
+        assert runner.call("cancel", runner.name).code == ExitCode.OK
+        assert command.end().code == ExitCode.INTERRUPTED
+    assert runner.summary()["request_count"]["avg"] > 0
+    assert cluster.left_of(runner.name) == []
+
+
+def test_the_timeout_ends_a_run_and_keeps_what_it_has_measured(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(lambda benchmark: benchmark["load"].update(duration="9m"))
+    ended = runner.run("--timeout", "75s")
+    assert ended.code == ExitCode.BENCHMARK_FAILED
+    assert "--timeout: stopped 75 s after" in ended.out
+    assert runner.summary()["request_count"]["avg"] > 0
+    assert cluster.left_of(runner.name) == []
+
+
+def test_an_image_that_cannot_be_pulled_is_said_with_evidence(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.environ["AIPERF_IMAGE"] = "localhost/there-is-none:1"
+    ended = runner.run("--json")
+    said = json.loads(ended.out)
+    assert (ended.code, said["state"]) == (ExitCode.ERROR, "failed")
+    assert "localhost/there-is-none:1" in said["reason"]
+    (evidence,) = runner.artifacts.glob("*/evidence")
+    assert "localhost/there-is-none:1" in (evidence / "containers.txt").read_text()
+    assert cluster.left_of(runner.name) == []
+
+
+def test_gc_refuses_beside_a_runner_at_work(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(UP)
+        refused = runner.call("gc", runner.name, "--yes")
+        assert refused.code == ExitCode.ERROR
+        assert "is working on it" in refused.errors
+        assert command.end().code in FINE
+    assert cluster.left_of(runner.name) == []

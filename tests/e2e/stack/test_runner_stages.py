@@ -1,0 +1,85 @@
+"""A runner that is stopped or killed in the stages that the other files leave out, several at the
+same time."""
+
+import functools
+import signal
+from collections.abc import Callable
+
+import pytest
+from commands import Ended
+from real_cluster import Cluster
+from real_runner import COLLECT, DESTROY, RUN, Runner
+from real_stack import Config, together
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+
+STOPS = (
+    (RUN, signal.SIGTERM),
+    (COLLECT, signal.SIGINT),
+    (COLLECT, signal.SIGTERM),
+    (DESTROY, signal.SIGTERM),
+)
+TTL_S = 75
+"""Longer than an `up` takes while another stack comes up."""
+
+
+def short_lived(benchmark: Config) -> None:
+    benchmark["deployment"]["ttl"] = f"{TTL_S}s"
+
+
+def test_whoever_stops_a_runner_when_it_has_results_gets_them_and_a_clean_cluster(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    ended: dict[int, Ended] = {}
+    runners = [make_runner() for _ in STOPS]
+
+    def stop(index: int) -> None:
+        runner, (word, number) = runners[index], STOPS[index]
+        with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+            command.wait_for(word)
+            command.send(number)
+            ended[index] = command.end()
+
+    together(*(functools.partial(stop, index) for index in range(len(STOPS))))
+    for index, runner in enumerate(runners):
+        assert ended[index].code == ExitCode.INTERRUPTED, (STOPS[index], ended[index].errors)
+        assert "leak check: nothing is left" in ended[index].errors
+        assert cluster.of_stack(runner.name) == []
+        assert runner.summary()["request_count"]["avg"] > 0
+
+
+def test_a_killed_runner_s_stack_is_removed_by_gc_or_by_its_deadline(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    helped, alone = make_runner(), make_runner()
+    collected: dict[str, Ended] = {}
+
+    def kill(runner: Runner, word: str) -> None:
+        with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+            command.wait_for(word)
+            command.kill()
+
+    def with_help() -> None:
+        kill(helped, COLLECT)
+        collected[helped.name] = helped.call("gc", "--yes")
+
+    def without_help() -> None:
+        alone.change(short_lived)
+        kill(alone, RUN)
+        label = ("-l", f"aiperf.dev/stack={alone.name}", f"--timeout={2 * TTL_S}s")
+        gone = ("wait", "--for=delete", "namespace", *label)
+        cluster.kubectl(*gone, timeout_s=2.5 * TTL_S)
+        assert cluster.left_of(alone.name) == []
+        # Nothing is left to remove but what the state believes.
+        collected[alone.name] = alone.call("gc", "--yes")
+
+    together(with_help, without_help)
+    for runner in (helped, alone):
+        ended = collected[runner.name]
+        assert ended.code == ExitCode.OK, ended.errors
+        assert cluster.of_stack(runner.name) == []
+        again = runner.call("gc", "--yes")
+        assert again.code == ExitCode.OK
+        assert again.errors.endswith("nothing to remove\n")

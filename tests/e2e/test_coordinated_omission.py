@@ -1,0 +1,99 @@
+"""A server that freezes for two seconds in the middle of an open-loop run.
+
+A client that waits for answers sends nothing during the freeze, and its percentiles of what it did
+send look as if nothing had happened: coordinated omission. The intended latencies, from the due
+time, must show the freeze however many requests were held back. The expected values are computed
+here from two sources only: the schedule, and when the server says that it sent each token.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.domain.request_ids import request_id
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import running
+from benchmarks.truth.client_runs import ClientRun, run_client
+
+RATE, DURATION_S, CAP = 100, 5, 10
+TTFT_MS = 20.0
+REQUESTS = RATE * DURATION_S
+STATS = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+Rows = Mapping[str, Mapping[str, Any]]
+
+
+def frozen_run(folder: Path, *flags: str) -> tuple[ClientRun, Rows, float]:
+    """A run of 500 requests, the server's rows by request id, and the freeze in seconds."""
+    config = MockServerConfig(
+        ttft="20ms", itl="5ms", tokens=2, truth=True, freeze_at="1500ms", freeze_for="2s"
+    )
+    load = ["--request-rate", str(RATE), "--arrival-pattern", "constant"]
+    load += ["--benchmark-duration", f"{DURATION_S}s", "--grace-period", "10s", "--isl", "20"]
+    with running(config) as server:
+        run = run_client(server.url, [*load, *flags], folder=folder, longest_s=DURATION_S + 10)
+        truth = server.truth(rows=True)
+    ((began_ns, ended_ns),) = truth["frozen_wall_ns"]
+    rows = {row["request_id"]: row for row in truth["rows"]}
+    assert len(rows) == REQUESTS == int(run.is_completed.sum())
+    return run, rows, (ended_ns - began_ns) / 1e9
+
+
+def first_tokens(run: ClientRun, rows: Rows) -> NDArray[np.int64]:
+    """When the server sent the first token of each request, by its place in the schedule."""
+    ids = [request_id(run.run_id, Phase.PROFILING, index, 0) for index in range(REQUESTS)]
+    return np.array([rows[name]["chunk_wall_ns"][0] for name in ids])
+
+
+def schedule(run: ClientRun) -> NDArray[np.int64]:
+    """When each request was due: the first one's time, and one more every 1/RATE seconds."""
+    return int(run.records["due_wall_ns"].min()) + np.arange(REQUESTS) * (10**9 // RATE)
+
+
+def intended_by_hand_ms(run: ClientRun, rows: Rows) -> NDArray[np.float64]:
+    return (first_tokens(run, rows) - schedule(run)) / 1e6
+
+
+def plain_by_hand_ms(run: ClientRun, rows: Rows) -> NDArray[np.float64]:
+    return np.array(
+        [(row["chunk_wall_ns"][0] - row["arrival_wall_ns"]) / 1e6 for row in rows.values()]
+    )
+
+
+def assert_alike(measured: Mapping[str, float], by_hand: NDArray[np.float64]) -> None:
+    """Within 2%, or 3 ms where the percentile is that small."""
+    expected = {name: float(np.quantile(by_hand, q)) for name, q in STATS.items()}
+    assert {name: measured[name] for name in STATS} == pytest.approx(expected, rel=0.02, abs=3.0)
+
+
+def test_without_a_cap_both_kinds_of_latency_show_the_freeze(tmp_path: Path) -> None:
+    run, rows, freeze_s = frozen_run(tmp_path)
+    assert_alike(run.results["intended_time_to_first_token"], intended_by_hand_ms(run, rows))
+    assert_alike(run.results["time_to_first_token"], plain_by_hand_ms(run, rows))
+    # The longest waits are those of the requests due just after the freeze began, one every
+    # 1/RATE seconds; 1% of 500 requests wait longer than p99.
+    p99_ms = (freeze_s - 0.01 * REQUESTS / RATE) * 1e3 + TTFT_MS
+    for metric in ("intended_time_to_first_token", "time_to_first_token"):
+        assert run.results[metric]["p99"] == pytest.approx(p99_ms, rel=0.03)
+
+
+def test_under_a_cap_only_the_intended_latencies_show_the_freeze(tmp_path: Path) -> None:
+    run, rows, freeze_s = frozen_run(tmp_path, "--concurrency", str(CAP))
+    intended, plain = (
+        run.results["intended_time_to_first_token"],
+        run.results["time_to_first_token"],
+    )
+    assert_alike(intended, intended_by_hand_ms(run, rows))
+    assert_alike(plain, plain_by_hand_ms(run, rows))
+    # Of 500 requests the cap lets 10 wait at the server: 2%, which p95 does not see. The freeze
+    # held 200 back, and they wait their turn behind it.
+    assert plain["p95"] < 0.1 * freeze_s * 1e3
+    assert intended["p95"] > 0.5 * freeze_s * 1e3
+    assert intended["p99"] > 0.9 * freeze_s * 1e3
+    checks = [reason["check"] for reason in run.verdict["reasons"]]
+    assert "capped" in checks
+    assert run.verdict["verdict"] != "valid"

@@ -1,0 +1,55 @@
+"""A small sample of `benchmarks/verdict_classifier.py`: runs whose client is starved for sure, and
+honest ones, judged by the server's account."""
+
+import os
+
+import pytest
+
+from benchmarks.verdict_classifier import Finding, Trial, run_trial
+
+DURATION_S = 1.5
+QUICK = {"tokens": 4, "duration_s": DURATION_S}
+HONEST = (
+    Trial(0, "honest-open", rate=80, ttft_ms=20, **QUICK),
+    Trial(1, "honest-open", rate=120, pattern="poisson", ttft_ms=40, **QUICK),
+    Trial(2, "honest-closed", users=8, ttft_ms=60, **QUICK),
+    Trial(3, "honest-closed", users=15, ttft_ms=80, **QUICK),
+)
+STARVED = (
+    Trial(4, "paused", rate=150, severity=0.4, **QUICK),
+    Trial(5, "paused", users=20, ttft_ms=30, severity=0.3, **QUICK),
+    Trial(6, "clock", rate=150, severity=-150.0, **QUICK),
+    Trial(7, "clock", rate=150, severity=150.0, **QUICK),
+    Trial(8, "fds", rate=200, ttft_ms=400, severity=540, **QUICK),
+)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces, cgroups")
+PRIVILEGED = (
+    Trial(9, "ports", rate=200, ttft_ms=400, severity=30, **QUICK),
+    Trial(10, "quota", rate=200, severity=0.05, **QUICK),
+    Trial(11, "neighbour", rate=200, severity=4, **QUICK),
+)
+
+
+def name(trial: Trial) -> str:
+    return f"{trial.number}-{trial.kind}"
+
+
+def assert_not_deceived(finding: Finding) -> None:
+    """The rule that holds for every run: what the server's account refutes is not `valid`."""
+    assert not (finding.is_spoiled and finding.verdict == "valid"), finding
+
+
+@pytest.mark.parametrize("trial", HONEST, ids=name)
+def test_an_honest_run_gives_true_results_or_is_not_called_valid(trial: Trial) -> None:
+    finding = run_trial(trial)
+    assert_not_deceived(finding)
+    assert finding.verdict, finding.fired
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [*STARVED, *(pytest.param(t, marks=needs_root) for t in PRIVILEGED)],
+    ids=lambda t: name(t),
+)
+def test_a_starved_run_is_never_called_valid_when_the_server_refutes_it(trial: Trial) -> None:
+    assert_not_deceived(run_trial(trial))

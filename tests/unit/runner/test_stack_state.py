@@ -1,0 +1,255 @@
+"""What outlives a runner, and who may touch it."""
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import aiperf_svc
+from aiperf_svc.adapters.pulumi_cli import Lock, locks_in
+from aiperf_svc.config.load_config import load_stack
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.runner.stack import deployed, project
+from aiperf_svc.runner.stack.locks import check_locks
+from aiperf_svc.runner.stack.progress import Progress
+from aiperf_svc.runner.stack.request import StackRequest, secrets_from
+from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+
+STACKS = Path(__file__).parents[3] / "stacks"
+RECORD = RunRecord(
+    stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False
+)
+REFUSED = """error: the stack is currently locked by 1 lock(s). Either wait
+  file:///s/.pulumi/locks/organization/aiperf/s/1.json: created by me@here (pid 41) at 2026-11-21T08
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> StateHome:
+    return StateHome({"XDG_STATE_HOME": str(tmp_path)})
+
+
+# --- records -------------------------------------------------------------------------------------
+
+
+def test_a_record_is_there_until_it_is_forgotten(home: StateHome) -> None:
+    home.save(RECORD)
+    assert (home.load("s"), home.records()) == (RECORD, (RECORD,))
+    home.forget("s")
+    assert (home.load("s"), home.records()) == (None, ())
+
+
+def test_a_stack_is_worked_on_by_one_runner_at_a_time(home: StateHome) -> None:
+    with home.hold("s"):
+        with pytest.raises(EnvironmentProblem, match=r"process \d+ is working on it"):
+            home.hold("s").__enter__()
+        with home.hold("other"):
+            pass
+    with home.hold("s"):
+        pass
+
+
+def test_an_ephemeral_stack_keeps_its_passphrase_to_itself(home: StateHome) -> None:
+    folder = home.ephemeral("s")
+    backend = project.ephemeral_backend(folder)
+    secret = folder / project.PASSPHRASE_FILE
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert len(secret.read_text()) > 20
+    assert secret.read_text() not in str(backend)
+    assert project.ephemeral_backend(folder) == backend
+    environ = project.cli_environment(backend, {}, {"PULUMI_CONFIG_PASSPHRASE": "user's"})
+    assert "PULUMI_CONFIG_PASSPHRASE" not in environ
+
+
+# --- backends ------------------------------------------------------------------------------------
+
+
+def test_without_a_backend_a_folder_of_this_machine_is_used_and_said(
+    home: StateHome, tmp_path: Path
+) -> None:
+    environ = {"PULUMI_HOME": str(tmp_path), "PULUMI_CONFIG_PASSPHRASE": "x"}
+    backend = project.choose_backend(home, environ)
+    assert backend.url == home.backend.as_uri()
+    assert str(home.backend) in backend.notice
+
+
+def test_the_backend_of_a_login_is_left_to_the_cli(home: StateHome, tmp_path: Path) -> None:
+    content = json.dumps({"current": "s3://bucket"})
+    (tmp_path / "credentials.json").write_text(content)
+    environ = {"PULUMI_HOME": str(tmp_path), "PULUMI_CONFIG_PASSPHRASE": "x"}
+    backend = project.choose_backend(home, environ)
+    assert (backend.url, backend.environ, backend.notice) == ("s3://bucket", {}, "")
+
+
+@pytest.mark.parametrize("url", ["file:///state", "s3://bucket"])
+def test_a_state_without_a_passphrase_is_refused_with_the_remedy(home: StateHome, url: str) -> None:
+    with pytest.raises(ConfigError, match="export PULUMI_CONFIG_PASSPHRASE="):
+        project.choose_backend(home, {"PULUMI_BACKEND_URL": url})
+
+
+def test_a_service_that_keeps_its_own_keys_needs_no_passphrase(home: StateHome) -> None:
+    backend = project.choose_backend(home, {"PULUMI_BACKEND_URL": "https://api.pulumi.com"})
+    assert backend.notice == ""
+
+
+# --- locks ---------------------------------------------------------------------------------------
+
+
+def test_a_refused_command_names_the_locks() -> None:
+    assert locks_in(REFUSED) == (Lock(user="me", host="here", pid=41, at="2026-11-21T08"),)
+    assert locks_in("error: something else") == ()
+
+
+@pytest.mark.parametrize(
+    ("host", "is_alive", "force", "is_refused"),
+    [
+        ("here", True, False, True),
+        ("here", True, True, True),
+        ("here", False, False, False),
+        ("elsewhere", True, False, True),
+        ("elsewhere", True, True, False),
+    ],
+)
+def test_only_a_dead_process_loses_its_lock(
+    host: str, is_alive: bool, force: bool, is_refused: bool
+) -> None:
+    lock = Lock(user="me", host=host, pid=41, at="")
+
+    def check() -> None:
+        check_locks([lock], stack="s", force=force, host="here", is_alive=lambda pid: is_alive)
+
+    if is_refused:
+        with pytest.raises(EnvironmentProblem, match="pid 41"):
+            check()
+    else:
+        check()
+
+
+# --- what the state says -------------------------------------------------------------------------
+
+STATE = {
+    "deployment": {
+        "resources": [
+            {
+                "type": "pulumi:providers:kubernetes",
+                "inputs": {"clusterIdentifier": "uid"},
+            },
+            {
+                "type": "kubernetes:core/v1:Namespace",
+                "outputs": {"metadata": {"name": "n", "uid": "u"}},
+            },
+            {
+                "type": "kubernetes:core/v1:ConfigMap",
+                "inputs": {"data": {"config.yaml": "load: {concurrency: 8}\n"}},
+            },
+        ]
+    }
+}
+
+
+def test_the_state_knows_namespace_and_benchmark() -> None:
+    assert deployed.namespace_of(STATE) == ("n", "u")
+    assert deployed.benchmark_of(STATE) == {"load": {"concurrency": 8}}
+    assert deployed.benchmark_of({"deployment": {}}) is None
+
+
+def test_another_cluster_is_never_touched_with_a_stacks_state() -> None:
+    deployed.check_cluster(STATE, stack="s", identity="uid")
+    with pytest.raises(EnvironmentProblem, match="in another cluster"):
+        deployed.check_cluster(STATE, stack="s", identity="another")
+    empty = {"deployment": {"resources": STATE["deployment"]["resources"][:1]}}
+    deployed.check_cluster(empty, stack="s", identity="another")
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+def request_of(name: str, **more: object) -> StackRequest:
+    path = STACKS / f"Pulumi.{name}.yaml"
+    settings = project.read_settings(path)
+    benchmark = settings["config"]["aiperf:benchmark"]
+    return StackRequest(
+        stack=name, config=load_stack(str(path)), benchmark=benchmark, settings=settings,
+        environ={}, **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_the_projects_file_is_the_committed_one_and_what_the_flags_say(tmp_path: Path) -> None:
+    request = request_of("bench-smoke", kubeconfig="k", context="c", generation=3)
+    project.make_project(tmp_path, stack="bench-smoke", settings=request.file_content())
+    said = yaml.safe_load((tmp_path / "stacks" / "Pulumi.bench-smoke.yaml").read_text())["config"]
+    committed = yaml.safe_load((STACKS / "Pulumi.bench-smoke.yaml").read_text())["config"]
+    assert said.pop("aiperf:kubeconfig") == str(Path("k").absolute())
+    assert (said.pop("aiperf:context"), said.pop("aiperf:generation")) == ("c", 3)
+    assert said == committed
+    assert (tmp_path / "infra" / "__main__.py").is_file()
+
+
+def test_another_generation_is_another_run() -> None:
+    first, second = (request_of("bench-smoke", generation=number).plan for number in (1, 2))
+    assert first.identity.run_id != second.identity.run_id
+
+
+def test_a_missing_secret_is_refused_with_both_ways_to_give_it() -> None:
+    request = request_of("bench-spot")
+    with pytest.raises(ConfigError, match=r"pulumi config set --secret .* or give --api-key"):
+        request.check_secrets()
+    request_of("bench-spot", secrets={"targetApiKey": "k"}).check_secrets()
+    variable = request.config.endpoint.api_key_env or ""
+    assert secrets_from(request.config, {variable: "k"}) == {"targetApiKey": "k"}
+
+
+# --- progress ------------------------------------------------------------------------------------
+
+
+def event(kind: str, name: str, op: str = "create") -> dict[str, object]:
+    type_ = "kubernetes:apps/v1:Deployment"
+    return {kind: {"metadata": {"op": op, "type": type_, "urn": f"urn::{type_}::{name}"}}}
+
+
+def test_progress_counts_what_is_done_and_names_what_is_not() -> None:
+    said: list[str] = []
+    now = iter(range(0, 100, 2))
+    progress = Progress("up", said.append, clock=lambda: next(now))
+    steps = [("resourcePreEvent", "a"), ("resourcePreEvent", "b"), ("resOutputsEvent", "a")]
+    for kind, name in steps:
+        progress.handle(event(kind, name))
+    progress.handle(event("resourcePreEvent", "x", "same"))
+    assert progress.line() == "up: 1 made; waiting for Deployment b"
+    assert said
+
+
+def test_progress_keeps_each_error_once() -> None:
+    progress = Progress("up", lambda text: None)
+    for _ in range(2):
+        progress.handle({"diagnosticEvent": {"severity": "error", "message": "it\n broke"}})
+    assert progress.errors == ["it broke"]
+
+
+# --- the program ---------------------------------------------------------------------------------
+
+
+def test_the_program_is_found_where_a_wheel_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    included = tomllib.loads((STACKS.parent / "pyproject.toml").read_text())["tool"]["hatch"]
+    for source, place in included["build"]["targets"]["wheel"]["force-include"].items():
+        given, there = STACKS.parent / source, tmp_path / place
+        if given.is_dir():
+            shutil.copytree(given, there)
+        else:
+            there.write_bytes(given.read_bytes())
+    monkeypatch.setattr(aiperf_svc, "__file__", str(tmp_path / "aiperf_svc" / "__init__.py"))
+    program = project.find_program()
+    assert program.infra == tmp_path / "aiperf_svc" / "_infra"
+    project.make_project(tmp_path / "p", stack="s", settings={})
+    assert yaml.safe_load((tmp_path / "p" / "Pulumi.yaml").read_text())["main"] == "infra/"
+
+
+def test_a_broken_installation_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aiperf_svc, "__file__", str(tmp_path / "aiperf_svc" / "__init__.py"))
+    with pytest.raises(EnvironmentProblem, match="install aiperf-svc again"):
+        project.find_program()

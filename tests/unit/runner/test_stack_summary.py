@@ -1,0 +1,85 @@
+"""What a reviewer reads is what the plan says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.load_config import load_stack, parse_config
+from aiperf_svc.plan.stack import StackPlan, plan_stack
+from aiperf_svc.runner.stack.changes import Change, changes
+from aiperf_svc.runner.stack.summary import FEW, as_markdown, as_text, totals_line
+
+STACKS = Path(__file__).parents[3] / "stacks"
+
+
+def plan_of(name: str) -> StackPlan:
+    config = load_stack(str(STACKS / f"Pulumi.{name}.yaml"))
+    return plan_stack(config, stack=name, version="1", image="registry/aiperf:1")
+
+
+def plan_with(**deployment: Any) -> StackPlan:
+    data = {
+        "endpoint": {"url": "http://10.0.0.1:8000", "model": "m"},
+        "load": {"concurrency": 4, "requests": 8},
+        "deployment": deployment,
+    }
+    return plan_stack(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
+
+
+def test_totals_are_the_plans() -> None:
+    plan = plan_of("bench-100k")
+    assert totals_line(plan).startswith(f"{plan.totals.pods:,} pods, ")
+    assert f"{plan.totals.gpus} GPUs" in totals_line(plan)
+
+
+def test_a_cost_is_said_when_there_are_prices() -> None:
+    assert "an hour" not in totals_line(plan_with())
+    priced = plan_with(prices={"cpu": 1.0, "currency": "EUR"})
+    assert f"{priced.totals.cost_per_hour:g} EUR an hour" in totals_line(priced)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "expected"),
+    [
+        ({}, "aiperf-s-…: created, removed"),
+        ({"mode": "create", "name": "n"}, "n: created, removed"),
+        ({"mode": "existing", "name": "n"}, "n: there before, stays"),
+    ],
+)
+def test_what_becomes_of_the_namespace_is_said(namespace: dict[str, str], expected: str) -> None:
+    text = as_text(plan_with(namespace=namespace), changed=None)
+    assert expected in text
+    assert ("1 Namespace," in text) == (namespace.get("mode") != "existing")
+
+
+def test_markdown_has_a_row_for_every_pod_and_every_note() -> None:
+    plan = plan_of("bench-vllm")
+    text = as_markdown(plan, changed=None, base="main")
+    assert all(f"| {pod.name} | {pod.replicas:,} |" in text for pod in plan.pods)
+    assert plan.notes
+    assert all(f"- {note}" in text for note in plan.notes)
+    assert "the stack is new" in text
+
+
+def test_changes_are_shown_as_a_diff() -> None:
+    found = changes({"load": {"concurrency": 8}}, {"load": {"concurrency": 9}, "name": "x"})
+    assert found == (Change("load.concurrency", 8, 9), Change("name", None, "x"))
+    text = as_markdown(plan_of("bench-smoke"), changed=found, base="main")
+    assert "- load.concurrency: 8\n+ load.concurrency: 9\n" in text
+    assert "2 keys of the benchmark changed: a new run; results that were not collected" in text
+
+
+def test_an_unchanged_benchmark_is_said_to_be_so() -> None:
+    assert changes({"a": {"b": [1]}}, {"a": {"b": [1]}}) == ()
+    assert "The benchmark is unchanged: no new run" in as_text(plan_of("bench-smoke"), changed=())
+
+
+def test_a_key_that_is_gone_is_a_change() -> None:
+    assert changes({"a": {"b": 1}}, {}) == (Change("a.b", 1, None),)
+    assert str(Change("a.b", 1, None)) == "a.b: 1 → (default)"
+
+
+def test_many_changes_are_cut() -> None:
+    found = tuple(Change(f"k{number}", 1, 2) for number in range(FEW + 3))
+    assert "… and 3 more" in as_markdown(plan_of("bench-smoke"), changed=found, base="main")

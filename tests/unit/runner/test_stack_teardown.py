@@ -1,0 +1,131 @@
+"""The way down goes on where Pulumi does not, and believes the cluster only."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.leaks import LeakReport
+from aiperf_svc.adapters.cluster.objects import ObjectRef
+from aiperf_svc.adapters.pulumi_cli import Ended, Event, PulumiCli
+from aiperf_svc.runner.stack import teardown
+from aiperf_svc.runner.stack.state_home import RunRecord
+from aiperf_svc.runner.stack.teardown import Teardown, are_gone
+
+RECORD = RunRecord(
+    stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False
+)
+FINE = Ended(code=0, out="", errors="")
+
+
+def found(kind: str, name: str) -> ObjectRef:
+    return ObjectRef(kind=kind, namespace="n", name=name, uid=f"{kind}/{name}", path="")
+
+
+CLEAN = LeakReport(left=(), not_checked=())
+HELD = LeakReport(left=(found("ConfigMap", "held"),), not_checked=())
+
+
+class Cli:
+    """Stands for the CLI: what it did, in order."""
+
+    def __init__(self, *, stuck: int = 0) -> None:
+        self.stuck = stuck
+        self.did: list[str] = []
+
+    async def destroy(self, on_event: Callable[[Event], None], *, stop: asyncio.Event) -> Ended:
+        self.did.append("destroy")
+        if len(self.did) > self.stuck:
+            return FINE
+        kind = "kubernetes:policy/v1:PodDisruptionBudget"
+        metadata = {"op": "delete", "type": kind, "urn": f"urn::{kind}::benchmark"}
+        on_event({"resourcePreEvent": {"metadata": metadata}})
+        await stop.wait()
+        return Ended(code=255, out="", errors="error: interrupted")
+
+    async def refresh(self, *, clear_pending: bool = False) -> Ended:
+        self.did.append("refresh")
+        return FINE
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[LeakReport]:
+    """What the cluster is found to hold, look by look; the last one stays."""
+    given: list[LeakReport] = []
+
+    async def look(cluster: Cluster, **_: Any) -> LeakReport:
+        return given.pop(0) if len(given) > 1 else given[0]
+
+    async def remove(cluster: Cluster, **_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(teardown, "wait_until_gone", look)
+    monkeypatch.setattr(teardown, "remove_by_label", remove)
+    monkeypatch.setattr(teardown, "QUIET_S", 0.0)
+    monkeypatch.setattr(teardown, "WATCH_S", 0.0)
+    return given
+
+
+def teardown_of(cli: Cli, said: list[str]) -> Teardown:
+    cluster = cast("Cluster", None)
+    return Teardown(cluster=cluster, cli=cast("PulumiCli", cli), record=RECORD, say=said.append)
+
+
+async def test_a_destroy_that_waits_for_what_is_gone_begins_again(
+    reports: list[LeakReport],
+) -> None:
+    reports.append(CLEAN)
+    cli, said = Cli(stuck=1), list[str]()
+    await teardown_of(cli, said).destroy()
+    assert cli.did == ["destroy", "destroy"]
+    assert "PodDisruptionBudget benchmark" in said[0]
+
+
+async def test_a_destroy_that_waits_for_what_is_there_goes_on(reports: list[LeakReport]) -> None:
+    there = LeakReport(left=(found("PodDisruptionBudget", "benchmark-s"),), not_checked=())
+    reports.extend([there, there, CLEAN])
+    cli = Cli(stuck=1)
+    await teardown_of(cli, []).destroy()
+    assert (cli.did, len(reports)) == (["destroy", "destroy"], 1)
+
+
+async def test_what_a_destroy_left_is_deleted_by_label_and_the_state_mended(
+    reports: list[LeakReport],
+) -> None:
+    reports.extend([HELD, CLEAN])
+    cli, said = Cli(), list[str]()
+    assert await teardown_of(cli, said).check() == CLEAN
+    assert cli.did == ["refresh", "destroy"]
+    assert said == ["still there: 1 objects; deleting by label"]
+
+
+async def test_what_nobody_can_delete_is_reported_and_the_state_left(
+    reports: list[LeakReport],
+) -> None:
+    reports.append(HELD)
+    cli = Cli()
+    assert await teardown_of(cli, []).check() == HELD
+    assert cli.did == []
+
+
+async def test_a_clean_cluster_needs_nothing(reports: list[LeakReport]) -> None:
+    reports.append(CLEAN)
+    cli = Cli()
+    assert await teardown_of(cli, []).check() == CLEAN
+    assert cli.did == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        ("Deployment", "worker-s", False),
+        ("Deployment", "deadline-s", True),
+        ("Pod", "worker-s-1", True),
+    ],
+)
+def test_objects_are_known_by_kind_and_by_the_begin_of_their_names(
+    kind: str, name: str, expected: bool
+) -> None:
+    assert are_gone([("Deployment", "worker")], [found(kind, name)]) is expected
