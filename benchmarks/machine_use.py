@@ -59,7 +59,7 @@ def pss_bytes(pids: Iterable[int]) -> int:
 
 
 def rss_bytes(pids: Iterable[int]) -> int:
-    """Resident memory of processes, each by itself: pages that several share count several times."""
+    """Resident memory of processes; pages that several share count once for each of them."""
     return sum(int((_read(PROC / str(p) / "statm").split() or "00")[1]) * _PAGE for p in pids)
 
 

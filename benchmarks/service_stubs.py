@@ -53,7 +53,7 @@ from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 from aiperf_svc.services.base import HEARTBEAT_S, REGISTERING_S
 from aiperf_svc.services.context import RunContext, read_context
 
-TICK_S = 0.02
+TICK_S = 0.05
 RAW_BATCH_S = 0.05
 """A worker hands over what it has so often."""
 ANSWER_S = 8.0

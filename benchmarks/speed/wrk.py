@@ -1,4 +1,4 @@
-"""The reference: `wrk`, a load generator in C (Debian package `wrk`), sending what our client sends.
+"""The reference: `wrk`, a load generator in C (Debian package `wrk`), sending what ours sends.
 
 wrk counts answers and does nothing with them, so it stands for what this machine, this kernel and
 this server can pass at all.

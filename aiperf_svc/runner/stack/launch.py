@@ -276,11 +276,11 @@ class Launch:
         is_unmade = self._record is None
         state = RunState.CANCELLED if course.was_left or is_unmade else RunState.FAILED
         reason = str(self._failure) if self._failure else ("" if summary else STOPPED)
+        failure = self._failure.exit_code if self._failure else ExitCode.BENCHMARK_FAILED
         if is_unmade:
             reason = NOTHING_MADE
         if status is not None and RunState(status.state).is_final and self._failure is None:
-            state, reason = RunState(status.state), status.reason
-        failure = self._failure.exit_code if self._failure else ExitCode.BENCHMARK_FAILED
+            state, reason, failure = RunState(status.state), status.reason, status.exit_code
         return Outcome(
             run_id=self._request.plan.identity.run_id,
             state=state,

@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: measures, or changes what all stacks see")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Who runs in one process when several do (`make test-stack`): the tests of a file that share
     stacks; and those whose stacks run out of time, with those that look for such."""
