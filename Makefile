@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_FLAGS ?=
 SOAK_FLAGS ?=
+BENCHMARK_FLAGS ?=
 STACK_TESTS := $(BIN)/python -m pytest tests/e2e/stack
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-real compiled soak test lint types layers check format lock clean
+.PHONY: help bench bench-real benchmark benchmark-quick compiled soak test lint types layers check format lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -30,6 +31,12 @@ bench-real: $(STAMP) ## Measure a llama.cpp server with a file of prompts; compi
 
 compiled: $(STAMP) ## Compile the data path in place (a minute, needs a C compiler); `make clean` undoes it
 	@$(BIN)/python scripts/compile_core.py
+
+benchmark: $(STAMP) ## Everything measured: benchmarks/results/<date>.json and docs/performance.md; over an hour
+	@$(BIN)/python -m benchmarks.suite $(BENCHMARK_FLAGS)
+
+benchmark-quick: $(STAMP) ## A short look at speed, truth, the control plane and collecting; some minutes
+	@$(BIN)/python -m benchmarks.suite --quick $(BENCHMARK_FLAGS)
 
 soak: $(STAMP) ## Half an hour of load: memory flat, lag flat, accounts exact (SOAK_FLAGS="--duration 3m")
 	@$(BIN)/python -m benchmarks.soak $(SOAK_FLAGS)

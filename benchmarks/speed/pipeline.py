@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,22 +23,22 @@ TIMEOUT_S = 180.0
 class Watched:
     """Samples of the client's processes, by the name of their service, and of the server."""
 
-    cpu: list[tuple[float, Counter[str]]] = field(default_factory=list)
+    cpu: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     """(wall time, CPU seconds since each process' start)."""
     memory: list[tuple[float, int, int]] = field(default_factory=list)
     """(wall time, PSS, RSS): bytes of all processes."""
 
-    def cpu_at(self, wall_s: float) -> Counter[str]:
+    def cpu_at(self, wall_s: float) -> dict[str, float]:
         """CPU seconds at a moment, interpolated."""
         before = self.cpu[0]
         for sample in self.cpu:
             if sample[0] >= wall_s:
                 span = sample[0] - before[0]
                 part = (wall_s - before[0]) / span if span > 0 else 0.0
-                names = sample[1].keys() | before[1].keys()
-                return Counter(
-                    {n: before[1][n] + part * (sample[1][n] - before[1][n]) for n in names}
-                )
+                return {
+                    name: (old := before[1].get(name, 0.0)) + part * (used - old)
+                    for name, used in sample[1].items()
+                }
             before = sample
         return before[1]
 
@@ -131,7 +130,7 @@ def run_profile(
             f"`profile` gave no results (exit {process.returncode}):\n{words}"
         ) from error
     at_start, at_end = watched.cpu_at(began), watched.cpu_at(over)
-    load_cpu_s = {name: at_end[name] - at_start[name] for name in sorted(at_end)}
+    load_cpu_s = {name: used - at_start.get(name, 0.0) for name, used in sorted(at_end.items())}
     ours_at_end = sum(value for name, value in at_end.items() if name != "server")
     before = [m for m in watched.memory if m[0] <= began] or watched.memory[:1] or [(0.0, 0, 0)]
     return Run(
@@ -169,10 +168,9 @@ def _watch(pid: int, server_pid: int, watches_memory: bool) -> Watched:
         for member in names:
             # A process that is gone keeps what it had used.
             last[member] = max(last.get(member, 0.0), machine_use.cpu_s([member]))
-        used: Counter[str] = Counter()
+        used = {"server": machine_use.cpu_s(server)}
         for member, cpu_s in last.items():
-            used[names[member]] += cpu_s  # type: ignore[assignment]
-        used["server"] = machine_use.cpu_s(server)  # type: ignore[assignment]
+            used[names[member]] = used.get(names[member], 0.0) + cpu_s
         watched.cpu.append((time.time(), used))
         if watches_memory and now >= memory_at:
             memory_at = now + MEMORY_S

@@ -1,0 +1,114 @@
+"""Every benchmark in one go: `make benchmark`, or `make benchmark-quick` for a short look.
+
+    python -m benchmarks.suite [--quick] [--only PART ...]
+
+Writes benchmarks/results/<date>.json and, from it, the page docs/performance.md. Each part is a
+command of its own, which the page names beside its figures; a part that fails says so there and
+does not stop the others.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.machine import describe
+from benchmarks.performance_page import page
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results"
+PAGE = ROOT / "docs/performance.md"
+LONGEST_S, LONGEST_QUICK_S = 3_600, 300
+
+
+class Part(NamedTuple):
+    """One benchmark: a module of this package, and its flags."""
+
+    name: str
+    title: str
+    module: str
+    flags: str
+    quick_flags: str | None
+    """None: not part of a short look."""
+
+    def command(self, *, is_quick: bool) -> str:
+        """What a reader types to see the same."""
+        flags = self.quick_flags if is_quick else self.flags
+        return f"python -m benchmarks.{self.module} {flags} --json".replace("  ", " ")
+
+
+PARTS = (
+    Part("speed", "Speed, against wrk in the same run", "speed", "", "--quick"),
+    Part("truth", "Truth, against the server's own log", "truth", "", "--only rate-300 rate-1000"),
+    Part("classifier", "The verdict as a classifier", "verdict_classifier", "", None),
+    Part(
+        "connections",
+        "100,000 held connections",
+        "scale_connections",
+        "--connections 100000 --duration 300s",
+        None,
+    ),
+    Part("control_plane", "The control plane", "control_plane", "--workers 2000", "--seconds 10"),
+    Part("records", "Millions of records", "records_15m", "", None),
+    Part("collecting", "Collecting results", "collect_results", "", "--size 64Mi --rounds 1"),
+)
+
+
+def main() -> int:
+    """Run the parts, write the file and the page; 1 when a part failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="short runs; leaves the page alone")
+    names = [part.name for part in PARTS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="PART")
+    options = parser.parse_args()
+    results: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "quick": options.quick,
+        "machine": describe(),
+        "parts": {},
+    }
+    for part in PARTS:
+        if part.name in options.only and (part.quick_flags is not None or not options.quick):
+            results["parts"][part.name] = _run(part, is_quick=options.quick)
+    RESULTS.mkdir(exist_ok=True)
+    stem = results["date"][:10] + ("-quick" if options.quick else "")
+    path = RESULTS / f"{stem}.json"
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"written: {path.relative_to(ROOT)}", file=sys.stderr)
+    if not options.quick:
+        PAGE.write_text(page(results, source=path.name))
+        print(f"written: {PAGE.relative_to(ROOT)}", file=sys.stderr)
+    return int(any("failed" in found for found in results["parts"].values()))
+
+
+def _run(part: Part, *, is_quick: bool) -> dict[str, Any]:
+    command = part.command(is_quick=is_quick)
+    print(f"{part.name}: {command}", file=sys.stderr)
+    found: dict[str, Any] = {"title": part.title, "command": command}
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, *shlex.split(command)[1:]],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            timeout=LONGEST_QUICK_S if is_quick else LONGEST_S,
+            check=False,
+        )
+        found["figures"] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired as error:
+        found["failed"] = f"took longer than {error.timeout:g} s"
+    except ValueError:
+        found["failed"] = f"exit {done.returncode} without figures; run the command to see why"
+    found["took_s"] = round(time.monotonic() - began, 1)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
