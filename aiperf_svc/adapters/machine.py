@@ -5,6 +5,9 @@ import platform
 import resource
 from pathlib import Path
 
+import msgspec
+
+from aiperf_svc.adapters.calibration import load_calibration, machine_key
 from aiperf_svc.plan.topology import Facts
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -14,11 +17,17 @@ _UNLIMITED = 1 << 60
 
 def local_facts() -> Facts:
     """What the plan of a local run needs to know. Raises this process' limit of descriptors."""
-    return Facts(
-        where="local",
-        cores=usable_cores(),
-        fd_limit=raise_fd_limit(),
-        memory_bytes=memory_bytes(),
+    cores = usable_cores()
+    facts = Facts(
+        where="local", cores=cores, fd_limit=raise_fd_limit(), memory_bytes=memory_bytes()
+    )
+    found = load_calibration(machine_key(cpu_model(), cores))
+    if found is None:
+        return facts
+    return msgspec.structs.replace(
+        facts,
+        worker_requests_per_s=found.worker_rate,
+        ceiling_requests_per_s=found.requests_per_s,
     )
 
 

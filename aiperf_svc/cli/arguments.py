@@ -11,7 +11,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 EXIT_CODES = {
     ExitCode.OK: "the run finished, can be believed, and every SLO held",
     ExitCode.ERROR: "something outside the benchmark failed: a folder, a port, a tool",
-    ExitCode.BAD_CONFIG: "config, flags or input refused before anything started",
+    ExitCode.BAD_CONFIG: "config, flags or input refused; nothing was sent",
     ExitCode.BENCHMARK_FAILED: "the run started and could not be finished, or nothing succeeded",
     ExitCode.SLO_MISSED: "the run can be believed and an SLO does not hold",
     ExitCode.VERDICT_INVALID: "the client, not the server, shaped the numbers: do not use them",

@@ -27,6 +27,7 @@ COMMANDS = {
     "export": "write a run's records in another format",
     "upload": "send a run's results to a bucket of an S3-compatible store",
     "bench": "a short measurement of the built-in mock server",
+    "calibrate": "find what this machine can measure at most, for the plans of later runs",
     "mock-server": "serve made-up tokens at a set pace, OpenAI-compatible",
     "service": "run services of a benchmark in this process (started by `profile`, `run`, a stack)",
     "deadline": "delete this pod's stack when its time is over (started by a stack)",

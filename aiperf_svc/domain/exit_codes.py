@@ -11,7 +11,8 @@ class ExitCode(IntEnum):
     ERROR = 1
     """Something outside the benchmark failed: a folder, a port, a library."""
     BAD_CONFIG = 2
-    """Refused before anything was started: config, flags or usage."""
+    """Refused before anything was sent: config, flags, usage, or a dataset, tokenizer or target
+    host that only a service could look at."""
     BENCHMARK_FAILED = 3
     """The run started and could not be finished, or nothing succeeded."""
     SLO_MISSED = 4

@@ -329,5 +329,7 @@ CATALOG: dict[str, Metric] = {metric.tag: metric for metric in METRICS}
 
 
 def nearest_tags(word: str) -> list[str]:
-    """Up to three tags that look like `word`, best first."""
-    return get_close_matches(word.lower().replace("-", "_").replace(" ", "_"), CATALOG, n=3)
+    """Up to three tags that look like `word` or have it as their initials (`ttft`), best first."""
+    word = word.lower().replace("-", "_").replace(" ", "_")
+    by_initials = [tag for tag in CATALOG if "".join(part[0] for part in tag.split("_")) == word]
+    return by_initials[:3] or get_close_matches(word, CATALOG, n=3)

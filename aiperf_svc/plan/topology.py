@@ -61,6 +61,13 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bytes: int = 0
     worker_requests_per_s: float = 5_000.0
     """Open-loop rate that one worker carries; `aiperf-svc calibrate` measures it."""
+    ceiling_requests_per_s: float = 0.0
+    """Most that all workers of the machine reach together; 0: never calibrated."""
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the rates were measured here."""
+        return self.ceiling_requests_per_s > 0
 
 
 class Group(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from aiperf_svc.adapters.machine import local_facts
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.ceiling import beyond_ceiling
 from aiperf_svc.plan.topology import Group, plan
 from aiperf_svc.protocol.messages import RunState, Service
 from aiperf_svc.runner import folders, log_tails, manifests, printing
@@ -39,7 +40,10 @@ def run_local(
     `command` starts a process that runs the services named after it. Raises AiperfError for what
     prevents the run; a run that went on to its end is told by the exit code.
     """
-    topology = plan(config, local_facts())
+    facts = local_facts()
+    topology = plan(config, facts)
+    for warning in beyond_ceiling(config, facts, topology):
+        print(f"warning: {warning}", file=sys.stderr)
     with folders.private_folder() as private:
         artifacts, logs, problem = _artifact_folder(config, private)
         run = LocalRun(

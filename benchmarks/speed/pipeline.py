@@ -82,7 +82,7 @@ class Run:
     @property
     def verdict(self) -> str:
         """With its cause."""
-        own = self.results["aiperf_svc"]
+        own: dict[str, str] = self.results["aiperf_svc"]
         return own["verdict"] + (f": {own['cause']}" if own.get("cause") else "")
 
 

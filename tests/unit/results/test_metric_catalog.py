@@ -66,6 +66,8 @@ def test_per_request_metrics_have_a_formula_and_only_they() -> None:
 
 def test_the_nearest_tag_is_found() -> None:
     assert nearest_tags("time-to-first-tokn")[0] == "time_to_first_token"
+    assert nearest_tags("TTFT") == ["time_to_first_token"]
+    assert nearest_tags("itl") == ["inter_token_latency"]
     assert nearest_tags("xyzzy") == []
 
 

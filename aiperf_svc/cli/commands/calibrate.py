@@ -1,0 +1,130 @@
+"""`aiperf-svc calibrate`: what this machine can measure at most."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+DESCRIPTION = """Find this machine's ceiling with the mock server as the target, in some 30 seconds.
+
+The server answers at once and shares the cores. The figures are kept in the user's cache folder
+and size the workers of later open-loop runs; a rate beyond them is warned about before the run."""
+
+FLAGS = ("--streaming", "--isl", "50", "--num-dataset-entries", "200", "--ui", "none", "--json")
+USERS = ("--concurrency", "200")
+STEPS = (0.25, 0.5, 0.75)
+"""Of one worker's closed-loop rate, in open loop."""
+LAG_LIMIT_MS = 5.0
+"""A worker whose schedule lag's p99 stays below this carries the rate."""
+LEAST_STEP = 0.25
+"""Of the closed-loop rate, when every step is late: what is left for a client on busy cores."""
+TOKENS = 100
+LONGEST_S = 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """How to print."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, keep, print."""
+    import msgspec
+
+    from aiperf_svc.adapters.calibration import (
+        Calibration,
+        LagStep,
+        machine_key,
+        save_calibration,
+    )
+    from aiperf_svc.adapters.machine import cpu_model, raise_fd_limit, usable_cores
+    from aiperf_svc.mock_server.config import MockServerConfig
+    from aiperf_svc.mock_server.processes import MockServerError
+    from aiperf_svc.mock_server.running import running
+    from aiperf_svc.plan.topology import RESERVED_FDS
+
+    cores = usable_cores()
+    one = ("--workers-max", "1", "--record-processors", "1")
+    try:
+        with running(MockServerConfig(tokens=1)) as server:
+            worker = _rate(_measure(server.url, (*USERS, "--duration", "3s", *one)))
+            # With two cores or fewer the plan gives one worker, which was just measured.
+            whole = worker
+            if cores > 2:
+                whole = max(whole, _rate(_measure(server.url, (*USERS, "--duration", "3s"))))
+            steps = []
+            for share in STEPS:
+                rate = round(worker * share)
+                load = ("--request-rate", str(rate), "--duration", "2s", *one)
+                found = _measure(server.url, load)
+                lag = (found.get("schedule_lag") or {}).get("p99") or 0.0
+                steps.append(LagStep(rate, lag, found["aiperf_svc"]["verdict"]))
+        with running(MockServerConfig(tokens=TOKENS)) as server:
+            found = _measure(server.url, ("--concurrency", "100", "--duration", "3s"))
+            chunks = _rate(found) * TOKENS
+    except MockServerError as error:
+        raise EnvironmentProblem(f"mock server: {error}") from error
+    calm = [step.rate for step in steps if step.schedule_lag_p99_ms < LAG_LIMIT_MS]
+    calibration = Calibration(
+        machine=machine_key(cpu_model(), cores),
+        worker_requests_per_s=worker,
+        requests_per_s=whole,
+        chunks_per_s=chunks,
+        worker_rate=max(calm, default=worker * LEAST_STEP),
+        connections=raise_fd_limit() - RESERVED_FDS,
+        steps=tuple(steps),
+    )
+    path = save_calibration(calibration)
+    if args.json:
+        print(msgspec.json.encode(calibration).decode())
+        return 0
+    print(f"{calibration.machine}\n")
+    rows = [
+        ("requests/s of one worker", calibration.worker_requests_per_s),
+        ("requests/s of all workers", calibration.requests_per_s),
+        ("chunks/s, streams of 100 tokens", calibration.chunks_per_s),
+        ("connections of one worker", calibration.connections),
+        ("open-loop requests/s of one worker", calibration.worker_rate),
+    ]
+    for name, value in rows:
+        print(f"  {name:38}{value:>12,.0f}")
+    for step in calibration.steps:
+        print(
+            f"  at {step.rate:,.0f}/s: schedule lag p99 {step.schedule_lag_p99_ms:.2f} ms, "
+            f"{step.verdict}"
+        )
+    print(f"\nkept in {path}")
+    return 0
+
+
+def _measure(url: str, load: tuple[str, ...]) -> dict[str, Any]:
+    """Results of one run of `profile`. Raises EnvironmentProblem when it has none."""
+    with tempfile.TemporaryDirectory(prefix="aiperf-calibrate-") as folder:
+        command = (
+            *(sys.executable, "-m", "aiperf_svc", "profile", "--url", url),
+            *("--model", "mock-model", "--artifact-dir", folder, *FLAGS, *load),
+        )
+        try:
+            done = subprocess.run(
+                command, capture_output=True, timeout=LONGEST_S, env=os.environ, check=False
+            )
+            found: dict[str, Any] = json.loads(done.stdout)["results"]
+        except subprocess.TimeoutExpired as error:
+            raise EnvironmentProblem(
+                f"a short run took longer than {error.timeout:g} s; is the machine busy?"
+            ) from error
+        except (ValueError, KeyError) as error:
+            words = done.stderr.decode(errors="replace").strip()[-500:]
+            raise EnvironmentProblem(f"a short run gave no results: {words}") from error
+    if not found or not _rate(found):
+        raise EnvironmentProblem("a short run completed no request; is the machine busy?")
+    return found
+
+
+def _rate(results: dict[str, Any]) -> float:
+    return float((results.get("request_throughput") or {}).get("avg") or 0.0)

@@ -1,0 +1,74 @@
+"""What `calibrate` makes of its short runs."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aiperf_svc.cli import main as cli
+from aiperf_svc.cli.commands import calibrate
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.mock_server import running
+
+Lags = dict[str, float]
+
+
+@contextmanager
+def no_server(_: object) -> Iterator[SimpleNamespace]:
+    yield SimpleNamespace(url="http://127.0.0.1:1")
+
+
+@pytest.fixture
+def lags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lags:
+    """Schedule lag p99 in ms by rate; closed loop gives 1,000 requests/s."""
+    found: Lags = {"250": 0.5, "500": 1.0, "750": 40.0}
+
+    def measured(_: str, load: tuple[str, ...]) -> dict[str, Any]:
+        lag = found[load[1]] if load[0] == "--request-rate" else 0.0
+        return {
+            "request_throughput": {"avg": 1_000.0},
+            "schedule_lag": {"p99": lag},
+            "aiperf_svc": {"verdict": "valid"},
+        }
+
+    monkeypatch.setattr(calibrate, "_measure", measured)
+    monkeypatch.setattr(running, "running", no_server)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return found
+
+
+def calibrated(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert cli.main(["calibrate", "--json"]) == ExitCode.OK
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_worker_carries_the_highest_rate_that_was_on_time(
+    lags: Lags, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = calibrated(capsys)
+    assert found["worker_rate"] == 500
+    assert found["worker_requests_per_s"] == found["requests_per_s"] == 1_000
+    assert found["chunks_per_s"] == 100_000
+    assert [step["rate"] for step in found["steps"]] == [250, 500, 750]
+
+
+def test_a_worker_that_is_always_late_is_given_the_lowest_rate(
+    lags: Lags, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lags.update(dict.fromkeys(lags, 100.0))
+    assert calibrated(capsys)["worker_rate"] == 250
+
+
+def test_the_table_names_every_step_and_the_file(
+    lags: Lags, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main(["calibrate"]) == ExitCode.OK
+    text = capsys.readouterr().out
+    assert "at 750/s: schedule lag p99 40.00 ms, valid" in text
+    [path] = (tmp_path / "aiperf-svc").iterdir()
+    assert str(path) in text

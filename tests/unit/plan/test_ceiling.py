@@ -1,0 +1,52 @@
+"""What a calibration changes in a plan, and what is said before the run."""
+
+from typing import Any
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.plan.ceiling import beyond_ceiling
+from aiperf_svc.plan.topology import Facts, plan
+
+CALIBRATED = Facts(
+    where="local",
+    cores=8,
+    fd_limit=20_000,
+    worker_requests_per_s=4_000,
+    ceiling_requests_per_s=30_000,
+)
+
+
+def config(*, workers: dict[str, Any] | None = None, **load: Any) -> BenchmarkConfig:
+    return BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": "http://x", "model": "m"},
+            "load": {"requests": 10} | load,
+            "workers": workers or {},
+        }
+    )
+
+
+def warnings(facts: Facts = CALIBRATED, **how: Any) -> list[str]:
+    asked = config(**how)
+    return beyond_ceiling(asked, facts, plan(asked, facts))
+
+
+def test_open_loop_gets_the_workers_that_the_calibrated_rate_asks_for() -> None:
+    assert plan(config(request_rate=20_000), CALIBRATED).workers == 5
+    assert warnings(request_rate=20_000) == []
+
+
+def test_too_few_workers_are_named_with_the_number_that_would_do() -> None:
+    [text] = warnings(request_rate=20_000, workers={"max": 2})
+    assert "2 workers" in text
+    assert "5 would do" in text
+
+
+def test_a_rate_beyond_the_machine_is_named_with_workers_and_machines() -> None:
+    [text] = warnings(request_rate=90_000)
+    assert "30,000/s" in text
+    assert "23 workers on about 3" in text
+
+
+def test_without_a_calibration_and_in_closed_loop_nothing_is_said() -> None:
+    assert warnings(Facts(where="local"), request_rate=90_000) == []
+    assert warnings(concurrency=10_000) == []
