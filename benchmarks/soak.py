@@ -40,6 +40,7 @@ MEMORY_GROWTH, MEMORY_GROWTH_BYTES = 0.05, 4 * 2**20
 """Allowed for each process over the judged part: the larger of a share and so many bytes."""
 LAG_GROWTH, LAG_GROWTH_MS = 0.5, 0.2
 """Allowed for a lag's median, and for the time to first token."""
+ACCOUNTS_CHECKS = ("accounts", "records", "lost_processes")
 MIB = 2**20
 
 
@@ -156,7 +157,9 @@ def main() -> int:
     lines = memory_lines(kept, settled_s) + lag_lines(records)
     sent = int((records["start_wall_ns"] > 0).sum())
     repeated = sent - len(np.unique(records["seq"] * 65_536 + records["worker"]))
-    is_exact = sent == truth["requests"] and repeated == 0 and own["verdict"] != "invalid"
+    # Whether latencies can be believed depends on the machine's other work too; accounts do not.
+    broken = [r["check"] for r in own["reasons"] if r["check"] in ACCOUNTS_CHECKS]
+    is_exact = sent == truth["requests"] and repeated == 0 and not broken
     found = {
         "duration_s": duration_s,
         "requests_by_server": truth["requests"],

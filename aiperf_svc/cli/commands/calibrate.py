@@ -10,7 +10,7 @@ from typing import Any
 
 from aiperf_svc.domain.errors import EnvironmentProblem
 
-DESCRIPTION = """Find this machine's ceiling with the mock server as the target, in some 30 seconds.
+DESCRIPTION = """Find this machine's ceiling with a few short runs against the mock server.
 
 The server answers at once and shares the cores. The figures are kept in the user's cache folder
 and size the workers of later open-loop runs; a rate beyond them is warned about before the run."""
