@@ -48,9 +48,8 @@ benchmark-quick: $(STAMP) ## A short look at speed, truth, the control plane and
 soak: $(STAMP) ## Half an hour of load: memory flat, lag flat, accounts exact (SOAK_FLAGS="--duration 3m")
 	@$(BIN)/python -m benchmarks.soak $(SOAK_FLAGS)
 
-test: $(STAMP) ## Run all tests, those on a cluster too: E2E_CONTEXT=..., or one of their own
+test: $(STAMP) ## Run all tests but those on a cluster
 	$(BIN)/python -m pytest --ignore tests/e2e/stack
-	@$(MAKE) --no-print-directory test-stack
 
 test-fast: $(STAMP) ## Run all tests that need no whole run and no cluster
 	$(BIN)/python -m pytest --ignore tests/e2e
