@@ -119,17 +119,6 @@ class AnswerReader:
             self.text: list[str] = []
             self.reasoning: list[str] = []
 
-    def repeated(self) -> "AnswerReader":
-        """Another answer that says the same: this one, finished, without its times."""
-        other = AnswerReader(self._format, 0)
-        other.read_count = self.read_count
-        other.usage_prompt_tokens = self.usage_prompt_tokens
-        other.usage_completion_tokens = self.usage_completion_tokens
-        other.usage_reasoning_tokens = self.usage_reasoning_tokens
-        if self._format.keeps_text:
-            other.text, other.reasoning = self.text, self.reasoning
-        return other
-
     @property
     def held_bytes(self) -> int:
         """Roughly what this answer occupies because it is not finished."""

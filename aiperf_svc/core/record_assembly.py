@@ -22,9 +22,9 @@ from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.core.histogram import delta_of
 from aiperf_svc.core.jsonl_lines import GAPS_TAG, LineRenderer
-from aiperf_svc.core.known_answers import MAX_ANSWER, KnownAnswer, KnownAnswers
+from aiperf_svc.core.known_answers import MAX_ANSWER, KnownAnswer, KnownAnswers, on_the_wall_clock
 from aiperf_svc.core.read_times import ReadTimes, ends_of_reads
-from aiperf_svc.core.request_metrics import metric_rows, set_tokens
+from aiperf_svc.core.request_metrics import answer_columns, metric_rows, set_tokens
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import ErrorSample, HistogramDelta, RawBatch, SequenceSpan
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
@@ -50,8 +50,14 @@ class _Finished(msgspec.Struct):
     places: list[int]
     """Of their last fragments."""
     readers: list[AnswerReader]
+    columns: list[bytes]
+    """What `metric_rows` takes of each."""
     lost: list[int]
     """Places of last fragments whose earlier ones are unknown."""
+    known: list[int]
+    """Which of them are known answers, whose readers and columns have no times of their own."""
+    known_reads: list[int]
+    """The one read of each of those."""
 
 
 class RecordAssembler:
@@ -108,11 +114,20 @@ class RecordAssembler:
         fragments = np.frombuffer(batch.fragments, dtype=FRAGMENT_DTYPE)
         reads = np.frombuffer(batch.reads, dtype=READ_DTYPE)
         _check(batch, fragments, reads)
-        finished = self._parse(batch, fragments, reads)
+        lags = _receive_lags(reads, fragments["reads"])
+        finished = self._parse(batch, fragments, reads, lags)
         lost = _spans(batch, fragments["seq"][finished.lost])
         if not finished.places:
             return [MetricParts(rows=metric_rows(fragments[:0], [], 0), lost=lost)] if lost else []
-        rows = metric_rows(fragments[finished.places], finished.readers, worker_rank)
+        rows = metric_rows(fragments[finished.places], finished.columns, worker_rank)
+        if finished.known:
+            came = reads[finished.known_reads]
+            rows[finished.known] = on_the_wall_clock(
+                rows[finished.known],
+                polled_wall_ns=came["polled_wall_ns"],
+                stamp_wall_ns=came["stamp_wall_ns"],
+                lag=came["read_wall_ns"] - came["stamp_wall_ns"],
+            )
         set_tokens(rows, finished.readers, self._counter)
         gaps = _gaps(rows, finished.readers)
         groups: Iterable[slice] = (slice(0, len(rows)),)
@@ -143,11 +158,13 @@ class RecordAssembler:
             self._open[batch.sender] = (batch.epoch, readers)
         return readers
 
-    def _parse(self, batch: RawBatch, fragments: Rows, reads: Rows) -> _Finished:
+    def _parse(
+        self, batch: RawBatch, fragments: Rows, reads: Rows, lags: NDArray[np.int64]
+    ) -> _Finished:
         is_open = self._readers_of(batch)
         counts, bodies = fragments["reads"], batch.bodies
         times = ReadTimes(reads, ends_of_reads(reads, counts, fragments["message"]))
-        finished = _Finished([], [], [])
+        finished = _Finished([], [], [], [], [], [])
         known_answers = self._known
         known_answers.next_batch()
         at = first = 0
@@ -179,7 +196,7 @@ class RecordAssembler:
                 fragments["outcome"].tolist(),
                 fragments["error"].tolist(),
                 fragments["status"].tolist(),
-                _receive_lags(reads, counts),
+                lags.tolist(),
                 strict=True,
             )
         ):
@@ -196,11 +213,11 @@ class RecordAssembler:
                 answer = bodies[at:stop]
                 known = known_answers.find(answer, body_offset=body_offset, framing=framing)
             if known is not None:
-                reader = known.came(start, times.polled[first], times.stamps[first])
-                reader.bytes_in = size
-                reader.receive_lag_ns = max(lag, 0)
+                finished.known.append(len(finished.places))
+                finished.known_reads.append(first)
                 finished.places.append(place)
-                finished.readers.append(reader)
+                finished.readers.append(known.reader)
+                finished.columns.append(known.columns)
                 at = stop + message
                 first += 1
                 continue
@@ -223,6 +240,7 @@ class RecordAssembler:
                     reader.finish(outcome, error, text, status)
                     finished.places.append(place)
                     finished.readers.append(reader)
+                    finished.columns.append(answer_columns(reader))
                 else:
                     reader.next_part = part + 1
                     is_open[request_id] = reader
@@ -266,7 +284,7 @@ def _check(batch: RawBatch, fragments: Rows, reads: Rows) -> None:
         )
 
 
-def _receive_lags(reads: Rows, counts: Rows) -> list[int]:
+def _receive_lags(reads: Rows, counts: Rows) -> NDArray[np.int64]:
     """The largest receive lag of each fragment; 0 where it has no reads."""
     lags = np.zeros(len(counts), dtype=np.int64)
     if len(reads):
@@ -274,8 +292,7 @@ def _receive_lags(reads: Rows, counts: Rows) -> list[int]:
         firsts = (np.cumsum(counts, dtype=np.int64) - counts)[some]
         late = reads["read_wall_ns"] - reads["stamp_wall_ns"]
         lags[some] = np.maximum.reduceat(late, firsts)
-    largest: list[int] = lags.tolist()
-    return largest
+    return lags
 
 
 def _spans(batch: RawBatch, numbers: Any) -> tuple[SequenceSpan, ...]:

@@ -1,6 +1,6 @@
 """Finished answers and their last fragments to METRIC_DTYPE rows, a column at a time."""
 
-from array import array
+import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -34,39 +34,42 @@ _FROM_FRAGMENT: Final = tuple(
 )
 
 
-def metric_rows(fragments: Rows, readers: Sequence[AnswerReader], worker_rank: int) -> Rows:
-    """Rows for the last fragments of finished requests and the readers of their answers, which are
+_pack = struct.Struct(f"={len(_FROM_ANSWER)}q").pack
+
+
+def answer_columns(reader: AnswerReader) -> bytes:
+    """What a finished reader says of its answer, as `metric_rows` takes it."""
+    times = reader.times_wall_ns
+    chunks = len(times)
+    return _pack(
+        times[0] if chunks else 0,
+        times[1] if chunks > 1 else 0,
+        reader.first_output_wall_ns,
+        reader.last_token_wall_ns,
+        reader.receive_lag_ns,
+        reader.ttft_uncertainty_ns,
+        reader.last_uncertainty_ns,
+        reader.bytes_in,
+        chunks,
+        reader.read_count,
+        reader.usage_reasoning_tokens,
+        reader.usage_prompt_tokens,
+        reader.usage_completion_tokens,
+        reader.outcome,
+        reader.error,
+    )
+
+
+def metric_rows(fragments: Rows, answers: Sequence[bytes], worker_rank: int) -> Rows:
+    """Rows for the last fragments of finished requests and the columns of their answers, which are
     in the same order. Output tokens are those that the server states, see `set_tokens`."""
     rows = np.zeros(len(fragments), dtype=METRIC_DTYPE)
     for name in _FROM_FRAGMENT:
         rows[name] = fragments[name]
     rows["worker"] = worker_rank
-    values = array("q")
-    for reader in readers:
-        times = reader.times_wall_ns
-        chunks = len(times)
-        values.extend(
-            (
-                times[0] if chunks else 0,
-                times[1] if chunks > 1 else 0,
-                reader.first_output_wall_ns,
-                reader.last_token_wall_ns,
-                reader.receive_lag_ns,
-                reader.ttft_uncertainty_ns,
-                reader.last_uncertainty_ns,
-                reader.bytes_in,
-                chunks,
-                reader.read_count,
-                reader.usage_reasoning_tokens,
-                reader.usage_prompt_tokens,
-                reader.usage_completion_tokens,
-                reader.outcome,
-                reader.error,
-            )
-        )
-    columns = np.frombuffer(values, dtype=np.int64).reshape(-1, len(_FROM_ANSWER))
+    values = np.frombuffer(b"".join(answers), dtype=np.int64).reshape(-1, len(_FROM_ANSWER))
     for column, name in enumerate(_FROM_ANSWER):
-        rows[name] = columns[:, column]
+        rows[name] = values[:, column]
     return rows
 
 
