@@ -15,6 +15,8 @@ from time import process_time_ns
 
 import msgspec
 
+from aiperf_svc.adapters.inference_client import FRAGMENT_BYTES
+from aiperf_svc.adapters.raw_records import BATCH_BYTES, BATCH_FRAGMENTS
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.record_assembly import RecordAssembler
 from aiperf_svc.domain.outcomes import Outcome, Phase
@@ -27,8 +29,6 @@ HEAD = (
 )
 START_WALL_NS = 1_795_227_878_942_879_812
 MS_NS = 10**6
-FRAGMENT_BYTES = 4_096
-BATCH_BYTES = 131_072
 
 
 def event(request: int, choices: str, usage: str = "") -> bytes:
@@ -95,7 +95,8 @@ class Packer:
         for stamp, data in reads:
             self._reads += READ.pack(stamp, stamp - 50_000, stamp + 40_000, len(data))
             self._bodies += data
-        if len(self._bodies) >= BATCH_BYTES:
+        rows = len(self._fragments) // FRAGMENT.size
+        if len(self._bodies) >= BATCH_BYTES or rows >= BATCH_FRAGMENTS:
             self.flush()
 
     def flush(self) -> None:

@@ -118,11 +118,10 @@ def joined(pieces: Sequence[bytes], columns: Sequence[Text], count: int) -> byte
         places.append(len(template))
         template += bytes(column.shape[-1])
     template += pieces[-1]
-    text = np.empty((count, len(template)), dtype=np.uint8)
-    text[:] = np.frombuffer(template, dtype=np.uint8)
+    text = bytearray(template) * count
     for place, column in zip(places, columns, strict=True):
         # As items of their own and not as rows of bytes: these are copied four times as fast.
         item = np.dtype((np.void, column.shape[-1]))
         hole: NDArray[Any] = np.ndarray(count, item, text, place, (len(template),))
         hole[:] = np.ascontiguousarray(column).view(item)[:, 0]
-    return text.tobytes().translate(None, b"\0")
+    return bytes(text.translate(None, b"\0"))

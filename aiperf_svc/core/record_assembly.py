@@ -119,11 +119,13 @@ class RecordAssembler:
         lost = _spans(batch, fragments["seq"][finished.lost])
         if not finished.places:
             return [MetricParts(rows=metric_rows(fragments[:0], [], 0), lost=lost)] if lost else []
-        rows = metric_rows(fragments[finished.places], finished.columns, worker_rank)
+        ended = fragments if len(finished.places) == len(fragments) else fragments[finished.places]
+        rows = metric_rows(ended, finished.columns, worker_rank)
         if finished.known:
             came = reads[finished.known_reads]
-            rows[finished.known] = on_the_wall_clock(
-                rows[finished.known],
+            known = slice(None) if len(finished.known) == len(rows) else finished.known
+            rows[known] = on_the_wall_clock(
+                rows[known],
                 polled_wall_ns=came["polled_wall_ns"],
                 stamp_wall_ns=came["stamp_wall_ns"],
                 lag=came["read_wall_ns"] - came["stamp_wall_ns"],
