@@ -29,6 +29,7 @@ MODULES = (
     "core/known_answers.py",
     "core/number_text.py",
     "core/read_times.py",
+    "core/metric_parts.py",
     "core/record_assembly.py",
     "core/request_metrics.py",
     "core/sse.py",

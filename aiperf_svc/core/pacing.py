@@ -13,6 +13,9 @@ LEAST_LOOKAHEAD_S = 0.5
 LOOKAHEAD_RETURNS = 3
 """Intervals of returns for which a worker holds credits ahead: one passes until it reports, and at
 half of what it should hold it is given more."""
+LEAST_BATCH_S = 0.1
+"""Making rows and lines of ten requests takes as long as of a hundred, so they wait for each other;
+of all that a run needs, records are the least urgent."""
 BATCHES_PER_S = 2_500
 """Of all workers' records together; each batch costs the records manager about 0.1 ms."""
 LEAST_ACKNOWLEDGE_S = 0.5
@@ -42,7 +45,7 @@ def lookahead_s(workers: int) -> float:
 
 def batch_interval_s(workers: int) -> float:
     """Time over which a record processor gathers one worker's finished records into a message."""
-    return workers / BATCHES_PER_S
+    return max(LEAST_BATCH_S, workers / BATCHES_PER_S)
 
 
 def acknowledge_interval_s(workers: int) -> float:

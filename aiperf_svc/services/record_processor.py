@@ -8,9 +8,9 @@ import zmq
 
 from aiperf_svc.adapters.bus import Bus, encode, receive_each
 from aiperf_svc.adapters.tokenizers import load_token_counter
-from aiperf_svc.core.gathering import merged
+from aiperf_svc.core.metric_parts import FinishedRequests, MetricParts
 from aiperf_svc.core.pacing import batch_interval_s
-from aiperf_svc.core.record_assembly import MetricParts, RecordAssembler
+from aiperf_svc.core.record_assembly import RecordAssembler
 from aiperf_svc.protocol.messages import (
     AnyMessage,
     MetricBatch,
@@ -23,10 +23,8 @@ from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.context import RunContext
 
-LEAST_GATHER_S = 0.02
-"""A shorter wait than this gathers nothing: a worker's own batches are further apart."""
-GATHERED_ROWS = 512
-"""Rows of a worker that are sent at once: they make a message of some 100 KB, with lines 1 MB."""
+GATHERED_REQUESTS = 512
+"""Finished requests of a worker that are passed on at once: 100 KB, with lines 1 MB."""
 
 
 class RecordProcessor(BaseService):
@@ -46,9 +44,8 @@ class RecordProcessor(BaseService):
         self._assembler: RecordAssembler | None = None
         self._ranks: dict[tuple[str, int], int] = {}
         self._lines_left = context.config.artifacts.jsonl_limit
-        self._gather_s = batch_interval_s(context.topology.workers)
-        self._gathered: dict[str, list[MetricParts]] = {}
-        """By worker: what waits to be sent with more of the same."""
+        self._gathered: dict[tuple[str, int], FinishedRequests] = {}
+        """By worker and epoch: what waits to be passed on with more of the same."""
         self._knows_workers = asyncio.Event()
         self.work = {
             RunState.CONFIGURING: self._configure,
@@ -57,12 +54,8 @@ class RecordProcessor(BaseService):
         }
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        gathers = [every(self._gather_s, self._send_gathered)] if self._is_gathering else []
-        return [receive_each(self._raw, self._process), *gathers]
-
-    @property
-    def _is_gathering(self) -> bool:
-        return self._gather_s >= LEAST_GATHER_S
+        interval_s = batch_interval_s(self.context.topology.workers)
+        return [receive_each(self._raw, self._process), every(interval_s, self._send_gathered)]
 
     async def _configure(self) -> None:
         self._assembler = RecordAssembler(
@@ -92,25 +85,36 @@ class RecordProcessor(BaseService):
         if rank is None or self._assembler is None:
             self.log.warning("records of %s, which takes no part", message.sender)
             return
-        parts = self._assembler.process(message, worker_rank=rank, wants_lines=self._lines_left > 0)
-        for part in parts:
-            self._lines_left -= len(part.rows)
-        if self._is_gathering and not message.is_resent:
-            gathered = self._gathered.setdefault(message.sender, [])
-            gathered += parts
-            if sum(len(part.rows) for part in gathered) >= GATHERED_ROWS:
-                await self._send(merged(self._gathered.pop(message.sender)))
+        if message.is_resent:
+            # The manager may have some of these, and takes or refuses a message whole.
+            for part in self._assembler.process(
+                message, worker_rank=rank, wants_lines=self._lines_left > 0
+            ):
+                await self._send(part)
             return
-        for part in parts:
-            await self._send(part)
+        finished = self._assembler.parse(message, worker_rank=rank)
+        worker = message.sender, message.epoch
+        gathered = self._gathered.get(worker)
+        if gathered is None:
+            self._gathered[worker] = gathered = finished
+        else:
+            gathered.add(finished)
+        if len(gathered) >= GATHERED_REQUESTS:
+            del self._gathered[worker]
+            await self._send_finished(gathered)
 
     async def _send_gathered(self) -> None:
         gathered, self._gathered = self._gathered, {}
-        for parts in gathered.values():
-            if parts:
-                await self._send(merged(parts))
+        for finished in gathered.values():
+            await self._send_finished(finished)
+
+    async def _send_finished(self, finished: FinishedRequests) -> None:
+        assert self._assembler is not None
+        for part in self._assembler.parts(finished, wants_lines=self._lines_left > 0):
+            await self._send(part)
 
     async def _send(self, parts: MetricParts) -> None:
+        self._lines_left -= len(parts.rows)
         batch = MetricBatch(
             *self.header,
             spans=parts.spans,

@@ -8,7 +8,8 @@ import msgspec
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.http1 import ProtocolViolation, parse_head
-from aiperf_svc.core.record_assembly import MetricParts, RecordAssembler
+from aiperf_svc.core.metric_parts import MetricParts
+from aiperf_svc.core.record_assembly import RecordAssembler
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import RawBatch
 from aiperf_svc.protocol.records import FRAGMENT, READ, Flag

@@ -20,7 +20,7 @@ from raw_batches import (
 )
 
 from aiperf_svc.core.known_answers import KnownAnswers
-from aiperf_svc.core.record_assembly import MetricParts
+from aiperf_svc.core.metric_parts import MetricParts
 from aiperf_svc.protocol.messages import RawBatch
 
 END = chunk(DONE) + LAST_CHUNK

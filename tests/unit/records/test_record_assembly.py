@@ -28,7 +28,7 @@ from raw_batches import (
 
 from aiperf_svc.core.histogram import Histogram
 from aiperf_svc.core.jsonl_lines import GAPS_TAG
-from aiperf_svc.core.record_assembly import MetricParts
+from aiperf_svc.core.metric_parts import MetricParts
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages import ErrorSample, MetricBatch, RawBatch, SequenceSpan
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
@@ -276,6 +276,39 @@ def test_a_batch_that_does_not_fit_together_is_refused(field: str) -> None:
     bad = msgspec.structs.replace(batch, **{field: getattr(batch, field)[:-size]})
     with pytest.raises(ValueError, match="does not fit together"):
         assembler_of().process(bad, worker_rank=0)
+
+
+# --- several batches at once ---------------------------------------------------------------------
+
+
+def test_batches_that_wait_for_each_other_say_what_they_say_apart() -> None:
+    short = [Request(reads=streamed(i), request_id=i, seq=i) for i in (1, 2)]
+    long = [Request(reads=streamed(0, i, 2 * i), request_id=i, seq=i) for i in (3, 4)]
+    bad = Request(reads=reads_of(STREAM_HEAD + LAST_CHUNK), request_id=5, seq=5)
+    cut = Request(reads=streamed(0, 1), request_id=9, seq=6, cuts=(1,)).fragments()[1]
+    more = [Request(reads=streamed(i), request_id=i, seq=i) for i in (7, 8)]
+    batches = [batch_of(*short), batch_of(*long, number=2), batch_of(bad, cut, *more, number=3)]
+    apart = process(*batches)
+    assembler = assembler_of()
+    finished = assembler.parse(batches[0], worker_rank=0)
+    for batch in batches[1:]:
+        finished.add(assembler.parse(batch, worker_rank=0))
+    (together,) = assembler.parts(finished, wants_lines=True)
+    assert (together.rows == whole(apart)).all()
+    assert together.jsonl == b"".join(part.jsonl for part in apart)
+    assert together.errors == apart[2].errors
+    assert together.lost == apart[2].lost
+    assert [span.first for span in together.spans] == [1, 7]
+    assert pooled([together]).to_delta(phase=Phase.PROFILING, tag="x") == pooled(apart).to_delta(
+        phase=Phase.PROFILING, tag="x"
+    )
+
+
+def test_nothing_finished_says_nothing() -> None:
+    begun = Request(reads=streamed(0, 1), request_id=9, seq=6, cuts=(1,)).fragments()[0]
+    assembler = assembler_of()
+    finished = assembler.parse(batch_of(begun), worker_rank=0)
+    assert assembler.parts(finished, wants_lines=True) == []
 
 
 # --- sent again ----------------------------------------------------------------------------------

@@ -1,0 +1,199 @@
+"""What a record processor says of finished requests: rows, lines, histograms, errors, numbers.
+
+Everything here is done for many requests at once, a column at a time: the cost of a step hardly
+grows with the number of its requests, so the requests of some batches wait for each other.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.answer_reader import AnswerReader
+from aiperf_svc.core.datasets.base import TokenCounter
+from aiperf_svc.core.histogram import delta_of
+from aiperf_svc.core.jsonl_lines import GAPS_TAG, LineRenderer
+from aiperf_svc.core.known_answers import on_the_wall_clock
+from aiperf_svc.core.request_metrics import metric_rows, set_tokens
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages import ErrorSample, HistogramDelta, SequenceSpan
+from aiperf_svc.protocol.records import Rows
+
+
+class MetricParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What one MetricBatch says; its fields but the header, with the rows as an array."""
+
+    rows: Rows
+    jsonl: bytes = b""
+    histograms: tuple[HistogramDelta, ...] = ()
+    errors: tuple[ErrorSample, ...] = ()
+    spans: tuple[SequenceSpan, ...] = ()
+    lost: tuple[SequenceSpan, ...] = ()
+
+
+class FinishedRequests:
+    """Requests of one worker whose answers are read, in the order of their ends."""
+
+    __slots__ = (
+        "columns",
+        "epoch",
+        "fragments",
+        "known",
+        "known_reads",
+        "lost",
+        "rank",
+        "readers",
+        "worker_id",
+    )
+
+    def __init__(self, worker_id: str, epoch: int, rank: int) -> None:
+        self.worker_id = worker_id
+        self.epoch = epoch
+        self.rank = rank
+        self.fragments: list[Rows] = []
+        """Their last ones: FRAGMENT_DTYPE rows, an array for each batch."""
+        self.readers: list[AnswerReader] = []
+        self.columns: list[bytes] = []
+        """What `metric_rows` takes of each."""
+        self.known: list[int] = []
+        """Which of them are known answers, whose readers and columns have no times of their own."""
+        self.known_reads: list[Rows] = []
+        """The one read of each of those: READ_DTYPE rows, an array for each batch."""
+        self.lost: list[Rows] = []
+        """Numbers of requests that ended, but whose beginnings are unknown."""
+
+    def __len__(self) -> int:
+        return len(self.readers)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to say."""
+        return bool(self.readers or self.lost)
+
+    def add(self, later: "FinishedRequests") -> None:
+        """More of the same worker, from its next batch."""
+        before = len(self.readers)
+        self.known += [before + place for place in later.known]
+        self.fragments += later.fragments
+        self.readers += later.readers
+        self.columns += later.columns
+        self.known_reads += later.known_reads
+        self.lost += later.lost
+
+
+class PartsMaker:
+    """Makes the parts of one run's messages."""
+
+    def __init__(self, renderer: LineRenderer, counter: TokenCounter | None) -> None:
+        """With a `counter`, output tokens are counted by it, else taken from the server's usage."""
+        self._renderer = renderer
+        self._counter = counter
+
+    def parts(
+        self, finished: FinishedRequests, *, wants_lines: bool, singly: bool
+    ) -> list[MetricParts]:
+        """One message, or with `singly` one for each request; none when there is nothing to say."""
+        if not finished:
+            return []
+        rows = self._rows(finished)
+        gaps = _gaps(rows, finished.readers)
+        groups: Iterable[slice] = (slice(0, len(rows)),)
+        if singly and len(rows):
+            groups = (slice(i, i + 1) for i in range(len(rows)))
+        made = [
+            MetricParts(
+                rows=rows[group],
+                jsonl=self._lines(finished, rows[group], finished.readers[group], gaps[group])
+                if wants_lines
+                else b"",
+                histograms=_histograms(rows[group], gaps[group]),
+                errors=_errors(rows[group], finished.readers[group]),
+                spans=_spans(finished, rows["seq"][group]),
+            )
+            for group in groups
+        ]
+        if finished.lost:
+            lost = _spans(finished, np.concatenate(finished.lost))
+            made[0] = msgspec.structs.replace(made[0], lost=lost)
+        return made
+
+    def _rows(self, finished: FinishedRequests) -> Rows:
+        rows = metric_rows(np.concatenate(finished.fragments), finished.columns, finished.rank)
+        if finished.known:
+            came = np.concatenate(finished.known_reads)
+            known = slice(None) if len(finished.known) == len(rows) else finished.known
+            rows[known] = on_the_wall_clock(
+                rows[known],
+                polled_wall_ns=came["polled_wall_ns"],
+                stamp_wall_ns=came["stamp_wall_ns"],
+                lag=came["read_wall_ns"] - came["stamp_wall_ns"],
+            )
+        set_tokens(rows, finished.readers, self._counter)
+        return rows
+
+    def _lines(
+        self,
+        finished: FinishedRequests,
+        rows: Rows,
+        readers: Sequence[AnswerReader],
+        gaps: Sequence[NDArray[np.int64] | None],
+    ) -> bytes:
+        """A line for each row of the profiling phase, nothing for the others."""
+        chosen = np.flatnonzero(rows["phase"] == Phase.PROFILING).tolist()
+        if not chosen:
+            return b""
+        return self._renderer.render(
+            rows if len(chosen) == len(rows) else rows[chosen],
+            worker_id=finished.worker_id,
+            gaps_ns=[gaps[i] for i in chosen],
+            messages=[readers[i].message for i in chosen],
+        )
+
+
+def _spans(finished: FinishedRequests, numbers: Rows) -> tuple[SequenceSpan, ...]:
+    """Ascending sequence numbers as spans without holes."""
+    if not len(numbers):
+        return ()
+    breaks = np.flatnonzero(np.diff(numbers) != 1)
+    firsts = numbers[np.concatenate(([0], breaks + 1))].tolist()
+    lasts = numbers[np.concatenate((breaks, [len(numbers) - 1]))].tolist()
+    return tuple(
+        SequenceSpan(finished.worker_id, finished.epoch, first, last)
+        for first, last in zip(firsts, lasts, strict=True)
+    )
+
+
+def _gaps(rows: Rows, readers: Sequence[AnswerReader]) -> list[NDArray[np.int64] | None]:
+    """Gaps between the content chunks of each completed request, None where there are none."""
+    gaps: list[NDArray[np.int64] | None] = [None] * len(readers)
+    some = (rows["outcome"] == Outcome.COMPLETED) & (rows["chunks"] > 1)
+    for i in np.flatnonzero(some).tolist():
+        times: NDArray[np.int64] = np.frombuffer(readers[i].times_wall_ns, dtype=np.int64)
+        gaps[i] = times[1:] - times[:-1]
+    return gaps
+
+
+def _histograms(rows: Rows, gaps: Sequence[NDArray[np.int64] | None]) -> tuple[HistogramDelta, ...]:
+    """The pooled gaps, each phase by itself."""
+    by_phase: dict[int, list[NDArray[np.int64]]] = {}
+    if any(some is not None for some in gaps):
+        for phase, some in zip(rows["phase"].tolist(), gaps, strict=True):
+            if some is not None:
+                by_phase.setdefault(phase, []).append(some)
+    return tuple(
+        delta_of(np.concatenate(parts), phase=Phase(phase), tag=GAPS_TAG)
+        for phase, parts in by_phase.items()
+    )
+
+
+def _errors(rows: Rows, readers: Sequence[AnswerReader]) -> tuple[ErrorSample, ...]:
+    """Errors by phase, kind and status, with the first message of each."""
+    found: dict[tuple[int, int, int], list[Any]] = {}
+    for i in np.flatnonzero(rows["error"]).tolist():
+        key = (int(rows["phase"][i]), int(rows["error"][i]), int(rows["status"][i]))
+        found.setdefault(key, [readers[i].message, 0])[1] += 1
+    return tuple(
+        ErrorSample(Phase(phase), kind, status, message, count)
+        for (phase, kind, status), (message, count) in found.items()
+    )
