@@ -18,10 +18,12 @@ import msgspec
 from aiperf_svc.adapters.inference_client import FRAGMENT_BYTES
 from aiperf_svc.adapters.raw_records import BATCH_BYTES, BATCH_FRAGMENTS
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.metric_parts import FinishedRequests
 from aiperf_svc.core.record_assembly import RecordAssembler
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import RawBatch
 from aiperf_svc.protocol.records import FRAGMENT, READ, Flag, Framing
+from aiperf_svc.services.record_processor import GATHERED_REQUESTS
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -131,12 +133,18 @@ def new_assembler() -> RecordAssembler:
 def process(batches: list[RawBatch], wants_lines: bool) -> int:
     """Everything that a record processor does with the batches; the number of records."""
     assembler = new_assembler()
-    parts = [
-        part
-        for batch in batches
-        for part in assembler.process(batch, worker_rank=0, wants_lines=wants_lines)
-    ]
-    return sum(len(part.rows) for part in parts)
+    count = 0
+    gathered: FinishedRequests | None = None
+    for batch in batches:
+        finished = assembler.parse(batch, worker_rank=0)
+        if gathered is None:
+            gathered = finished
+        else:
+            gathered.add(finished)
+        if len(gathered) >= GATHERED_REQUESTS or batch is batches[-1]:
+            count += sum(len(p.rows) for p in assembler.parts(gathered, wants_lines=wants_lines))
+            gathered = None
+    return count
 
 
 def cpu_us(work: Callable[[], object], rounds: int) -> float:

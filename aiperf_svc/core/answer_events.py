@@ -19,6 +19,7 @@ from aiperf_svc.protocol.records import Framing
 
 _END: Final = b"\n\n\r\n"
 _BEGIN: Final = b"\r\ndata: "
+_LINE: Final = len(_BEGIN)
 _FRAMED: Final = len("data: ") + len("\n\n")
 """Bytes of such a chunk that are not the event's data."""
 _LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -61,6 +62,7 @@ class AnswerEvents:
         found: list[DecodedEvent] = []
         if self._is_chunked and self._is_between():
             at = self._split(data, at, stop, found)
+            self._has_begun = self._has_begun or bool(found)
         if at == stop or self.failure is not None:
             return found
         if self._events is None:
@@ -101,7 +103,14 @@ class AnswerEvents:
         memo, known, sizes = self._memo, self._memo.known, _data_sizes
         chunks = data[at:stop].split(_END)
         remainder = chunks.pop()
+        between = _BEGIN + memo.beginning + CUT
         for chunk in chunks:
+            # All events of an answer begin alike: what is left is a known size and a known rest.
+            size, begins_alike, rest = chunk.partition(between)
+            if begins_alike and rest in known and sizes.get(size) == len(chunk) - len(size) - _LINE:
+                at += len(chunk) + 4
+                found.append((known[rest], at - 2))
+                continue
             size, _, payload = chunk.partition(_BEGIN)
             length = sizes[size] if size in sizes else _data_size(size)
             if length != len(payload):
@@ -121,5 +130,5 @@ class AnswerEvents:
                     return at
             at += len(chunk) + 4
             found.append((delta, at - 2))
-            self._has_begun = True
+            between = _BEGIN + memo.beginning + CUT
         return stop if remainder == _LAST_CHUNK else at

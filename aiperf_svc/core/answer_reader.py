@@ -169,15 +169,21 @@ class AnswerReader:
         self, data: bytes, events: list[DecodedEvent], reads: ReadTimes, first: int
     ) -> None:
         keeps_text = self._format.keeps_text
-        ends, times = reads.ends, self.times_wall_ns
+        ends, stamps, times = reads.ends, reads.stamps, self.times_wall_ns
         read, last_end = first, 0
         for delta, end in events:
+            if delta.is_plain and self.first_output_wall_ns and not keeps_text:
+                while ends[read] < end:
+                    read += 1
+                times.append(stamps[read])
+                last_end = end
+                continue
             if delta.content or delta.reasoning or delta.tool_calls:
                 while ends[read] < end:
                     read += 1
-                stamp = reads.stamps[read]
+                stamp = stamps[read]
                 if not times:
-                    before = reads.stamps[read - 1] if read > first else self._stamp
+                    before = stamps[read - 1] if read > first else self._stamp
                     self.ttft_uncertainty_ns = reads.uncertainty_ns(data, end, read, before)
                 times.append(stamp)
                 last_end = end
@@ -193,8 +199,8 @@ class AnswerReader:
             if delta.completion_tokens >= 0 or delta.prompt_tokens >= 0:
                 self._take_usage(delta)
         if last_end:
-            self.last_token_wall_ns = reads.stamps[read]
-            before = reads.stamps[read - 1] if read > first else self._stamp
+            self.last_token_wall_ns = stamps[read]
+            before = stamps[read - 1] if read > first else self._stamp
             self.last_uncertainty_ns = reads.uncertainty_ns(data, last_end, read, before)
 
     def _take_body(self, part: bytes) -> None:

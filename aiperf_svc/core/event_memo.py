@@ -44,6 +44,7 @@ class EventMemo:
         if len(rest) <= MAX_REST and b"\n" not in rest:
             if len(self.known) >= MAX_KNOWN:
                 self.known.clear()
+            delta.is_plain = delta.content != "" and delta == Delta(content=delta.content)
             self.known[rest] = delta
         return delta
 

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from aiperf_svc.core import event_memo
 from aiperf_svc.core.endpoints.base import Delta, MalformedAnswer
@@ -40,8 +41,9 @@ TRICKY = [
 
 
 def said(parse: object, data: bytes) -> Delta | str:
+    """What an event says; whether the memory knows it for plain is a test of its own."""
     try:
-        return parse(data)  # type: ignore[no-any-return, operator]
+        return replace(parse(data), is_plain=False)  # type: ignore[operator]
     except MalformedAnswer as error:
         return str(error)
 
@@ -53,6 +55,22 @@ def test_it_says_what_the_endpoint_says_in_any_order_of_events(endpoint: object)
     for _ in range(200):
         for data in rng.sample(TRICKY, len(TRICKY)):
             assert said(memo.parse, data) == said(parse_event, data), data
+
+
+@pytest.mark.parametrize(
+    ("choice", "is_plain"),
+    [
+        (b'{"delta":{"content":"x"}}', True),
+        (b'{"delta":{"content":"x","reasoning_content":"y"}}', False),
+        (b'{"delta":{"content":"x"},"finish_reason":"stop"}', False),
+        (b'{"delta":{"content":""}}', False),
+        (b'{"delta":{"role":"assistant"}}', False),
+    ],
+)
+def test_only_content_alone_is_plain(choice: bytes, is_plain: bool) -> None:
+    memo = EventMemo(CHAT.parse_event)
+    for _ in range(2):
+        assert memo.parse(b'{"id":"1","choices":[' + choice + b"]}").is_plain is is_plain
 
 
 def test_an_event_that_differs_in_its_id_only_is_not_decoded_again() -> None:
