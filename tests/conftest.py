@@ -1,9 +1,11 @@
-"""What all tests share: options, and the check that a test leaves nothing running."""
+"""What all tests share: options, no skipping in CI, and the check that nothing is left running."""
 
 import contextlib
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--regenerate-golden", action="store_true", help="rewrite the golden manifests"
     )
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, None]:
+    """Under CI=true a test that cannot run has failed: what it is to prove is not proven."""
+    outcome = yield
+    report: pytest.TestReport = outcome.get_result()
+    if report.skipped and os.environ.get("CI") == "true" and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and CI=true demands that it runs: {report.longreprtext}"
 
 
 def _children() -> set[int]:

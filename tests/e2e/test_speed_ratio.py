@@ -1,0 +1,19 @@
+"""Speed against `wrk` in one run on the same cores: a regression shows on any machine, however fast
+it is and whatever else it does."""
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.speed.cases import Figures, requests, streams
+
+RECORDED = {"requests": 0.23, "streams": 0.75}
+"""The ratios to wrk in docs/performance.md."""
+
+
+@pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed (Debian package wrk)")
+@pytest.mark.parametrize("case", [requests, streams], ids=lambda case: case.__name__)
+def test_speed_is_more_than_half_of_what_is_recorded(case: Callable[..., Figures]) -> None:
+    figures = case(is_quick=True)
+    assert figures["ratio_to_wrk"] > RECORDED[case.__name__] / 2, figures
