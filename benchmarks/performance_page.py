@@ -1,6 +1,9 @@
 """The page of a benchmark's results: a table for each part, with the command that printed it."""
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from benchmarks.performance_plots import Bar, bars
 
 INTRODUCTION = """\
 # Performance
@@ -11,63 +14,192 @@ compare ratios taken in one run, not rates between machines. Written by `make be
 """
 LONGEST_LIST = 12
 """A longer list is a timeline: it stays in the file."""
+PLOTS = {"speed": "performance-cpu.svg", "truth": "performance-truth.svg"}
+"""Part to the file of its plot, beside the page in `images/`."""
+
+Figures = dict[str, Any]
+Lines = list[str]
 
 
-def page(results: dict[str, Any], *, source: str) -> str:
+def page(results: Figures, *, source: str) -> str:
     """The page, as Markdown."""
     lines = [INTRODUCTION.format(source=source), "## The machine", ""]
-    lines += _table([("", "")], results["machine"].items())
+    lines += _table(("", ""), results["machine"].items())
     lines += [f"Taken on {results['date']}.", ""]
-    for part in results["parts"].values():
+    for name, part in results["parts"].items():
         lines += [f"## {part['title']}", "", f"`{part['command']}`, {part['took_s']:g} s", ""]
         if "failed" in part:
             lines += [f"Failed: {part['failed']}.", ""]
             continue
-        figures = part["figures"]
-        lines += _figures(figures if isinstance(figures, dict) else {"results": figures})
+        if name in PLOTS:
+            lines += [f"![{part['title']}](images/{PLOTS[name]})", ""]
+        lines += _VIEWS.get(name, _any)(part["figures"])
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _figures(figures: dict[str, Any]) -> list[str]:
-    """Cases side by side become tables of their own; what is single goes into one."""
-    lines: list[str] = []
-    single: dict[str, Any] = {}
+def plots(results: Figures) -> dict[str, str]:
+    """SVG by file name, for the parts that have one and were measured."""
+    drawn = {"speed": _cpu_plot, "truth": _truth_plot}
+    return {
+        PLOTS[name]: draw(results["parts"][name]["figures"])
+        for name, draw in drawn.items()
+        if "figures" in results["parts"].get(name, {})
+    }
+
+
+# --- speed -------------------------------------------------------------------------------------
+
+
+def _speed(figures: Figures) -> Lines:
+    cases = figures["cases"]
+    loads = [name for name in ("requests", "streams") if name in cases]
+    lines: Lines = []
+    if loads:
+        flat = {load: dict(_flat(cases[load])) for load in loads}
+        names = list(dict.fromkeys(name for load in loads for name in flat[load]))
+        lines += _table(
+            ("figure", *loads),
+            ([name, *(flat[load].get(name) for load in loads)] for name in names),
+        )
+    for name, found in cases.items():
+        if name not in loads:
+            lines += [f"### {name}", "", *_table(("figure", "value"), _flat(found))]
+    return lines + _targets(
+        (each["name"], each["value"], each["target"], each["met"]) for each in figures["targets"]
+    )
+
+
+def _cpu_plot(figures: Figures) -> str:
+    """CPU of a request by service, with the server's beside it."""
+    cases = figures["cases"]
+    rows = []
+    for case, unit, key in (
+        ("requests", "one-token request", "cpu_us_per_request_by_service"),
+        ("streams", "chunk of a stream", "cpu_us_per_chunk_by_service"),
+    ):
+        parts = dict(cases[case][key])
+        server = parts.pop("server")
+        rows.append(Bar(unit, parts, "µs"))
+        rows.append(Bar("… at the mock server", {"server": server}, "µs"))
+    return bars("CPU by service", "µs", rows)
+
+
+# --- truth -------------------------------------------------------------------------------------
+
+
+def _truth(figures: Figures) -> Lines:
+    header = ("case", "asked", "achieved", "TTFT mean", "p50", "p99", "p99.9")
+    header += ("ITL mean", "ITL p99", "latency p99", "arrival p50", "arrival p99", "verdict")
+    rows = []
+    for case in figures["cases"]:
+        ttft, gap = case["ttft_error_ms"], case["inter_token_error_ms"]
+        arrival = case["arrival_error_ms"]
+        rows.append(
+            (
+                case["case"],
+                case["load"]["asked"],
+                round(case["load"]["achieved"], 1),
+                *(_ms(ttft[name]) for name in ("mean", "p50", "p99", "p99.9")),
+                *(_ms(gap[name]) for name in ("mean", "p99")),
+                _ms(case["request_error_ms"]["p99"]),
+                *(_ms(arrival[name]) for name in ("p50", "p99")),
+                " ".join([case["verdict"], *case["fired"]]),
+            )
+        )
+    note = "Errors in milliseconds: what the client measured less what the server did."
+    return [
+        *_table(header, rows),
+        note,
+        "",
+        *_targets(
+            (
+                f"{t['case']} {t['figure']} {t['stat']}",
+                t["measured_ms"],
+                f"below {t['below_ms']:g} ms",
+                t["is_met"],
+            )
+            for t in figures["targets"]
+        ),
+    ]
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _truth_plot(figures: Figures) -> str:
+    rows = [
+        Bar(
+            case["case"],
+            {"error": max(abs(case["ttft_error_ms"]["p99"]), 1e-3)},
+            f"ms, {case['verdict']}",
+        )
+        for case in figures["cases"]
+    ]
+    return bars("Error of time to first token, p99", "ms", rows, is_log=True)
+
+
+# --- the verdict -------------------------------------------------------------------------------
+
+
+def _classifier(figures: Figures) -> Lines:
+    names = list(figures["kinds"][0])
+    rows = ([kind[name] for name in names] for kind in figures["kinds"])
+    summary = {
+        "runs": figures["runs"],
+        "spoiled, by the server's account": figures["spoiled"],
+        "of these called valid": len(figures["spoiled_called_valid"]),
+        "honest and not spoiled": figures["honest"],
+        "of these not called valid": figures["honest_not_called_valid"],
+        "the rule holds": figures["passed"],
+    }
+    return _table(("", ""), summary.items()) + _table(names, rows)
+
+
+_VIEWS: dict[str, Callable[[Figures], Lines]] = {
+    "speed": _speed,
+    "truth": _truth,
+    "classifier": _classifier,
+}
+
+
+# --- anything else -----------------------------------------------------------------------------
+
+
+def _any(figures: Any) -> Lines:
+    if not isinstance(figures, dict):
+        figures = {"results": figures}
+    lines: Lines = []
+    single: Figures = {}
     for name, value in figures.items():
         if name == "machine":
             continue
-        if name == "cases" and isinstance(value, dict):
-            for case, found in value.items():
-                lines += [f"### {case}", "", *_table([("figure", "value")], _flat(found))]
-        elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
+        if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
             if len(value) <= LONGEST_LIST * 2:
-                lines += [f"### {name}", "", *_rows(value)]
+                flat = [dict(_flat(row)) for row in value]
+                columns = list(dict.fromkeys(key for row in flat for key in row))
+                rows = ([row.get(column, "") for column in columns] for row in flat)
+                lines += [f"### {name}", "", *_table(columns, rows)]
         elif isinstance(value, dict):
-            lines += [f"### {name}", "", *_table([("figure", "value")], _flat(value))]
+            lines += [f"### {name}", "", *_table(("figure", "value"), _flat(value))]
         else:
             single[name] = value
-    if single:
-        lines = _table([("figure", "value")], _flat(single)) + lines
-    return lines
+    return (_table(("figure", "value"), _flat(single)) if single else []) + lines
 
 
-def _rows(rows: list[dict[str, Any]]) -> list[str]:
-    """Objects with the same members, a row each."""
-    flat = [dict(_flat(row)) for row in rows]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
-    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    for row in flat:
-        lines.append("| " + " | ".join(_text(row.get(name, "")) for name in columns) + " |")
+def _targets(rows: Iterable[tuple[str, float, str, bool]]) -> Lines:
+    marked = [(*row[:3], "met" if row[3] else "missed") for row in rows]
+    return _table(("target", "measured", "wanted", ""), marked) if marked else []
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Lines:
+    lines = ["| " + " | ".join(header) + " |"]
+    lines.append("| --- |" + " ---: |" * (len(header) - 1))
+    lines += ["| " + " | ".join(_text(value) for value in row) + " |" for row in rows]
     return [*lines, ""]
 
 
-def _table(header: list[tuple[str, str]], pairs: Any) -> list[str]:
-    lines = [f"| {left} | {right} |" for left, right in header]
-    lines.append("| --- | ---: |")
-    lines += [f"| {name} | {_text(value)} |" for name, value in pairs]
-    return [*lines, ""]
-
-
-def _flat(figures: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def _flat(figures: Figures, prefix: str = "") -> list[tuple[str, Any]]:
     """Nested members by their path; long lists stay in the file."""
     found: list[tuple[str, Any]] = []
     for name, value in figures.items():

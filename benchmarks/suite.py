@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.machine import describe
-from benchmarks.performance_page import page
+from benchmarks.performance_page import page, plots
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
@@ -83,6 +83,8 @@ def main() -> int:
     path.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written: {path.relative_to(ROOT)}", file=sys.stderr)
     if not options.quick:
+        for name, svg in plots(results).items():
+            (PAGE.parent / "images" / name).write_text(svg)
         PAGE.write_text(page(results, source=path.name))
         print(f"written: {PAGE.relative_to(ROOT)}", file=sys.stderr)
     return int(any("failed" in found for found in results["parts"].values()))

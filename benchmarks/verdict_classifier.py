@@ -222,6 +222,9 @@ def _finding(what: Trial, run: ClientRun, rows: list[dict[str, Any]]) -> Finding
     )
 
 
+VERDICTS = ("valid", "degraded", "invalid", "no results")
+
+
 @dataclass
 class Tally:
     """The runs of one kind."""
@@ -284,7 +287,12 @@ def main() -> int:
         print(_line(findings[-1]), file=sys.stderr)
     found = judge(findings)
     if options.json:
-        print(json.dumps(found | {"findings": [vars(finding) for finding in findings]}, indent=1))
+        table = {"kinds": by_kind(findings)}
+        print(
+            json.dumps(
+                found | table | {"findings": [vars(finding) for finding in findings]}, indent=1
+            )
+        )
     else:
         _show(findings, found)
     return 0 if found["passed"] else 1
@@ -304,19 +312,31 @@ def _line(finding: Finding) -> str:
     )
 
 
-def _show(findings: list[Finding], found: dict[str, Any]) -> None:
-    columns = ("valid", "degraded", "invalid", "no results")
-    head = "".join(f"{name:>11}" for name in ("runs", "spoiled", *columns, "missed", "alarms"))
-    print(f"{'kind':14}{head}  checks that fired")
+def by_kind(findings: list[Finding]) -> list[dict[str, Any]]:
+    """A row for each way of starving: how many runs, spoiled ones, and what they were called."""
+    rows = []
     for kind in (*HONEST, *STARVED):
         tally = Tally()
         for finding in findings:
             if finding.trial["kind"] == kind:
                 tally.add(finding)
-        counts = [sum(tally.verdicts.values()), tally.spoiled]
-        counts += [tally.verdicts[name] for name in columns] + [tally.spoiled_valid, tally.alarms]
-        checks = ", ".join(f"{name} {count}" for name, count in tally.checks.most_common(5))
-        print(f"{kind:14}" + "".join(f"{count:>11}" for count in counts) + f"  {checks}")
+        verdicts = {name.replace(" ", "_"): tally.verdicts[name] for name in VERDICTS}
+        rows.append(
+            {"kind": kind, "runs": sum(verdicts.values()), "spoiled": tally.spoiled}
+            | verdicts
+            | {"missed": tally.spoiled_valid, "alarms": tally.alarms}
+            | {"checks": ", ".join(f"{name} {n}" for name, n in tally.checks.most_common(5))}
+        )
+    return rows
+
+
+def _show(findings: list[Finding], found: dict[str, Any]) -> None:
+    rows = by_kind(findings)
+    columns = [name for name in rows[0] if name not in ("kind", "checks")]
+    print(f"{'kind':14}" + "".join(f"{name:>11}" for name in columns) + "  checks that fired")
+    for row in rows:
+        counts = "".join(f"{row[name]:>11}" for name in columns)
+        print(f"{row['kind']:14}{counts}  {row['checks']}")
     print(
         f"{found['runs']} runs, {found['spoiled']} spoiled by the server's account, "
         f"{len(found['spoiled_called_valid'])} of them called valid; {found['honest']} honest and "
