@@ -53,7 +53,7 @@ HOUSEKEEPING_S = 0.05
 STARVED_RETURN_S = 0.002
 """Least time between returns when users wait for credits."""
 EXPIRE_S = 0.5
-KEPT_BYTES = 64 * 2**20
+KEPT_BYTES = 16 * 2**20
 """Unconfirmed record bytes that a worker keeps for sending again."""
 FIRST_PROBES = 8
 RESERVED_FDS = 256

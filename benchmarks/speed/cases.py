@@ -61,27 +61,27 @@ def lifecycle(*, is_quick: bool) -> Figures:
 
 
 def memory(*, is_quick: bool) -> Figures:
-    """Memory for each held connection, with streams of 500 tokens."""
-    connections, itl_ms = (500, 15) if is_quick else (3_000, 80)
+    """Memory for each held connection, with streams of 500 tokens: the difference between many and
+    few of them, so that what every run takes falls out."""
+    counts, itl_ms = ((200, 600), 30) if is_quick else ((1_000, 4_000), 250)
     with _server(MockServerConfig(tokens=HELD_TOKENS, itl=f"{itl_ms}ms")) as (server, folder):
-        run = _run(
-            server,
-            folder,
-            concurrency=connections,
-            count=connections,
-            watches_memory=True,
+        few, many = (
+            _run(server, folder / str(count), concurrency=count, count=count, watches_memory=True)
+            for count in counts
         )
-    grown = run.load_peak_pss - run.idle_pss
     return {
-        "connections": connections,
+        "connections": counts[1],
         "tokens": HELD_TOKENS,
-        "kib_per_connection": grown / connections / 1024,
-        "idle_pss_mib": run.idle_pss / MIB,
-        "peak_pss_mib": run.load_peak_pss / MIB,
-        "chunks_per_s": run.total("content_chunk_count") / run.load_s,
-        "inter_token_ms": run.stat("inter_token_latency"),
+        "kib_per_connection": (many.load_peak_pss - few.load_peak_pss)
+        / (counts[1] - counts[0])
+        / 1024,
+        "idle_pss_mib": many.idle_pss / MIB,
+        f"peak_pss_mib_{counts[0]}": few.load_peak_pss / MIB,
+        f"peak_pss_mib_{counts[1]}": many.load_peak_pss / MIB,
+        "chunks_per_s": many.total("content_chunk_count") / many.load_s,
+        "inter_token_ms": many.stat("inter_token_latency"),
         "inter_token_ms_of_server": itl_ms,
-        "verdict": run.verdict,
+        "verdict": many.verdict,
     }
 
 
