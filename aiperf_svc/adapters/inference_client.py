@@ -99,6 +99,7 @@ class InferenceClient:
         self._connecting = 0
         self._connections_wanted = 0
         """By `preconnect`; 0 when they are there."""
+        self._has_refused = False
         self._closing: list[socket.socket] = []
         self._framing = AnswerFraming()
         self._layouts: dict[int, Layout] = {}
@@ -171,10 +172,15 @@ class InferenceClient:
         elif conn.fd < 0:
             self._connect_failed(conn)
 
-    def preconnect(self, count: int) -> None:
-        """Connect ahead until there are `count` connections, so that a phase starts with them."""
+    def preconnect(self, count: int) -> bool:
+        """Connect ahead until there are `count` connections, so that users start with them. False,
+        and nothing is done, when a connect has failed since the phase began: a target that is away
+        is not asked ahead of need."""
+        if self._has_refused:
+            return False
         self._connections_wanted = count
         self._connect_ahead()
+        return True
 
     def _connect_ahead(self) -> None:
         """A few at a time: the loop has more to do, and a server's backlog holds thousands only."""
@@ -182,11 +188,15 @@ class InferenceClient:
         while len(self._connections) < wanted and self._connecting < CONNECTING_AT_ONCE:
             conn = self._open()
             if conn.fd < 0:
-                self._connections_wanted = 0
+                self._refused()
                 return
             self._spare.append(conn)
         if len(self._connections) >= wanted:
             self._connections_wanted = 0
+
+    def _refused(self) -> None:
+        self._has_refused = True
+        self._connections_wanted = 0
 
     def _spare_or_new(self) -> Connection:
         while self._spare:
@@ -196,7 +206,7 @@ class InferenceClient:
         return self._open()
 
     def poll_often(self, is_on: bool) -> None:
-        """Poll every `poll_every_ns` at least, while a phase runs.
+        """A phase begins or has ended: poll every `poll_every_ns` at least while it runs.
 
         A stamp is uncertain by the time since the previous poll. An idle client would poll only
         when something arrives, and the first token of a slow server would seem uncertain by its
@@ -204,6 +214,7 @@ class InferenceClient:
         server.
         """
         self._ticker.every(self._poll_every_ns if is_on else 0)
+        self._has_refused = False
 
     def wake_at(self, wall_ns: int) -> None:
         """Call `on_timer` at `wall_ns`; 0 never."""
@@ -363,8 +374,7 @@ class InferenceClient:
         if code:
             local = code in (errno.EADDRNOTAVAIL, errno.ENOBUFS)
             kind = ErrorKind.NO_RESOURCES if local else ErrorKind.CONNECT
-            # A target that is away is not asked again ahead of need.
-            self._connections_wanted = 0
+            self._refused()
             self._broken(conn, kind, os.strerror(code))
             return
         self._connecting -= 1

@@ -30,6 +30,9 @@ from aiperf_svc.protocol.records import Flag
 CONNECT_BACKOFF_NS: Final = 10_000_000
 """Pause of a user whose connection failed: a target that is away is asked a hundred times a second
 by each user, not ten thousand times."""
+CONNECT_AHEAD_NS: Final = 2_000_000_000
+"""How long before a user begins its connection is made: all of a ramp's at once would leave the
+first users nothing of the machine."""
 NEVER: Final = 2**62
 
 _COMPLETED = int(Outcome.COMPLETED)
@@ -113,6 +116,8 @@ class LoadGenerator:
         """Users that wait for a credit: the time from which each has been free."""
         self._openings: deque[int] = deque()
         """Times at which further users begin."""
+        self._to_connect: deque[int] = deque()
+        """Of these the times for which no connection has been made yet."""
         self._later: list[tuple[int, int, _Session | None]] = []
         """Heap of (due, order, session for its next turn | None for a user to be freed)."""
         self._waiting: deque[tuple[int, int, int]] = deque()
@@ -149,8 +154,20 @@ class LoadGenerator:
             self._limit = len(mine)
             step = message.ramp_ns / max(1, message.concurrency)
             self._openings = deque(start + round(step * slot) for slot in mine)
-            self.client.preconnect(min(len(mine), self._connection_limit))
+            self._to_connect = self._openings.copy()
+            self.connect_ahead(time_ns())
         self._arm()
+
+    def connect_ahead(self, now: int) -> None:
+        """Connect for the users that begin soon; to be called again while a ramp goes on."""
+        waiting = self._to_connect
+        if not waiting:
+            return
+        while waiting and waiting[0] <= now + CONNECT_AHEAD_NS:
+            waiting.popleft()
+        wanted = min(self._limit - len(waiting), self._connection_limit)
+        if not self.client.preconnect(wanted):
+            waiting.clear()
 
     def grant(self, message: CreditsGranted, offset_ns: int) -> None:
         """Take credits."""
@@ -386,6 +403,7 @@ class LoadGenerator:
         """At the stop: what was due and is not written is unsent, what was not due is revoked."""
         self._is_stopped = True
         self._openings.clear()
+        self._to_connect.clear()
         self._users.clear()
         unsent = len(self._waiting)
         self._waiting.clear()

@@ -337,8 +337,9 @@ class Worker(BaseService):
         await self._until(lambda: not self._outbox)
 
     def _housekeeping(self) -> None:
-        if self._client is not None:
+        if self._client is not None and self._generator is not None:
             self._client.housekeeping()
+            self._generator.connect_ahead(wall_ns())
 
     def _expire(self) -> None:
         if self._client is not None:

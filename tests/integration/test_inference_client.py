@@ -478,3 +478,13 @@ async def test_as_many_connections_as_asked_are_open_before_they_are_needed() ->
             b.send(index=index)
         await b.sent.wait_for(25)
         assert b.client.connection_count == 25
+
+
+async def test_a_target_that_refuses_is_not_connected_to_ahead_of_need() -> None:
+    async with bench(answers(LENGTH)) as b:
+        b.client._target = b.target._replace(address=("127.0.0.1", 1))
+        assert (await b.one())["error"] == ErrorKind.CONNECT
+        assert not b.client.preconnect(25)
+        assert b.client.connection_count == 0
+        b.client.poll_often(True)
+        assert b.client.preconnect(25)

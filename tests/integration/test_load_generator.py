@@ -1,5 +1,6 @@
 """Stops and late grants, with a client that only takes note."""
 
+from time import time_ns
 from typing import Any
 
 from aiperf_svc.adapters.entry_cache import EntryCache
@@ -25,6 +26,8 @@ class NotingClient:
 
     def __init__(self) -> None:
         self.requests_sent = self.in_flight = 0
+        self.preconnected: list[int] = []
+        self.lets_connect = True
 
     def send(self, *_: Any) -> None:
         self.requests_sent += 1
@@ -33,8 +36,9 @@ class NotingClient:
     def revoke_unwritten(self) -> int:
         return 0
 
-    def preconnect(self, count: int) -> None:
-        pass
+    def preconnect(self, count: int) -> bool:
+        self.preconnected.append(count)
+        return self.lets_connect
 
     def poll_often(self, is_on: bool) -> None:
         pass
@@ -102,3 +106,37 @@ def test_of_an_open_loop_what_was_due_is_unsent_and_the_rest_revoked() -> None:
     made.stop(PhaseStopped(*HEAD, Phase.PROFILING, PAST + 10, 2**62), 0)
     counts = made.counts(last_seq=0, records_dropped=0)
     assert (counts.unsent, counts.revoked, counts.capped) == (2, 2, 2)
+
+
+def ramped(made: LoadGenerator, *, users: int, ramp_s: int) -> int:
+    """Opens a phase whose users begin evenly over so many seconds; its beginning."""
+    start = time_ns() + 10**9
+    ramp_ns = ramp_s * 10**9
+    made.open_phase(
+        PhaseOpened(*HEAD, Phase.PROFILING, start, 0, 0, False, users, ramp_ns, 0, 1), 0
+    )
+    return start
+
+
+def test_connections_are_made_two_seconds_before_their_users_begin() -> None:
+    made = generator()
+    start = ramped(made, users=100, ramp_s=100)
+    client: NotingClient = made.client  # type: ignore[assignment]
+    assert client.preconnected[-1] == 2
+    made.connect_ahead(start + 10 * 10**9)
+    assert client.preconnected[-1] == 13
+    made.connect_ahead(start + 98 * 10**9)
+    asked = len(client.preconnected)
+    assert client.preconnected[-1] == 100
+    made.connect_ahead(start + 99 * 10**9)
+    assert len(client.preconnected) == asked
+
+
+def test_a_target_that_is_away_is_not_asked_ahead_again() -> None:
+    made = generator()
+    client: NotingClient = made.client  # type: ignore[assignment]
+    client.lets_connect = False
+    start = ramped(made, users=100, ramp_s=100)
+    asked = len(client.preconnected)
+    made.connect_ahead(start + 50 * 10**9)
+    assert len(client.preconnected) == asked
