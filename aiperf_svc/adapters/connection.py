@@ -1,5 +1,6 @@
 """What the inference client knows of one connection and of the request on it."""
 
+import select
 import socket
 import ssl
 from typing import Any, Final
@@ -25,6 +26,7 @@ class Connection:
         "connect_ns",
         "due",
         "entry",
+        "epoll",
         "fd",
         "flags",
         "framing",
@@ -61,6 +63,8 @@ class Connection:
         self.sock: Any = sock
         self.fd = -1 if sock is None else sock.fileno()
         self.state = CONNECTING
+        self.epoll: select.epoll = None  # type: ignore[assignment]
+        """The set that watches it, as long as it has a socket."""
         self.is_used = False
         self.opened_mono_ns = self.started_mono_ns = 0
         self.connect_ns = self.tls_ns = 0

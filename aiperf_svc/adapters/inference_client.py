@@ -6,10 +6,15 @@ the bytes came. So this module does only what must happen while a request is in 
 that are ready, read, note the kernel's receive stamp, and find where the answer ends. It decodes
 nothing; the raw bytes leave in batches for a record processor.
 
-Sockets are in an epoll set of their own, whose descriptor is watched by the event loop: one
-wake-up of the loop reads every socket that has something. A poll also bounds what a stamp can
-hide: segments that wait unread merge and keep the newest stamp, so with each read goes the time of
-the previous poll, at which this socket had nothing yet.
+Sockets are in two epoll sets, and one wake-up of the event loop reads every socket that has
+something. The first set, which the loop watches, has the sockets whose answer is still to begin or
+has just begun, the timer, and the second set, in which are the sockets in the middle of an answer.
+While those are read, the first set has its turn every few reads: under load a first token, and a
+request that is due, wait for a few reads and not for all of them. What waits then are chunks in the
+middle of streams, which move neither the time to the first token nor that to the last.
+
+A poll also bounds what a stamp can hide: segments that wait unread merge and keep the newest stamp,
+so with each read goes the time of the previous poll, at which this socket had nothing yet.
 
 One `Connection` carries one request at a time and holds all that is known of it; nothing else is
 allocated for a request. Where the flow goes next: `services.load_generator` decides what to send,
@@ -33,7 +38,7 @@ from aiperf_svc.adapters.target import Target
 from aiperf_svc.adapters.timerfd import Ticker, WallTimer
 from aiperf_svc.core.answer_layouts import MAX_LAYOUTS, Layout, layout_of
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
-from aiperf_svc.protocol.records import Flag, Framing
+from aiperf_svc.protocol.records import READ, Flag, Framing
 
 READ_SIZE: Final = 65_536
 FRAGMENT_BYTES: Final = 4_096
@@ -42,6 +47,11 @@ MAX_ANSWER_BYTES: Final = 256 * 2**20
 LAYOUTS_PER_TICK: Final = 32
 """Layouts of answers learned between two housekeeping ticks: where lengths hardly repeat, learning
 costs more than it saves."""
+READS_AT_ONCE: Final = 16
+"""Reads in the middle of answers between two looks at what must not wait: half a millisecond."""
+FIRST_READS_BYTES: Final = 4 * READ.size
+"""Rows of reads after which an answer is in its middle: headers may come alone, and a role, and the
+third read has the first token at the latest."""
 MAX_EVENTS: Final = 65_536
 """All that is ready must be taken by one poll, or the previous poll would not bound a stamp."""
 CLOCK_JUMP_NS: Final = 1_000_000
@@ -88,6 +98,9 @@ class InferenceClient:
         self._stamping = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._stamping.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self._epoll = select.epoll()
+        self._bodies = select.epoll()
+        """Of the connections in the middle of an answer."""
+        self._epoll.register(self._bodies.fileno(), _IN)
         self._timer = WallTimer()
         self._epoll.register(self._timer.fd, _IN)
         self._ticker = Ticker()
@@ -106,7 +119,9 @@ class InferenceClient:
         """By the length of a whole answer that comes in one read."""
         self._layouts_left = LAYOUTS_PER_TICK
         self._records = RawRecords(on_batch)
-        self._polled = self._previous_poll = time_ns()
+        self._polled = self._bodies_polled = time_ns()
+        self._previous_poll = self._polled
+        """Before the one whose events are handled now, in the set that they come from."""
         self._wake_at = 0
         self._last_id = 0
         self._next_source = 0
@@ -247,41 +262,77 @@ class InferenceClient:
         self._stamping.close()
         self._timer.close()
         self._ticker.close()
+        self._bodies.close()
         self._epoll.close()
 
     # --- events ----------------------------------------------------------------------------------
 
     def run_ready(self) -> None:
         """Handle everything that is ready now."""
+        if self._poll_first():
+            self._poll_bodies()
+        if self._connections_wanted:
+            self._connect_ahead()
+        if self._closing:
+            self._close_sockets()
+
+    def _poll_first(self) -> bool:
+        """Handle what must not wait; whether there is something to read of the other answers."""
         events = self._epoll.poll(0, MAX_EVENTS)
         self._previous_poll = self._polled
         self._polled = time_ns()
         connections = self._connections
-        timer_fd, ticker_fd = self._timer.fd, self._ticker.fd
+        bodies_fd, timer_fd, ticker_fd = self._bodies.fileno(), self._timer.fd, self._ticker.fd
+        has_bodies = False
         for fd, mask in events:
             conn = connections.get(fd)
             if conn is not None:
                 if mask == _IN:
                     self._readable(conn)
-                    continue
-                if conn.state == CONNECTING:
+                elif conn.state == CONNECTING:
                     self._connected(conn)
-                    continue
-                if mask & _OUT:
-                    self._continue_write(conn)
-                    if conn.fd < 0:
-                        continue
-                if mask & ~_OUT:
-                    self._readable(conn)
+                else:
+                    self._ready_for(conn, mask)
+            elif fd == bodies_fd:
+                has_bodies = True
             elif fd == timer_fd:
                 self._timer.clear()
                 self._wake()
             elif fd == ticker_fd:
                 self._ticker.clear()
-        if self._connections_wanted:
-            self._connect_ahead()
-        if self._closing:
-            self._close_sockets()
+        if not has_bodies:
+            self._bodies_polled = self._polled
+        return has_bodies
+
+    def _poll_bodies(self) -> None:
+        events = self._bodies.poll(0, MAX_EVENTS)
+        previous, self._bodies_polled = self._bodies_polled, time_ns()
+        connections = self._connections
+        for at in range(0, len(events), READS_AT_ONCE):
+            if at:
+                self._poll_first()
+            self._previous_poll = previous
+            for fd, mask in events[at : at + READS_AT_ONCE]:
+                conn = connections.get(fd)
+                if conn is None:
+                    continue
+                if mask == _IN:
+                    self._readable(conn)
+                else:
+                    self._ready_for(conn, mask)
+
+    def _ready_for(self, conn: Connection, mask: int) -> None:
+        """Ready for writing as well, or broken."""
+        if mask & _OUT:
+            self._continue_write(conn)
+        if conn.fd >= 0 and mask & ~_OUT:
+            self._readable(conn)
+
+    def _watch_in(self, epoll: select.epoll, conn: Connection) -> None:
+        """Move a connection into that one of the two sets."""
+        conn.epoll.unregister(conn.fd)
+        conn.epoll = epoll
+        epoll.register(conn.fd, _IN if conn.unsent is None else _IN | _OUT)
 
     def _wake(self) -> None:
         now = time_ns()
@@ -351,6 +402,7 @@ class InferenceClient:
             return self._never_opened(OSError(code, os.strerror(code)))
         self._connections[conn.fd] = conn
         self._connecting += 1
+        conn.epoll = self._epoll
         self._epoll.register(conn.fd, _OUT)
         return conn
 
@@ -379,7 +431,7 @@ class InferenceClient:
             return
         self._connecting -= 1
         conn.connect_ns = monotonic_ns() - conn.opened_mono_ns
-        self._epoll.modify(conn.fd, _IN)
+        conn.epoll.modify(conn.fd, _IN)
         if self._target.tls_context is not None:
             conn.incoming, conn.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             conn.tls = self._target.tls_context.wrap_bio(
@@ -440,7 +492,7 @@ class InferenceClient:
         conn.sent = time_ns()
         if count < len(payload):
             conn.unsent = memoryview(payload)[count:]
-            self._epoll.modify(conn.fd, _IN | _OUT)
+            conn.epoll.modify(conn.fd, _IN | _OUT)
 
     def _continue_write(self, conn: Connection) -> None:
         if conn.unsent is None or conn.sock is None:
@@ -456,7 +508,7 @@ class InferenceClient:
         conn.unsent = conn.unsent[count:]
         if not conn.unsent:
             conn.unsent = None
-            self._epoll.modify(conn.fd, _IN)
+            conn.epoll.modify(conn.fd, _IN)
 
     def _send_pending_tls(self, conn: Connection) -> None:
         assert conn.outgoing is not None
@@ -475,7 +527,7 @@ class InferenceClient:
             return
         if count < len(data):
             conn.unsent = memoryview(data)[count:]
-            self._epoll.modify(conn.fd, _IN | _OUT)
+            conn.epoll.modify(conn.fd, _IN | _OUT)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -532,8 +584,11 @@ class InferenceClient:
             self._broken(conn, ErrorKind.PROTOCOL, "broken HTTP/1.1 framing")
         elif end < 0:
             self._records.add_read(conn, data, stamp, self._previous_poll, now)
-            if len(conn.buffer) >= FRAGMENT_BYTES and conn.state == BODY:
-                self._records.take_part(conn)
+            if conn.state == BODY:
+                if conn.epoll is self._epoll and len(conn.read_rows) >= FIRST_READS_BYTES:
+                    self._watch_in(self._bodies, conn)
+                if len(conn.buffer) >= FRAGMENT_BYTES:
+                    self._records.take_part(conn)
             if conn.bytes_in > MAX_ANSWER_BYTES:
                 self._broken(conn, ErrorKind.TOO_LARGE, f"over {MAX_ANSWER_BYTES} bytes")
         else:
@@ -659,6 +714,8 @@ class InferenceClient:
         self.in_flight -= 1
         if reuse and self._keeps_connections:
             conn.state = IDLE
+            if conn.epoll is self._bodies:
+                self._watch_in(self._epoll, conn)
             if not conn.is_used:
                 conn.is_used = True
                 conn.connect_ns = conn.tls_ns = 0
@@ -675,7 +732,7 @@ class InferenceClient:
         self._connections.pop(conn.fd, None)
         if conn.state == CONNECTING:
             self._connecting -= 1
-        self._epoll.unregister(conn.fd)
+        conn.epoll.unregister(conn.fd)
         self._closing.append(conn.sock)
         conn.fd = -1
 
