@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
+from typing import Final
 
 import uvloop
 
@@ -24,6 +25,10 @@ STOP_S = 4.0
 """Longest time for an orderly end after SIGTERM. Less than the launcher waits before it kills, so
 that the log says who was stuck, and where."""
 
+GIVING_WAY: Final = 5
+"""Nice value of record processors. They work on what has been measured already; where they share
+cores with the workers, these must come first to send and read in time."""
+
 log = logging.getLogger(__name__)
 
 
@@ -31,6 +36,8 @@ def run_services(names: Sequence[Service]) -> int:
     """Run the services until the run has ended (in a pod: until it is told to stop); an exit
     code."""
     die_with_parent()
+    if set(names) == {Service.RECORD_PROCESSOR}:
+        os.nice(GIVING_WAY)
     try:
         context = read_context()
         set_up_logs(context.run_id, names, instance=context.instance)
