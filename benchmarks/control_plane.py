@@ -43,7 +43,7 @@ from aiperf_svc.runner.environment import LOOPBACK, LocalRun
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.services.context import read_context
 from benchmarks import machine_use
-from benchmarks.service_stubs import ANSWER_S, PlainBus
+from benchmarks.service_stubs.stub import ANSWER_S, PlainBus
 
 ROOT = Path(__file__).parents[1]
 SAMPLE_S = 0.5

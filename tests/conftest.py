@@ -4,7 +4,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,10 +34,14 @@ def pytest_runtest_makereport() -> Generator[None, Any, None]:
 
 def _children() -> set[int]:
     found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
+    # Before and after every one of thousands of tests: paths as text, which cost a third.
+    for task in os.listdir("/proc/self/task"):  # noqa: PTH208
         # A thread may end between the listing and the reading.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found.update(map(int, (task / "children").read_text().split()))
+        with (
+            contextlib.suppress(FileNotFoundError, ProcessLookupError),
+            open(f"/proc/self/task/{task}/children", "rb") as children,  # noqa: PTH123
+        ):
+            found.update(map(int, children.read().split()))
     return found
 
 

@@ -2,10 +2,12 @@
 
 A record is 183 bytes and a run may have 15 million of them, so they are appended to files and later
 read back as memory maps: what stays in the process is one buffer, the rest is the page cache's.
+
+A disk that fills up does not end the measurement: from there on records are kept in memory.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any, Self
@@ -18,13 +20,21 @@ from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 
 BUFFER_ROWS = 16_384
 """Rows gathered before they are split into columns and written: 3 MB, one write a column."""
+KEPT_ROWS = 2_000_000
+"""Rows that are kept in memory when the disk is full, at the most: 370 MB."""
 
 
 class MappedColumns(Mapping[str, NDArray[Any]]):
-    """Field name of METRIC_DTYPE to a read-only memory map of shape (n,)."""
+    """Field name of METRIC_DTYPE to an array of shape (n,): a read-only memory map, unless some
+    rows are `kept` in memory and not in the files."""
 
-    def __init__(self, folder: Path, count: int) -> None:
-        self._maps = {name: _mapped(folder, name, count) for name in METRIC_DTYPE.names or ()}
+    def __init__(self, folder: Path, count: int, kept: Sequence[Rows] = ()) -> None:
+        self._maps = {}
+        for name in METRIC_DTYPE.names or ():
+            column = _mapped(folder, name, count)
+            if kept:
+                column = np.concatenate([column, *(rows[name] for rows in kept)])
+            self._maps[name] = column
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._maps[name]
@@ -37,8 +47,8 @@ class MappedColumns(Mapping[str, NDArray[Any]]):
 
 
 class ColumnStore:
-    """Appends records; `open` gives them back. Every failure of the disk is an EnvironmentProblem
-    that names the folder."""
+    """Appends records; `open` gives them back. A failure of the disk is an EnvironmentProblem that
+    names the folder, at the start and when too much would have to be kept in memory."""
 
     def __init__(self, folder: Path) -> None:
         """Creates `folder`, which must not hold another store's columns."""
@@ -47,6 +57,10 @@ class ColumnStore:
         self._buffered = 0
         self._written = 0
         self._files: dict[str, FileIO] = {}
+        self._kept: list[Rows] = []
+        self._kept_count = 0
+        self.error = ""
+        """Why the records are no longer written; empty while they are."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name in METRIC_DTYPE.names or ():
@@ -64,7 +78,7 @@ class ColumnStore:
     @property
     def count(self) -> int:
         """Records appended so far."""
-        return self._written + self._buffered
+        return self._written + self._kept_count + self._buffered
 
     def append(self, rows: Rows) -> None:
         """Take records (METRIC_DTYPE, shape (n,))."""
@@ -80,7 +94,7 @@ class ColumnStore:
     def open(self) -> MappedColumns:
         """All records appended so far, by column."""
         self._flush()
-        return MappedColumns(self._folder, self._written)
+        return MappedColumns(self._folder, self._written, self._kept)
 
     def close(self) -> None:
         """Close the files; their content stays until `remove`."""
@@ -95,13 +109,25 @@ class ColumnStore:
 
     def _flush(self) -> None:
         rows = self._buffer[: self._buffered]
+        self._buffered = 0
+        if self._kept:
+            self._keep(rows)
+            return
         try:
             for name, file in self._files.items():
                 _write_all(file, np.ascontiguousarray(rows[name]).data.cast("B"))
         except OSError as error:
-            raise _problem(self._folder, error) from error
-        self._written += self._buffered
-        self._buffered = 0
+            # Some columns may have these rows and others not: nobody reads beyond the count.
+            self.error = str(_problem(self._folder, error))
+            self._keep(rows)
+        else:
+            self._written += len(rows)
+
+    def _keep(self, rows: Rows) -> None:
+        if self._kept_count + len(rows) > KEPT_ROWS:
+            raise EnvironmentProblem(self.error)
+        self._kept.append(rows.copy())
+        self._kept_count += len(rows)
 
 
 def _mapped(folder: Path, name: str, count: int) -> NDArray[Any]:
@@ -125,5 +151,5 @@ def _write_all(file: FileIO, data: memoryview) -> None:
 def _problem(folder: Path, error: OSError) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"cannot keep metric records in {folder}: {error.strerror or error}; "
-        "free some space or choose another folder (artifacts.dir)"
+        "free some space there, or give temporary files another place (TMPDIR)"
     )

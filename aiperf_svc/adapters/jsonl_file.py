@@ -1,6 +1,10 @@
-"""profile_export.jsonl, written as the run goes; a disk that fills up ends the file, not the
-run."""
+"""profile_export.jsonl, written as the run goes; a disk that fills up ends the file, not the run.
 
+A file that could not be written to its end is removed: cut short it could be taken for the whole,
+and its space is what the results need.
+"""
+
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,4 +50,14 @@ class JsonlFile:
         self._file = None
 
     def _fail(self, error: OSError) -> None:
-        self.error = f"cannot write {self._path}: {error.strerror}; the records themselves are kept"
+        self.error = (
+            f"cannot write {self._path}: {error.strerror}; free some space, then "
+            "`aiperf-svc export` makes it from records.parquet"
+        )
+        # What is still buffered cannot be written either.
+        with suppress(OSError):
+            if self._file is not None:
+                self._file.close()
+        self._file = None
+        with suppress(OSError):
+            self._part.unlink(missing_ok=True)

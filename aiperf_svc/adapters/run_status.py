@@ -46,5 +46,5 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Where the results are as well, `s3://...`; empty when they are not."""
     is_settled: bool = False
     """Final, and nothing more will come: results are ready or there are none."""
-    exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
-    """What kind of failure, in the state `failed`."""
+    exit_code: ExitCode | None = None
+    """What kind of failure; None unless the state is `failed`."""

@@ -1,6 +1,7 @@
 """Command-line parsing in this program's own words: one message, the nearest name, exit code 2."""
 
 import argparse
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
@@ -25,6 +26,9 @@ def exit_code_help() -> str:
     return "exit codes:\n" + "\n".join(f"  {int(c):>3}  {text}" for c, text in EXIT_CODES.items())
 
 
+NEGATIVE = re.compile(r"-\.?\d")
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError and never exits because of a mistake."""
 
@@ -46,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The parsed arguments. Raises ConfigError with every argument that is not known."""
-        args, unknown = self.parse_known_args(arguments)
+        args, unknown = self.parse_known_args(_with_negative_values(arguments))
         if unknown:
             names = [name for action in self._actions for name in action.option_strings]
             lines = [_unknown(argument, names) for argument in unknown]
@@ -58,6 +62,20 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """`; did you mean X?`, or nothing when no valid name is near."""
     close = get_close_matches(name, list(valid), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def _with_negative_values(arguments: Sequence[str]) -> list[str]:
+    """`--duration=-5s` for `--duration -5s`, so that the value is refused for what it is: argparse
+    knows negative numbers, but takes one with a unit for a flag."""
+    joined: list[str] = []
+    for argument in arguments:
+        before = joined[-1] if joined else ""
+        is_value = NEGATIVE.match(argument) and before.startswith("--") and "=" not in before
+        if is_value:
+            joined[-1] = f"{before}={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def _unknown(argument: str, names: Sequence[str]) -> str:

@@ -22,11 +22,18 @@ SECRET_HEADER = re.compile(
 """Names of headers whose values are secrets."""
 
 
+VISIBLE = re.compile(r"[!-~]*")
+"""What a URL is made of."""
+
+
 def config_problems(config: BenchmarkConfig) -> list[Problem]:
     """What is wrong wherever the config is run."""
     lines = check_slo(config.slo)
     lines += extra_input_problems(ENDPOINTS[config.endpoint.type], config.endpoint)
-    found = [Problem(*line.split(": ", 1)) for line in lines]
+    found = []
+    for line in lines:
+        key, _, text = line.partition(": ")
+        found.append(Problem(key, text))
     for name in config.endpoint.headers:
         if SECRET_HEADER.search(name):
             text = "would be kept in clear in the results' config.yaml; a key is sent by --api-key "
@@ -49,7 +56,9 @@ def local_problems(
     for key, name in files.items():
         if name is None:
             continue
-        if not Path(name).is_file():
+        if Path(name).is_dir():
+            found.append(Problem(key, f"{name!r}: is a folder; expected a file"))
+        elif not Path(name).is_file():
             found.append(Problem(key, f"{name!r}: no such file"))
         elif not os.access(name, os.R_OK):
             found.append(Problem(key, f"{name!r}: not readable by this user"))
@@ -79,11 +88,20 @@ def local_problems(
 
 
 def _url_problems(url: str) -> list[Problem]:
+    if not VISIBLE.fullmatch(url):
+        text = "expected no spaces and ASCII only (%20 in a path, xn-- in a host's name)"
+        return [Problem("endpoint.url", f"{url!r}: {text}")]
     try:
         parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        return [Problem("endpoint.url", f"{url!r}: {error}")]
+    except ValueError:
+        text = "expected an address such as http://host:8000 or http://[::1]:8000"
+        return [Problem("endpoint.url", f"{url!r}: {text}")]
+    try:
+        has_port = parts.port != 0
+    except ValueError:
+        has_port = False
+    if not has_port:
+        return [Problem("endpoint.url", f"{url!r}: expected a port from 1 to 65,535")]
     if not parts.hostname:
         return [Problem("endpoint.url", f"{url!r}: names no host; expected http://host:port")]
     if parts.password or parts.username:

@@ -38,7 +38,7 @@ class S3(Model):
 class Artifacts(Model):
     """What is written, and where."""
 
-    dir: str = "artifacts"
+    dir: Annotated[str, Field(min_length=1)] = "artifacts"
     jsonl_limit: Annotated[int, Field(ge=0)] = 1_000_000
     """Most lines of profile_export.jsonl; the records themselves are all in records.parquet."""
     s3: S3 | None = None

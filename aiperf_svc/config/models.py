@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.deployment import Deployment
-from aiperf_svc.config.units import DurationNs, SizeBytes
+from aiperf_svc.config.units import DurationNs, PositiveDurationNs, SizeBytes, format_duration
 
 
 class EndpointType(StrEnum):
@@ -34,6 +34,11 @@ class Tls(Model):
     """Name to check the certificate against, when it is not the URL's host."""
 
 
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][!#$%&'*+.^_`|~0-9A-Za-z-]*$")]
+HeaderValue = Annotated[str, Field(pattern=r"^[\t -~\x{a0}-\x{ff}]*$")]
+"""One line: a line break would begin another header."""
+
+
 class Endpoint(Model):
     """The target and how a request to it is made."""
 
@@ -42,9 +47,9 @@ class Endpoint(Model):
     type: EndpointType = EndpointType.CHAT
     model: Annotated[str, Field(min_length=1)]
     streaming: bool = False
-    path: Annotated[str, Field(pattern=r"^/")] | None = None
+    path: Annotated[str, Field(pattern=r"^/[!-~]*$")] | None = None
     """Replaces the endpoint's own path."""
-    headers: dict[str, str] = Field(default_factory=dict)
+    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Sent with every request. Secrets do not belong here: see `api_key_env`."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the target's API key."""
@@ -52,8 +57,8 @@ class Endpoint(Model):
     """Header that carries the key: as a bearer token in `Authorization`, bare in any other."""
     extra_inputs: dict[str, object] = Field(default_factory=dict)
     """Merged into every request's JSON body."""
-    request_timeout: DurationNs = 600 * SECOND_NS
-    connect_timeout: DurationNs = 30 * SECOND_NS
+    request_timeout: PositiveDurationNs = 600 * SECOND_NS
+    connect_timeout: PositiveDurationNs = 30 * SECOND_NS
     connections: Literal["keep-alive", "per-request"] = "keep-alive"
     request_usage: bool = True
     """Ask a streaming server for token usage (`stream_options.include_usage`)."""
@@ -74,7 +79,9 @@ class Arrival(Model):
     @model_validator(mode="after")
     def _burstiness_belongs_to_gamma(self) -> Self:
         if self.burstiness != 1.0 and self.pattern != "gamma":
-            raise ValueError("burstiness needs pattern: gamma")
+            raise ValueError(
+                f"{{burstiness}} {self.burstiness:g} needs {{pattern}} gamma, not {self.pattern}"
+            )
         return self
 
 
@@ -82,13 +89,13 @@ class Warmup(Model):
     """Requests sent before the measurement and left out of the results."""
 
     requests: Annotated[int, Field(gt=0)] | None = None
-    duration: DurationNs | None = None
+    duration: PositiveDurationNs | None = None
     grace_period: DurationNs = 30 * SECOND_NS
 
     @model_validator(mode="after")
     def _ends(self) -> Self:
         if self.requests is None and not self.duration:
-            raise ValueError("a warmup needs requests or duration")
+            raise ValueError("a warmup needs {requests} or {duration}")
         return self
 
 
@@ -104,7 +111,7 @@ class Load(Model):
     request_rate: Annotated[float, Field(gt=0)] | None = None
     arrival: Arrival = Arrival()
     requests: Annotated[int, Field(gt=0)] | None = None
-    duration: DurationNs | None = None
+    duration: PositiveDurationNs | None = None
     grace_period: DurationNs = 30 * SECOND_NS
     """How long requests in flight may go on after the end of a duration before they are
     cancelled."""
@@ -115,13 +122,18 @@ class Load(Model):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.concurrency is None and self.request_rate is None:
-            raise ValueError("needs concurrency (closed loop) or request_rate (open loop)")
+            raise ValueError(
+                "a load needs {concurrency} (closed loop) or {request_rate} (open loop)"
+            )
         if self.requests is None and not self.duration:
-            raise ValueError("needs requests or duration, or the run would never end")
+            raise ValueError("a load needs {requests} or {duration}, or the run would never end")
         if self.request_rate is None and self.arrival != Arrival():
-            raise ValueError("arrival needs request_rate: a closed loop has no arrival process")
+            raise ValueError(
+                "{arrival.pattern} needs {request_rate}: a closed loop has no arrivals"
+            )
         if self.duration and self.ramp > self.duration:
-            raise ValueError("ramp is longer than duration")
+            ramp, duration = format_duration(self.ramp), format_duration(self.duration)
+            raise ValueError(f"{{ramp}} {ramp} is longer than {{duration}} {duration}")
         return self
 
     @property
@@ -144,7 +156,8 @@ class DatasetKind(StrEnum):
     SINGLE_TURN = "single_turn"
     """JSONL, one prompt or whole payload a line."""
     MULTI_TURN = "multi_turn"
-    """JSONL, one conversation a line."""
+    """JSONL, one conversation a line. A turn's `delay` counts from the previous answer; that of a
+    first turn is ignored, since the load says when a conversation begins."""
     SHAREGPT = "sharegpt"
     """A ShareGPT JSON file: a list of conversations."""
 
@@ -170,15 +183,17 @@ class Dataset(Model):
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
         if self.kind is DatasetKind.SYNTHETIC and (self.file or self.public):
-            raise ValueError("kind: synthetic takes no file; name the file's kind")
+            raise ValueError(
+                "{kind} synthetic takes no file; expected single_turn, multi_turn or sharegpt"
+            )
         if self.kind in (DatasetKind.SINGLE_TURN, DatasetKind.MULTI_TURN) and not self.file:
-            raise ValueError(f"kind: {self.kind} needs file")
+            raise ValueError(f"{{kind}} {self.kind} needs {{file}}")
         if self.kind is DatasetKind.SHAREGPT and bool(self.file) == bool(self.public):
-            raise ValueError("kind: sharegpt needs either file or public: sharegpt")
+            raise ValueError("{kind} sharegpt needs either {file} or {public} sharegpt")
         if self.public and self.kind is not DatasetKind.SHAREGPT:
-            raise ValueError("public: sharegpt needs kind: sharegpt")
+            raise ValueError(f"{{public}} sharegpt needs {{kind}} sharegpt, not {self.kind}")
         if self.url and not self.public:
-            raise ValueError("url needs public: it says where the public dataset is")
+            raise ValueError("{url} needs {public}: it says where the public dataset is")
         return self
 
 
@@ -204,7 +219,7 @@ class Workers(Model):
     @model_validator(mode="after")
     def _bounds_fit(self) -> Self:
         if self.max is not None and self.max < self.min:
-            raise ValueError("max is below min")
+            raise ValueError(f"{{max}} {self.max} is below {{min}} {self.min}")
         return self
 
 
@@ -219,7 +234,7 @@ class Objective(Model):
     @model_validator(mode="after")
     def _bounded(self) -> Self:
         if self.max is None and self.min is None:
-            raise ValueError("an objective needs max or min")
+            raise ValueError("an objective needs {max} or {min}")
         return self
 
 
@@ -248,8 +263,11 @@ class BenchmarkConfig(Model):
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         if self.endpoint.type is EndpointType.EMBEDDINGS and self.endpoint.streaming:
-            raise ValueError("endpoint.streaming: the embeddings API does not stream")
+            raise ValueError("{endpoint.streaming}: the embeddings API does not stream")
         conversations = (DatasetKind.MULTI_TURN, DatasetKind.SHAREGPT)
         if self.dataset.kind in conversations and self.endpoint.type is not EndpointType.CHAT:
-            raise ValueError(f"dataset.kind: {self.dataset.kind} needs endpoint.type: chat")
+            raise ValueError(
+                f"{{dataset.kind}} {self.dataset.kind} needs {{endpoint.type}} chat, "
+                f"not {self.endpoint.type}"
+            )
         return self

@@ -1,5 +1,6 @@
 """What is wrong with a config, in the words of somebody who has to correct it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -9,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from aiperf_svc.config.names import keys_at, nearest, nearest_key, type_at
 
+_KEY_NAME = re.compile(r"\{([a-z_.]+)\}")
 _SHOWN = 60
 """Characters of a value that a message repeats."""
 
@@ -39,7 +41,8 @@ _LIMITS = {
 _PATTERNS = {
     r"^s3://": "a bucket and a prefix such as s3://bucket/prefix",
     r"^https?://": "an address such as http://host:8000",
-    r"^/": "a path that begins with /",
+    r"^/": "a path that begins with / and has no spaces",
+    r"^[\t": "one line of text",
     r"^[A-Za-z0-9_-]": "the name of a header",
     r"^[a-z0-9]([a-z0-9-]": "a short name of lower-case letters, digits and inner hyphens",
 }
@@ -51,18 +54,30 @@ class Problem:
 
     key: str
     text: str
+    names_keys: bool = False
+    """Whether `{name}` in the text stands for the key of that name below `key`."""
 
     def line(self, names: Mapping[str, str]) -> str:
         """One line; `names` are what the user calls some keys, by dotted path: `--isl`."""
-        if not self.key:
+        if not self.key and not self.names_keys:
             return self.text
+        text = self.text
+        if self.names_keys:
+            prefix = f"{self.key}." if self.key else ""
+            theirs = {name: names.get(prefix + name, "") for name in _KEY_NAME.findall(text)}
+            text = _KEY_NAME.sub(lambda match: theirs[match[1]] or match[1], text)
+            if not self.key or (theirs and all(theirs.values())):
+                # It names all its keys itself, as the user does.
+                return text
+        return f"{self._called(names)}: {text}"
+
+    def _called(self, names: Mapping[str, str]) -> str:
         key, parents = self.key, self.key
         while parents:
             if parents in names:
-                key = names[key] if key in names else f"{names[parents]} ({key})"
-                break
+                return names[key] if key in names else f"{names[parents]} ({key})"
             parents = parents.rpartition(".")[0]
-        return f"{key}: {self.text}"
+        return key
 
 
 def problems_in(error: ValidationError, data: object) -> list[Problem]:
@@ -78,7 +93,11 @@ def problems_in(error: ValidationError, data: object) -> list[Problem]:
             expected = " or ".join(dict.fromkeys(unions[key]))
             found[key] = Problem(key, f"{_shown(details['input'])}: expected {expected}")
         else:
-            problem = Problem(key, _text(details, path))
+            # A model's own check is about several keys, that of one value about this one.
+            is_combination = details["type"] == "value_error" and isinstance(
+                details["input"], Mapping
+            )
+            problem = Problem(key, _text(details, path), names_keys=is_combination)
             found.setdefault(f"{key} {problem.text}", problem)
     return list(found.values())
 
@@ -137,7 +156,7 @@ def _text(details: ErrorDetails, path: Sequence[str]) -> str:
     if kind == "missing":
         return "must be given"
     if kind == "value_error":
-        # The reason of a model's own check names its keys; that of one value does not show it.
+        # The reason of a model's own check names its keys; that of one value does not show them.
         reason = str(context["error"])
         return reason if isinstance(value, Mapping) else f"{_shown(value)}: {reason}"
     return f"{_shown(value)}: {_expected(details, context)}"

@@ -39,6 +39,14 @@ def parse_duration_ns(value: Any) -> int:
     return round(float(value) * 10**9)
 
 
+def parse_positive_duration_ns(value: Any) -> int:
+    """As `parse_duration_ns`, and not zero."""
+    duration_ns = parse_duration_ns(value)
+    if not duration_ns:
+        raise ValueError('expected a duration above zero, such as "250ms", "30s" or "5m"')
+    return duration_ns
+
+
 def format_duration(value_ns: int) -> str:
     """The shortest exact spelling of a duration: 300000000000 is `5m`."""
     if value_ns == 0:
@@ -87,6 +95,10 @@ def _scaled(number: str, factor: int) -> int:
 
 DurationNs = Annotated[int, BeforeValidator(parse_duration_ns), PlainSerializer(format_duration)]
 """A duration: human units in a file, nanoseconds in the program."""
+PositiveDurationNs = Annotated[
+    int, BeforeValidator(parse_positive_duration_ns), PlainSerializer(format_duration)
+]
+"""The same, and not zero."""
 SizeBytes = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size)]
 """A size: human units in a file, bytes in the program."""
 CpuMillis = Annotated[int, BeforeValidator(parse_cpu_millis), PlainSerializer(format_cpu)]

@@ -30,13 +30,22 @@ CAPPED_SHARE = 0.01
 
 
 def _successes(e: Evidence) -> Reason:
+    due = e.requests + e.unsent + e.records_lost
+    text = f"{e.completed:,} of {due:,} requests succeeded"
+    remedy = "look at the errors: is the server there, and are URL, model and key right?"
+    if not due:
+        text = "no request was due before the end: nothing was measured"
+        remedy = "run for longer (load.duration, load.requests), or ask for more load"
+    elif not e.requests:
+        text = f"none of the {due:,} requests that were due was sent"
+        remedy = MORE_WORKERS
     return graded(
         "successes",
         1.0 if e.completed == 0 else 0.0,
         (0.0, 0.0),
         unit="failed",
-        text=f"{e.completed:,} of {e.requests:,} requests succeeded",
-        remedy="look at the errors: is the server there, and are URL, model and key right?",
+        text=text,
+        remedy=remedy,
     )
 
 

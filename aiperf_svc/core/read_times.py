@@ -22,10 +22,14 @@ class ReadTimes:
 
     __slots__ = ("ends", "polled", "stamps")
 
-    def __init__(self, reads: Rows, ends: list[int]) -> None:
-        """`reads` are READ_DTYPE rows, `ends` their ends, exclusive, within the bodies."""
+    def __init__(self, reads: Rows, ends: list[int], counts: Rows | None = None) -> None:
+        """`reads` are READ_DTYPE rows, `ends` their ends, exclusive, within the bodies, `counts`
+        the reads of each fragment."""
         self.ends = ends
-        self.stamps: list[int] = reads["stamp_wall_ns"].tolist()
+        stamps = reads["stamp_wall_ns"]
+        if counts is not None:
+            stamps = in_order(stamps, counts)
+        self.stamps: list[int] = stamps.tolist()
         self.polled: list[int] = reads["polled_wall_ns"].tolist()
 
     def uncertainty_ns(self, data: bytes, end: int, read: int, previous_wall_ns: int) -> int:
@@ -41,6 +45,28 @@ class ReadTimes:
         latest = previous_wall_ns if previous_wall_ns > polled else polled
         stamp = self.stamps[read]
         return stamp - latest if stamp > latest else 0
+
+
+def in_order(stamps: Rows, counts: Rows) -> Rows:
+    """Stamps of which none is later than one that follows it in the same fragment.
+
+    A read without a kernel stamp has the loop's time, at which later bytes may have been waiting
+    with earlier stamps of their own. They came after its own bytes: the earliest of them is the
+    better bound. `counts` are the reads of each fragment.
+    """
+    backwards = np.flatnonzero(stamps[1:] < stamps[:-1])
+    if not len(backwards):
+        return stamps
+    ends = np.cumsum(counts, dtype=np.int64)
+    # Where a fragment ends another connection's reads begin: those are in no order.
+    fragments = np.searchsorted(ends, backwards, side="right")
+    within = np.unique(fragments[backwards + 1 < ends[fragments]])
+    if len(within):
+        stamps = stamps.copy()
+    for fragment in within.tolist():
+        own = stamps[int(ends[fragment] - counts[fragment]) : int(ends[fragment])]
+        own[:] = np.minimum.accumulate(own[::-1])[::-1]
+    return stamps
 
 
 def ends_of_reads(reads: Rows, counts: Rows, messages: Rows) -> list[int]:

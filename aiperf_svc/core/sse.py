@@ -26,7 +26,8 @@ class EventStream:
 
     def __init__(self, *, has_begun: bool = False) -> None:
         """With `has_begun`, somebody else has read the stream's beginning."""
-        self._line = b""
+        self._line: list[bytes] | None = None
+        """Parts of a line that goes on: joined once, since a line may have many thousands."""
         self._data: list[bytes] | None = None
         self._is_error = False
         self._after_cr = False
@@ -56,14 +57,17 @@ class EventStream:
     @property
     def is_between_events(self) -> bool:
         """Whether the next byte begins an event."""
-        return not self._line and self._data is None and not self._after_cr and not self._is_error
+        return (
+            self._line is None and self._data is None and not self._after_cr and not self._is_error
+        )
 
     @property
     def rest(self) -> bytes:
         """Data of the event that is not complete; by the standard it is no event."""
         lines = list(self._data or ())
-        if self._line.startswith(b"data:"):
-            lines.append(self._line[5:].removeprefix(b" "))
+        line = b"".join(self._line or ())
+        if line.startswith(b"data:"):
+            lines.append(line[5:].removeprefix(b" "))
         return b"\n".join(lines)
 
     def _take_line(self, source: bytes, at: int, stop: int, events: list[Event]) -> int:
@@ -78,10 +82,15 @@ class EventStream:
             eol = cr
             self._after_cr = True
         if eol < 0:
-            self._line += source[at:stop]
+            if self._line is None:
+                self._line = []
+            self._line.append(source[at:stop])
             return stop
-        line = self._line + source[at:eol]
-        self._line = b""
+        line = source[at:eol]
+        if self._line is not None:
+            self._line.append(line)
+            line = b"".join(self._line)
+            self._line = None
         if self._is_first_line and not events:
             self._is_first_line = False
             line = line.removeprefix(_BOM)

@@ -100,6 +100,15 @@ def plain_line(status: Status) -> str:
     return f"{line}: {', '.join(parts)}"
 
 
+def final_line(status: Status) -> str:
+    """What a run that is over came to, in one line."""
+    parts = [f"{status.completed:,} completed", count(status.errored, "error")]
+    parts += [f"{status.cancelled:,} cancelled"] if status.cancelled else []
+    parts += [f"verdict {status.verdict}"] if status.verdict else []
+    reason = f" ({status.reason})" if status.reason else ""
+    return f"{status.state}{reason}: {', '.join(parts)}"
+
+
 def is_loading(status: Status) -> bool:
     """Whether requests are being sent."""
     return status.state in (RunState.WARMUP, RunState.PROFILING)

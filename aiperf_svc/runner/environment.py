@@ -14,6 +14,7 @@ from aiperf_svc.adapters.bus import CurveKeys
 from aiperf_svc.adapters.uploads import KEY_VARIABLES, TOKEN_VARIABLE
 from aiperf_svc.config.load_config import save_config
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.topology import PROCESS_ENVIRONMENT, Topology
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import Port
@@ -45,13 +46,19 @@ class LocalRun:
         return f"{self.config.name} · {endpoint.url} · {endpoint.model}"
 
     def write_files(self) -> None:
-        """Write what the processes read: config, topology, keys."""
-        save_config(self.config, self.private / "config.yaml")
-        (self.private / "topology.json").write_bytes(msgspec.json.encode(self.topology))
-        if self.config.deployment.transport.curve:
-            keys = self.private / "curve"
-            keys.mkdir(mode=0o700)
-            CurveKeys.make().save(keys)
+        """Write what the processes read: config, topology, keys. Raises EnvironmentProblem."""
+        try:
+            save_config(self.config, self.private / "config.yaml")
+            (self.private / "topology.json").write_bytes(msgspec.json.encode(self.topology))
+            if self.config.deployment.transport.curve:
+                keys = self.private / "curve"
+                keys.mkdir(mode=0o700)
+                CurveKeys.make().save(keys)
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"cannot write {self.private}: {error.strerror or error}; "
+                "free some space there, or give temporary files another place (TMPDIR)"
+            ) from error
 
     def shared_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Variables of all processes. Over TCP, this chooses free ports."""

@@ -130,7 +130,7 @@ class _Launch:
                 run_id=self._run.run_id,
                 state=status.state if status and is_over else RunState.CANCELLED,
                 reason=status.reason if status and is_over else LEFT_AT_ONCE,
-                failure=status.exit_code if status else ExitCode.BENCHMARK_FAILED,
+                failure=(status and status.exit_code) or ExitCode.BENCHMARK_FAILED,
                 summary=summary,
                 artifacts=None if artifact_error else self._run.artifacts,
                 artifact_error=artifact_error or (status.artifact_error if status else ""),

@@ -43,6 +43,7 @@ def print_results(outcome: Outcome, console: Console) -> None:
         if own_part(summary).get("slo"):
             console.print(_objectives(own_part(summary)["slo"]))
         _print_accounts(own_part(summary).get("accounts", {}), console)
+        _print_prompts(summary, console)
         _print_verdict(own_part(summary), console)
     _print_end(outcome, console)
 
@@ -187,6 +188,22 @@ def _print_accounts(accounts: dict[str, Any], console: Console) -> None:
     )
     for violation in accounts.get("violations", ()):
         console.print(Text(f"  ✗ {violation}", style="bold red"), soft_wrap=True)
+
+
+def _print_prompts(summary: dict[str, Any], console: Console) -> None:
+    """That prompts were sent again, or are alike, which a server's cache turns into speed."""
+    ours = own_part(summary)
+    dataset = ours.get("topology", {}).get("dataset", {})
+    entries, distinct = dataset.get("entries", 0), dataset.get("distinct_entries", 0)
+    used = summary.get("distinct_prompt_count", {}).get("avg", 0)
+    issued = ours.get("accounts", {}).get("issued", 0)
+    if not used or (issued <= used and distinct == entries):
+        return
+    console.print(
+        f"Prompts: {number(used)} of the dataset's {number(entries)} entries "
+        f"({number(distinct)} of them distinct), each sent {issued / used:.3g} times on average",
+        soft_wrap=True,
+    )
 
 
 def _print_verdict(ours: dict[str, Any], console: Console) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import zmq
 
 from aiperf_svc.adapters.bus import Bus, encode, receive_each
 from aiperf_svc.adapters.dataset_builder import build_dataset
+from aiperf_svc.adapters.whole_files import write_with
 from aiperf_svc.core.datasets.built import BuiltDataset
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import (
     AnyMessage,
     DatasetBlock,
@@ -73,12 +76,15 @@ class DatasetManager(BaseService):
 
     def _write_inputs(self, built: BuiltDataset) -> None:
         """inputs.json, when this process can reach the folder of the results."""
-        try:
-            self.context.artifacts.mkdir(parents=True, exist_ok=True)
-            with (self.context.artifacts / "inputs.json").open("wb") as file:
+
+        def write(part: Path) -> None:
+            with part.open("wb") as file:
                 file.writelines(built.inputs_json())
-        except OSError as error:
-            self.log.warning("inputs.json is not written: %s", error)
+
+        try:
+            write_with(self.context.artifacts / "inputs.json", write)
+        except EnvironmentProblem as error:
+            self.log.warning("%s", error)
 
     def _progress(self, text: str) -> None:
         self.detail = json.dumps({"progress": text}).encode()

@@ -222,6 +222,8 @@ class RecordsManager(BaseService):
     async def _process(self) -> None:
         self._jsonl.close()
         columns = self._store.open()
+        if self._store.error:
+            self.log.warning("%s", self._store.error)
         run = await asyncio.to_thread(self._finished_run, columns)
         summary = await asyncio.to_thread(summarise, columns, self._gaps, run)
         self.summary_json = json.loads(await asyncio.to_thread(render_json, summary))

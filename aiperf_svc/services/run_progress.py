@@ -181,7 +181,7 @@ class RunProgress:
             uploaded_to=self._uploaded_to,
             verdict=self._verdict,
             is_settled=self._is_settled,
-            exit_code=self._exit_code,
+            exit_code=self._exit_code if self._state is RunState.FAILED else None,
         )
 
     def _ended(self) -> int:

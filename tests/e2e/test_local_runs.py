@@ -9,20 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from running_command import FINISHED, WAIT_S, Command, artifacts
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
-
-WAIT_S = 90.0
-QUIET = ("--streaming", "--json", "--ui", "none")
-FINISHED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
-"""A short run on a busy machine may rightly not be believed; both, where that is no question."""
 
 
 @pytest.fixture
@@ -36,107 +33,16 @@ def server(**settings: Any) -> Any:
     return pytest.mark.parametrize("mock", [settings], indirect=True)
 
 
-class Command:
-    """One run of the command, in a folder of its own."""
-
-    def __init__(self, folder: Path, url: str, *flags: str, **environ: str) -> None:
-        self.folder = folder
-        temporary = folder / "tmp"
-        temporary.mkdir(exist_ok=True)
-        self.environ = os.environ | {"TMPDIR": str(temporary), "HOME": str(folder)} | environ
-        self.environ.pop("XDG_RUNTIME_DIR", None)
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "aiperf_svc",
-                "profile",
-                "-u",
-                url,
-                "-m",
-                "mock",
-                *flags,
-                *QUIET,
-            ],
-            cwd=folder,
-            env=self.environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def finish(self) -> dict[str, Any]:
-        out, self.errors = self.process.communicate(timeout=WAIT_S)
-        self.code = ExitCode(self.process.returncode)
-        return json.loads(out) if out.strip() else {}
-
-    def services(self) -> list[int]:
-        """Process ids of the run's services."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and b"\0service\0" in (entry / "cmdline").read_bytes():
-                    environ = (entry / "environ").read_bytes().split(b"\0")
-                    if f"AIPERF_PARENT_PID={self.process.pid}".encode() in environ:
-                        found.append(int(entry.name))
-            except OSError:
-                continue
-        return found
-
-    def worker(self, name: str) -> int:
-        """Process id of one service by its AIPERF_SERVICE_ID."""
-        for pid in self.services():
-            if f"AIPERF_SERVICE_ID={name}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                return pid
-        raise AssertionError(f"no {name} among {self.services()}")
-
-    def listening_ports(self) -> set[str]:
-        """Addresses on which the runner and its services listen."""
-        inodes = set()
-        for pid in (self.process.pid, *self.services()):
-            for link in Path(f"/proc/{pid}/fd").iterdir():
-                target = str(link.readlink())
-                if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
-        return {address for inode, address in listening_sockets().items() if inode in inodes}
-
-    def wait_for_requests(self, mock: RunningMockServer, count: int) -> None:
-        """Until the server has seen so many requests; it is what there is to wait for."""
-        deadline = time.monotonic() + WAIT_S
-        while mock.truth()["requests"] < count:
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline
-
-    def assert_nothing_is_left(self) -> None:
-        """No process, no listening port, no file but the artifacts."""
-        assert self.services() == []
-        assert list((self.folder / "tmp").iterdir()) == []
-        assert {p.name for p in self.folder.iterdir()} <= {"tmp", "artifacts", "input.jsonl"}
-
-
-def listening_sockets() -> dict[str, str]:
-    """Inode to local address of every listening TCP socket."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return {row[9]: row[1] for row in rows if row[3] == "0A"}
-
-
-def artifacts(folder: Path) -> Path:
-    (found,) = (folder / "artifacts").iterdir()
-    return found
-
-
 def test_a_run_leaves_its_artifacts_and_nothing_else(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
     command = Command(tmp_path, mock.url, "--concurrency", "5", "--request-count", "100")
     command.wait_for_requests(mock, 10)
-    own = command.listening_ports()
-    assert own
+    assert command.note_ports()
     summary = command.finish()
     assert command.code in FINISHED, command.errors
     assert summary["results"]["request_count"]["avg"] == 100 == mock.truth()["requests"]
     command.assert_nothing_is_left()
-    assert not own & set(listening_sockets().values())
     names = {p.name for p in artifacts(tmp_path).iterdir()}
     assert names >= {
         "config.yaml", "inputs.json", "logs", "manifest.json", "profile_export.jsonl",
@@ -226,13 +132,43 @@ def test_a_killed_worker_is_seen_accounted_for_and_not_valid(
     flags = ("--concurrency", "100", "--duration", "9", "--workers-min", "2", "--grace-period", "1")
     command = Command(tmp_path, mock.url, *flags)
     command.wait_for_requests(mock, 200)
-    os.kill(command.worker("worker-1"), signal.SIGKILL)
+    os.kill(command.service("worker-1"), signal.SIGKILL)
     results = command.finish()["results"]
     ours = results["aiperf_svc"]
     assert ours["verdict"] != "valid"
     assert ours["accounts"]["lost"] > 0
     assert ours["accounts"]["violations"] == []
     assert "worker-1" in ours["lost_services"]
+    command.assert_nothing_is_left()
+
+
+@server(ttft="50ms", tokens=2)
+def test_a_killed_record_processor_is_seen_within_5_s_costs_no_record_and_is_not_valid(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    flags = ("--concurrency", "100", "--duration", "9", "--grace-period", "1")
+    pools = ("--workers-min", "2", "--record-processors", "2")
+    command = Command(tmp_path, mock.url, *flags, *pools)
+    command.wait_for_requests(mock, 200)
+    os.kill(command.service("record-processor-1"), signal.SIGKILL)
+    killed_wall_s = time.time()
+    results = command.finish()["results"]
+    ours = results["aiperf_svc"]
+    accounts = ours["accounts"]
+    assert accounts["requests_sent"] == mock.truth()["requests"]
+    assert accounts["records"] + accounts["records_lost"] == accounts["requests_sent"]
+    assert accounts["violations"] == []
+    assert ours["verdict"] != "valid"
+    assert ours["lost_services"] == ["record-processor-1"]
+    log = (artifacts(tmp_path) / "logs" / "worker-manager.log").read_text()
+    (seen,) = [line for line in map(json.loads, log.splitlines()) if "is lost" in line["message"]]
+    assert seen["message"].startswith("record-processor-1 ")
+    assert 0 < datetime.fromisoformat(seen["time"]).timestamp() - killed_wall_s < 5
+    # Each request once, though what the dead one had was sent again.
+    lines = (artifacts(tmp_path) / "profile_export.jsonl").read_text().splitlines()
+    requests = [json.loads(line)["metadata"]["x_request_id"] for line in lines]
+    assert len(requests) == len(set(requests)) == accounts["records"]
+    assert "Traceback" not in command.errors
     command.assert_nothing_is_left()
 
 
@@ -265,7 +201,7 @@ def test_a_killed_runner_takes_its_services_with_it(
 ) -> None:
     command = Command(tmp_path, mock.url, "--concurrency", "5", "--request-count", "1000000")
     command.wait_for_requests(mock, 20)
-    pids = command.services()
+    pids = command.processes()
     handles = [os.pidfd_open(pid) for pid in pids]
     command.process.kill()
     command.process.communicate()

@@ -103,7 +103,8 @@ def judge_capacity(
     if not unplaced:
         note = "" if knows_pods else "; what other pods use is not known (not allowed to list them)"
         state: State = "ok" if knows_pods else "warning"
-        return Check("capacity", state, f"{_asked(plan)} fit on {len(free)} nodes{note}")
+        where = "1 node" if len(free) == 1 else f"{len(free):,} nodes"
+        return Check("capacity", state, f"{_asked(plan)} fit on {where}{note}")
     reasons: defaultdict[str, list[str]] = defaultdict(list)
     for pod in plan.pods:
         if unplaced[pod.name]:

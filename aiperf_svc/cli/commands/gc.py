@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
     import json
 
+    from aiperf_svc.runner.stack import terminal
     from aiperf_svc.runner.stack.garbage import GarbageRequest, collect_garbage
 
     request = GarbageRequest(
@@ -43,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
         force=args.force,
         yes=args.yes,
     )
-    done = asyncio.run(collect_garbage(request))
+    with terminal.heard_or_not():
+        done = asyncio.run(collect_garbage(request))
     for name in done.removed:
         print(f"removed: {name}; nothing is left", file=sys.stderr)
     for line in done.not_touched:

@@ -59,9 +59,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_in_cluster(args: argparse.Namespace) -> int:
-    from aiperf_svc.cli.flag_config import read_draft
+    from aiperf_svc.cli.flag_config import put, read_draft
 
     draft = read_draft(args)
+    if args.kubernetes_namespace is not None:
+        # Whether it is there is found out when the cluster is asked.
+        where = {"name": args.kubernetes_namespace, "mode": "create"}
+        put(draft.data, "deployment.namespace", where)
+        draft.names["deployment.namespace.name"] = "--kubernetes-namespace"
     request, options = ephemeral_request(draft, args), life_options(args)
     notices(draft)
 

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     async def fetched() -> Outcome:
         where = {"kubeconfig": args.kubeconfig, "context": args.context}
         async with attach(args.stack, environ=os.environ, **where) as attached:
-            return await fetch(attached, name=args.stack, parent=args.artifact_dir)
+            return await fetch(attached, parent=args.artifact_dir)
 
     outcome = asyncio.run(fetched())
     if outcome.artifacts is not None:

@@ -28,12 +28,16 @@ def run(args: argparse.Namespace) -> int:
 
     from aiperf_svc.adapters.run_status import Status
     from aiperf_svc.protocol.messages import RunState
-    from aiperf_svc.runner.display import plain_line
+    from aiperf_svc.runner.display import final_line, plain_line
     from aiperf_svc.runner.stack.attached import attach
 
     def show(status: Status) -> None:
-        text = msgspec.json.encode(status).decode() if args.json else plain_line(status)
-        print(text, flush=True)
+        if args.json:
+            print(msgspec.json.encode(status).decode(), flush=True)
+            return
+        print(final_line(status) if status.is_settled else plain_line(status), flush=True)
+        if status.is_settled and status.results_ready:
+            print(f"results: aiperf-svc results {args.stack}", flush=True)
 
     async def look() -> Status:
         where = {"kubeconfig": args.kubeconfig, "context": args.context}
@@ -43,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
             while args.wait and not status.is_settled:
                 before = status.state
                 status = await attached.client.status(after=status.number, timeout_s=POLL_S)
-                if status.state != before:
+                if status.state != before or status.is_settled:
                     show(status)
             return status
 

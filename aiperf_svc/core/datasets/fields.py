@@ -5,7 +5,8 @@ of a conversation.
     messages                message objects of the chat API
     payload                 a whole request body
     output_length           most tokens of the answer; also max_tokens
-    delay                   milliseconds after the previous answer
+    delay                   milliseconds after the previous answer; that of a first turn is ignored,
+                            since the load says when a conversation begins
 
 Members that are not known are ignored, as files carry notes of their own; media are refused,
 because leaving them out would measure another load than the file describes.

@@ -20,6 +20,7 @@ from aiperf_svc.runner.stack.state_home import StateHome
 class Attached:
     """An open way to a stack's run."""
 
+    stack: str
     client: ResultsClient
     outputs: Mapping[str, Any]
 
@@ -39,6 +40,11 @@ async def attach(
     with open_project(stack, None, home, environ, is_ephemeral=is_ephemeral) as cli:
         outputs = await cli.outputs() if await cli.select(create=False) else {}
     if "resultsToken" not in outputs:
+        busy = home.holder(stack)
+        if busy:
+            raise EnvironmentProblem(
+                f"stack {stack} has no run yet, or no more: process {busy} makes or removes it"
+            )
         raise EnvironmentProblem(
             f"stack {stack} is not up; start it with `aiperf-svc run {stack}` or `pulumi up -s "
             f"{stack}`"
@@ -50,20 +56,20 @@ async def attach(
         open_results(cluster, outputs=outputs) as url,
         ResultsClient(url, token=str(outputs["resultsToken"])) as client,
     ):
-        yield Attached(client=client, outputs=outputs)
+        yield Attached(stack=stack, client=client, outputs=outputs)
 
 
-async def fetch(attached: Attached, *, name: str, parent: Path) -> Outcome:
+async def fetch(attached: Attached, *, parent: Path) -> Outcome:
     """Every result file into a new folder. Raises EnvironmentProblem when the run is not over."""
     status = await attached.client.status()
     if not status.is_settled:
         raise EnvironmentProblem(
             f"the run is in state {status.state}; wait for its results with `aiperf-svc status "
-            "STACK --wait`"
+            f"{attached.stack} --wait`"
         )
     summary, folder = None, None
     if status.results_ready:
-        folder = folders.make_artifact_folder(parent, name)
+        folder = folders.make_artifact_folder(parent, attached.stack)
         summary = await attached.client.summary()
         await attached.client.download_all(folder)
     return Outcome(

@@ -23,9 +23,15 @@ def run_ephemeral(
 ) -> ExitCode:
     """Run it in `namespace`, which is kept if it is there and removed if it is not; None: in one
     of a name of its own. Raises AiperfError as `run_stack` does."""
+    # What is wrong with the request is said before a cluster is asked.
+    request.check_secrets()
     if namespace is not None:
         mode = asyncio.run(_mode(request, namespace))
-        what = "is there, and stays" if mode == "existing" else "is created, and removed afterwards"
+        what = (
+            "is there and stays"
+            if mode == "existing"
+            else "will be created, and removed afterwards"
+        )
         terminal.say(f"namespace {namespace} {what}")
         request = _placed(request, namespace, mode)
     return run_stack(request, options)

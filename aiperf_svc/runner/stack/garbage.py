@@ -71,7 +71,8 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
         if not chosen:
             return done
         for name in chosen:
-            terminal.say(f"to remove: {_said(found[name]) if name in found else name}")
+            nothing = f"{name}: nothing in the cluster has its label"
+            terminal.say(f"to remove: {_said(found[name]) if name in found else nothing}")
         if not request.yes and terminal.can_ask() and not await terminal.ask("Remove this?"):
             done.declined = True
             return done

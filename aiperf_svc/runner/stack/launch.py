@@ -15,7 +15,7 @@ from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.outcome import Outcome
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import bring_up, measure, terminal
+from aiperf_svc.runner.stack import bring_up, measure, summary, terminal
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.stages import Course, How, Stage
@@ -70,25 +70,33 @@ class Launch:
             Stage.CHECK: self._check,
         }
         course = self._course
-        while course.stage is not Stage.OVER:
-            stage, started_mono_s = course.stage, time.monotonic()
-            try:
-                how = await stages[stage]()
-            except AiperfError as error:
-                how = self._failed(error)
-            except Exception as error:
-                # Whatever it is, what was made must be removed.
-                text = f"unexpected {type(error).__name__} in {stage}: {error}"
-                how = self._failed(EnvironmentProblem(text), cause=error)
-            self._took_s[stage.value] = round(time.monotonic() - started_mono_s, 1)
-            course.end(stage, how, interrupts=self._interrupts.count)
+        try:
+            while course.stage is not Stage.OVER:
+                stage, started_mono_s = course.stage, time.monotonic()
+                how = await self._end_of(stage, stages[stage])
+                self._took_s[stage.value] = round(time.monotonic() - started_mono_s, 1)
+                course.end(stage, how, interrupts=self._interrupts.count)
+        finally:
+            if self._measuring is not None:
+                await self._measuring.close()
         if self._record is None:
             if self._failure is not None:
                 raise self._failure
             return self._outcome(None)
+        self._say(summary.took(self._took_s))
         if course.is_kept:
-            self._say_kept()
+            self._say(summary.kept(self._request.plan, namespace=self._record.namespace))
         return self._outcome(self._measuring.status if self._measuring else None)
+
+    async def _end_of(self, stage: Stage, work: Callable[[], Awaitable[How]]) -> How:
+        try:
+            return await work()
+        except AiperfError as error:
+            return self._failed(error)
+        except Exception as error:
+            # Whatever it is, what was made must be removed.
+            text = f"unexpected {type(error).__name__} in {stage}: {error}"
+            return self._failed(EnvironmentProblem(text), cause=error)
 
     def _failed(self, error: AiperfError, *, cause: Exception | None = None) -> How:
         if cause is not None:
@@ -261,15 +269,6 @@ class Launch:
             await self._interrupts.reached(self._interrupts.count + 1)
             self._say("already removing the stack: this goes on to its end")
 
-    def _say_kept(self) -> None:
-        record = self._record
-        assert record is not None
-        ttl = self._request.plan.config.deployment.ttl // 1_000_000_000
-        self._say(
-            f"kept: stack {record.stack} in namespace {record.namespace}; remove it with "
-            f"`aiperf-svc gc {record.stack}`; it removes itself {ttl // 60} min after its creation"
-        )
-
     def _outcome(self, status: Status | None) -> Outcome:
         course, measuring = self._course, self._measuring
         summary = measuring.summary if measuring else None
@@ -280,7 +279,8 @@ class Launch:
         if is_unmade:
             reason = NOTHING_MADE
         if status is not None and RunState(status.state).is_final and self._failure is None:
-            state, reason, failure = RunState(status.state), status.reason, status.exit_code
+            state, reason = RunState(status.state), status.reason
+            failure = status.exit_code or failure
         return Outcome(
             run_id=self._request.plan.identity.run_id,
             state=state,

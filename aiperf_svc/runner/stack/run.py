@@ -20,7 +20,8 @@ def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
     was made; what happens later is told by the exit code."""
     request.check_secrets()
     try:
-        outcome = asyncio.run(_run(request, options))
+        with terminal.heard_or_not():
+            outcome = asyncio.run(_run(request, options))
     except AiperfError as error:
         if options.run.json:
             printing.print_failure(request.plan.identity.run_id, error)

@@ -65,6 +65,8 @@ class StateHome:
     def forget_ephemeral(self, stack: str) -> None:
         """Remove its folder: state, passphrase, everything."""
         shutil.rmtree(self.ephemeral(stack), ignore_errors=True)
+        # Nobody uses the name again, so nobody waits for the file.
+        self._lock(stack).unlink(missing_ok=True)
 
     # --- runs ------------------------------------------------------------------------------------
 
@@ -97,8 +99,7 @@ class StateHome:
 
         Raises EnvironmentProblem when one does.
         """
-        path = self._made("runs") / f"{stack}.lock"
-        with path.open("a+") as file:
+        with self._lock(stack).open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -114,6 +115,21 @@ class StateHome:
                 yield
             finally:
                 file.truncate(0)
+
+    def holder(self, stack: str) -> str:
+        """Number of the process that holds the stack; empty when none does."""
+        path = self._lock(stack)
+        if not path.exists():
+            return ""
+        with path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return file.read().strip() or "?"
+        return ""
+
+    def _lock(self, stack: str) -> Path:
+        return self._made("runs") / f"{stack}.lock"
 
     def _record(self, stack: str) -> Path:
         return self._made("runs") / f"{stack}.json"

@@ -1,6 +1,7 @@
 """What a stack will be, for who has to agree to it: on a terminal, and in a pull request. Pure."""
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.pods import PodPlan
@@ -8,6 +9,8 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.numbers import count
 from aiperf_svc.runner.stack.changes import Change
 
+WIDTH, INDENT = 100, 18
+"""Of the text for a terminal, and of a row's name in it."""
 FEW = 40
 """Changed keys that are shown; more is another benchmark."""
 
@@ -97,12 +100,27 @@ def as_text(plan: StackPlan, *, changed: Sequence[Change] | None) -> str:
         ("removes itself", f"{format_duration(plan.config.deployment.ttl)} after its creation"),
         ("Pod Security", plan.pod_security),
     ]
-    lines = [title(plan), *(f"  {name:<15} {text}" for name, text in rows)]
+    lines = [title(plan), *(line for name, text in rows for line in _row(name, text))]
     lines += [f"  note: {note}" for note in plan.notes]
     if changed is not None:
         lines.append(f"  {_about(changed)}")
         lines += [f"    {each}" for each in changed[:FEW]]
     return "\n".join(lines)
+
+
+def kept(plan: StackPlan, *, namespace: str | None) -> str:
+    """That the stack is still there, until when, and what can be done with it."""
+    stack, ttl = plan.identity.stack, format_duration(plan.config.deployment.ttl)
+    return (
+        f"kept: stack {stack} in namespace {namespace}, until {ttl} after its creation\n"
+        f"  aiperf-svc results {stack}   fetches its results again\n"
+        f"  aiperf-svc gc {stack}        removes it now"
+    )
+
+
+def took(seconds: Mapping[str, float]) -> str:
+    """`took: preflight 0.3 s, up 21.4 s`."""
+    return f"took: {', '.join(f'{stage} {value:.1f} s' for stage, value in seconds.items())}"
 
 
 def as_markdown(plan: StackPlan, *, changed: Sequence[Change] | None, base: str) -> str:
@@ -124,8 +142,9 @@ def as_markdown(plan: StackPlan, *, changed: Sequence[Change] | None, base: str)
     ]
     lines = [f"### Benchmark stack `{plan.identity.stack}`", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {_cell(text)} |" for name, text in facts]
-    lines += ["", f"#### Created: {objects_line(plan)}", ""]
-    lines += ["| pod | replicas | CPU | memory | GPUs | image |", "|---|---:|---:|---:|---:|---|"]
+    lines += ["", "#### Created", "", f"{objects_line(plan)}.", ""]
+    lines += ["| pod | replicas | CPU each | memory each | GPUs each | image |"]
+    lines += ["|---|---:|---:|---:|---:|---|"]
     lines += [_pod_row(pod) for pod in plan.pods]
     lines += ["", f"#### Changed against {base}", ""]
     if changed is None:
@@ -139,7 +158,7 @@ def as_markdown(plan: StackPlan, *, changed: Sequence[Change] | None, base: str)
                 lines += [f"- {each.key}: {before}", f"+ {each.key}: {after}"]
             lines.append("```")
         if len(changed) > FEW:
-            lines.append(f"… and {len(changed) - FEW} more")
+            lines += ["", f"… and {len(changed) - FEW} more"]
     if plan.notes:
         lines += ["", "#### Notes", "", *(f"- {note}" for note in plan.notes)]
     return "\n".join(lines) + "\n"
@@ -156,6 +175,14 @@ def _target(plan: StackPlan) -> str:
     kind = plan.config.deployment.target.kind
     made = "" if kind == "none" else f" ({kind}, made and removed with the stack)"
     return f"{plan.config.endpoint.url}{made}"
+
+
+def _row(name: str, text: str) -> list[str]:
+    """A name and its text, which may take several lines."""
+    first, *more = textwrap.wrap(
+        text, WIDTH - INDENT, break_long_words=False, break_on_hyphens=False
+    ) or [""]
+    return [f"  {name:<{INDENT - 2}}{first}", *(f"{'':<{INDENT}}{line}" for line in more)]
 
 
 def _pod_row(pod: PodPlan) -> str:

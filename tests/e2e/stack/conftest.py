@@ -18,7 +18,7 @@ IMAGE_S = 900.0
 """Longest time to build the image with nothing in the cache."""
 LOAD_S = 120.0
 OUT_OF_TIME = ("test_up_again", "test_runner_stages", "test_runner_ephemeral")
-SINGLE = ("test_runner_interrupts", "test_runner_life", "test_runner_leaks")
+SINGLE = ("test_runner_interrupts", "test_runner_life", "test_runner_leaks", "test_runner_kept")
 """Files whose tests share nothing."""
 
 

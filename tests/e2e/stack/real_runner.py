@@ -30,6 +30,7 @@ class Runner:
 
     def __init__(self, cluster: Cluster, name: str, folder: Path, *, image: str) -> None:
         self.cluster, self.name, self.folder = cluster, name, folder
+        self.program: tuple[str, ...] = (sys.executable, "-m", "aiperf_svc")
         self.artifacts = folder / "artifacts"
         (folder / "stacks").mkdir(parents=True)
         self.file = folder / "stacks" / f"Pulumi.{name}.yaml"
@@ -91,7 +92,7 @@ class Runner:
 
     def _command(self, *arguments: str) -> tuple[str, ...]:
         context = ("--context", self.cluster.context)
-        return (sys.executable, "-m", "aiperf_svc", *arguments, *context)
+        return (*self.program, *arguments, *context)
 
 
 class Command:
@@ -112,6 +113,11 @@ class Command:
             more = os.read(self._process.stderr.fileno(), 65_536) if ready else b""
             assert more, f"it never said {words!r}:\n{self._said.decode()}"
             self._said += more
+
+    def leave(self) -> None:
+        """Read nothing more of what it says to people, as a terminal that is closed."""
+        assert self._process.stderr is not None
+        self._process.stderr.close()
 
     def send(self, number: signal.Signals) -> None:
         """Signal it, and none of its children."""

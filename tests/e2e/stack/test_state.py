@@ -1,8 +1,6 @@
 """What is kept of a stack outside of the cluster holds nothing secret in clear; here in a bucket
 with versions, as a team would share it."""
 
-import base64
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from real_cluster import Cluster
 from real_stack import PASSPHRASE, Config, Stack, modest
+from secrecy import found_in, objects_and_logs, secrets_of
 
 pytestmark = pytest.mark.cluster
 
@@ -108,26 +107,3 @@ def test_neither_state_nor_objects_nor_artifacts_show_a_secret(
     assert any(outputs["runId"].encode() in content for content in kept.values())
     kept |= {str(path): path.read_bytes() for path in (stack.file, stack.folder / "Pulumi.yaml")}
     assert found_in(kept, secrets | {PASSPHRASE}) == []
-
-
-def secrets_of(cluster: Cluster, namespace: str, stack: str) -> set[str]:
-    """All secret values of the stack."""
-    found = cluster.objects("secrets", "-n", namespace, "-l", f"aiperf.dev/stack={stack}")
-    return {base64.b64decode(v).decode() for secret in found for v in secret["data"].values()}
-
-
-def objects_and_logs(cluster: Cluster, namespace: str) -> dict[str, bytes]:
-    """Everything but Secrets that a reader of the namespace sees."""
-    types = [name for name in cluster.types(namespaced=True) if name != "secrets"]
-    found = cluster.objects(",".join(types), "-n", namespace)
-    shown = {f"{o['kind']} {o['metadata']['name']}": json.dumps(o).encode() for o in found}
-    for pod in cluster.objects("pods", "-n", namespace):
-        name = pod["metadata"]["name"]
-        shown[f"log of {name}"] = cluster.kubectl("logs", name, "-n", namespace).encode()
-    return shown
-
-
-def found_in(shown: dict[str, bytes], secrets: set[str]) -> list[str]:
-    """Where a secret stands, as it is or encoded."""
-    forms = {form for s in secrets for form in (s.encode(), base64.b64encode(s.encode()))}
-    return [name for name, content in shown.items() if any(form in content for form in forms)]

@@ -268,7 +268,7 @@ def test_a_file_with_something_else_than_keys_is_refused_whatever_flags_say(
             "--goodput: 'x': expected a limit such as time_to_first_token:500ms",
         ),
         (("--osl-stddev", "3"), "--osl: must be given"),
-        (("--burstiness", "2"), "load.arrival: burstiness needs pattern: gamma"),
+        (("--burstiness", "2"), "--burstiness 2 needs --arrival-pattern gamma, not poisson"),
         (("--streaming", "--endpoint-type", "embeddings"), "the embeddings API does not stream"),
         (("--concurency", "3"), "--concurency is not a flag; did you mean --concurrency?"),
         (("--concurrency",), "--concurrency: needs a value; see aiperf-svc profile --help"),

@@ -94,6 +94,8 @@ def test_profile_on_a_cluster_is_a_stack_of_a_name_that_nobody_has(
         (("run", "bench-smoke", "--generation", "x"), "--generation: 'x': expected a whole number"),
         (("profile", "-k", "-u", "10.0.0.1:1", "-m", "m", "--concurrency", "1",
           "--input-file", "prompts.jsonl"), "a file of this machine, which pods cannot read"),
+        (("profile", "-k", "-u", "10.0.0.1:1", "-m", "m", "--concurrency", "1",
+          "--kubernetes-namespace", "Not_One"), "--kubernetes-namespace: 'Not_One'"),
         (("run", "images/requirements.lock.yaml"), "no such file"),
     ],
 )  # fmt: skip

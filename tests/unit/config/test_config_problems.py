@@ -126,8 +126,55 @@ ONE_MISTAKE = {
     ),
     "a combination": (
         ("load.arrival", {"burstiness": 2}),
-        "load.arrival: burstiness needs pattern: gamma",
+        "load.arrival: burstiness 2 needs pattern gamma, not poisson",
     ),
+    "a combination of values": (
+        ("load", {"concurrency": 1, "ramp": "10s", "duration": "5s"}),
+        "load: ramp 10s is longer than duration 5s",
+    ),
+    "bounds that cross": (("workers", {"min": 5, "max": 2}), "workers: max 2 is below min 5"),
+    "no load": (
+        ("load", {"requests": 5}),
+        "load: a load needs concurrency (closed loop) or request_rate (open loop)",
+    ),
+    "a load without an end": (
+        ("load", {"concurrency": 5}),
+        "load: a load needs requests or duration, or the run would never end",
+    ),
+    "arrivals in a closed loop": (
+        ("load", {"concurrency": 5, "requests": 5, "arrival": {"pattern": "constant"}}),
+        "load: arrival.pattern needs request_rate: a closed loop has no arrivals",
+    ),
+    "a kind without its file": (
+        ("dataset", {"kind": "multi_turn"}),
+        "dataset: kind multi_turn needs file",
+    ),
+    "a public dataset of another kind": (
+        ("dataset", {"kind": "single_turn", "file": "x", "public": "sharegpt"}),
+        "dataset: public sharegpt needs kind sharegpt, not single_turn",
+    ),
+    "parts that do not fit": (
+        ("endpoint", {"url": "http://h", "model": "m", "type": "embeddings", "streaming": True}),
+        "endpoint.streaming: the embeddings API does not stream",
+    ),
+    "no time at all": (
+        ("endpoint.request_timeout", 0),
+        "endpoint.request_timeout: 0: "
+        'expected a duration above zero, such as "250ms", "30s" or "5m"',
+    ),
+    "a path with a space": (
+        ("endpoint.path", "/v1/a b"),
+        "endpoint.path: '/v1/a b': expected a path that begins with / and has no spaces",
+    ),
+    "no name of a header": (
+        ("endpoint.headers", {"Bad Name": "x"}),
+        "endpoint.headers.Bad Name: 'Bad Name': expected the name of a header",
+    ),
+    "a header that would begin another": (
+        ("endpoint.headers", {"X-Trace": "a\r\nX-Other: b"}),
+        "endpoint.headers.X-Trace: 'a\\r\\nX-Other: b': expected one line of text",
+    ),
+    "an empty folder's name": (("artifacts.dir", ""), "artifacts.dir: '': expected some text"),
     "a secret": (
         ("endpoint.headers", {"X-Key": {"secure": "v1:abc"}}),
         "endpoint.headers.X-Key: a secret has no place inside the benchmark; name its variable in "
@@ -172,12 +219,12 @@ def test_a_key_is_called_what_its_user_calls_it() -> None:
     assert message == "--slo (slo.objectives.0): an objective needs max or min"
 
 
-@pytest.mark.parametrize("key", all_keys())
-def test_every_key_is_found_from_a_slip_of_the_pen(key: str) -> None:
-    parents, _, name = key.rpartition(".")
-    slip = f"{name}x"
-    path = [*parents.split("."), slip] if parents else [slip]
-    assert nearest_key(path) == key
+def test_every_key_is_found_from_a_slip_of_the_pen() -> None:
+    for key in all_keys():
+        parents, _, name = key.rpartition(".")
+        slip = f"{name}x"
+        path = [*parents.split("."), slip] if parents else [slip]
+        assert nearest_key(path) == key
 
 
 @pytest.mark.parametrize("key", [key for key in all_keys() if key.startswith("load.")])

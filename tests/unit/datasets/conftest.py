@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from aiperf_svc.adapters.tokenizers import LibraryTokenCounter
 from aiperf_svc.config.models import BenchmarkConfig
 
-LINES = [line for text in topics.values() for line in text.splitlines()]
+LINES = [line for text in topics.values() for line in text.splitlines()][::4]
+"""A quarter is enough for small vocabularies, and learned in a quarter of the time."""
 
 
 def _byte_level(vocabulary: int) -> Tokenizer:

@@ -42,8 +42,8 @@ def test_without_deviation_all_lengths_are_the_mean() -> None:
 def test_prompts_have_exactly_the_wanted_tokens(
     any_counter: LibraryTokenCounter, mean: int
 ) -> None:
-    made = texts(mean, 50, counter=any_counter)
-    assert any_counter.count_batch(made) == [mean] * 50
+    made = texts(mean, 30, counter=any_counter)
+    assert any_counter.count_batch(made) == [mean] * 30
 
 
 def test_input_tokens_are_those_of_the_text(counter: LibraryTokenCounter) -> None:

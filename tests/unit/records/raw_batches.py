@@ -1,6 +1,7 @@
 """Builds what a worker sends: answers cut into reads, reads in fragments, fragments in batches."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 import msgspec
@@ -61,13 +62,13 @@ class Request:
         """Fragment row, read rows and bytes of each fragment."""
         head_length, framing, status = _head_of(b"".join(read.data for read in self.reads))
         borders = [0, *self.cuts, len(self.reads)]
+        ack = self._ack(head_length)
         packed = []
         for part, (begin, end) in enumerate(pairwise(borders)):
             reads = self.reads[begin:end]
             is_final = end == len(self.reads) and part == len(self.cuts)
             message = self.message.encode() if is_final else b""
             body = b"".join(read.data for read in reads)
-            ack = self._ack(head_length)
             # fmt: off
             row = FRAGMENT.pack(
                 self.request_id, self.seq if is_final else 0, self.index,
@@ -91,6 +92,7 @@ class Request:
         return 0
 
 
+@lru_cache(maxsize=64)
 def _head_of(raw: bytes) -> tuple[int, int, int]:
     """Length of the heads, framing and status, as the worker finds them."""
     at = 0

@@ -91,6 +91,19 @@ def split(raw: bytes, cuts: Sequence[int]) -> list[bytes]:
     return [raw[a:b] for a, b in pairwise(borders) if a < b]
 
 
+COMPARED = (
+    "first_token_wall_ns",
+    "second_token_wall_ns",
+    "last_token_wall_ns",
+    "first_output_wall_ns",
+    "chunks",
+    "reads",
+    "bytes_in",
+    "usage_prompt_tokens",
+    "usage_completion_tokens",
+)
+
+
 def check(name: str, variants: list[tuple[list[bytes], Sequence[int]]]) -> None:
     """For each way of cutting into reads, and these into fragments: the times are the stamps of the
     reads that hold the events' last bytes."""
@@ -106,15 +119,22 @@ def check(name: str, variants: list[tuple[list[bytes], Sequence[int]]]) -> None:
     (made,) = assembler_of().process(batch_of(*requests), worker_rank=0, wants_lines=False)
     assert (made.rows["outcome"] == Outcome.COMPLETED).all()
     ends = ends_of_content(name)
-    for row, (parts, cuts) in zip(made.rows, variants, strict=True):
+    rows = made.rows[list(COMPARED)].tolist()
+    for row, (parts, cuts) in zip(rows, variants, strict=True):
         seen = list(accumulate(map(len, parts)))
-        expected = [stamp_of(bisect_left(seen, end)) for end in ends]
-        found = [row[f"{which}_wall_ns"] for which in ("first_token", "second_token", "last_token")]
-        assert found == [expected[0], expected[1], expected[-1]], (seen, cuts)
-        assert row["first_output_wall_ns"] == expected[0]
-        assert (row["chunks"], row["reads"]) == (len(TOKENS), len(parts))
-        assert row["bytes_in"] == seen[-1]
-        assert (row["usage_prompt_tokens"], row["usage_completion_tokens"]) == (3, 4)
+        times = [stamp_of(bisect_left(seen, end)) for end in ends]
+        expected = (
+            times[0],
+            times[1],
+            times[-1],
+            times[0],
+            len(TOKENS),
+            len(parts),
+            seen[-1],
+            3,
+            4,
+        )
+        assert row == expected, (COMPARED, seen, cuts)
 
 
 def first_cut(name: str) -> int:
@@ -145,7 +165,7 @@ def test_times_are_exact_byte_by_byte(name: str) -> None:
 def test_times_are_exact_for_any_reads_and_fragments(name: str) -> None:
     raw, rng = ANSWERS[name], random.Random(name)
     variants: list[tuple[list[bytes], Sequence[int]]] = []
-    for _ in range(300):
+    for _ in range(150):
         places = range(first_cut(name), len(raw))
         parts = split(raw, sorted(rng.sample(places, rng.randint(1, 12))))
         count = rng.randint(0, len(parts) - 1)

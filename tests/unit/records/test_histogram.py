@@ -80,10 +80,10 @@ def test_buckets_grow_with_values_and_are_as_fine_as_stated() -> None:
         assert abs(middle_of(bucket) - value) <= value * RELATIVE_ERROR
 
 
-@pytest.mark.parametrize("value", range(512))
-def test_durations_of_a_few_nanoseconds_are_exact(value: int) -> None:
-    (bucket,) = buckets_of(np.array([value])).tolist()
-    assert middle_of(bucket) == (value if value < 256 else value // 2 * 2 + 0.5)
+def test_durations_of_a_few_nanoseconds_are_exact() -> None:
+    for value in range(512):
+        (bucket,) = buckets_of(np.array([value])).tolist()
+        assert middle_of(bucket) == (value if value < 256 else value // 2 * 2 + 0.5), value
 
 
 def test_a_negative_gap_counts_as_zero_in_the_buckets() -> None:

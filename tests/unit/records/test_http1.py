@@ -133,11 +133,10 @@ def taken(parts: list[bytes]) -> tuple[bytes, ChunkedBody]:
     return out, body
 
 
-@pytest.mark.parametrize("cut", range(len(FRAMED) + 1))
-def test_a_chunked_body_is_the_same_under_every_cut(cut: int) -> None:
-    out, body = taken([FRAMED[:cut], FRAMED[cut:]])
-    assert out == BODY
-    assert body.is_complete
+def test_a_chunked_body_is_the_same_under_every_cut() -> None:
+    for cut in range(len(FRAMED) + 1):
+        out, body = taken([FRAMED[:cut], FRAMED[cut:]])
+        assert (out, body.is_complete) == (BODY, True), cut
 
 
 def test_a_chunked_body_is_the_same_byte_by_byte() -> None:

@@ -287,8 +287,11 @@ def traced() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("traced")
-def test_memory_is_a_few_columns_whatever_the_number_of_metrics() -> None:
-    count = 1_000_000
+def test_memory_is_a_few_columns_whatever_the_number_of_metrics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 400_000
+    monkeypatch.setattr(columns_module, "CHUNK_ROWS", count // 16)
     few = fake_run.closed_loop(requests=20_000, concurrency=100)
     columns = columns_of(np.tile(few, count // len(few)))
     context = fake_run.context(few)

@@ -1,6 +1,9 @@
 """Records come back from disk as they were appended."""
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import fake_run
 import numpy as np
@@ -9,20 +12,25 @@ import pytest
 from aiperf_svc.adapters import column_store
 from aiperf_svc.adapters.column_store import BUFFER_ROWS, ColumnStore
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.records import METRIC_DTYPE
+from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 
 
-@pytest.mark.parametrize("size", [1, 7, BUFFER_ROWS, BUFFER_ROWS + 1, 50_000])
-def test_every_row_comes_back_in_order(tmp_path: Path, size: int) -> None:
-    rows = fake_run.closed_loop(requests=50_000, concurrency=50)
+@pytest.fixture(scope="module")
+def many_rows() -> Rows:
+    """More than the buffer holds, three times over."""
+    return fake_run.closed_loop(requests=50_000, concurrency=50)
+
+
+@pytest.mark.parametrize("size", [7, 500, BUFFER_ROWS, BUFFER_ROWS + 1, 50_000])
+def test_every_row_comes_back_in_order(tmp_path: Path, many_rows: Rows, size: int) -> None:
     with ColumnStore(tmp_path / "columns") as store:
-        for begin in range(0, len(rows), max(size, 500)):
-            store.append(rows[begin : begin + max(size, 500)])
-        assert store.count == len(rows)
+        for begin in range(0, len(many_rows), size):
+            store.append(many_rows[begin : begin + size])
+        assert store.count == len(many_rows)
         columns = store.open()
         assert set(columns) == set(METRIC_DTYPE.names or ())
         for name, column in columns.items():
-            assert np.array_equal(column, rows[name]), name
+            assert np.array_equal(column, many_rows[name]), name
 
 
 def test_an_empty_store_has_empty_columns(tmp_path: Path) -> None:
@@ -51,20 +59,43 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         ColumnStore(tmp_path / "file" / "columns")
 
 
-def test_a_full_disk_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(folder: Path, name: str) -> Path:
-        link = folder / name
-        if not link.is_symlink():
-            link.symlink_to("/dev/full")
-        return link
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second write of a column on there is no space: what was written stays."""
 
-    class Appending(column_store.FileIO):
-        def __init__(self, path: Path, _mode: str) -> None:
-            super().__init__(path, "wb")
+    class Filling(column_store.FileIO):
+        written = 0
 
-    monkeypatch.setattr(column_store, "_file", full)
-    monkeypatch.setattr(column_store, "FileIO", Appending)
+        def write(self, data: Any) -> int:
+            self.written += 1
+            if self.written > 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(data)
+
+    monkeypatch.setattr(column_store, "FileIO", Filling)
+    monkeypatch.setattr(column_store, "BUFFER_ROWS", 100)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_disk_that_fills_up_costs_no_record_and_is_told(tmp_path: Path) -> None:
+    rows = fake_run.closed_loop(requests=350, concurrency=50)
     with ColumnStore(tmp_path / "columns") as store:
-        store.append(fake_run.make_rows(3))
+        for begin in range(0, 350, 70):
+            store.append(rows[begin : begin + 70])
+            assert store.count == begin + 70
+        columns = store.open()
+        assert "No space left on device; free some space there" in store.error
+        assert str(tmp_path / "columns") in store.error
+        for name, column in columns.items():
+            assert np.array_equal(column, rows[name]), name
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_what_is_kept_in_memory_for_a_full_disk_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(column_store, "KEPT_ROWS", 150)
+    with ColumnStore(tmp_path / "columns") as store:
+        store.append(fake_run.make_rows(300))
         with pytest.raises(EnvironmentProblem, match="No space left on device"):
-            store.open()
+            store.append(fake_run.make_rows(100))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from aiperf_svc.adapters import artifacts
+from aiperf_svc.adapters import artifacts, whole_files
 from aiperf_svc.adapters.exports import csv_export, json_export, verdict_export
 from aiperf_svc.adapters.exports.parquet_export import read_records, write_records
 from aiperf_svc.config.models import BenchmarkConfig
@@ -233,6 +233,6 @@ def test_a_half_written_file_never_has_the_name_of_a_result(tmp_path: Path) -> N
     target = tmp_path / "report.html"
     target.write_text("the one before")
     with pytest.raises(EnvironmentProblem, match=r"report\.html: No space left on device"):
-        artifacts.write_with(target, fail)
+        whole_files.write_with(target, fail)
     assert target.read_text() == "the one before"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

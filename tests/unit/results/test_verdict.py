@@ -49,6 +49,28 @@ def test_an_honest_run_is_valid_and_lists_what_was_looked_at(evidence: Evidence)
 
 
 @pytest.mark.parametrize(
+    ("fields", "words", "remedy"),
+    [
+        ({"requests": 0}, "no request was due before the end", "load.duration"),
+        (
+            {"requests": 0, "unsent": 40},
+            "none of the 40 requests that were due was sent",
+            "workers",
+        ),
+        ({"requests": 50, "errored": 50}, "0 of 50 requests succeeded", "errors"),
+    ],
+)
+def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
+    fields: dict[str, Any], words: str, remedy: str
+) -> None:
+    evidence = replace(OPEN, **{"completed": 0, "errored": 0, "unsent": 0, **fields})
+    (found,) = [c for c in judge(evidence).checks if c.check == "successes"]
+    assert found.severity == "invalid"
+    assert words in found.text
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(
     ("check", "base", "fields", "expected"),
     [
         ("successes", CLOSED, {"completed": 1}, "valid"),

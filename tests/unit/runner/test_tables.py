@@ -141,6 +141,30 @@ def test_the_accounts_name_what_was_issued_and_what_does_not_balance(
     assert "✗ 3 are missing" in text
 
 
+def with_prompts(
+    summary: dict[str, Any], *, issued: int, used: int, entries: int, distinct: int
+) -> dict[str, Any]:
+    accounts = summary["aiperf_svc"]["accounts"] | {"issued": issued}
+    dataset = {"entries": entries, "distinct_entries": distinct}
+    ours = changed(summary, accounts=accounts, topology={"dataset": dataset})
+    return ours | {"distinct_prompt_count": {"unit": "count", "avg": used}}
+
+
+def test_prompts_that_were_sent_again_or_are_alike_are_named(summary: dict[str, Any]) -> None:
+    again = with_prompts(summary, issued=5_000, used=1_000, entries=1_000, distinct=1_000)
+    assert (
+        "Prompts: 1,000 of the dataset's 1,000 entries (1,000 of them distinct), "
+        "each sent 5 times on average" in printed(again)
+    )
+    alike = with_prompts(summary, issued=500, used=500, entries=1_000, distinct=3)
+    assert "(3 of them distinct), each sent 1 times on average" in printed(alike)
+
+
+def test_prompts_that_are_all_different_need_no_word(summary: dict[str, Any]) -> None:
+    once = with_prompts(summary, issued=500, used=500, entries=1_000, distinct=1_000)
+    assert "Prompts:" not in printed(once)
+
+
 def test_what_stopped_a_run_and_where_its_files_are_come_last(tmp_path: Path) -> None:
     text = printed(None, state="failed", reason="worker-0 has no files left", artifacts=tmp_path)
     assert text.splitlines() == [

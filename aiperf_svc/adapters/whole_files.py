@@ -1,0 +1,48 @@
+"""Files that are written whole or not at all.
+
+A file is written under a temporary name and renamed when it is complete, so that a half-written one
+is never mistaken for a result.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+
+def write_file(path: Path, render: Callable[[], bytes]) -> None:
+    """Write one file from its content. Raises EnvironmentProblem."""
+    content = render()
+    write_with(path, lambda part: _write(part, content))
+
+
+def write_with(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary file, then give it its name; remove it when that fails.
+
+    Raises EnvironmentProblem for a failure of the disk.
+    """
+    part = path.with_name(path.name + TEMPORARY_SUFFIX)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(part)
+        part.replace(path)
+    except BaseException as error:
+        with suppress(OSError):  # what went wrong first is what the user must know
+            part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise unwritable(path, error) from error
+        raise
+
+
+def unwritable(path: Path, error: OSError) -> EnvironmentProblem:
+    """The error for a file or folder that cannot be written."""
+    return EnvironmentProblem(
+        f"cannot write {path}: {error.strerror or error}; "
+        "free some space or choose another folder (artifacts.dir)"
+    )
+
+
+def _write(part: Path, content: bytes) -> None:
+    part.write_bytes(content)

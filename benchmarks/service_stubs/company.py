@@ -1,0 +1,120 @@
+"""All stubs of one process, in one loop."""
+
+import select
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import Any
+
+import zmq
+
+from aiperf_svc.adapters.bus import decode
+from aiperf_svc.core.run_machine import ORDER
+from aiperf_svc.protocol.messages import (
+    Member,
+    RecordsAcknowledged,
+    RosterPublished,
+    RunStatePublished,
+)
+from aiperf_svc.services.context import read_context
+from benchmarks.service_stubs.processor import ProcessorStub
+from benchmarks.service_stubs.stub import PlainBus, Stub
+from benchmarks.service_stubs.worker import WorkerStub
+
+TICK_S = 0.05
+
+
+class Company:
+    """All stubs of one process, in one loop."""
+
+    def __init__(self, workers: list[str], processors: list[str]) -> None:
+        context = read_context()
+        self._bus = PlainBus(context)
+        self._epoll = select.epoll()
+        self._readers: dict[int, tuple[Any, Callable[[bytes], None]]] = {}
+        self.workers = [WorkerStub(context, self._bus, name) for name in workers]
+        self.processors = [ProcessorStub(context, self._bus, name) for name in processors]
+        self._known: dict[bytes, Any] = {}
+        self._rosters: dict[bytes, tuple[RosterPublished, dict[str, Member]]] = {}
+        for stub in (*self.workers, *self.processors):
+            self._watch(stub.subscriber, lambda data, stub=stub: self._on_event(stub, data))
+        for worker in self.workers:
+            self._watch(worker.credits, lambda data, w=worker: w.on_credit(decode(data)))
+            self._watch(worker.dataset, lambda data, w=worker: w.on_block(self._shared(data)))
+            worker.attach()
+
+    def _watch(self, sock: Any, handle: Callable[[bytes], None]) -> None:
+        self._readers[sock.FD] = sock, handle
+        self._epoll.register(sock.FD, select.EPOLLIN)
+
+    def _shared(self, data: bytes) -> Any:
+        """A message that all stubs get, decoded once."""
+        message = self._known.get(data)
+        if message is None:
+            if len(self._known) > 64:
+                self._known.clear()
+            message = self._known[data] = decode(data)
+        return message
+
+    def _on_event(self, stub: Stub, data: bytes) -> None:
+        message = self._shared(data)
+        match message:
+            case RunStatePublished():
+                stub.on_state(message)
+            case RosterPublished() if message.number > stub.roster_number:
+                if data not in self._rosters:
+                    self._rosters.clear()
+                    self._rosters[data] = message, {m.id: m for m in message.members}
+                stub.on_roster(
+                    message.number, self._rosters[data][1].get(stub.name), message.frozen
+                )
+                if message.frozen:
+                    self._take_workers(message)
+            case RecordsAcknowledged() if isinstance(stub, WorkerStub):
+                stub.acknowledged(message.highest.get(stub.name, 0), monotonic())
+
+    def _take_workers(self, roster: RosterPublished) -> None:
+        """The launcher puts a processor's workers into its own process: ranks are natural."""
+        if any(p.workers for p in self.processors):
+            return
+        mine = {processor.name: processor for processor in self.processors}
+        by_name = {worker.name: worker for worker in self.workers}
+        for member in roster.members:
+            if member.processor in mine and member.id in by_name:
+                mine[member.processor].workers.append(by_name[member.id])
+
+    def run(self) -> None:
+        """Until the run has ended."""
+        everybody = (*self.workers, *self.processors)
+        while not all(stub.state.is_final for stub in everybody):
+            began = monotonic()
+            for fd, _ in self._epoll.poll(0):
+                self._drain(*self._readers[fd])
+            now = monotonic()
+            for worker in self.workers:
+                worker.work(now)
+                self._drain(*self._readers[worker.credits.FD])
+            for processor in self.processors:
+                processor.work(now)
+            for stub in everybody:
+                stub.beat(now)
+            sleep(max(0.0, TICK_S - (monotonic() - began)))
+
+    @staticmethod
+    def _drain(sock: Any, handle: Callable[[bytes], None]) -> None:
+        while sock.EVENTS & zmq.POLLIN:
+            handle(sock.recv_multipart(zmq.NOBLOCK)[-1])
+
+    def result(self) -> dict[str, Any]:
+        """What this process' stubs have seen."""
+        return {
+            "starved_user_s": sum(w.starved_user_s for w in self.workers),
+            "user_s": sum(w.user_s for w in self.workers),
+            "longest_wait_s": max((w.longest_wait_s for w in self.workers), default=0.0),
+            "round_trips_ms": [ns / 1e6 for w in self.workers for ns in w.round_trips_ns[8:]],
+            "acknowledge_s": [s for w in self.workers for s in w.acknowledge_s],
+            "completed": sum(w.completed for w in self.workers),
+            "rows": sum(p.rows for p in self.processors),
+            "final_state": max(
+                (s.state for s in (*self.workers, *self.processors)), key=ORDER.index
+            ).value,
+        }

@@ -1,0 +1,88 @@
+"""What worker and processor stubs have in common."""
+
+import zmq
+
+from aiperf_svc.adapters.bus import DOWN, UP, Bus, encode
+from aiperf_svc.protocol.messages import (
+    ClockEstimate,
+    Heartbeat,
+    Member,
+    RunState,
+    RunStatePublished,
+    Service,
+    Vitals,
+    WorkerCounts,
+)
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.services.base import HEARTBEAT_S, REGISTERING_S
+from aiperf_svc.services.context import RunContext
+
+ANSWER_S = 8.0
+"""Of each simulated request: about 150 tokens at 50 ms."""
+
+
+class PlainBus(Bus):
+    """The product's sockets without an event loop."""
+
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context.addresses, curve=context.curve)
+        self._context = zmq.Context()
+        self._context.max_sockets = 16_384
+
+
+class Stub:
+    """What workers and processors have in common."""
+
+    service: Service
+
+    def __init__(self, context: RunContext, bus: PlainBus, name: str) -> None:
+        self.context, self.name = context, name
+        self.header = (context.run_id, name, context.epoch)
+        connect = bus.addresses.connect
+        self.publisher = bus.connect(zmq.PUB, connect(Port.EVENTS_IN))
+        self.subscriber = bus.connect(zmq.SUB, connect(Port.EVENTS_OUT))
+        self.subscriber.setsockopt(zmq.SUBSCRIBE, DOWN)
+        self.reached, self.state, self.state_number = RunState.PENDING, RunState.PENDING, 0
+        self.roster_number = 0
+        self.member: Member | None = None
+        self.beat_at, self.beat_interval_s = 0.0, REGISTERING_S
+        self.address = ""
+
+    def on_state(self, message: RunStatePublished) -> None:
+        if message.number > self.state_number:
+            self.state_number, self.state = message.number, message.state
+            self.act()
+            self.beat_at = 0.0
+
+    def on_roster(self, number: int, member: Member | None, is_frozen: bool) -> None:
+        self.roster_number, self.member = number, member
+        if is_frozen:
+            self.beat_at = 0.0
+
+    def act(self) -> None:
+        """The work of a state is done at once."""
+        self.reached = self.state
+
+    def beat(self, now: float) -> None:
+        if now < self.beat_at:
+            return
+        if self.member is not None:
+            self.beat_interval_s = HEARTBEAT_S
+        self.beat_at = now + self.beat_interval_s
+        self.beat_interval_s = min(HEARTBEAT_S, self.beat_interval_s * 2)
+        beat = Heartbeat(
+            *self.header,
+            service=self.service,
+            seen_state=self.state_number,
+            seen_roster=self.roster_number,
+            reached=self.reached,
+            address=self.address,
+            boot_id=self.context.boot_id,
+            vitals=Vitals(0.5, 0, 1_000_000, 80_000_000, 520, 20_000),
+            counts=self.counts(),
+            clock=ClockEstimate(uncertainty_ns=20_000, same_host=True),
+        )
+        self.publisher.send_multipart([UP, encode(beat)])
+
+    def counts(self) -> tuple[WorkerCounts, ...]:
+        return ()

@@ -1,0 +1,251 @@
+"""How long the stack of 100,000 users takes to appear and to go, and a larger one: pods without
+machines.
+
+    tests/cluster/up && eval "$(tests/cluster/env)"
+    python -m benchmarks.stack_scale [--pods 300,2000] [--json]
+
+Renders stacks/Pulumi.bench-100k.yaml with as many workers and record processors as make up the
+given number of pods, onto fake nodes (tests/cluster/kwok-up), with the real Pulumi CLI, its
+Kubernetes provider and the API server that the kubeconfig names. The fake nodes say that pods run
+and run none, so what is measured is everything but containers. bench-smoke is previewed beside it:
+its time is what Pulumi and its Python program take at the least.
+
+Prints the seconds of `preview`, `up`, an `up` that changes nothing, `destroy` and the leak check,
+and how much was left. Whatever fails, the stack and the fake nodes are removed. Ends with 6 if
+anything was left.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from aiperf_svc.adapters.cluster.connection import connect
+from aiperf_svc.adapters.cluster.leaks import LeakReport, find_left, wait_until_gone
+from aiperf_svc.adapters.cluster.removal import remove_by_label
+from aiperf_svc.domain.exit_codes import ExitCode
+
+ROOT = Path(__file__).parents[1]
+CLUSTER = ROOT / "tests" / "cluster"
+FAKE_NODE = "aiperf.dev/fake-node"
+SINGLE_PODS = 6
+"""The five single services and the deadline's holder; the target is not the stack's."""
+NODES = 40
+"""Fake ones, with 64 CPUs and room for 110 pods each."""
+COMMAND_S, GONE_S = 900.0, 300.0
+"""Longest time for a Pulumi command, and for the cluster to follow a deletion."""
+SMALLEST = SINGLE_PODS + 2
+
+
+class Measured(NamedTuple):
+    """Seconds of each step, for one size."""
+
+    pods: int
+    objects: int
+    """That the cluster had of the stack when it was up."""
+    preview_s: float
+    up_s: float
+    unchanged_up_s: float
+    leak_check_up_s: float
+    """With everything still there: as long as it can take."""
+    destroy_s: float
+    leak_check_s: float
+    """With nothing there."""
+    left: int
+
+
+ROWS = {
+    "preview": "preview_s",
+    "up": "up_s",
+    "up again, nothing changed": "unchanged_up_s",
+    "leak check while it is up": "leak_check_up_s",
+    "destroy": "destroy_s",
+    "leak check afterwards": "leak_check_s",
+}
+
+
+class CommandFailed(RuntimeError):
+    """A Pulumi command did, or took too long."""
+
+
+class Project:
+    """A stack of its own in a folder of its own, with its own state."""
+
+    def __init__(self, folder: Path, name: str, content: Mapping[str, Any]) -> None:
+        self.name, self._folder = name, folder
+        for sub in ("stacks", "state"):
+            (folder / sub).mkdir(parents=True)
+        shutil.copy(ROOT / "Pulumi.yaml", folder)
+        (folder / "infra").symlink_to(ROOT / "infra")
+        (folder / ".venv").symlink_to(sys.prefix)
+        file = folder / "stacks" / f"Pulumi.{name}.yaml"
+        file.write_text(yaml.safe_dump(content, sort_keys=False))
+        self._environ = {
+            **os.environ,
+            "PULUMI_HOME": str(folder / "home"),
+            "PULUMI_BACKEND_URL": (folder / "state").as_uri(),
+            "PULUMI_CONFIG_PASSPHRASE": "of the benchmark",
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # The language host starts whatever `python3` it finds first.
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        self.pulumi("stack", "init", name)
+
+    def pulumi(self, *arguments: str) -> tuple[float, str]:
+        """Seconds that a command took, and what it printed. Raises CommandFailed."""
+        started = time.monotonic()
+        process = subprocess.Popen(
+            ("pulumi", *arguments, "--non-interactive", "--color", "never"),
+            env=self._environ,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, errors = process.communicate(timeout=COMMAND_S)
+        except BaseException as error:
+            # Its plugins are in its session; once, it ends what it has begun.
+            os.killpg(process.pid, signal.SIGINT)
+            out, errors = process.communicate()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise CommandFailed(f"pulumi {arguments[0]}: {COMMAND_S:g} s\n{out}") from error
+            raise
+        if process.returncode:
+            raise CommandFailed(f"pulumi {arguments[0]}: {process.returncode}\n{out}\n{errors}")
+        return time.monotonic() - started, out
+
+
+def stack_of(pods: int) -> dict[str, Any]:
+    """bench-100k with so many pods, on fake nodes."""
+    content: dict[str, Any] = yaml.safe_load((ROOT / "stacks/Pulumi.bench-100k.yaml").read_text())
+    benchmark = content["config"]["aiperf:benchmark"]
+    replicas = pods - SINGLE_PODS
+    processors = math.ceil(replicas / 5)
+    workers = replicas - processors
+    benchmark["workers"] = {"min": workers, "max": workers, "record_processors": processors}
+    benchmark["deployment"]["placement"] = {
+        "node_selector": {FAKE_NODE: "true"},
+        "tolerations": [{"key": FAKE_NODE}],
+    }
+    return content
+
+
+def preview_smoke(folder: Path) -> float:
+    """Seconds of a preview of the smallest stack."""
+    content = yaml.safe_load((ROOT / "stacks/Pulumi.bench-smoke.yaml").read_text())
+    project = Project(folder, "scale-smoke", content)
+    return project.pulumi("preview", "-s", project.name)[0]
+
+
+def measure(pods: int, folder: Path) -> Measured:
+    """One size, from nothing to nothing. Raises CommandFailed."""
+    project = Project(folder, f"scale-{pods}-{secrets.token_hex(3)}", stack_of(pods))
+    stack = ("-s", project.name)
+    preview_s, _ = project.pulumi("preview", *stack)
+    try:
+        up_s, _ = project.pulumi("up", "--yes", "--skip-preview", *stack)
+        outputs = json.loads(project.pulumi("stack", "output", *stack, "--json")[1])
+        assert outputs["pods"] == pods, f"the plan has {outputs['pods']} pods instead of {pods}"
+        unchanged = ("--yes", "--skip-preview", "--expect-no-changes")
+        same_s, _ = project.pulumi("up", *unchanged, *stack)
+        full_s, full = asyncio.run(_look(project.name, outputs["namespace"], is_gone=False))
+        destroy_s, _ = project.pulumi("destroy", "--yes", "--skip-preview", *stack)
+        check_s, rest = asyncio.run(_look(project.name, outputs["namespace"], is_gone=True))
+    except BaseException:
+        asyncio.run(_remove(project.name))
+        raise
+    return Measured(
+        pods, len(full.left), preview_s, up_s, same_s, full_s, destroy_s, check_s, len(rest.left)
+    )
+
+
+async def _look(stack: str, namespace: str, *, is_gone: bool) -> tuple[float, LeakReport]:
+    """The leak check that every run ends with; seconds, and what it found."""
+    where: dict[str, Any] = {
+        "stack": stack, "namespace": namespace, "namespace_uid": None, "before": None,
+    }  # fmt: skip
+    async with connect() as cluster:
+        started = time.monotonic()
+        if is_gone:
+            report = await wait_until_gone(cluster, **where, timeout_s=GONE_S)
+        else:
+            report = await find_left(cluster, **where)
+        return time.monotonic() - started, report
+
+
+async def _remove(stack: str) -> None:
+    """By label, what a failed command has left."""
+    async with connect() as cluster:
+        await remove_by_label(cluster, stack=stack, namespace=None)
+    _, report = await _look(stack, "", is_gone=True)
+    print(f"{stack}: removed, {len(report.left)} objects left", file=sys.stderr)
+
+
+@contextmanager
+def fake_nodes() -> Iterator[None]:
+    """While this lasts."""
+    try:
+        subprocess.run([CLUSTER / "kwok-up", str(NODES)], check=True, stdout=sys.stderr)
+        yield
+    finally:
+        subprocess.run([CLUSTER / "kwok-down"], check=True, stdout=sys.stderr)
+
+
+def table(found: list[Measured], smoke_s: float) -> str:
+    """For a terminal."""
+    rows = [
+        ("pods", [f"{each.pods:,}" for each in found]),
+        ("objects of the stack", [f"{each.objects:,}" for each in found]),
+        *((name, [f"{getattr(each, key):.1f} s" for each in found]) for name, key in ROWS.items()),
+        ("left", [str(each.left) for each in found]),
+        ("preview of bench-smoke", [f"{smoke_s:.1f} s"]),
+    ]
+    return "\n".join(f"{name:<28}" + "".join(f"{value:>12}" for value in row) for name, row in rows)
+
+
+def main() -> int:
+    """Command line; an exit code."""
+    parser = argparse.ArgumentParser(description="how long stacks of many pods take")
+    parser.add_argument("--pods", default="300,2000", help="sizes, separated by commas")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args()
+    try:
+        sizes = [int(size) for size in options.pods.split(",")]
+    except ValueError:
+        parser.error(f"--pods: {options.pods!r}: expected numbers such as 300,2000")
+    if min(sizes) < SMALLEST:
+        parser.error(f"--pods: {min(sizes)}: a stack has at least {SMALLEST}")
+    try:
+        with fake_nodes(), tempfile.TemporaryDirectory() as folder:
+            smoke_s = preview_smoke(Path(folder) / "smoke")
+            found = [measure(size, Path(folder) / str(size)) for size in sizes]
+    except (CommandFailed, subprocess.CalledProcessError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return int(ExitCode.ERROR)
+    if options.json:
+        print(json.dumps({"preview_smoke_s": smoke_s, "sizes": [each._asdict() for each in found]}))
+    else:
+        print(table(found, smoke_s))
+    return int(ExitCode.LEAKED if any(each.left for each in found) else ExitCode.OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""The command as a user runs it, in a folder of its own, and what it leaves behind."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.mock_server.running import RunningMockServer
+from aiperf_svc.runner.folders import PREFIX
+
+WAIT_S = 90.0
+QUIET = ("--streaming", "--json", "--ui", "none")
+FINISHED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+"""A short run on a busy machine may rightly not be believed; both, where that is no question."""
+SHARED_FOLDERS = tuple(map(Path, ("/tmp", "/var/tmp", "/dev/shm")))
+"""Where a program may put files whatever TMPDIR says."""
+
+
+class Command:
+    """One run of the command, in a folder of its own."""
+
+    def __init__(
+        self, folder: Path, url: str, *flags: str, within: Sequence[str] = (), **environ: str
+    ) -> None:
+        """`within` is a program, with its arguments, that starts the command."""
+        self.folder = folder
+        self._ports: set[str] = set()
+        self._before = private_folders()
+        temporary = folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        self.environ = os.environ | {"TMPDIR": str(temporary), "HOME": str(folder)} | environ
+        self.environ.pop("XDG_RUNTIME_DIR", None)
+        program = (*within, sys.executable, "-m", "aiperf_svc")
+        self.process = subprocess.Popen(
+            [*program, "profile", "-u", url, "-m", "mock", *flags, *QUIET],
+            cwd=folder,
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def finish(self) -> dict[str, Any]:
+        """Wait for its end; what it printed."""
+        out, self.errors = self.process.communicate(timeout=WAIT_S)
+        self.code = ExitCode(self.process.returncode)
+        return json.loads(out) if out.strip() else {}
+
+    def processes(self) -> list[int]:
+        """Process ids of all that the command has started, known by the folder for temporary files
+        that is this command's only."""
+        mark = f"TMPDIR={self.environ['TMPDIR']}".encode()
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            # A process may end between the listing and the reading.
+            with suppress(OSError):
+                is_ours = mark in (entry / "environ").read_bytes().split(b"\0")
+                if is_ours and int(entry.name) != self.process.pid:
+                    found.append(int(entry.name))
+        return found
+
+    def service(self, name: str) -> int:
+        """Process id of one service by its AIPERF_SERVICE_ID."""
+        for pid in self.processes():
+            with suppress(OSError):
+                environ = Path(f"/proc/{pid}/environ").read_bytes()
+                if f"AIPERF_SERVICE_ID={name}".encode() in environ.split(b"\0"):
+                    return pid
+        raise AssertionError(f"no {name} among {self.processes()}")
+
+    def note_ports(self) -> set[str]:
+        """Addresses on which the command's processes listen; none of them may stay open."""
+        inodes = set()
+        for pid in (self.process.pid, *self.processes()):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                target = str(link.readlink())
+                if target.startswith("socket:["):
+                    inodes.add(target[8:-1])
+        self._ports |= {a for inode, a in listening_sockets().items() if inode in inodes}
+        return self._ports
+
+    def wait_for_requests(self, mock: RunningMockServer, count: int) -> None:
+        """Until the server has seen so many requests; it is what there is to wait for."""
+        deadline = time.monotonic() + WAIT_S
+        while mock.truth()["requests"] < count:
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+
+    def left_behind(self) -> list[str]:
+        """What there is beside the artifacts: processes, open ports that `note_ports` has seen,
+        files."""
+        left = [f"process {pid}" for pid in self.processes()]
+        left += [f"port {address}" for address in self._ports & set(listening_sockets().values())]
+        own = list((self.folder / "tmp").iterdir())
+        own += [
+            p for p in self.folder.iterdir() if p.name not in ("tmp", "artifacts", "input.jsonl")
+        ]
+        left += [f"file {path.relative_to(self.folder)}" for path in own]
+        return left + [f"file {path}" for path in private_folders() - self._before]
+
+    def assert_nothing_is_left(self) -> None:
+        """No process, no listening port, no file but the artifacts."""
+        left = self.left_behind()
+        assert not left, f"left behind: {', '.join(left)}"
+
+
+def private_folders() -> set[Path]:
+    """Folders of runs in the places that all programs share, but for those of runs that go on."""
+    roots = {*SHARED_FOLDERS, Path(tempfile.gettempdir())}
+    return {path for root in roots for path in root.glob(f"{PREFIX}*") if not _is_in_use(path)}
+
+
+def _is_in_use(folder: Path) -> bool:
+    try:
+        with (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        # Of another run that is just making or removing it, unless it stays.
+        return not folder.exists()
+    return False
+
+
+def listening_sockets() -> dict[str, str]:
+    """Inode to local address of every listening TCP socket."""
+    tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+    lines = [line for table in tables if table.exists() for line in table.read_text().splitlines()]
+    rows = [line.split() for line in lines]
+    return {row[9]: row[1] for row in rows if row[3] == "0A"}
+
+
+def artifacts(folder: Path) -> Path:
+    """The one artifact folder below `folder`."""
+    (found,) = (folder / "artifacts").iterdir()
+    return found

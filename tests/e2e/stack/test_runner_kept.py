@@ -1,0 +1,103 @@
+"""Stacks that stay for a look after a failure, and runners that are not watched to their end."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import PROJECT, run
+from real_cluster import Cluster
+from real_runner import UP, Runner
+from real_stack import DESTROY_S, Config, Stack, modest, together
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+NO_IMAGE = "localhost/there-is-none:1"
+
+
+def destroy_with_pulumi(runner: Runner) -> None:
+    """As a user of the plain CLI does, in a checkout, with the state that the runner used."""
+    (runner.folder / "Pulumi.yaml").write_bytes((PROJECT / "Pulumi.yaml").read_bytes())
+    (runner.folder / "infra").symlink_to(PROJECT / "infra")
+    (runner.folder / ".venv").symlink_to(sys.prefix)
+    environ = {
+        **runner.environ,
+        "PULUMI_BACKEND_URL": (runner.state_home / "backend").as_uri(),
+        "PATH": f"{Path(sys.executable).parent}:{runner.environ['PATH']}",
+    }
+    command = ("pulumi", "destroy", "-y", "-s", runner.name, "--non-interactive")
+    run(command, environ=environ, folder=runner.folder, timeout_s=DESTROY_S)
+
+
+def test_a_stack_that_is_kept_after_a_failure_is_looked_at_and_destroyed_by_pulumi(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(lambda benchmark: benchmark["load"].update(duration="9m"))
+    ended = runner.run("--keep-on-failure", "--timeout", "75s")
+    assert ended.code == ExitCode.BENCHMARK_FAILED
+    assert f"kept: stack {runner.name} in namespace " in ended.errors
+    assert "Unclosed" not in ended.errors
+    assert cluster.of_stack(runner.name) != []
+
+    status = runner.call("status", runner.name)
+    assert status.code == ExitCode.OK
+    assert status.out.startswith("cancelled (--timeout): ")
+    assert f"results: aiperf-svc results {runner.name}" in status.out
+    said = json.loads(runner.call("status", runner.name, "--json").out)
+    assert (said["state"], said["exit_code"]) == ("cancelled", None)
+    fetched = runner.call("results", runner.name, "--artifact-dir", "fetched", "--json")
+    assert json.loads(fetched.out)["results"] == runner.summary()
+
+    destroy_with_pulumi(runner)
+    assert cluster.left_of(runner.name) == []
+    # The record of the run is all that is left, on this machine.
+    assert f"removed: {runner.name}" in runner.call("gc", "--yes").errors
+    assert runner.call("gc", "--yes").errors.endswith("nothing to remove\n")
+    assert runner.call("status", runner.name).code == ExitCode.ERROR
+
+
+def test_a_runner_whose_terminal_is_gone_removes_its_stack_all_the_same(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+        command.wait_for(UP)
+        command.leave()
+        ended = command.end()
+    said = json.loads(ended.out)
+    assert (ended.code in FINE, said["state"], said["left"]) == (True, "done", [])
+    assert cluster.left_of(runner.name) == []
+
+
+def test_gc_refuses_beside_a_pulumi_at_work(
+    cluster: Cluster, make_stack: Callable[[], Stack], make_runner: Callable[[], Runner]
+) -> None:
+    stack, helper = make_stack(), make_runner()
+
+    def never_ready(benchmark: Config) -> None:
+        benchmark["deployment"]["ready_timeout"] = "40s"
+
+    stack.change(modest)
+    stack.change(never_ready)
+    stack.environ["AIPERF_IMAGE"] = NO_IMAGE
+    helper.environ["PULUMI_BACKEND_URL"] = stack.state.as_uri()
+
+    def refused() -> None:
+        label = ("-l", f"aiperf.dev/stack={stack.name}")
+        while not cluster.objects("namespaces", *label):
+            pass  # kubectl takes its time
+        before = [found["metadata"]["uid"] for found in cluster.objects("namespaces", *label)]
+        ended = helper.call("gc", stack.name, "--yes")
+        assert ended.code == ExitCode.ERROR, ended.errors
+        assert "Pulumi is working on it" in ended.errors
+        after = cluster.objects("namespaces", *label)
+        assert [found["metadata"]["uid"] for found in after] == before
+        assert "deletionTimestamp" not in after[0]["metadata"]
+
+    together(stack.try_up, refused)
+    stack.destroy()
+    assert cluster.left_of(stack.name) == []

@@ -1,0 +1,80 @@
+"""Whose a namespace is, is said in the stack's file; the cluster is asked whether that is true."""
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from real_cluster import Cluster
+from real_runner import Runner
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+
+
+def placed(runner: Runner, *, mode: str, name: str) -> None:
+    """Change the stack's file: where it goes."""
+    where = {"mode": mode, "name": name}
+    runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
+
+
+def owners_state(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
+    """Everything that the server says about the namespace and the objects in it that are not
+    made by the cluster itself."""
+    field = f"--field-selector=metadata.name={namespace}"
+    return [
+        *cluster.objects("namespaces", field),
+        *cluster.objects("configmaps,secrets,services", "-n", namespace),
+    ]
+
+
+def test_a_namespace_that_is_somebody_s_is_not_created_again(
+    cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
+) -> None:
+    runner = make_runner()
+    placed(runner, mode="create", name=owners_namespace)
+    before = owners_state(cluster, owners_namespace)
+    ended = runner.run()
+    assert ended.code == ExitCode.ERROR
+    assert f"namespace: {owners_namespace} exists" in ended.errors
+    assert "use mode: existing" in ended.errors
+    assert owners_state(cluster, owners_namespace) == before
+    assert cluster.of_stack(runner.name) == []
+
+
+def test_a_namespace_that_is_not_there_is_not_used(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner, absent = make_runner(), f"absent-{secrets.token_hex(3)}"
+    placed(runner, mode="existing", name=absent)
+    ended = runner.run()
+    assert ended.code == ExitCode.ERROR
+    assert f"namespace: {absent} does not exist" in ended.errors
+    assert absent not in {found["metadata"]["name"] for found in cluster.objects("namespaces")}
+
+
+def test_a_guest_runs_in_a_namespace_of_somebody_s_and_takes_only_its_own_along(
+    cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
+) -> None:
+    runner = make_runner()
+    placed(runner, mode="existing", name=owners_namespace)
+    cluster.kubectl("create", "configmap", "owners", "-n", owners_namespace, "--from-literal=a=b")
+    before = owners_state(cluster, owners_namespace)
+    ended = runner.run()
+    assert ended.code in FINE, ended.errors
+    assert f"{owners_namespace}: there before, stays" in ended.errors
+    assert cluster.left_of(runner.name) == []
+    assert owners_state(cluster, owners_namespace) == before
+
+
+def test_a_namespace_by_name_is_created_and_removed(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner, name = make_runner(), f"made-{secrets.token_hex(3)}"
+    placed(runner, mode="create", name=name)
+    ended = runner.run()
+    assert ended.code in FINE, ended.errors
+    assert cluster.left_of(runner.name) == []
+    assert name not in {found["metadata"]["name"] for found in cluster.objects("namespaces")}

@@ -1,0 +1,126 @@
+"""Results that go to a bucket as well, with keys that only a Secret holds."""
+
+import hashlib
+import json
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from real_cluster import Cluster
+from real_runner import Runner
+from real_stack import PASSPHRASE, Config
+from secrecy import files_in, found_in, objects_and_logs, secrets_of
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+
+BUCKET = "results"
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+
+
+@dataclass(frozen=True)
+class Store:
+    """An S3-compatible one on this machine, at an address that pods reach."""
+
+    url: str
+    keys: dict[str, str]
+
+    def objects(self) -> dict[str, bytes]:
+        """Everything in the bucket."""
+        s3 = boto3.client("s3", endpoint_url=self.url, region_name="us-east-1",
+                          aws_access_key_id="x", aws_secret_access_key="x")  # fmt: skip
+        listed: list[dict[str, Any]] = s3.list_objects_v2(Bucket=BUCKET).get("Contents", [])
+        return {o["Key"]: s3.get_object(Bucket=BUCKET, Key=o["Key"])["Body"].read() for o in listed}
+
+    def make_bucket(self) -> None:
+        """An empty one."""
+        s3 = boto3.client("s3", endpoint_url=self.url, region_name="us-east-1",
+                          aws_access_key_id="x", aws_secret_access_key="x")  # fmt: skip
+        s3.create_bucket(Bucket=BUCKET)
+
+
+@pytest.fixture
+def store(cluster: Cluster) -> Iterator[Store]:
+    if not cluster.is_ours:
+        pytest.skip("pods of the cluster of E2E_CONTEXT cannot reach this machine")
+    server = ThreadedMotoServer(ip_address=own_address(cluster), port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        keys = {
+            "AWS_ACCESS_KEY_ID": f"AKIA{secrets.token_hex(8).upper()}",
+            "AWS_SECRET_ACCESS_KEY": secrets.token_hex(20),
+        }
+        found = Store(f"http://{host}:{port}", keys)
+        found.make_bucket()
+        yield found
+    finally:
+        server.stop()
+
+
+def own_address(cluster: Cluster) -> str:
+    """This machine's address on its link to the node."""
+    addresses = cluster.objects("nodes")[0]["status"]["addresses"]
+    (node,) = (each["address"] for each in addresses if each["type"] == "InternalIP")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # Nothing is sent: the kernel chooses a route.
+        probe.connect((node, 9))
+        found: str = probe.getsockname()[0]
+    return found
+
+
+def test_a_stack_uploads_its_results_and_shows_no_key(
+    cluster: Cluster, make_runner: Callable[[], Runner], store: Store
+) -> None:
+    runner = make_runner()
+
+    def with_bucket(benchmark: Config) -> None:
+        benchmark["artifacts"] = {"s3": {"url": f"s3://{BUCKET}/runs", "endpoint_url": store.url}}
+
+    runner.change(with_bucket)
+    runner.environ |= store.keys
+    ended = runner.run("--keep", "--json")
+    said = json.loads(ended.out)
+    assert ended.code in FINE, ended.errors
+    assert said["artifact_error"] is None
+
+    (artifacts,) = runner.artifacts.glob("*")
+    prefix = said["uploaded_to"].removeprefix(f"s3://{BUCKET}/") + "/"
+    assert prefix.startswith("runs/")
+    uploaded = {key.removeprefix(prefix): data for key, data in store.objects().items()}
+    manifest = json.loads(uploaded["manifest.json"])
+    for file in manifest["files"]:
+        assert hashlib.sha256(uploaded[file["name"]]).hexdigest() == file["sha256"]
+    assert uploaded["records.parquet"] == (artifacts / "records.parquet").read_bytes()
+
+    keys = set(store.keys.values())
+    assert keys <= secrets_of(cluster, said["namespace"], runner.name)
+    shown = objects_and_logs(cluster, said["namespace"])
+    assert len(shown) > 20
+    shown |= files_in(runner.folder)
+    shown |= {f"uploaded {name}": data for name, data in uploaded.items()}
+    shown |= {"output": ended.out.encode(), "errors": ended.errors.encode()}
+    assert found_in(shown, keys | {PASSPHRASE}) == []
+
+    assert runner.call("gc", "--yes").code == ExitCode.OK
+    assert cluster.left_of(runner.name) == []
+    assert found_in(files_in(runner.folder), keys) == []
+
+
+def test_an_upload_without_keys_is_refused_before_anything_is_made(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(lambda benchmark: benchmark.update(artifacts={"s3": {"url": "s3://results"}}))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        runner.environ.pop(name, None)
+    ended = runner.run()
+    assert ended.code == ExitCode.BAD_CONFIG
+    assert "AWS_SECRET_ACCESS_KEY" in ended.errors
+    assert cluster.of_stack(runner.name) == []

@@ -1,0 +1,131 @@
+"""A disk that is full, or that may not be written: one clear error, and the results all the same.
+
+The command runs in a mount namespace of its own, in which one of its folders is a small file
+system; it is gone with the command.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running_command import FINISHED, Command, artifacts
+
+from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, is_whole, read_manifest
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import RunningMockServer, running
+
+REQUESTS = 2_000
+LOAD = ("--concurrency", "10", "--request-count", str(REQUESTS))
+DATASET = ("--isl", "20", "--num-dataset-entries", "20")
+MOUNT = """
+mount -t tmpfs -o "$0" none "$1" && shift && "$@"
+code=$?
+cp -r artifacts ../kept
+exit $code
+"""
+"""Runs a command with a small file system as one folder, and keeps a copy of the artifacts."""
+
+
+@pytest.fixture(scope="module")
+def own_mounts() -> tuple[str, ...]:
+    """The program that gives a command mounts of its own; root has the right, others may have it
+    in a user namespace."""
+    program = ("unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)))
+    probe = [*program, "mount", "-t", "tmpfs", "none", "/mnt"]
+    done = subprocess.run(probe, capture_output=True, text=True, check=False)
+    if done.returncode:
+        assert not os.environ.get("CI"), f"CI must be able to mount: {done.stderr}"
+        pytest.skip(f"no mounts of one's own here: {done.stderr.strip()}")
+    return program
+
+
+@pytest.fixture
+def mock() -> Iterator[RunningMockServer]:
+    with running(MockServerConfig(ttft="1ms", tokens=5, truth=True)) as server:
+        yield server
+
+
+def run_on(
+    folder: Path,
+    mock: RunningMockServer,
+    own_mounts: tuple[str, ...],
+    *,
+    mounted: str,
+    options: str,
+) -> tuple[Command, Path]:
+    """The ended command, and a folder with a copy of its artifacts."""
+    for name in ("artifacts", "tmp"):
+        (folder / "run" / name).mkdir(parents=True, exist_ok=True)
+    within = (*own_mounts, "sh", "-c", MOUNT, options, mounted)
+    command = Command(folder / "run", mock.url, *LOAD, *DATASET, within=within)
+    results = command.finish()["results"]
+    (folder / "kept").rename(folder / "artifacts")
+    assert "Traceback" not in command.errors
+    assert results["request_count"]["avg"] == REQUESTS == mock.truth()["requests"]
+    accounts = results["aiperf_svc"]["accounts"]
+    assert accounts["completed"] == accounts["records"] == accounts["issued"] == REQUESTS
+    assert accounts["violations"] == []
+    command.assert_nothing_is_left()
+    return command, folder
+
+
+def assert_no_half_results(folder: Path) -> None:
+    """What has the name of a result is whole."""
+    for path in folder.rglob("*"):
+        assert not path.name.endswith(TEMPORARY_SUFFIX)
+    inputs, lines = folder / "inputs.json", folder / "profile_export.jsonl"
+    if inputs.exists():
+        assert len(json.loads(inputs.read_text())["data"]) == 20
+    if lines.exists():
+        assert lines.read_text().count("\n") == REQUESTS
+
+
+def test_a_disk_that_is_full_from_the_start(
+    tmp_path: Path, mock: RunningMockServer, own_mounts: tuple[str, ...]
+) -> None:
+    command, folder = run_on(tmp_path, mock, own_mounts, mounted="artifacts", options="size=8k")
+    assert command.code == ExitCode.ERROR
+    assert "No space left on device; free some space or choose another folder" in command.errors
+    assert_no_half_results(artifacts(folder))
+
+
+def test_a_disk_that_fills_up_in_the_middle_costs_the_lines_only(
+    tmp_path: Path, mock: RunningMockServer, own_mounts: tuple[str, ...]
+) -> None:
+    command, folder = run_on(tmp_path, mock, own_mounts, mounted="artifacts", options="size=2m")
+    assert command.code == ExitCode.ERROR
+    assert "profile_export.jsonl: No space left on device" in command.errors
+    found = artifacts(folder)
+    assert_no_half_results(found)
+    assert not (found / "profile_export.jsonl").exists()
+    manifest = read_manifest(found)
+    assert {"records.parquet", "report.html", "profile_export_aiperf.json"} <= {
+        entry.name for entry in manifest.files
+    }
+    assert all(is_whole(found / entry.name, entry) for entry in manifest.files)
+
+
+def test_a_folder_that_may_not_be_written(
+    tmp_path: Path, mock: RunningMockServer, own_mounts: tuple[str, ...]
+) -> None:
+    command, folder = run_on(tmp_path, mock, own_mounts, mounted="artifacts", options="ro")
+    assert command.code == ExitCode.ERROR
+    assert "Read-only file system; choose another folder (artifacts.dir" in command.errors
+    assert list((folder / "artifacts").iterdir()) == []
+
+
+def test_a_full_disk_for_temporary_files_costs_no_result(
+    short_folder: Path, mock: RunningMockServer, own_mounts: tuple[str, ...]
+) -> None:
+    command, folder = run_on(short_folder, mock, own_mounts, mounted="tmp", options="size=200k")
+    assert command.code in FINISHED, command.errors
+    found = artifacts(folder)
+    assert_no_half_results(found)
+    assert (found / "profile_export.jsonl").exists()
+    log = (found / "logs" / "records-manager.log").read_text()
+    assert "cannot keep metric records in " in log
+    assert "TMPDIR" in log

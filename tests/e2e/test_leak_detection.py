@@ -1,0 +1,80 @@
+"""The check that a run leaves nothing behind finds what is left behind: one planted leak of each
+kind is found, and nothing else is."""
+
+import os
+import re
+import select
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running_command import WAIT_S, Command, private_folders
+
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import running
+from aiperf_svc.runner import folders
+
+PLANT = Path(__file__).with_name("plant_leak.py")
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Iterator[Path]:
+    """File with the id of the process that was planted; it is pulled out at the end."""
+    path = tmp_path / "planted"
+    yield path
+    if not path.exists():
+        return
+    handle = os.pidfd_open(int(path.read_text()))
+    signal.pidfd_send_signal(handle, signal.SIGKILL)
+    ended, _, _ = select.select([handle], [], [], WAIT_S)
+    os.close(handle)
+    assert ended
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("process", r"process \d+"),
+        ("port", r"port 0100007F:[0-9A-F]+"),
+        ("temporary file", r"file tmp/left"),
+        ("file here", r"file left"),
+    ],
+)
+def test_a_planted_leak_is_found_and_nothing_else_is(
+    tmp_path: Path, planted: Path, kind: str, found: str
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with running(MockServerConfig(ttft="10ms", tokens=2)) as mock:
+        plant = (sys.executable, str(PLANT), kind, str(planted))
+        load = ("--concurrency", "2", "--request-count", "200")
+        command = Command(folder, mock.url, *load, within=plant)
+        command.wait_for_requests(mock, 2)
+        assert command.note_ports()
+        summary = command.finish()
+    assert summary["results"]["request_count"]["avg"] == 200, command.errors
+    (left,) = command.left_behind()
+    assert re.fullmatch(found, left)
+    with pytest.raises(AssertionError, match=found):
+        command.assert_nothing_is_left()
+
+
+def test_a_private_folder_that_no_run_holds_is_found(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+
+    def found() -> set[Path]:
+        return {path for path in private_folders() if path.parent == short_folder}
+
+    with folders.private_folder() as held:
+        assert held.parent == short_folder
+        assert found() == set()
+    left = short_folder / f"{folders.PREFIX}left"
+    left.mkdir()
+    assert found() == {left}
+    (left / "lock").touch()
+    assert found() == {left}

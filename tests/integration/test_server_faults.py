@@ -1,0 +1,104 @@
+"""Whole runs against a server that is not what the user thinks, or sends more than anybody wants:
+counted, explained, and the run ends by itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_one_loop import stack
+
+from aiperf_svc.adapters.inference_client import MAX_ANSWER_BYTES
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import running
+
+MIB = 2**20
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+BEGIN = b'data: {"choices":[{"index":0,"delta":{"content":"'
+END = b'"}}]}\n\ndata: [DONE]\n\n'
+
+
+def config(url: str, **load: Any) -> dict[str, Any]:
+    return {
+        "endpoint": {"url": url, "model": "mock", "streaming": True},
+        "load": load,
+        "dataset": {"entries": 5, "input_tokens": {"mean": 20}},
+    }
+
+
+@asynccontextmanager
+async def one_chunk_server(size: int) -> AsyncIterator[str]:
+    """A server that answers every request with one event of `size` bytes, in one HTTP chunk."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        block = b"x" * MIB
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = head.lower().partition(b"content-length:")[2].split()[0]
+            await reader.readexactly(int(length))
+            writer.write(HEAD + b"%x\r\n" % size + BEGIN)
+            left = size - len(BEGIN) - len(END)
+            while left > 0:
+                writer.write(block[: min(left, MIB)])
+                await writer.drain()
+                left -= MIB
+            writer.write(END + b"\r\n0\r\n\r\n")
+            await writer.drain()
+        except ConnectionError:
+            pass  # a client may leave in the middle
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize("is_streaming", [True, False])
+async def test_a_wrong_path_is_404_for_every_request_and_says_where_nothing_is(
+    tmp_path: Path, is_streaming: bool
+) -> None:
+    with running(MockServerConfig(truth=True)) as mock:
+        settings = config(f"{mock.url}/nowhere", concurrency=3, requests=9)
+        settings["endpoint"]["streaming"] = is_streaming
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+            await run.wait_for_state("done")
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert (accounts["errored"], accounts["issued"], accounts["records"]) == (9, 9, 9)
+    assert accounts["violations"] == []
+    (entry,) = summary["error_summary"]
+    assert entry["count"] == 9
+    assert entry["error_details"]["code"] == 404
+    assert "there is nothing at /nowhere" in entry["error_details"]["message"]
+
+
+async def test_one_chunk_of_64_mib_is_read_as_any_other(tmp_path: Path) -> None:
+    async with (
+        one_chunk_server(64 * MIB) as url,
+        stack(config(url, concurrency=1, requests=1), tmp_path) as run,
+    ):
+        summary = await run.results()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert (accounts["completed"], accounts["records"]) == (1, 1)
+    assert accounts["violations"] == []
+    assert summary["time_to_first_token"]["count"] == 1
+
+
+async def test_an_answer_beyond_all_bounds_is_cut_off_and_the_run_goes_on(tmp_path: Path) -> None:
+    async with (
+        one_chunk_server(MAX_ANSWER_BYTES + MIB) as url,
+        stack(config(url, concurrency=1, requests=2), tmp_path) as run,
+    ):
+        summary = await run.results()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert (accounts["errored"], accounts["records"], accounts["issued"]) == (2, 2, 2)
+    assert accounts["violations"] == []
+    (entry,) = summary["error_summary"]
+    assert entry["count"] == 2
+    assert entry["error_details"]["message"] == f"over {MAX_ANSWER_BYTES} bytes"

@@ -1,0 +1,46 @@
+"""Words for people, when there are none any more."""
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+import pytest
+from rich.console import Console
+
+from aiperf_svc.runner.stack import terminal
+
+
+@pytest.fixture
+def left() -> Iterator[TextIO]:
+    """A pipe whose reader has left."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as stream:
+        yield stream
+
+
+def test_a_reader_that_has_left_stops_nothing(
+    left: TextIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", left)
+    with terminal.heard_or_not():
+        for _ in range(2):
+            terminal.say("destroying the stack")
+            Console(stderr=True).print("again")
+    assert sys.stderr is left
+
+
+def test_without_that_it_would(left: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", left)
+    with pytest.raises(BrokenPipeError):
+        terminal.say("destroying the stack")
+    with terminal.heard_or_not():
+        # What the stream still holds would fail once more when it is closed.
+        sys.stderr.flush()
+
+
+def test_what_is_read_arrives(capsys: pytest.CaptureFixture[str]) -> None:
+    with terminal.heard_or_not():
+        terminal.say("leak check: nothing is left")
+    assert capsys.readouterr().err == "leak check: nothing is left\n"
