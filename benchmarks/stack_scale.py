@@ -240,6 +240,8 @@ def main() -> int:
     except (CommandFailed, subprocess.CalledProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
         return int(ExitCode.ERROR)
+    except KeyboardInterrupt:
+        return int(ExitCode.INTERRUPTED)
     if options.json:
         print(json.dumps({"preview_smoke_s": smoke_s, "sizes": [each._asdict() for each in found]}))
     else:

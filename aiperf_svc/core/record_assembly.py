@@ -102,7 +102,7 @@ class RecordAssembler:
         known_reads: list[int] = []
         is_open = self._readers_of(batch)
         counts, bodies = fragments["reads"], batch.bodies
-        times = ReadTimes(reads, ends_of_reads(reads, counts, fragments["message"]))
+        times = ReadTimes(reads, ends_of_reads(reads, counts, fragments["message"]), counts)
         known_answers = self._known
         known_answers.next_batch()
         at = first = 0
