@@ -60,7 +60,7 @@ test-fast: $(STAMP) ## Run all tests that need no whole run and no cluster
 
 # Scenarios wait more than they work: several at a time, but for those that count or measure.
 test-stack: $(STAMP) cluster-tools ## Run the tests on a cluster
-	tests/cluster/with sh -c '$(STACK_TESTS) -n 3 --dist loadgroup -m "not alone" && $(STACK_TESTS) -m alone'
+	tests/cluster/with sh -c '$(STACK_TESTS) -n 3 -m "not alone" && $(STACK_TESTS) -m alone'
 
 # The first time takes half an hour; on a machine that cannot have a cluster the tests say why.
 cluster-tools:

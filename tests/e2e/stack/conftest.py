@@ -13,13 +13,12 @@ from commands import PROJECT, run
 from real_cluster import TOOLS, Cluster, NoClusterError, find_cluster, start_cluster, stop_cluster
 from real_runner import Runner
 from real_stack import Stack, modest
+from sharing import BySharing
+from xdist.remote import Producer
 
 IMAGE_S = 900.0
 """Longest time to build the image with nothing in the cache."""
 LOAD_S = 120.0
-OUT_OF_TIME = ("test_up_again", "test_runner_stages", "test_runner_ephemeral")
-SINGLE = ("test_runner_interrupts", "test_runner_life", "test_runner_leaks", "test_runner_kept")
-"""Files whose tests share nothing."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,19 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: measures, or changes what all stacks see")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who runs in one process when several do (`make test-stack`): the tests of a file that share
-    stacks; and those whose stacks run out of time, with those that look for such."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.parent != here:
-            continue
-        name = item.path.stem
-        if name in OUT_OF_TIME or "gc" in item.name:
-            item.add_marker(pytest.mark.xdist_group("out of time"))
-        elif name not in SINGLE:
-            item.add_marker(pytest.mark.xdist_group(name))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySharing:
+    """Several processes share the tests so that stacks are made once."""
+    return BySharing(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import pytest
 from commands import Ended
 from real_cluster import Cluster
+from real_runner import Runner
 from real_stack import Config, Stack, modest, together
+
+from aiperf_svc.domain.exit_codes import ExitCode
 
 pytestmark = pytest.mark.cluster
 
@@ -91,8 +94,28 @@ def test_an_image_that_cannot_be_pulled_is_named(failures: dict[str, Failure]) -
     assert "ImagePull" in said or "ErrImagePull" in said
 
 
-def test_a_quota_that_is_too_small_is_named(failures: dict[str, Failure]) -> None:
-    assert "exceeded quota: few-pods" in failures["quota"].said()
+def test_deployments_that_a_quota_leaves_without_pods_are_named(
+    failures: dict[str, Failure],
+) -> None:
+    # Pulumi does not look at why a Deployment has no pods; `aiperf-svc run` does.
+    failure = failures["quota"]
+    said = failure.said()
+    assert f"-{failure.stack.name}' timed out waiting to be Ready" in said
+    assert "Minimum number of live Pods was not attained" in said
+
+
+def test_a_quota_that_is_too_small_is_named_before_anything_is_made(
+    cluster: Cluster, make_runner: Callable[[], Runner], full_namespace: str
+) -> None:
+    runner = make_runner()
+    place = {"mode": "existing", "name": full_namespace}
+    runner.change(lambda benchmark: benchmark["deployment"].update(namespace=place))
+    ended = runner.run()
+    assert ended.code == ExitCode.ERROR, ended.errors
+    assert f"few-pods: pods: the stack asks for 9, {QUOTA_PODS} of {QUOTA_PODS} are left" in (
+        ended.errors
+    )
+    assert cluster.of_stack(runner.name) == []
 
 
 def test_a_pod_that_never_gets_ready_is_named(failures: dict[str, Failure]) -> None:

@@ -58,5 +58,6 @@ def test_three_hundred_pods_come_and_go_and_a_preview_does_not_feel_them(
     pods = large.pods(namespace)
     assert len(pods) == PODS
     assert {pod["status"]["phase"] for pod in pods} == {"Running"}
+    large.up("--expect-no-changes")
     large.destroy()
     assert cluster.left_of(large.name) == []
