@@ -1,0 +1,114 @@
+"""Under load, what must not wait is read while there is still much else to read."""
+
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from time import time_ns
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.inference_client import READS_AT_ONCE, InferenceClient
+from aiperf_svc.adapters.target import resolve_target
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.outcomes import Outcome
+from aiperf_svc.protocol.records import Flag
+
+STREAMS = 3 * READS_AT_ONCE
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNK = b"5\r\nhello\r\n"
+END = b"0\r\n\r\n"
+WAIT_S = 10
+
+
+class Table:
+    """A client and the other ends of its connections, all in this thread: nothing moves but by a
+    call."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=STREAMS + 1))
+        port = listener.getsockname()[1]
+        self.target = resolve_target(
+            BenchmarkConfig.model_validate(
+                {
+                    "endpoint": {"url": f"http://127.0.0.1:{port}", "model": "m"},
+                    "load": {"concurrency": 1, "requests": 1},
+                }
+            )
+        )
+        self.ends: list[tuple[int, int]] = []
+        self.client = InferenceClient(
+            self.target,
+            on_end=lambda conn, outcome, _end: self.ends.append((conn.index, outcome)),
+            on_timer=lambda now: None,
+            on_batch=lambda *batch: None,
+            poll_every_ns=10**6,
+        )
+        stack.callback(self.client.close)
+        self.servers: list[socket.socket] = []
+        for index in range(STREAMS + 1):
+            self._send(index)
+            self.run()  # connected, and written
+            server = stack.enter_context(listener.accept()[0])
+            server.settimeout(WAIT_S)
+            server.recv(65_536)
+            self.servers.append(server)
+
+    def _send(self, index: int) -> None:
+        before, after = self.target.request(b"{}")
+        flags = int(Flag.LAST_TURN)
+        self.client.send(before + b"id" + after, 1, index, 0, 0, time_ns(), flags, -1)
+
+    def run(self) -> None:
+        """One wake-up, when there is something."""
+        assert select.select([self.client.fd], [], [], WAIT_S)[0]
+        self.client.run_ready()
+
+
+@pytest.fixture
+def table() -> Iterator[Table]:
+    with ExitStack() as stack:
+        yield Table(stack)
+
+
+def test_a_first_token_does_not_wait_for_all_streams(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in range(STREAMS):
+        for part in (HEAD, CHUNK, CHUNK, CHUNK):
+            table.servers[index].sendall(part)
+            table.run()
+    order: list[int] = []
+    late = STREAMS
+    add_read = table.client._records.add_read
+
+    def note(conn: Any, *read: Any) -> None:
+        order.append(conn.index)
+        if len(order) == READS_AT_ONCE + 1:
+            table.servers[late].sendall(HEAD + CHUNK)
+        add_read(conn, *read)
+
+    monkeypatch.setattr(table.client._records, "add_read", note)
+    for index in range(STREAMS):
+        table.servers[index].sendall(CHUNK)
+    table.run()
+    assert sorted(order) == list(range(STREAMS + 1))
+    assert order.index(late) == 2 * READS_AT_ONCE
+
+
+def test_a_connection_carries_long_and_short_answers_in_turn(table: Table) -> None:
+    server = table.servers[0]
+    for number in range(1, 4):
+        for part in (HEAD, *[CHUNK] * 6, END):
+            server.sendall(part)
+            table.run()
+        assert table.ends == [(0, Outcome.COMPLETED)] * (2 * number - 1)
+        table._send(0)
+        server.recv(65_536)
+        server.sendall(HEAD + CHUNK + END)
+        table.run()
+        assert len(table.ends) == 2 * number
+        table._send(0)
+        server.recv(65_536)
+    assert table.client.connection_count == STREAMS + 1
