@@ -45,7 +45,7 @@ class Part(NamedTuple):
 PARTS = (
     Part("speed", "Speed, against wrk in the same run", "speed", "", "--quick"),
     Part("truth", "Truth, against the server's own log", "truth", "", "--only rate-300 rate-1000"),
-    Part("classifier", "The verdict as a classifier", "verdict_classifier", "", None),
+    Part("classifier", "The verdict as a classifier", "verdict_classifier", "--runs 100", None),
     Part(
         "connections",
         "100,000 held connections",

@@ -17,7 +17,7 @@ from real_stack import Config, Stack, modest
 
 from aiperf_svc.protocol.ports import Port
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 
 LET_IN_S = 30.0
 

@@ -104,6 +104,7 @@ def test_deployments_that_a_quota_leaves_without_pods_are_named(
     assert "Minimum number of live Pods was not attained" in said
 
 
+@pytest.mark.gate
 def test_a_quota_that_is_too_small_is_named_before_anything_is_made(
     cluster: Cluster, make_runner: Callable[[], Runner], full_namespace: str
 ) -> None:

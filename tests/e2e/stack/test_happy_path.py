@@ -7,7 +7,7 @@ import pytest
 from real_cluster import Cluster
 from real_stack import Stack, restarts
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 
 WARMUP, CONCURRENCY = 16, 8
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
     ("word", "number"),
     [
         (PREFLIGHT, signal.SIGTERM),
-        (UP, signal.SIGINT),
+        pytest.param(UP, signal.SIGINT, marks=pytest.mark.gate),
         (UP, signal.SIGTERM),
         (DESTROY, signal.SIGINT),
     ],
@@ -63,6 +63,7 @@ def test_a_second_interrupt_skips_the_results_and_not_the_teardown(
     assert cluster.left_of(runner.name) == []
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("word", [UP, DESTROY], ids=["up", "destroy"])
 def test_what_a_killed_runner_left_is_removed_by_gc(
     cluster: Cluster, make_runner: Callable[[], Runner], word: str

@@ -14,6 +14,7 @@ FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 """The verdict depends on what else the machine does."""
 
 
+@pytest.mark.gate
 def test_run_measures_and_leaves_nothing(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
@@ -85,6 +86,7 @@ def test_an_image_that_cannot_be_pulled_is_said_with_evidence(
     assert cluster.left_of(runner.name) == []
 
 
+@pytest.mark.gate
 def test_gc_refuses_beside_a_runner_at_work(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:

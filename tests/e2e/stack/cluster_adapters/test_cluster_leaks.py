@@ -16,6 +16,8 @@ from aiperf_svc.adapters.cluster.objects import ObjectRef
 from aiperf_svc.adapters.cluster.removal import list_stacks, remove_by_label
 from aiperf_svc.plan.identity import TTL_ANNOTATION
 
+pytestmark = pytest.mark.gate
+
 GONE_S = 60.0
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
