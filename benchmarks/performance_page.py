@@ -158,6 +158,7 @@ def _classifier(figures: Figures) -> Lines:
 
 _VIEWS: dict[str, Callable[[Figures], Lines]] = {
     "speed": _speed,
+    "memory": _speed,
     "truth": _truth,
     "classifier": _classifier,
 }

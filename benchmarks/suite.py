@@ -43,9 +43,16 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("speed", "Speed, against wrk in the same run", "speed", "", "--quick"),
+    Part(
+        "speed",
+        "Speed, against wrk in the same run",
+        "speed",
+        "--only requests --only streams --only lifecycle --only exports",
+        "--quick",
+    ),
+    Part("memory", "Memory of a held connection", "speed", "--only memory", None),
     Part("truth", "Truth, against the server's own log", "truth", "", "--only rate-300 rate-1000"),
-    Part("classifier", "The verdict as a classifier", "verdict_classifier", "--runs 100", None),
+    Part("classifier", "The verdict as a classifier", "verdict_classifier", "--runs 60", None),
     Part(
         "connections",
         "100,000 held connections",
