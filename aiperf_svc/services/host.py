@@ -9,12 +9,12 @@ import threading
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
-from typing import Final
 
 import uvloop
 
 from aiperf_svc.adapters.child_processes import die_with_parent
 from aiperf_svc.adapters.logs import set_up_logs
+from aiperf_svc.adapters.scheduling import come_first, give_way
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import Service
@@ -25,10 +25,6 @@ STOP_S = 4.0
 """Longest time for an orderly end after SIGTERM. Less than the launcher waits before it kills, so
 that the log says who was stuck, and where."""
 
-GIVING_WAY: Final = 5
-"""Nice value of record processors. They work on what has been measured already; where they share
-cores with the workers, these must come first to send and read in time."""
-
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +33,10 @@ def run_services(names: Sequence[Service]) -> int:
     code."""
     die_with_parent()
     if set(names) == {Service.RECORD_PROCESSOR}:
-        os.nice(GIVING_WAY)
+        # They work on what has been measured already; workers must send and read in time.
+        give_way()
+    elif set(names) == {Service.WORKER}:
+        come_first()
     try:
         context = read_context()
         set_up_logs(context.run_id, names, instance=context.instance)
