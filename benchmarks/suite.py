@@ -87,6 +87,9 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     stem = results["date"][:10] + ("-quick" if options.quick else "")
     path = RESULTS / f"{stem}.json"
+    if path.is_file():
+        # Parts that were taken earlier on the same day stay.
+        results["parts"] = json.loads(path.read_text())["parts"] | results["parts"]
     path.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written: {path.relative_to(ROOT)}", file=sys.stderr)
     if not options.quick:
@@ -94,7 +97,7 @@ def main() -> int:
             (PAGE.parent / "images" / name).write_text(svg)
         PAGE.write_text(page(results, source=path.name))
         print(f"written: {PAGE.relative_to(ROOT)}", file=sys.stderr)
-    return int(any("failed" in found for found in results["parts"].values()))
+    return int(any("failed" in results["parts"].get(name, {}) for name in options.only))
 
 
 def _run(part: Part, *, is_quick: bool) -> dict[str, Any]:
