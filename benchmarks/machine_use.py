@@ -7,6 +7,7 @@ them, so the sizes of several processes may be added up.
 import ctypes
 import fcntl
 import os
+import re
 import signal
 import socket
 import struct
@@ -61,6 +62,12 @@ def pss_bytes(pids: Iterable[int]) -> int:
 def rss_bytes(pids: Iterable[int]) -> int:
     """Resident memory of processes; pages that several share count once for each of them."""
     return sum(int((_read(PROC / str(p) / "statm").split() or "00")[1]) * _PAGE for p in pids)
+
+
+def status_bytes(pid: int, name: str) -> int:
+    """A size from /proc/PID/status, such as VmHWM; 0 when the process is gone."""
+    found = re.search(rf"^{name}:\s+(\d+) kB", _read(PROC / str(pid) / "status"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
 
 
 def cpu_s(pids: Iterable[int]) -> float:

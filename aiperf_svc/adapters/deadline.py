@@ -9,6 +9,9 @@ live. It is compared with the API server's own clock (the `Date` of its answers)
 restart of this pod nor a wrong clock of its node moves it. Whatever fails is tried again: this
 process ends only when it is told to, usually by the deletion that it asked for.
 
+The pod is ready when the API server has answered it once. One that never is (a token that is not
+accepted, a network policy of somebody else's) lets `up` fail, for its stack would never go.
+
 Uses the standard library only: it is the one pod that must start and stay small whatever happens.
 """
 
@@ -35,6 +38,8 @@ ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_TIMEOUT_S = 10.0
 RETRY_S = 10.0
 """Between attempts, after anything that did not work and after the deletion has been asked for."""
+SOON_S = 1.0
+"""The same before the first answer: `up` waits for it, and a network may open after its pods."""
 RECHECK_S = 300.0
 """Longest sleep: a node that was suspended, or a new time to live, is noticed after that."""
 
@@ -111,6 +116,8 @@ class Deadline:
     """Of the object, in the API."""
     ttl_s: float
     """After the object's creation."""
+    ready_file: Path
+    """Made when the object has been seen."""
 
 
 def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
@@ -135,7 +142,8 @@ def read_deadline(
         path = f"/api/v1/namespaces/{environ['AIPERF_NAMESPACE']}"
         if environ["AIPERF_DEADLINE_DELETES"] != "namespace":
             path += f"/configmaps/{environ['AIPERF_ANCHOR']}"
-        deadline = Deadline(path=path, ttl_s=float(environ["AIPERF_TTL_SECONDS"]))
+        ttl_s, ready_file = float(environ["AIPERF_TTL_SECONDS"]), Path(environ["AIPERF_READY_FILE"])
+        deadline = Deadline(path=path, ttl_s=ttl_s, ready_file=ready_file)
         host = environ["KUBERNETES_SERVICE_HOST"]
         host = f"[{host}]" if ":" in host else host
         url = f"https://{host}:{environ['KUBERNETES_SERVICE_PORT']}"
@@ -151,8 +159,9 @@ def read_deadline(
 
 def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float], bool]) -> None:
     """Sleep until the deadline, delete, and go on until `wait(seconds)` says to stop."""
+    is_known = False
     while True:
-        pause_s = RETRY_S
+        pause_s = RETRY_S if is_known else SOON_S
         try:
             found = api.get(deadline.path)
             metadata = found.body["metadata"]
@@ -162,8 +171,12 @@ def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float],
                 log.info("the stack deletes itself in %.0f s", left_s)
                 pause_s = min(left_s, RECHECK_S)
             else:
+                pause_s = RETRY_S
                 log.warning("time is over: deleting %s", deadline.path)
                 api.delete(deadline.path, uid=metadata["uid"])
+            if not is_known:
+                deadline.ready_file.touch()
+                is_known = True
         except ApiRefusal as error:
             log.warning("the API server answers %s for %s", error, deadline.path)
         except OSError as error:

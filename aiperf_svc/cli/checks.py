@@ -9,18 +9,11 @@ from urllib.parse import urlsplit
 from aiperf_svc.adapters import uploads
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.secret_names import SECRET_NAME
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.endpoints.base import extra_input_problems
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.core.slo import check_slo
-
-SECRET_HEADER = re.compile(
-    r"(^|[-_])(authorization|auth|token|secret|password|cookie"
-    r"|(api|auth|access|secret|subscription)[-_]?key)$",
-    re.IGNORECASE,
-)
-"""Names of headers whose values are secrets."""
-
 
 VISIBLE = re.compile(r"[!-~]*")
 """What a URL is made of."""
@@ -35,7 +28,7 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
         key, _, text = line.partition(": ")
         found.append(Problem(key, text))
     for name in config.endpoint.headers:
-        if SECRET_HEADER.search(name):
+        if SECRET_NAME.search(name):
             text = "would be kept in clear in the results' config.yaml; a key is sent by --api-key "
             text += "or endpoint.api_key_env, in the header that --api-key-header or "
             text += "endpoint.api_key_header names"

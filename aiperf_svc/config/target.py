@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import MINUTE_NS, Model
 from aiperf_svc.config.placement import Gpu, Placement
+from aiperf_svc.config.secret_names import SECRET_NAME
 from aiperf_svc.config.units import CpuMillis, DurationNs, SizeBytes
 
 HOST = "target"
@@ -36,6 +37,7 @@ class Target(Model):
     replicas: Annotated[int, Field(gt=0, le=1_000)] = 1
     """Several are reached by the Service's name as several addresses."""
     env: dict[str, str] = Field(default_factory=dict)
+    """In clear: values that nobody else may read belong into `secret_env`."""
     secret_env: dict[str, str] = Field(default_factory=dict)
     """Environment variable to the key under which its value is kept in the stack's configuration
     (`pulumi config set --secret aiperf:KEY`)."""
@@ -70,6 +72,12 @@ class Target(Model):
             raise ValueError("kind: mock takes no image, command or gpu: use kind: custom")
         if self.kind == "none" and (self.image or self.command or self.args or self.gpu):
             raise ValueError("image, command, args and gpu need kind: mock, vllm or custom")
+        for name in self.env:
+            if SECRET_NAME.search(name):
+                raise ValueError(
+                    f"env.{name} would be in clear in the pod and in Pulumi's state; use "
+                    f"secret_env: {{{name}: NAME}} and `pulumi config set --secret aiperf:NAME`"
+                )
         if self.kind != "none" and (self.egress_cidrs or self.pods):
             raise ValueError("egress_cidrs and pods are for a target outside the stack")
         return self

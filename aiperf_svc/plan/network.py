@@ -36,7 +36,6 @@ PREFLIGHT = "preflight"
 """Component of the pod with which the runner tries the way to the target."""
 DNS_PORTS = (53, 5353)
 """5353 is the pod's port where a cluster's DNS runs without privileges."""
-API_SERVER_PORTS = (443, 6443)
 HTTPS_PORT = 443
 
 
@@ -93,7 +92,8 @@ def plan_policies(
             components=(),
             egress=(Rule(ports=DNS_PORTS, protocols=("UDP", "TCP")),),
         ),
-        Policy("deadline", ("deadline",), egress=(Rule(ports=API_SERVER_PORTS),)),
+        # Where the API server listens, only it knows: 443, 6443, 8443, 16443, …
+        Policy("deadline", ("deadline",), egress=(Rule(),)),
         Policy("to-target", (Service.WORKER.value, PREFLIGHT), egress=(to_target,)),
         *_between_services(topology, hosted),
         _results(config, topology),

@@ -31,6 +31,8 @@ UPLOAD_KEYS = {
 Secret keep them."""
 UPLOAD_TOKEN = {"AWS_SESSION_TOKEN": "s3SessionToken"}
 """The third one of temporary keys."""
+DEADLINE_KEPT = "/tmp/kept"
+"""Made by the deadline's holder when the API server has answered it."""
 CURVE_FILES = ("server.public", "server.secret", "client.public", "client.secret")
 """Names of the keys, in their Secret and as files."""
 TOKEN_KEY = "token"
@@ -122,6 +124,8 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Reached by a stable name."""
     probe: Probe | None = None
     """None: ready as soon as it runs."""
+    ready_file: str | None = None
+    """Made by the pod once it has done its work for the first time: it is not ready before."""
     requests: Requests
     placement: Placement
     annotations: dict[str, str] = {}
@@ -169,9 +173,11 @@ def deadline_pod(config: BenchmarkConfig, identity: Identity, image: ImagePlan) 
             "AIPERF_ANCHOR": identity.name("anchor"),
             "AIPERF_TTL_SECONDS": str(seconds(config.deployment.ttl)),
             "AIPERF_DEADLINE_DELETES": "anchor" if is_guest else "namespace",
+            "AIPERF_READY_FILE": DEADLINE_KEPT,
         },
         field_env={"AIPERF_NAMESPACE": "metadata.namespace"},
         volumes=(Volume("tmp", "/tmp", "scratch"),),
+        ready_file=DEADLINE_KEPT,
         requests=_requests(config, "deadline"),
         placement=_placement(config, "deadline"),
         annotations=_own(config, "deadline").annotations,

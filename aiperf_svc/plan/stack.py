@@ -12,6 +12,7 @@ import msgspec
 import yaml
 
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.secret_names import SECRET_NAME
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import Identity, check_stack_name
@@ -111,6 +112,7 @@ def plan_stack(
     config = _in_order(config)
     deployment = config.deployment
     _check_ttl(config)
+    _check_headers(config)
     used = ImagePlan(
         image or deployment.image.name or f"localhost/aiperf-svc:{version}",
         deployment.image.pull_policy,
@@ -142,7 +144,7 @@ def plan_stack(
         target=target,
         policies=policies,
         pod_security=security,
-        notes=(*reasons, *notes),
+        notes=(*reasons, *notes, *_in_clear(resolved)),
         secret_keys=_secret_keys(resolved),
     )
 
@@ -170,18 +172,60 @@ def _resolve(config: BenchmarkConfig, identity: Identity) -> BenchmarkConfig:
     )
 
 
-def _check_ttl(config: BenchmarkConfig) -> None:
-    load = config.load
-    warmup = load.warmup
+def load_time(config: BenchmarkConfig) -> int:
+    """Longest time of the load as far as the config bounds it, in ns: a number of requests takes
+    as long as it takes."""
+    load, warmup = config.load, config.load.warmup
     needed = (load.duration or 0) + load.grace_period
-    if warmup:
-        needed += (warmup.duration or 0) + warmup.grace_period
-    if config.deployment.ttl < needed:
+    return needed + ((warmup.duration or 0) + warmup.grace_period if warmup else 0)
+
+
+def start_time(config: BenchmarkConfig) -> int:
+    """Longest time in ns until every pod of the stack is ready: the target's first, then the
+    services'."""
+    deployment = config.deployment
+    has_target = deployment.target.kind != "none"
+    return deployment.ready_timeout + (deployment.target.ready_timeout if has_target else 0)
+
+
+def _check_ttl(config: BenchmarkConfig) -> None:
+    ttl, start, load = config.deployment.ttl, start_time(config), load_time(config)
+    if ttl < start + load:
         raise ConfigError(
-            f"deployment.ttl is {format_duration(config.deployment.ttl)}, and the load alone takes "
-            f"up to {format_duration(needed)}: the stack would delete itself before it has "
-            "results; raise deployment.ttl"
+            f"deployment.ttl is {format_duration(ttl)}; the pods may take {format_duration(start)} "
+            f"to get ready (deployment.ready_timeout, deployment.target.ready_timeout) and the "
+            f"load takes up to {format_duration(load)}: the stack would delete itself before it "
+            f"has results; expected at least {format_duration(start + load)}"
         )
+
+
+def _check_headers(config: BenchmarkConfig) -> None:
+    for name in config.endpoint.headers:
+        if SECRET_NAME.search(name):
+            raise ConfigError(
+                f"endpoint.headers.{name} would be kept in clear in a ConfigMap; a key is named by "
+                "endpoint.api_key_env and kept under aiperf:targetApiKey (pulumi config set "
+                "--secret), and endpoint.api_key_header names its header"
+            )
+
+
+def _in_clear(config: BenchmarkConfig) -> tuple[str, ...]:
+    """What others can read on its way or in a manifest."""
+    notes = []
+    results, target = config.deployment.results, config.deployment.target
+    if results.expose != "port-forward" and not results.tls_secret:
+        notes.append(
+            f"results by {results.expose} without TLS: the token that reads them travels in clear; "
+            "use port-forward, or Ingress with results.tls_secret"
+        )
+    words = (*target.command, *target.args)
+    for flag in (word.partition("=")[0] for word in words if word.startswith("-")):
+        if SECRET_NAME.search(flag.lstrip("-")):
+            notes.append(
+                f"deployment.target: {flag}: its value is in clear in the pod and in Pulumi's "
+                "state; give it by a variable of deployment.target.secret_env"
+            )
+    return tuple(notes)
 
 
 def _said(config: BenchmarkConfig) -> dict[str, Any]:

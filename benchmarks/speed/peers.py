@@ -4,12 +4,15 @@ Their rate is the server's: requests that it saw between a tenth and nine tenths
 time between. So nobody is charged for a start-up, and no tool is asked about itself.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from aiperf_svc.mock_server.running import RunningMockServer
 
@@ -21,18 +24,34 @@ POLL_S = 0.1
 
 def commands(url: str, folder: Path, *, concurrency: int) -> dict[str, list[str]]:
     """What a user of each would type."""
+    tokenizer = _write_tokenizer(folder / "tokenizer")
     aiperf = (
         f"aiperf profile --model mock-model --url {url} --endpoint-type chat --streaming "
         f"--concurrency {concurrency} --request-count {REQUESTS} --isl 50 --num-dataset-entries 200"
-        f" --tokenizer builtin --use-server-token-count --ui none "
+        f" --tokenizer {tokenizer} --use-server-token-count --ui none "
         f"--output-artifact-dir {folder}/aiperf"
     )
     guidellm = (
         f"guidellm benchmark --target {url} --rate-type concurrent --rate {concurrency} "
         f"--max-requests {REQUESTS} --data prompt_tokens=50,output_tokens=1 "
-        f"--output-path {folder}/guidellm.json"
+        f"--processor {tokenizer} --output-path {folder}/guidellm.json"
     )
     return {"aiperf": aiperf.split(), "guidellm": guidellm.split()}
+
+
+def _write_tokenizer(folder: Path) -> Path:
+    """A token for each byte, in the files that `transformers` loads: those that come with the
+    peers are downloaded when first used."""
+    folder.mkdir(exist_ok=True)
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={s: i for i, s in enumerate(symbols)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    return folder
 
 
 def measure(server: RunningMockServer, folder: Path, *, concurrency: int) -> dict[str, Any]:

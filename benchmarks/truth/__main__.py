@@ -11,8 +11,6 @@ server. docs/truth.md says how to read the table.
 
 import argparse
 import json
-import os
-import platform
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -21,6 +19,7 @@ from typing import Any
 
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+from benchmarks.machine import describe
 from benchmarks.truth.client_runs import run_client
 from benchmarks.truth.comparison import closed_loop_load, compare, open_loop_load
 
@@ -144,13 +143,8 @@ def main() -> int:
             results.append(run_case(case))
             print(f"{case.name}: {results[-1]['verdict']}", file=sys.stderr)
     targets = judge(results)
-    machine = {
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "python": sys.version.split()[0],
-    }
     if options.json:
-        print(json.dumps({"machine": machine, "cases": results, "targets": targets}, indent=1))
+        print(json.dumps({"machine": describe(), "cases": results, "targets": targets}, indent=1))
     else:
         _show(results, targets)
     return 0 if all(target["is_met"] for target in targets) else 1

@@ -103,8 +103,8 @@ def _outputs(
     url: pulumi.Output[str],
     token: pulumi.Output[str],
 ) -> dict[str, pulumi.Input[object]]:
-    totals, exposure = plan.totals, plan.config.deployment.results
-    service = plan.identity.name(plan.results_pod)
+    totals, exposure, s3 = plan.totals, plan.config.deployment.results, plan.config.artifacts.s3
+    service, has_cost = plan.identity.name(plan.results_pod), totals.cost_per_hour > 0
     forward = pulumi.Output.concat(
         "kubectl -n ", namespace, " port-forward service/", service, f" {PORT}"
     )
@@ -118,6 +118,8 @@ def _outputs(
             "port": PORT,
             "url": url,
             "portForward": forward,
+            # Each run has a folder of its own below it.
+            **({"bucket": s3.url} if s3 else {}),
         },
         "resultsToken": token,
         "deletesItselfAfter": format_duration(plan.config.deployment.ttl),
@@ -125,7 +127,8 @@ def _outputs(
         "cpu": format_cpu(totals.cpu_millis),
         "memory": format_size(totals.memory_bytes),
         "gpus": totals.gpus,
-        "costPerHour": f"{totals.cost_per_hour:g} {totals.currency}",
+        # Without prices nobody knows: nothing is said rather than 0.
+        **({"costPerHour": f"{totals.cost_per_hour:g} {totals.currency}"} if has_cost else {}),
         "podSecurity": plan.pod_security,
         "notes": list(plan.notes),
     }

@@ -142,6 +142,7 @@ def _container(plan: PodPlan, supplies: Supplies) -> core.ContainerArgs:
         or None,
         resources=_resources(plan.requests),
         readiness_probe=_readiness(plan.probe),
+        startup_probe=_startup(plan),
         volume_mounts=[
             core.VolumeMountArgs(
                 name=volume.name,
@@ -203,6 +204,20 @@ def _readiness(probe: Probe | None) -> core.ProbeArgs | None:
         return core.ProbeArgs(http_get=action, period_seconds=2, timeout_seconds=5)
     opened = core.TCPSocketActionArgs(port=probe.port)
     return core.ProbeArgs(tcp_socket=opened, period_seconds=2, timeout_seconds=5)
+
+
+def _startup(plan: PodPlan) -> core.ProbeArgs | None:
+    """A file that appears once is looked for until it is there, and never again: a command in a
+    pod takes its node's CPU each time."""
+    if plan.ready_file is None:
+        return None
+    return core.ProbeArgs(
+        exec_=core.ExecActionArgs(command=["cat", plan.ready_file]),
+        period_seconds=1,
+        timeout_seconds=5,
+        # Kubernetes gives up the Deployment first: the pod stays, and its log says why.
+        failure_threshold=plan.ready_timeout_s + AWAIT_MARGIN_S,
+    )
 
 
 def _volume(volume: Volume, supplies: Supplies) -> core.VolumeArgs:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -136,6 +137,14 @@ def listening_sockets() -> dict[str, str]:
     lines = [line for table in tables if table.exists() for line in table.read_text().splitlines()]
     rows = [line.split() for line in lines]
     return {row[9]: row[1] for row in rows if row[3] == "0A"}
+
+
+def wait_gone(*pidfds: int) -> None:
+    """Waits until the processes behind the descriptors have ended, and closes those."""
+    for pidfd in pidfds:
+        ended, _, _ = select.select([pidfd], [], [], WAIT_S)
+        os.close(pidfd)
+        assert ended, "a process is left"
 
 
 def artifacts(folder: Path) -> Path:

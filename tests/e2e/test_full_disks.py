@@ -7,7 +7,7 @@ system; it is gone with the command.
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,8 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
 
+RunOn = Callable[[Path, str, str], Command]
+"""Folder of the test, the command's folder that is mounted, options of its file system."""
 REQUESTS = 2_000
 LOAD = ("--concurrency", "10", "--request-count", str(REQUESTS))
 DATASET = ("--isl", "20", "--num-dataset-entries", "20")
@@ -49,28 +51,27 @@ def mock() -> Iterator[RunningMockServer]:
         yield server
 
 
-def run_on(
-    folder: Path,
-    mock: RunningMockServer,
-    own_mounts: tuple[str, ...],
-    *,
-    mounted: str,
-    options: str,
-) -> tuple[Command, Path]:
-    """The ended command, and a folder with a copy of its artifacts."""
-    for name in ("artifacts", "tmp"):
-        (folder / "run" / name).mkdir(parents=True, exist_ok=True)
-    within = (*own_mounts, "sh", "-c", MOUNT, options, mounted)
-    command = Command(folder / "run", mock.url, *LOAD, *DATASET, within=within)
-    results = command.finish()["results"]
-    (folder / "kept").rename(folder / "artifacts")
-    assert "Traceback" not in command.errors
-    assert results["request_count"]["avg"] == REQUESTS == mock.truth()["requests"]
-    accounts = results["aiperf_svc"]["accounts"]
-    assert accounts["completed"] == accounts["records"] == accounts["issued"] == REQUESTS
-    assert accounts["violations"] == []
-    command.assert_nothing_is_left()
-    return command, folder
+@pytest.fixture
+def run_on(mock: RunningMockServer, own_mounts: tuple[str, ...]) -> RunOn:
+    """The ended command, one of whose folders is a small file system; a copy of its artifacts is
+    below the folder given."""
+
+    def ended(folder: Path, mounted: str, options: str) -> Command:
+        for name in ("artifacts", "tmp"):
+            (folder / "run" / name).mkdir(parents=True, exist_ok=True)
+        within = (*own_mounts, "sh", "-c", MOUNT, options, mounted)
+        command = Command(folder / "run", mock.url, *LOAD, *DATASET, within=within)
+        results = command.finish()["results"]
+        (folder / "kept").rename(folder / "artifacts")
+        assert "Traceback" not in command.errors
+        assert results["request_count"]["avg"] == REQUESTS == mock.truth()["requests"]
+        accounts = results["aiperf_svc"]["accounts"]
+        assert accounts["completed"] == accounts["records"] == accounts["issued"] == REQUESTS
+        assert accounts["violations"] == []
+        command.assert_nothing_is_left()
+        return command
+
+    return ended
 
 
 def assert_no_half_results(folder: Path) -> None:
@@ -84,22 +85,20 @@ def assert_no_half_results(folder: Path) -> None:
         assert lines.read_text().count("\n") == REQUESTS
 
 
-def test_a_disk_that_is_full_from_the_start(
-    tmp_path: Path, mock: RunningMockServer, own_mounts: tuple[str, ...]
-) -> None:
-    command, folder = run_on(tmp_path, mock, own_mounts, mounted="artifacts", options="size=8k")
+def test_a_disk_that_is_full_from_the_start(tmp_path: Path, run_on: RunOn) -> None:
+    command = run_on(tmp_path, "artifacts", "size=8k")
     assert command.code == ExitCode.ERROR
     assert "No space left on device; free some space or choose another folder" in command.errors
-    assert_no_half_results(artifacts(folder))
+    assert_no_half_results(artifacts(tmp_path))
 
 
 def test_a_disk_that_fills_up_in_the_middle_costs_the_lines_only(
-    tmp_path: Path, mock: RunningMockServer, own_mounts: tuple[str, ...]
+    tmp_path: Path, run_on: RunOn
 ) -> None:
-    command, folder = run_on(tmp_path, mock, own_mounts, mounted="artifacts", options="size=2m")
+    command = run_on(tmp_path, "artifacts", "size=2m")
     assert command.code == ExitCode.ERROR
     assert "profile_export.jsonl: No space left on device" in command.errors
-    found = artifacts(folder)
+    found = artifacts(tmp_path)
     assert_no_half_results(found)
     assert not (found / "profile_export.jsonl").exists()
     manifest = read_manifest(found)
@@ -109,21 +108,17 @@ def test_a_disk_that_fills_up_in_the_middle_costs_the_lines_only(
     assert all(is_whole(found / entry.name, entry) for entry in manifest.files)
 
 
-def test_a_folder_that_may_not_be_written(
-    tmp_path: Path, mock: RunningMockServer, own_mounts: tuple[str, ...]
-) -> None:
-    command, folder = run_on(tmp_path, mock, own_mounts, mounted="artifacts", options="ro")
+def test_a_folder_that_may_not_be_written(tmp_path: Path, run_on: RunOn) -> None:
+    command = run_on(tmp_path, "artifacts", "ro")
     assert command.code == ExitCode.ERROR
     assert "Read-only file system; choose another folder (artifacts.dir" in command.errors
-    assert list((folder / "artifacts").iterdir()) == []
+    assert list((tmp_path / "artifacts").iterdir()) == []
 
 
-def test_a_full_disk_for_temporary_files_costs_no_result(
-    short_folder: Path, mock: RunningMockServer, own_mounts: tuple[str, ...]
-) -> None:
-    command, folder = run_on(short_folder, mock, own_mounts, mounted="tmp", options="size=200k")
+def test_a_full_disk_for_temporary_files_costs_no_result(short_folder: Path, run_on: RunOn) -> None:
+    command = run_on(short_folder, "tmp", "size=200k")
     assert command.code in FINISHED, command.errors
-    found = artifacts(folder)
+    found = artifacts(short_folder)
     assert_no_half_results(found)
     assert (found / "profile_export.jsonl").exists()
     log = (found / "logs" / "records-manager.log").read_text()

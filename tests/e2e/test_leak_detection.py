@@ -3,7 +3,6 @@ kind is found, and nothing else is."""
 
 import os
 import re
-import select
 import signal
 import sys
 import tempfile
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_command import WAIT_S, Command, private_folders
+from running_command import Command, private_folders, wait_gone
 
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
@@ -29,9 +28,7 @@ def planted(tmp_path: Path) -> Iterator[Path]:
         return
     handle = os.pidfd_open(int(path.read_text()))
     signal.pidfd_send_signal(handle, signal.SIGKILL)
-    ended, _, _ = select.select([handle], [], [], WAIT_S)
-    os.close(handle)
-    assert ended
+    wait_gone(handle)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running_command import FINISHED, WAIT_S, Command, artifacts
+from running_command import FINISHED, WAIT_S, Command, artifacts, wait_gone
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
@@ -104,9 +103,7 @@ def test_every_layout_gives_the_same_results(
 
 
 def test_tcp_with_curve_gives_the_same_results(mock: RunningMockServer, tmp_path: Path) -> None:
-    file = tmp_path / "artifacts"
-    file.mkdir()
-    config = file / "secure.yaml"
+    config = tmp_path / "secure.yaml"
     config.write_text(
         json.dumps(
             {
@@ -201,14 +198,10 @@ def test_a_killed_runner_takes_its_services_with_it(
 ) -> None:
     command = Command(tmp_path, mock.url, "--concurrency", "5", "--request-count", "1000000")
     command.wait_for_requests(mock, 20)
-    pids = command.processes()
-    handles = [os.pidfd_open(pid) for pid in pids]
+    pidfds = [os.pidfd_open(pid) for pid in command.processes()]
     command.process.kill()
     command.process.communicate()
-    for handle in handles:
-        ended, _, _ = select.select([handle], [], [], WAIT_S)
-        os.close(handle)
-        assert ended
+    wait_gone(*pidfds)
 
 
 def test_an_unwritable_artifact_folder_is_one_error_and_the_results_are_still_printed(

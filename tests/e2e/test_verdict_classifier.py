@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from benchmarks.verdict_classifier import Finding, Trial, run_trial
+from benchmarks.truth.trials import Trial
+from benchmarks.verdict_classifier import Finding, run_trial
 
 DURATION_S = 1.5
 QUICK = {"tokens": 4, "duration_s": DURATION_S}
@@ -49,7 +50,7 @@ def test_an_honest_run_gives_true_results_or_is_not_called_valid(trial: Trial) -
 @pytest.mark.parametrize(
     "trial",
     [*STARVED, *(pytest.param(t, marks=needs_root) for t in PRIVILEGED)],
-    ids=lambda t: name(t),
+    ids=name,
 )
 def test_a_starved_run_is_never_called_valid_when_the_server_refutes_it(trial: Trial) -> None:
     assert_not_deceived(run_trial(trial))

@@ -31,6 +31,11 @@ def test_the_name_says_version_and_content_and_is_the_same_twice() -> None:
     assert _tag() == name
 
 
+def test_another_base_is_another_image() -> None:
+    names = {_tag(), _tag(BASE="registry.example/python:3.12"), _tag(BASE="debian:13")}
+    assert len(names) == 3
+
+
 def test_the_image_has_the_versions_that_the_tests_run_with() -> None:
     pins = _pins("images/requirements.lock")
     assert pins

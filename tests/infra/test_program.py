@@ -1,6 +1,7 @@
 """What the Pulumi program promises beyond the manifests: order, ownership, secrecy."""
 
 import json
+import re
 from typing import Any
 
 import pulumi
@@ -337,6 +338,35 @@ def test_by_default_the_results_need_no_object_of_their_own() -> None:
     forward = f"-n aiperf-{STACK}-{SUFFIX} port-forward service/records-manager-{STACK} 9090"
     assert recording.outputs["results"]["portForward"].endswith(forward)
     assert recording.outputs["results"]["url"] == ""
+
+
+def test_an_hour_costs_what_the_prices_say_and_without_prices_nothing_is_said() -> None:
+    assert "costPerHour" not in _record().outputs
+    priced = _record(prices={"cpu": 0.5, "currency": "EUR"}).outputs["costPerHour"]
+    assert re.fullmatch(r"[1-9]\d*(\.\d+)? EUR", priced)
+
+
+def test_where_the_results_go_is_an_output() -> None:
+    assert "bucket" not in _record().outputs["results"]
+    benchmark = _benchmark() | {"artifacts": {"s3": {"url": "s3://bucket/runs"}}}
+    secrets = {"aiperf:s3AccessKeyId": "a", "aiperf:s3SecretAccessKey": "b"}
+    outputs = record(STACK, {"aiperf:benchmark": benchmark}, secrets=secrets).outputs
+    assert outputs["results"]["bucket"] == "s3://bucket/runs"
+
+
+def test_the_deadlines_holder_is_ready_when_the_api_server_has_answered_it(
+    usual: Recording,
+) -> None:
+    pods = {t["metadata"]["labels"][COMPONENT_LABEL]: t["spec"] for t in _pod_templates(usual)}
+    (container,) = pods["deadline"]["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    probe = container["startupProbe"]
+    assert probe["exec"]["command"] == ["cat", env["AIPERF_READY_FILE"]]
+    # It is never killed for it: its log says why the stack does not come up.
+    patience_s = probe["periodSeconds"] * probe["failureThreshold"]
+    holder = usual.manifest("Deployment", f"deadline-{STACK}")
+    assert patience_s > holder["spec"]["progressDeadlineSeconds"]
+    assert [n for n, s in pods.items() if "startupProbe" in s["containers"][0]] == ["deadline"]
 
 
 def test_results_on_a_node_port_are_not_waited_for() -> None:

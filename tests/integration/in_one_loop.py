@@ -1,14 +1,17 @@
 """All services of a run in the test's own event loop, over inproc sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.bus import Addresses, Bus
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import RunningMockServer, running
 from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.services.base import BaseService
@@ -98,3 +101,34 @@ async def stack(
         for service in services.values():
             await service.close()
         await bus.close()
+
+
+@contextmanager
+def server(**settings: Any) -> Iterator[RunningMockServer]:
+    """A mock server that says what it truly did."""
+    with running(MockServerConfig(truth=True, **settings)) as mock:
+        yield mock
+
+
+def config(url: str, *, dataset: dict[str, Any] | None = None, **load: Any) -> dict[str, Any]:
+    """A streaming chat benchmark with this load."""
+    return {
+        "endpoint": {"url": url, "model": "mock", "streaming": True},
+        "load": load,
+        "dataset": dataset or {"entries": 50, "input_tokens": {"mean": 20}},
+    }
+
+
+def talks(folder: Path, *turns: dict[str, Any], count: int) -> dict[str, Any]:
+    """A dataset of `count` conversations, each of these turns."""
+    path = folder / "talks.jsonl"
+    talk = {"turns": turns}
+    path.write_text(
+        "".join(json.dumps({"session_id": f"s{n}"} | talk) + "\n" for n in range(count))
+    )
+    return {"kind": "multi_turn", "file": str(path)}
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """Every line of profile_export.jsonl."""
+    return [json.loads(line) for line in (folder / "profile_export.jsonl").read_text().splitlines()]

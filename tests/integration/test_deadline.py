@@ -15,6 +15,7 @@ import pytest
 from aiperf_svc.adapters.deadline import (
     RECHECK_S,
     RETRY_S,
+    SOON_S,
     ApiServer,
     Deadline,
     keep_deadline,
@@ -105,9 +106,8 @@ def account(tmp_path: Path) -> Path:
 
 def _keep(api: FakeApi, account: Path, *, ttl_s: float, waits: int, path: str = PATH) -> FakeTime:
     clock = FakeTime(api, waits=waits)
-    keep_deadline(
-        Deadline(path=path, ttl_s=ttl_s), ApiServer(api.url, account=account), wait=clock.wait
-    )
+    deadline = Deadline(path=path, ttl_s=ttl_s, ready_file=account / "kept")
+    keep_deadline(deadline, ApiServer(api.url, account=account), wait=clock.wait)
     return clock
 
 
@@ -144,14 +144,22 @@ def test_a_refused_deletion_is_tried_again(api: FakeApi, account: Path, status: 
     assert len(api.deletions) == 2
 
 
-def test_an_api_server_that_is_away_is_waited_for(account: Path, api: FakeApi) -> None:
+def test_an_api_server_that_is_away_is_waited_for(account: Path) -> None:
     gone = FakeApi()
     gone.server_close()
-    clock = FakeTime(api, waits=3)
-    keep_deadline(
-        Deadline(path=PATH, ttl_s=1), ApiServer(gone.url, account=account), wait=clock.wait
-    )
-    assert clock.pauses == [RETRY_S] * 3
+    assert _keep(gone, account, ttl_s=1, waits=3).pauses == [SOON_S] * 3
+    assert not (account / "kept").exists()
+
+
+@pytest.mark.parametrize("status", [401, 403, 503])
+def test_it_is_ready_only_when_the_api_server_has_answered_it(
+    api: FakeApi, account: Path, status: int
+) -> None:
+    api.statuses = [status]
+    _keep(api, account, ttl_s=120, waits=1)
+    assert not (account / "kept").exists()
+    assert _keep(api, account, ttl_s=120, waits=1).pauses == [119]
+    assert (account / "kept").exists()
 
 
 def test_an_object_that_is_gone_is_not_deleted(api: FakeApi, account: Path) -> None:
@@ -165,6 +173,7 @@ def _environ(**changes: str) -> dict[str, str]:
         "AIPERF_ANCHOR": "anchor-x",
         "AIPERF_DEADLINE_DELETES": "namespace",
         "AIPERF_TTL_SECONDS": "90",
+        "AIPERF_READY_FILE": "/tmp/kept",
         "KUBERNETES_SERVICE_HOST": "10.0.0.1",
         "KUBERNETES_SERVICE_PORT": "443",
         **changes,
@@ -180,7 +189,7 @@ def test_the_namespace_or_the_anchor_is_deleted_as_the_stack_says(
 ) -> None:
     (tmp_path / "ca.crt").write_bytes(Path(certifi.where()).read_bytes())
     deadline, _ = read_deadline(_environ(AIPERF_DEADLINE_DELETES=deletes), account=tmp_path)
-    assert deadline == Deadline(path=path, ttl_s=90)
+    assert deadline == Deadline(path=path, ttl_s=90, ready_file=Path("/tmp/kept"))
 
 
 def test_outside_a_pod_the_missing_variable_is_named(tmp_path: Path) -> None:

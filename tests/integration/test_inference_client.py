@@ -1,168 +1,23 @@
-"""The hot path against a server that does exactly what each test says, byte by byte."""
+"""The hot path: where an answer ends, when its bytes came, and what becomes of a broken one."""
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from time import time_ns
 
-import numpy as np
 import pytest
-
-from aiperf_svc.adapters.connection import Connection
-from aiperf_svc.adapters.inference_client import InferenceClient
-from aiperf_svc.adapters.target import Target, resolve_target
-from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome
-from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Framing, Rows
-
-WAIT_S = 10.0
-MS = 1_000_000
-Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-LENGTH = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nhello"
-CHUNKED = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    b'd\r\ndata: "one"\n\n\r\n'
-    b'd;name=value\r\ndata: "two"\n\n\r\n'
-    b"0\r\nTrailer: x\r\n\r\n"
+from client_bench import (
+    CHUNKED,
+    LENGTH,
+    MS,
+    WAIT_S,
+    answers,
+    bench,
+    read_request,
 )
 
-
-@dataclass
-class Sent:
-    """What the client reported."""
-
-    ends: list[tuple[Outcome, int]] = field(default_factory=list)
-    fragments: bytes = b""
-    reads: bytes = b""
-    bodies: bytes = b""
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def on_end(self, conn: Connection, outcome: int, end: int) -> None:
-        self.ends.append((Outcome(outcome), end))
-        self.changed.set()
-
-    def on_batch(self, fragments: bytes, reads: bytes, bodies: bytes, last_seq: int) -> None:
-        self.fragments += fragments
-        self.reads += reads
-        self.bodies += bodies
-
-    async def wait_for(self, count: int) -> None:
-        while len(self.ends) < count:
-            self.changed.clear()
-            await asyncio.wait_for(self.changed.wait(), WAIT_S)
-
-    @property
-    def rows(self) -> Rows:
-        return np.frombuffer(self.fragments, dtype=FRAGMENT_DTYPE)
-
-    @property
-    def read_rows(self) -> Rows:
-        return np.frombuffer(self.reads, dtype=READ_DTYPE)
-
-
-@dataclass
-class Bench:
-    """A client in the test's loop."""
-
-    client: InferenceClient
-    sent: Sent
-    target: Target
-
-    def send(self, *, index: int = 0, body: bytes = b"{}", due: int = 0) -> None:
-        before, after = self.target.request(body)
-        self.client.send(
-            before + b"id" + after,
-            1,
-            index,
-            3,
-            0,
-            due or time_ns(),
-            int(Flag.LAST_TURN),
-            -1,
-        )
-
-    async def one(self, *, index: int = 0) -> Rows:
-        """Send one request and wait for its end; the row of its last fragment."""
-        before = len(self.sent.ends)
-        self.send(index=index)
-        await self.sent.wait_for(before + 1)
-        self.client.flush()
-        return self.sent.rows[-1]
-
-
-@asynccontextmanager
-async def bench(script: Script, **endpoint: object) -> AsyncIterator[Bench]:
-    connections: set[asyncio.Task[None]] = set()
-    writers: list[asyncio.StreamWriter] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        connections.add(task)
-        writers.append(writer)
-        try:
-            await script(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    settings = {"url": f"http://127.0.0.1:{port}", "model": "m"} | endpoint
-    config = BenchmarkConfig.model_validate(
-        {"endpoint": settings, "load": {"concurrency": 1, "requests": 1}}
-    )
-    target, sent = resolve_target(config), Sent()
-    client = InferenceClient(
-        target,
-        on_end=sent.on_end,
-        on_timer=lambda now: None,
-        on_batch=sent.on_batch,
-        poll_every_ns=500_000,
-    )
-    loop = asyncio.get_running_loop()
-    loop.add_reader(client.fd, client.run_ready)
-    try:
-        yield Bench(client, sent, target)
-    finally:
-        loop.remove_reader(client.fd)
-        client.close()
-        server.close()
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
-        for writer in writers:
-            writer.transport.abort()
-        await server.wait_closed()
-        await asyncio.sleep(0)
-
-
-async def read_request(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next(
-        int(line.split(b":")[1])
-        for line in head.split(b"\r\n")
-        if line.lower().startswith(b"content-length")
-    )
-    return head + await reader.readexactly(length)
-
-
-def answers(*parts: bytes) -> Script:
-    """A server that answers every request with these writes, each in a segment of its own."""
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await read_request(reader)
-            for part in parts:
-                writer.write(part)
-                await writer.drain()
-                await asyncio.sleep(0)
-
-    return script
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import Flag, Framing
 
 
 @pytest.mark.parametrize(
@@ -341,99 +196,6 @@ async def test_a_broken_answer_is_one_error_of_its_kind(answer: bytes, kind: Err
         assert b.client.in_flight == 0
 
 
-async def test_a_server_that_is_not_there_is_a_connect_error() -> None:
-    async with bench(answers()) as b:
-        refused = b.target._replace(address=("127.0.0.1", 1))
-        b.client._target = refused
-        row = await b.one()
-        assert (row["error"], row["start_wall_ns"]) == (ErrorKind.CONNECT, 0)
-        assert b"refused" in b.sent.bodies
-        assert b.client.requests_sent == 0
-
-
-async def test_an_answer_that_never_comes_times_out() -> None:
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        await reader.read()
-
-    async with bench(script, request_timeout="10ms") as b:
-        b.send()
-        while not b.sent.ends:
-            b.client.expire()
-            await asyncio.sleep(0.001)
-        b.client.flush()
-        (row,) = b.sent.rows
-        assert row["error"] == ErrorKind.TIMEOUT
-        assert row["end_wall_ns"] - row["start_wall_ns"] >= 10 * MS
-
-
-async def test_a_connection_that_the_server_closed_while_idle_costs_no_request() -> None:
-    may_close = asyncio.Event()
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(LENGTH)
-        await may_close.wait()
-
-    async with bench(script) as b:
-        await b.one(index=1)
-        loop = asyncio.get_running_loop()
-        # The close is here and not read: the next request meets it.
-        loop.remove_reader(b.client.fd)
-        may_close.set()
-        (conn,) = b.client._connections.values()
-        closed = asyncio.Event()
-        loop.add_reader(conn.fd, closed.set)
-        await asyncio.wait_for(closed.wait(), WAIT_S)
-        loop.remove_reader(conn.fd)
-        loop.add_reader(b.client.fd, b.client.run_ready)
-        due = time_ns()
-        b.send(index=2, due=due)
-        await b.sent.wait_for(2)
-        b.client.flush()
-        row = b.sent.rows[-1]
-        assert row["outcome"] == Outcome.COMPLETED
-        assert row["flags"] & Flag.RETRIED
-        assert not row["flags"] & Flag.REUSED
-        assert row["due_wall_ns"] == due
-        assert b.client.requests_sent == 2
-
-
-async def test_a_new_connection_for_each_request_when_asked() -> None:
-    async with bench(answers(LENGTH), connections="per-request") as b:
-        first, second = await b.one(), await b.one()
-        assert not (first["flags"] | second["flags"]) & Flag.REUSED
-        assert second["connect_ns"] > 0
-        assert b.client.connection_count == 0
-
-
-async def test_a_server_that_says_close_gets_a_new_connection() -> None:
-    answer = LENGTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-    async with bench(answers(answer)) as b:
-        await b.one()
-        assert b.client.connection_count == 0
-
-
-async def test_a_cancel_cuts_what_is_in_flight_and_counts_it() -> None:
-    written = asyncio.Event()
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        written.set()
-        writer.write(CHUNKED[:120])
-        await reader.read()
-
-    async with bench(script) as b:
-        b.send()
-        await asyncio.wait_for(written.wait(), WAIT_S)
-        b.client.cancel_in_flight("cut")
-        b.client.flush()
-        row = b.sent.rows[-1]
-        assert (row["outcome"], row["flags"] & Flag.FINAL) == (Outcome.CANCELLED, Flag.FINAL)
-        assert b.client.in_flight == 0
-        assert b.client.connection_count == 0
-
-
 async def test_a_large_request_is_written_whole() -> None:
     received = asyncio.Queue[int]()
 
@@ -468,23 +230,3 @@ async def test_the_timer_fires_at_its_time_and_not_before() -> None:
             await asyncio.wait_for(done.wait(), WAIT_S)
             assert fired[-1] >= at
     assert len(fired) == 20
-
-
-async def test_as_many_connections_as_asked_are_open_before_they_are_needed() -> None:
-    async with bench(answers(LENGTH)) as b:
-        b.client.preconnect(25)
-        assert b.client.connection_count == 25
-        for index in range(25):
-            b.send(index=index)
-        await b.sent.wait_for(25)
-        assert b.client.connection_count == 25
-
-
-async def test_a_target_that_refuses_is_not_connected_to_ahead_of_need() -> None:
-    async with bench(answers(LENGTH)) as b:
-        b.client._target = b.target._replace(address=("127.0.0.1", 1))
-        assert (await b.one())["error"] == ErrorKind.CONNECT
-        assert not b.client.preconnect(25)
-        assert b.client.connection_count == 0
-        b.client.poll_often(True)
-        assert b.client.preconnect(25)

@@ -5,27 +5,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from in_one_loop import stack
+from in_one_loop import config, server, stack
 
 from aiperf_svc.adapters.inference_client import MAX_ANSWER_BYTES
-from aiperf_svc.mock_server.config import MockServerConfig
-from aiperf_svc.mock_server.running import running
 
 MIB = 2**20
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 BEGIN = b'data: {"choices":[{"index":0,"delta":{"content":"'
 END = b'"}}]}\n\ndata: [DONE]\n\n'
-
-
-def config(url: str, **load: Any) -> dict[str, Any]:
-    return {
-        "endpoint": {"url": url, "model": "mock", "streaming": True},
-        "load": load,
-        "dataset": {"entries": 5, "input_tokens": {"mean": 20}},
-    }
 
 
 @asynccontextmanager
@@ -63,7 +52,7 @@ async def one_chunk_server(size: int) -> AsyncIterator[str]:
 async def test_a_wrong_path_is_404_for_every_request_and_says_where_nothing_is(
     tmp_path: Path, is_streaming: bool
 ) -> None:
-    with running(MockServerConfig(truth=True)) as mock:
+    with server() as mock:
         settings = config(f"{mock.url}/nowhere", concurrency=3, requests=9)
         settings["endpoint"]["streaming"] = is_streaming
         async with stack(settings, tmp_path) as run:
@@ -102,3 +91,47 @@ async def test_an_answer_beyond_all_bounds_is_cut_off_and_the_run_goes_on(tmp_pa
     (entry,) = summary["error_summary"]
     assert entry["count"] == 2
     assert entry["error_details"]["message"] == f"over {MAX_ANSWER_BYTES} bytes"
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        ("mock-error-401", 401),
+        ("mock-error-429", 429),
+        ("mock-error-500", 500),
+        ("mock-malformed", 200),
+        ("mock-invalid-utf8", 200),
+        ("mock-cut", 200),
+        ("mock-close", None),
+        ("mock-wrong-content-type", 200),
+        ("mock-error-in-stream", 200),
+        ("mock-empty", 200),
+        ("mock-garbage", None),
+        ("mock-bad-chunk-size", 200),
+        ("mock-hang", None),
+    ],
+)
+async def test_each_fault_of_a_server_is_counted_by_kind_and_nothing_hangs(
+    tmp_path: Path, model: str, code: int | None
+) -> None:
+    with server(ttft="1ms", tokens=5) as mock:
+        settings = config(mock.url, concurrency=3, requests=9)
+        settings["endpoint"] |= {"model": model, "request_timeout": "300ms"}
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert (accounts["errored"], accounts["issued"]) == (9, 9)
+    assert accounts["violations"] == []
+    assert sum(entry["count"] for entry in summary["error_summary"]) == 9
+    details = summary["error_summary"][0]["error_details"]
+    assert details["message"]
+    assert details["code"] == (code if code else details["code"])
+
+
+async def test_a_server_that_is_away_is_nine_errors_and_an_end(tmp_path: Path) -> None:
+    settings = config("http://127.0.0.1:1", concurrency=3, requests=9)
+    async with stack(settings, tmp_path) as run:
+        summary = await run.results()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert (accounts["errored"], accounts["requests_sent"]) == (9, 0)
+    assert "refused" in summary["error_summary"][0]["error_details"]["message"].lower()

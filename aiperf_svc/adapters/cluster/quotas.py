@@ -26,6 +26,11 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
         if requests.gpu:
             asked[f"requests.{requests.gpu.resource}"] += count * requests.gpu.count
         asked["services"] += pod.has_service
+    expose = plan.config.deployment.results.expose
+    asked["services"] += expose != "port-forward"
+    # A load balancer leads to a port of the nodes.
+    asked["services.nodeports"] = expose in ("NodePort", "LoadBalancer")
+    asked["services.loadbalancers"] = expose == "LoadBalancer"
     found = {name: float(value) for name, value in asked.items()}
     for name in ("requests.cpu", "limits.cpu"):
         found[name] /= 1000
@@ -36,7 +41,7 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
         "roles.rbac.authorization.k8s.io": 1, "rolebindings.rbac.authorization.k8s.io": 1,
         "networkpolicies.networking.k8s.io": len(plan.policies),
         "poddisruptionbudgets.policy": 1, "pods": int(found["pods"]),
-        "services": int(found["services"]),
+        "services": int(found["services"]), "ingresses.networking.k8s.io": expose == "Ingress",
     }  # fmt: skip
     found |= {f"count/{name}": float(count) for name, count in objects.items()}
     short = ("configmaps", "secrets")

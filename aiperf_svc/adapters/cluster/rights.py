@@ -9,10 +9,13 @@ from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.connection import Cluster
 from aiperf_svc.plan.stack import StackPlan
 
-MAKE = ("create", "get", "patch", "delete")
-"""What Pulumi does with each object: server-side apply is a patch."""
+MAKE = ("create", "get", "list", "watch", "patch", "delete")
+"""What Pulumi does with each object: server-side apply is a patch, and a deletion is watched until
+the object is gone. The leak check lists."""
 AWAIT = ("get", "list", "watch")
 """What it does with objects that show whether others are ready."""
+PROBE = ("create", "get", "delete")
+"""What the pod takes that tries the way to the target."""
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -49,20 +52,24 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
         rights.extend(Right(group, each, verb, namespace) for each in resources for verb in verbs)
 
     add("", MAKE, "configmaps", "secrets", "serviceaccounts", "services")
-    add("apps", (*MAKE, "list", "watch"), "deployments")
+    add("apps", MAKE, "deployments")
     add("rbac.authorization.k8s.io", MAKE, "roles", "rolebindings")
     add("policy", MAKE, "poddisruptionbudgets")
     if plan.policies:
         add("networking.k8s.io", MAKE, "networkpolicies")
-    if plan.config.deployment.results.expose == "Ingress":
+    expose = plan.config.deployment.results.expose
+    if expose == "Ingress":
         add("networking.k8s.io", MAKE, "ingresses")
+    if expose == "LoadBalancer":
+        # Pulumi waits until something is behind it.
+        add("", AWAIT, "endpoints")
     add("", AWAIT, "pods", "events")
     add("apps", AWAIT, "replicasets")
     add("", ("get",), "pods/log")
     if not is_guest:
-        verbs = ("create", "get", "delete")
-        rights += [Right("", "namespaces", verb, name="" if verb == "create" else namespace)
-                   for verb in verbs]  # fmt: skip
+        of_all = ("create", "list", "watch")
+        rights += [Right("", "namespaces", verb, name="" if verb in of_all else namespace)
+                   for verb in MAKE]  # fmt: skip
     return tuple(rights)
 
 
@@ -86,6 +93,13 @@ def proxy_rights(plan: StackPlan) -> tuple[Right, ...]:
     """The fallback for the results."""
     namespace = namespace_of(plan)
     return tuple(Right("", "services/proxy", verb, namespace) for verb in ("get", "create"))
+
+
+def look_rights(plan: StackPlan) -> tuple[Right, ...]:
+    """What preflight looks at, and says that it could not where these are missing."""
+    namespace = namespace_of(plan)
+    listed = [Right("", kind, "list", namespace) for kind in ("resourcequotas", "limitranges")]
+    return (*listed, *(Right("", "pods", verb, namespace) for verb in PROBE))
 
 
 async def denied(cluster: Cluster, rights: Iterable[Right]) -> frozenset[Right]:
@@ -125,7 +139,7 @@ def judge_rights(plan: StackPlan, missing: frozenset[Right]) -> Check:
             "permissions",
             "failed",
             f"{len(lacking)} of {len(needed)} rights are missing {place}: {said}",
-            "ask for them, or use another context; the full list is in the page for operators",
+            "ask for them, or use another context; docs/stacks.md has a Role to apply",
         )
     return Check("permissions", "ok", f"all {len(needed)} rights {place}")
 

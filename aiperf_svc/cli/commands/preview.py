@@ -2,13 +2,9 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from aiperf_svc.cli.stacks import add_request_flags, committed_request
 from aiperf_svc.domain.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from aiperf_svc.runner.stack.changes import Change
 
 DESCRIPTION = """Say what a stack will create, ask of the cluster and cost, and what is different
 from what is deployed. Needs no cluster.
@@ -28,20 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the summary."""
     from aiperf_svc.cli.flag_config import read_draft
-    from aiperf_svc.config.load_config import load_config, stack_path
+    from aiperf_svc.config.load_config import stack_path
     from aiperf_svc.runner.stack import preview, summary
 
     args.config = stack_path(args.stack)
     request = committed_request(read_draft(args, flags=()), args, args.config)
-    changed: tuple[Change, ...] | None
     if args.against is not None:
-        base = f"`{args.against}`"
-        changed = preview.compare_with(request, load_config(args.against))
+        compared = preview.compare_with(request, args.against)
     else:
-        base = "what is deployed"
-        changed = preview.compare_with_deployed(request)
+        compared = preview.compare_with_deployed(request)
     if args.markdown:
-        print(summary.as_markdown(request.plan, changed=changed, base=base), end="")
+        print(summary.as_markdown(request.plan, compared), end="")
     else:
-        print(summary.as_text(request.plan, changed=changed))
+        print(summary.as_text(request.plan, compared))
     return int(ExitCode.OK)

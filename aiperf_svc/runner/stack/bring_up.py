@@ -22,13 +22,14 @@ from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import deployed, summary
-from aiperf_svc.runner.stack.changes import Change, changes
+from aiperf_svc.runner.stack.changes import Comparison, changes
 from aiperf_svc.runner.stack.progress import Progress
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "not checked": "?"}
 SHOWN_ERRORS = 3
+DEPLOYED = "what is deployed"
 Say = Callable[[str], None]
 
 
@@ -55,22 +56,28 @@ async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> st
     """What would be made and what would change. Raises EnvironmentProblem when the stack is in
     another cluster."""
     found = await compare(request, cli, identity=cluster.identity)
-    return summary.as_text(request.plan, changed=found)
+    return summary.as_text(request.plan, found)
 
 
 async def compare(
     request: StackRequest, cli: PulumiCli, *, identity: str | None = None
-) -> tuple[Change, ...] | None:
-    """What is different from what is deployed; None when nothing is."""
+) -> Comparison:
+    """What is different from what is deployed."""
+    nothing = Comparison(base=DEPLOYED)
     if not await cli.select(create=False):
-        return None
+        return nothing
     state = await cli.export()
     if identity is not None:
         deployed.check_cluster(state, stack=request.stack, identity=identity)
-    before = deployed.benchmark_of(state)
+    before, plan = deployed.benchmark_of(state), request.plan
     if before is None:
-        return None
-    return changes(before, request.plan.config.model_dump(mode="json", exclude_defaults=True))
+        return nothing
+    return Comparison(
+        base=DEPLOYED,
+        is_deployed=True,
+        changed=changes(before, plan.config.model_dump(mode="json", exclude_defaults=True)),
+        is_new_run=deployed.runs_of(state) != {plan.identity.run_id},
+    )
 
 
 # --- up ------------------------------------------------------------------------------------------

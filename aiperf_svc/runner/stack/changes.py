@@ -1,4 +1,4 @@
-"""What is different between two configs, key by key. Pure."""
+"""What a stack is different from, and in what. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +17,21 @@ class Change(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.key}: {_said(self.before)} → {_said(self.after)}"
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A stack beside another version of itself."""
+
+    base: str
+    """In words: `what is deployed`."""
+    is_deployed: bool = False
+    """Whether a new run replaces one whose results may not be collected yet."""
+    changed: tuple[Change, ...] | None = None
+    """Keys of the benchmark; None: there is nothing to compare with, or it could not be done."""
+    is_new_run: bool = True
+    """Also when only the image, this program's version or the generation is another."""
+    not_compared: str = ""
+    """Why it could not be done."""
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:

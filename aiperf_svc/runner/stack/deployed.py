@@ -1,4 +1,4 @@
-"""What Pulumi's state says about a stack: which cluster, which namespace, which benchmark. Pure."""
+"""What Pulumi's state says about a stack: which cluster, namespace, benchmark and run. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.identity import RUN_LABEL
 
 Json = Mapping[str, Any]
 
@@ -34,6 +35,14 @@ def benchmark_of(state: Json) -> dict[str, Any] | None:
             content: dict[str, Any] = yaml.safe_load(text)
             return content
     return None
+
+
+def runs_of(state: Json) -> frozenset[str]:
+    """Ids of the runs that the pods belong to: several when an `up` was interrupted."""
+    return frozenset(
+        str(each["inputs"]["metadata"]["labels"][RUN_LABEL])
+        for each in resources(state, "kubernetes:apps/v1:Deployment")
+    )
 
 
 def check_cluster(state: Json, *, stack: str, identity: str) -> None:

@@ -2,34 +2,45 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.load_config import load_config
 from aiperf_svc.domain.errors import AiperfError, ConfigError
-from aiperf_svc.runner.stack import bring_up, terminal
-from aiperf_svc.runner.stack.changes import Change, changes
+from aiperf_svc.runner.stack import bring_up
+from aiperf_svc.runner.stack.changes import Comparison, changes
+from aiperf_svc.runner.stack.project import read_settings
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.state_home import StateHome
 
 
-def compare_with(request: StackRequest, before: BenchmarkConfig) -> tuple[Change, ...]:
-    """What is different from another version of the stack. Raises ConfigError."""
-    old = replace(request, config=before).plan.config
-    return changes(
-        old.model_dump(mode="json", exclude_defaults=True),
-        request.plan.config.model_dump(mode="json", exclude_defaults=True),
+def compare_with(request: StackRequest, file: Path) -> Comparison:
+    """What is different from another version of the stack's file. Raises ConfigError."""
+    config = load_config(file)
+    try:
+        settings = read_settings(file)
+    except ConfigError:
+        # A plain config says nothing beside the benchmark.
+        settings = dict(request.settings)
+    before = replace(request, config=config, settings=settings).plan
+    return Comparison(
+        base=f"`{file}`",
+        changed=changes(_said(before.config), _said(request.plan.config)),
+        is_new_run=before.identity.run_id != request.plan.identity.run_id,
     )
 
 
-def compare_with_deployed(request: StackRequest) -> tuple[Change, ...] | None:
-    """What is different from the state's; None when nothing is deployed, or no state can be
-    opened: a review needs neither."""
-    home = StateHome(request.environ)
-    project = open_project(request.stack, request.file_content(), home, request.environ)
+def compare_with_deployed(request: StackRequest) -> Comparison:
+    """What is different from the state's; a review needs none, so one that cannot be opened is
+    only said."""
     try:
+        home = StateHome(request.environ)
+        project = open_project(request.stack, request.file_content(), home, request.environ)
         with project as cli:
             return asyncio.run(bring_up.compare(request, cli))
-    except ConfigError:
-        return None
     except AiperfError as error:
-        terminal.say(f"note: not compared with what is deployed: {error}")
-        return None
+        return Comparison(base=bring_up.DEPLOYED, not_compared=str(error))
+
+
+def _said(config: Any) -> Any:
+    return config.model_dump(mode="json", exclude_defaults=True)

@@ -1,13 +1,13 @@
 """What a stack will be, for who has to agree to it: on a terminal, and in a pull request. Pure."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.numbers import count
-from aiperf_svc.runner.stack.changes import Change
+from aiperf_svc.runner.stack.changes import Comparison
 
 WIDTH, INDENT = 100, 18
 """Of the text for a terminal, and of a row's name in it."""
@@ -89,8 +89,8 @@ def objects_line(plan: StackPlan) -> str:
     )
 
 
-def as_text(plan: StackPlan, *, changed: Sequence[Change] | None) -> str:
-    """For a terminal. `changed` None: nothing is deployed."""
+def as_text(plan: StackPlan, compared: Comparison) -> str:
+    """For a terminal."""
     rows = [
         ("load", load_line(plan)),
         ("target", _target(plan)),
@@ -102,9 +102,11 @@ def as_text(plan: StackPlan, *, changed: Sequence[Change] | None) -> str:
     ]
     lines = [title(plan), *(line for name, text in rows for line in _row(name, text))]
     lines += [f"  note: {note}" for note in plan.notes]
-    if changed is not None:
-        lines.append(f"  {_about(changed)}")
-        lines += [f"    {each}" for each in changed[:FEW]]
+    if compared.changed is not None:
+        lines.append(f"  {_about(compared)}")
+        lines += [f"    {each}" for each in compared.changed[:FEW]]
+    elif compared.not_compared:
+        lines.append(f"  {_about(compared)}")
     return "\n".join(lines)
 
 
@@ -123,8 +125,8 @@ def took(seconds: Mapping[str, float]) -> str:
     return f"took: {', '.join(f'{stage} {value:.1f} s' for stage, value in seconds.items())}"
 
 
-def as_markdown(plan: StackPlan, *, changed: Sequence[Change] | None, base: str) -> str:
-    """For a pull request. `changed` is against `base`; None: there is nothing to compare with."""
+def as_markdown(plan: StackPlan, compared: Comparison) -> str:
+    """For a pull request."""
     totals = plan.totals
     cost = f"{totals.cost_per_hour:g} {totals.currency}" if totals.cost_per_hour else "no prices"
     facts = [
@@ -146,29 +148,38 @@ def as_markdown(plan: StackPlan, *, changed: Sequence[Change] | None, base: str)
     lines += ["| pod | replicas | CPU each | memory each | GPUs each | image |"]
     lines += ["|---|---:|---:|---:|---:|---|"]
     lines += [_pod_row(pod) for pod in plan.pods]
-    lines += ["", f"#### Changed against {base}", ""]
-    if changed is None:
-        lines.append("Nothing to compare with: the stack is new.")
-    else:
-        lines.append(_about(changed))
-        if changed:
-            lines += ["", "```diff"]
-            for each in changed[:FEW]:
-                before, _, after = str(each).removeprefix(f"{each.key}: ").partition(" → ")
-                lines += [f"- {each.key}: {before}", f"+ {each.key}: {after}"]
-            lines.append("```")
-        if len(changed) > FEW:
-            lines += ["", f"… and {len(changed) - FEW} more"]
+    changed = compared.changed or ()
+    lines += ["", f"#### Changed against {compared.base}", "", _about(compared)]
+    if changed:
+        lines += ["", "```diff"]
+        for each in changed[:FEW]:
+            before, _, after = str(each).removeprefix(f"{each.key}: ").partition(" → ")
+            lines += [f"- {each.key}: {before}", f"+ {each.key}: {after}"]
+        lines.append("```")
+    if len(changed) > FEW:
+        lines += ["", f"… and {len(changed) - FEW} more"]
     if plan.notes:
         lines += ["", "#### Notes", "", *(f"- {note}" for note in plan.notes)]
     return "\n".join(lines) + "\n"
 
 
-def _about(changed: Sequence[Change]) -> str:
-    if not changed:
+def _about(compared: Comparison) -> str:
+    """The comparison in a sentence."""
+    if compared.not_compared:
+        return (
+            f"Not compared with {compared.base}: {compared.not_compared}. Another version of the "
+            "stack's file is compared by --against FILE."
+        )
+    if compared.changed is None:
+        return "Nothing to compare with: nothing is deployed."
+    if not compared.is_new_run:
         return "The benchmark is unchanged: no new run; another generation makes one."
-    keys = f"{len(changed)} key{'s' * (len(changed) > 1)} of the benchmark changed"
-    return f"{keys}: a new run; results that were not collected are discarded."
+    number = len(compared.changed)
+    what = f"{number} key{'s' * (number > 1)} of the benchmark changed"
+    if not number:
+        what = "The benchmark is unchanged, its image, version or generation is not"
+    lost = "; results that were not collected are discarded" if compared.is_deployed else ""
+    return f"{what}: a new run{lost}."
 
 
 def _target(plan: StackPlan) -> str:

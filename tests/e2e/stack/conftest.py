@@ -149,11 +149,24 @@ def owners_namespace(cluster: Cluster) -> Iterator[str]:
 def make_runner(cluster: Cluster, image: str, tmp_path: Path) -> Iterator[Callable[[], Runner]]:
     """Makes stack files for `aiperf-svc`, each with a name and a state of its own. Afterwards
     nothing may be left of them."""
+    yield from runners_in(tmp_path, cluster, image)
+
+
+@pytest.fixture(scope="module")
+def make_shared_runner(
+    cluster: Cluster, image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Runner]]:
+    """The same for stacks that all tests of a file look at."""
+    yield from runners_in(tmp_path_factory.mktemp("shared"), cluster, image)
+
+
+def runners_in(folder: Path, cluster: Cluster, image: str) -> Iterator[Callable[[], Runner]]:
+    """Some stack files, and the look at what is left of their stacks."""
     made: list[Runner] = []
 
     def make() -> Runner:
         name = f"bench-smoke-{secrets.token_hex(3)}"
-        made.append(Runner(cluster, name, tmp_path / name, image=image))
+        made.append(Runner(cluster, name, folder / name, image=image))
         made[-1].change(modest)
         return made[-1]
 

@@ -3,6 +3,7 @@ nothing but what the service image has; it prints JSON."""
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from real_cluster import Cluster
@@ -25,25 +26,39 @@ print(json.dumps({f"{host}:{port}": state for (host, port), state in zip(address
 """
 _SHAKE_HANDS = """
 import json, sys, zmq
+from concurrent.futures import ThreadPoolExecutor
 from zmq.utils.monitor import recv_monitor_message
-address, kind, server_key, public, secret = json.loads(sys.argv[1])
-found, context = [], zmq.Context()
-client = context.socket(getattr(zmq, kind))
-client.linger = 0
-if server_key:
-    client.curve_serverkey, client.curve_publickey, client.curve_secretkey = (
-        key.encode() for key in (server_key, public, secret)
-    )
-monitor = client.get_monitor_socket()
-client.connect(address)
-while monitor.poll(int(%(try_s)s * 1000)):
-    event = recv_monitor_message(monitor)["event"]
-    found.append(zmq.Event(event).name)
-    if event == zmq.Event.HANDSHAKE_SUCCEEDED or len(found) >= 50:
-        break
-print(json.dumps(found))
-context.destroy(0)
+def attempt(client):
+    address, kind, server_key, public, secret = client
+    found, context = [], zmq.Context()
+    client = context.socket(getattr(zmq, kind))
+    client.linger = 0
+    if server_key:
+        client.curve_serverkey, client.curve_publickey, client.curve_secretkey = (
+            key.encode() for key in (server_key, public, secret)
+        )
+    monitor = client.get_monitor_socket()
+    client.connect(address)
+    while monitor.poll(int(%(try_s)s * 1000)):
+        event = recv_monitor_message(monitor)["event"]
+        found.append(zmq.Event(event).name)
+        if event == zmq.Event.HANDSHAKE_SUCCEEDED or len(found) >= 50:
+            break
+    context.destroy(0)
+    return found
+clients = json.loads(sys.argv[1])
+with ThreadPoolExecutor(len(clients)) as pool:
+    print(json.dumps(list(pool.map(attempt, clients))))
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """What a ZeroMQ client knows: the server's key, and a pair of its own. All empty: no CURVE."""
+
+    server: str = ""
+    public: str = ""
+    secret: str = ""
 
 
 class Intruder:
@@ -57,11 +72,10 @@ class Intruder:
         found: dict[str, str] = self._run(_CONNECT, list(addresses))
         return found
 
-    def shake_hands(
-        self, address: str, kind: str, *, server: str = "", pair: tuple[str, str] = ("", "")
-    ) -> list[str]:
-        """What happens to a ZeroMQ client of this kind with these keys, or with none."""
-        found: list[str] = self._run(_SHAKE_HANDS, [address, kind, server, *pair])
+    def shake_hands(self, clients: Iterable[tuple[str, str, Keys]]) -> list[list[str]]:
+        """What happens to ZeroMQ clients, each of an address, a kind and keys, all at once."""
+        asked = [[address, kind, *astuple(keys)] for address, kind, keys in clients]
+        found: list[list[str]] = self._run(_SHAKE_HANDS, asked)
         return found
 
     def _run(self, program: str, argument: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from commands import PROJECT, attempt, run
 
-from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
 
 TOOLS = PROJECT / "tests" / "cluster"
 UP_S, DOWN_S, SHORT_S = 180.0, 120.0, 20.0
@@ -56,6 +56,21 @@ class Cluster:
         flag = f"--namespaced={str(namespaced).lower()}"
         found = self.kubectl("api-resources", "--verbs=list", flag, "-o", "name").split()
         return [name for name in found if name not in EVENTS]
+
+    def pods_of(self, stack: str, component: str = "") -> list[dict[str, Any]]:
+        """The stack's pods, or a component's of it, as the server knows them."""
+        label = f"{STACK_LABEL}={stack}"
+        label += f",{COMPONENT_LABEL}={component}" if component else ""
+        return self.objects("pods", "-A", "-l", label)
+
+    def lose_pod(self, stack: str, component: str) -> str:
+        """Kill one of a component's pods at once, as a lost node does; its Deployment makes
+        another one. Its name."""
+        metadata = self.pods_of(stack, component)[0]["metadata"]
+        name: str = metadata["name"]
+        at_once = ("--grace-period=0", "--force")
+        self.kubectl("delete", "pod", name, "-n", metadata["namespace"], *at_once)
+        return name
 
     def of_stack(self, stack: str) -> list[str]:
         """Every object that carries the stack's label, of every type and in every namespace."""

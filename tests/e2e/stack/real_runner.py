@@ -16,12 +16,13 @@ from typing import Any
 
 import yaml
 from commands import PROJECT, Ended, attempt
+from expiry import nobody_ends
 from real_cluster import Cluster
 from real_stack import PASSPHRASE, Config
 
 PREFLIGHT, UP, RUN = "✓ cluster: ", "up: ", "profiling: "
-COLLECT, DESTROY = " s  processing", "destroying the stack"
-"""What it says when a stage has begun; the results are there moments after `processing`."""
+COLLECT, DESTROY = " s  done", "destroying the stack"
+"""What it says when a stage has begun. A short load may be over before anybody sees it."""
 SAID_S, ENDED_S, SILENT_S = 240.0, 300.0, 30.0
 
 
@@ -57,6 +58,11 @@ class Runner:
         """How a command ends."""
         command = self._command(*arguments)
         return attempt(command, environ=self.environ, folder=self.folder, timeout_s=ENDED_S)
+
+    def gc(self) -> Ended:
+        """How `gc` ends that is given no names; nothing of another test is overdue then."""
+        with nobody_ends():
+            return self.call("gc", "--yes")
 
     def run(self, *flags: str) -> Ended:
         """How a whole run ends."""

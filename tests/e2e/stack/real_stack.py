@@ -133,20 +133,6 @@ class Stack:
         label += f",app.kubernetes.io/component={component}" if component else ""
         return self.cluster.objects("pods", "-n", namespace, "-l", label)
 
-    def lose_pod(self, namespace: str, component: str) -> str:
-        """Kill one of a component's pods at once, as a lost node does; its Deployment makes
-        another one. Its name."""
-        name: str = self.pods(namespace, component)[0]["metadata"]["name"]
-        at_once = ("--grace-period=0", "--force")
-        self.cluster.kubectl("delete", "pod", name, "-n", namespace, *at_once)
-        return name
-
-    def wait_ready(self, namespace: str, component: str) -> None:
-        """Until all of a component's pods are there and ready."""
-        name = f"deployment/{component}-{self.name}"
-        limit = ("-n", namespace, "--timeout=90s")
-        self.cluster.kubectl("rollout", "status", name, *limit, timeout_s=100.0)
-
     # --- its run ---------------------------------------------------------------------------------
 
     def measure(self, outputs: Mapping[str, Any], folder: Path) -> tuple[Status, dict[str, Any]]:

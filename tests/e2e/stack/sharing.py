@@ -9,22 +9,16 @@ from pathlib import PurePosixPath
 from xdist.scheduler import LoadScopeScheduling
 
 FOLDER = "stack"
-OUT_OF_TIME = ("test_up_again", "test_runner_stages", "test_runner_ephemeral")
-"""Files whose stacks outlive their deadline, which a `gc` of another test would remove."""
-SINGLE = ("test_runner_interrupts", "test_runner_life", "test_runner_leaks", "test_runner_kept")
-"""Files whose tests share nothing."""
+SHARED = ("test_access", "test_cannot_start", "test_pods_lost", "test_up_again")
+"""Files whose tests look at the same stacks."""
 
 
 def group_of(node_id: str) -> str:
-    """The tests of a file that share stacks are one group; those whose stacks run out of time are
-    another, with those that look for such. A test that shares nothing has its own id."""
-    file, _, test = node_id.partition("::")
+    """The tests of a file that share stacks are one group. A test that shares nothing has its own
+    id."""
+    file = node_id.partition("::")[0]
     path = PurePosixPath(file)
-    if path.parent.name != FOLDER:
-        return node_id
-    if path.stem in OUT_OF_TIME or "gc" in test:
-        return "out of time"
-    return node_id if path.stem in SINGLE else file
+    return file if path.parent.name == FOLDER and path.stem in SHARED else node_id
 
 
 class BySharing(LoadScopeScheduling):

@@ -1,6 +1,7 @@
 """Who gets at a running stack, and what its pods may do."""
 
 import base64
+import functools
 import json
 import time
 import urllib.error
@@ -11,15 +12,30 @@ from typing import Any
 
 import pytest
 import zmq
-from intruder import Intruder, intrude
+from intruder import Intruder, Keys, intrude
 from real_cluster import Cluster
-from real_stack import Config, Stack, modest
+from real_stack import Config, Stack, modest, together
 
-from aiperf_svc.protocol.ports import Port
+from aiperf_svc.plan.network import CONNECTED_BY
+from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.ports import BOUND_BY, Port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 
 LET_IN_S = 30.0
+PEER = {
+    Port.RECORDS: "PUSH",
+    Port.CREDIT_DROP: "DEALER",
+    Port.CREDIT_RETURN: "PUSH",
+    Port.DATASET_FRONT: "REQ",
+    Port.DATASET_BACK: "REP",
+    Port.EVENTS_IN: "PUB",
+    Port.EVENTS_OUT: "SUB",
+    Port.RAW_FRONT: "DEALER",
+    Port.RAW_BACK: "DEALER",
+    Port.RAW_DIRECT: "DEALER",
+}
+"""Kind of the sockets that connect to each port between services."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +53,8 @@ class Running:
 
 def for_long(benchmark: Config) -> None:
     benchmark["load"] |= {"duration": "10m", "grace_period": "1s"}
+    # As large stacks have it: every port of the map is bound.
+    benchmark["deployment"]["raw_route"] = "direct"
 
 
 @pytest.fixture(scope="module")
@@ -57,42 +75,79 @@ def stranger(cluster: Cluster, image: str, running: Running) -> Intruder:
 
 
 @pytest.fixture(scope="module")
-def impostor(cluster: Cluster, image: str, running: Running) -> Intruder:
-    """With a worker's labels, so that the policies let it through."""
-    labels = {
-        "aiperf.dev/stack": running.stack.name,
-        "app.kubernetes.io/component": "worker",
-    }
-    intruder = intrude(cluster, running.namespace, "impostor", image=image, labels=labels)
-    # The policies take a moment to know a new pod.
-    entrance = (address_of(running, "timing-manager"), int(Port.CREDIT_DROP))
-    deadline = time.monotonic() + LET_IN_S
-    while "open" not in intruder.connect([entrance]).values():
-        assert time.monotonic() < deadline, "not even a worker's labels open a way"
-    return intruder
+def impostors(cluster: Cluster, image: str, running: Running) -> dict[str, Intruder]:
+    """By component: with such a pod's labels, so that the policies let it through."""
+    found: dict[str, Intruder] = {}
+
+    def put(component: str) -> None:
+        labels = {
+            "aiperf.dev/stack": running.stack.name,
+            "app.kubernetes.io/component": component,
+        }
+        name = f"impostor-{component}"
+        intruder = intrude(cluster, running.namespace, name, image=image, labels=labels)
+        entrances = [address_of(running, port) for port in Port if entitled(port) == component]
+        # The policies take a moment to know a new pod.
+        deadline = time.monotonic() + LET_IN_S
+        while set(intruder.connect(entrances).values()) != {"open"}:
+            assert time.monotonic() < deadline, f"not even a {component}'s labels open a way"
+        found[component] = intruder
+
+    together(*(functools.partial(put, component) for component in {entitled(p) for p in PEER}))
+    return found
 
 
-def test_pods_run_without_root_rights_tokens_and_a_root_to_write_to(
+def test_pods_have_no_root_rights_no_token_no_way_to_the_api_server_and_no_root_to_write_to(
     cluster: Cluster, running: Running
 ) -> None:
     assert len(running.pods) == running.outputs["pods"]
+    program = ("python", "-c", LOOK_AROUND, json.dumps(api_servers(cluster)))
+    seen: dict[str, dict[str, Any]] = {}
+
+    def look_around(name: str) -> None:
+        where = ("-n", running.namespace, name, "--")
+        seen[name] = json.loads(cluster.kubectl("exec", *where, *program))
+
+    names = [pod["metadata"]["name"] for pod in running.pods]
+    together(*(functools.partial(look_around, name) for name in names))
     for pod in running.pods:
         name, spec = pod["metadata"]["name"], pod["spec"]
-        where = ("-n", running.namespace, name, "--")
-        own = json.loads(cluster.kubectl("exec", *where, "python", "-c", LOOK_AROUND))
+        own = seen[name]
         assert own["uid"] > 0, name
         assert own["gid"] > 0, name
         assert own["capabilities"] == 0, name
         assert own["root"] == "Read-only file system", name
-        has_token = pod["metadata"]["labels"]["app.kubernetes.io/component"] == "deadline"
-        assert own["token"] == has_token, name
+        is_deadline = pod["metadata"]["labels"]["app.kubernetes.io/component"] == "deadline"
+        assert own["token"] == is_deadline, name
+        assert set(own["api servers"]) == {"open" if is_deadline else "TimeoutError"}, name
+        assert len(own["api servers"]) > 1
         assert not spec.get("hostNetwork"), name
     (made,) = cluster.objects("namespaces", "-l", f"aiperf.dev/stack={running.stack.name}")
     assert made["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
+def api_servers(cluster: Cluster) -> list[tuple[str, int]]:
+    """Where they listen, behind their Service's address, which no NetworkPolicy sees."""
+    label = ("-l", "kubernetes.io/service-name=kubernetes")
+    return [
+        (address, port["port"])
+        for slice in cluster.objects("endpointslices", "-n", "default", *label)
+        for endpoint in slice["endpoints"]
+        for address in endpoint["addresses"]
+        for port in slice["ports"]
+    ]
+
+
 LOOK_AROUND = """
-import json, os, pathlib
+import json, os, pathlib, socket, sys
+def attempt(host, port):
+    try:
+        socket.create_connection((host, port), timeout=3).close()
+        return "open"
+    except OSError as error:
+        return type(error).__name__
+service = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+servers = [attempt(*service), *(attempt(*server) for server in json.loads(sys.argv[1]))]
 try:
     pathlib.Path("/written").write_text("")
     root = "writable"
@@ -101,7 +156,7 @@ except OSError as error:
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({
     "uid": os.getuid(), "gid": os.getgid(), "root": root,
-    "capabilities": int(status["CapBnd"], 16),
+    "capabilities": int(status["CapBnd"], 16), "api servers": servers,
     "token": os.path.exists("/var/run/secrets/kubernetes.io/serviceaccount/token"),
 }))
 """
@@ -146,50 +201,76 @@ def test_a_foreign_pod_reaches_no_port_but_that_of_the_results(
 
 
 def test_a_worker_has_no_way_to_where_workers_have_no_business(
-    running: Running, impostor: Intruder
+    running: Running, impostors: dict[str, Intruder]
 ) -> None:
-    records = (address_of(running, "records-manager"), int(Port.RECORDS))
-    credits = (address_of(running, "timing-manager"), int(Port.CREDIT_DROP))
-    assert list(impostor.connect([records, credits]).values()) == ["TimeoutError", "open"]
+    records, credits = (address_of(running, port) for port in (Port.RECORDS, Port.CREDIT_DROP))
+    found = impostors["worker"].connect([records, credits])
+    assert list(found.values()) == ["TimeoutError", "open"]
 
 
-@pytest.mark.parametrize(
-    ("component", "port", "kind"),
-    [("system-controller", Port.EVENTS_OUT, "SUB"), ("timing-manager", Port.CREDIT_DROP, "DEALER")],
-    ids=["events", "credits"],
-)
-def test_a_client_without_the_stack_s_keys_gets_nowhere(
-    cluster: Cluster, running: Running, impostor: Intruder, component: str, port: Port, kind: str
+def test_a_client_without_the_stack_s_keys_gets_nowhere_on_any_port(
+    cluster: Cluster, running: Running, impostors: dict[str, Intruder]
 ) -> None:
-    address = f"tcp://{address_of(running, component)}:{int(port)}"
-    keys = keys_of(cluster, running)
-    server, theirs = keys["server.public"], (keys["client.public"], keys["client.secret"])
+    listening = {
+        port["containerPort"]
+        for pod in running.pods
+        if pod["metadata"]["labels"]["app.kubernetes.io/component"] != "target"
+        for container in pod["spec"]["containers"]
+        for port in container.get("ports", ())
+    }
+    assert listening == {*map(int, PEER), int(Port.RESULTS_API)} == set(map(int, Port))
+    stack = keys_of(cluster, running)
     public, secret = (key.decode() for key in zmq.curve_keypair())
     other_server = zmq.curve_keypair()[0].decode()
+    foreign = {
+        "none": Keys(),
+        "another server's": Keys(server=other_server, public=public, secret=secret),
+        "a pair of its own": Keys(server=stack.server, public=public, secret=secret),
+    }
+    for component, impostor in impostors.items():
+        tried = [
+            (port, whose, keys)
+            for port in PEER
+            if entitled(port) == component
+            for whose, keys in {"the stack's": stack, **foreign}.items()
+        ]
+        clients = [(url_of(running, port), PEER[port], keys) for port, _, keys in tried]
+        for (port, whose, keys), events in zip(tried, impostor.shake_hands(clients), strict=True):
+            assert "CONNECTED" in events, (port, whose)
+            has_keys = keys is stack
+            assert ("HANDSHAKE_SUCCEEDED" in events) == has_keys, (port, whose, events)
 
-    entitled = impostor.shake_hands(address, kind, server=server, pair=theirs)
-    assert entitled[-1] == "HANDSHAKE_SUCCEEDED"
-    for events in (
-        impostor.shake_hands(address, kind),
-        impostor.shake_hands(address, kind, server=other_server, pair=(public, secret)),
-        impostor.shake_hands(address, kind, server=server, pair=(public, secret)),
-    ):
-        assert "CONNECTED" in events
-        assert "HANDSHAKE_SUCCEEDED" not in events
+
+def entitled(port: Port) -> str:
+    """A component whose pods the policies let through to a port between services; empty for the
+    others."""
+    clients = CONNECTED_BY.get(port, frozenset()) - {BOUND_BY[port], Service.SYSTEM_CONTROLLER}
+    return (Service.WORKER if Service.WORKER in clients else min(clients)) if clients else ""
 
 
-def address_of(running: Running, component: str) -> str:
-    """Of the component's one pod."""
-    (pod,) = running.stack.pods(running.namespace, component)
-    return str(pod["status"]["podIP"])
+def address_of(running: Running, port: Port) -> tuple[str, int]:
+    """Where the one pod listens that binds a port."""
+    (pod,) = running.stack.pods(running.namespace, BOUND_BY[port])
+    return str(pod["status"]["podIP"]), int(port)
 
 
-def keys_of(cluster: Cluster, running: Running) -> dict[str, str]:
-    """The stack's own keys."""
+def url_of(running: Running, port: Port) -> str:
+    """The same as ZeroMQ writes it."""
+    host, number = address_of(running, port)
+    return f"tcp://{host}:{number}"
+
+
+def keys_of(cluster: Cluster, running: Running) -> Keys:
+    """What the stack's own clients know."""
     label = ("-l", f"aiperf.dev/stack={running.stack.name}")
     (secret,) = (
         found
         for found in cluster.objects("secrets", "-n", running.namespace, *label)
         if found["metadata"]["name"].startswith("keys-")
     )
-    return {name: base64.b64decode(value).decode() for name, value in secret["data"].items()}
+    values = {name: base64.b64decode(value).decode() for name, value in secret["data"].items()}
+    return Keys(
+        server=values["server.public"],
+        public=values["client.public"],
+        secret=values["client.secret"],
+    )

@@ -16,7 +16,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 pytestmark = pytest.mark.cluster
 
 READY_S = 15
-"""Long enough for a pod that can start, also while two other stacks do."""
+"""Long enough for a pod that can start, also while another stack does."""
 QUOTA_PODS = 3
 
 
@@ -47,12 +47,6 @@ def without_patience(benchmark: Config) -> None:
     benchmark["deployment"]["ready_timeout"] = f"{READY_S}s"
 
 
-def never_ready(benchmark: Config) -> None:
-    """A server that runs and never answers its probe."""
-    target = benchmark["deployment"]["target"]
-    target |= {"ready_path": "/there-is-none", "ready_timeout": f"{READY_S}s"}
-
-
 @pytest.fixture(scope="module")
 def full_namespace(cluster: Cluster) -> Iterator[str]:
     """Somebody's namespace with room for a few pods."""
@@ -73,7 +67,7 @@ def full_namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def failures(make_shared_stack: Callable[[], Stack], full_namespace: str) -> dict[str, Failure]:
-    """Three stacks that cannot start, at the same time; none of them is left."""
+    """Two stacks that cannot start, at the same time; none of them is left."""
 
     def with_quota(benchmark: Config) -> None:
         without_patience(benchmark)
@@ -81,7 +75,7 @@ def failures(make_shared_stack: Callable[[], Stack], full_namespace: str) -> dic
         deployment["namespace"] = {"mode": "existing", "name": full_namespace}
         deployment["delete_timeout"] = "30s"
 
-    changes = {"image": without_patience, "quota": with_quota, "readiness": never_ready}
+    changes = {"image": without_patience, "quota": with_quota}
     found = {name: Failure(make_shared_stack(), change) for name, change in changes.items()}
     found["image"].stack.environ["AIPERF_IMAGE"] = "localhost/aiperf-svc:there-is-none"
     together(*(failure.happen for failure in found.values()))
@@ -117,10 +111,3 @@ def test_a_quota_that_is_too_small_is_named_before_anything_is_made(
         ended.errors
     )
     assert cluster.of_stack(runner.name) == []
-
-
-def test_a_pod_that_never_gets_ready_is_named(failures: dict[str, Failure]) -> None:
-    failure = failures["readiness"]
-    said = failure.said()
-    assert f"target-{failure.stack.name}" in said
-    assert "ready" in said

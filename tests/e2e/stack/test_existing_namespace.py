@@ -2,35 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import owners
 import pytest
 from real_cluster import Cluster
 from real_stack import Config, Stack, modest, restarts, together
 
 pytestmark = pytest.mark.cluster
-
-
-def owners_objects(image: str, namespace: str) -> tuple[dict[str, Any], ...]:
-    """A pod and a ConfigMap whose labels are like ours but for the stack's own."""
-    labels = {"app.kubernetes.io/name": "aiperf-svc", "app.kubernetes.io/component": "worker"}
-    command = ["python", "-c", "import signal; signal.pause()"]
-    settings = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "settings", "namespace": namespace, "labels": labels},
-        "data": {"of": "the owner"},
-    }
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "application", "namespace": namespace, "labels": labels},
-        "spec": {
-            "terminationGracePeriodSeconds": 1,
-            "containers": [{"name": "main", "image": image, "command": command}],
-        },
-    }
-    return settings, pod
 
 
 def as_guest(stack: Stack, namespace: str) -> None:
@@ -53,11 +31,9 @@ def test_two_guests_take_only_their_own_things_along(
     owners_namespace: str,
     tmp_path: Path,
 ) -> None:
-    cluster.apply(*owners_objects(image, owners_namespace))
-    ready = ("--for=condition=Ready", "pod/application", "--timeout=60s")
-    cluster.kubectl("wait", "-n", owners_namespace, *ready, timeout_s=90.0)
+    owners.settle(cluster, owners_namespace, image=image)
     before = cluster.of_namespace(owners_namespace)
-    owned = owners_state(cluster, owners_namespace)
+    owned = owners.state(cluster, owners_namespace)
 
     first, second = make_stack(), make_stack()
     for stack in (first, second):
@@ -81,11 +57,4 @@ def test_two_guests_take_only_their_own_things_along(
     second.destroy()
     assert cluster.left_of(second.name) == []
     assert cluster.of_namespace(owners_namespace) == before
-    assert owners_state(cluster, owners_namespace) == owned
-
-
-def owners_state(cluster: Cluster, namespace: str) -> list[Any]:
-    """Everything that the server says about the owner's objects and the namespace itself."""
-    objects = cluster.objects("pods,configmaps", "-n", namespace)
-    owner = cluster.objects("namespaces", f"--field-selector=metadata.name={namespace}")
-    return [*objects, *owner]
+    assert owners.state(cluster, owners_namespace) == owned

@@ -1,52 +1,89 @@
-"""Something dies while the load runs: the run ends all the same, says what happened, and its
-numbers never pass for sound ones."""
+"""Something dies while the load runs, or never gets ready: the run ends all the same, says what
+happened, keeps what it saw of it, and its numbers never pass for sound ones."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real_stack import Config, Stack, is_under_load, modest, together
+from commands import Ended
+from real_cluster import Cluster
+from real_runner import RUN, Runner
+from real_stack import Config, together
 
-from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.domain.exit_codes import ExitCode
 
 pytestmark = pytest.mark.cluster
+
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+"""The verdict depends on what else the machine does."""
+READY_S = 15
+"""Long enough for a pod that can start."""
 
 
 @dataclass
 class Loss:
-    """What became of a stack that lost one of its pods."""
+    """What became of a stack that lost one of its pods, or never had it."""
 
-    stack: Stack
+    runner: Runner
     component: str
-    folder: Path
+    is_there: bool = True
+    """Until it is lost; else it never gets ready."""
     lost: str = ""
-    status: Status | None = None
-    summary: dict[str, Any] = field(default_factory=dict)
-    pods: list[dict[str, Any]] = field(default_factory=list)
+    ended: Ended | None = None
+    said: dict[str, Any] = field(default_factory=dict)
 
     def happen(self) -> None:
-        """Up, load, loss, end, destroy."""
-        stack = self.stack
-        stack.change(modest)
-        stack.change(two_workers_for_a_while)
-        stack.up()
-        outputs = stack.outputs()
-        stack.follow(outputs, is_under_load)
-        self.lost = stack.lose_pod(outputs["namespace"], self.component)
-        if self.component == "records-manager":
-            stack.wait_ready(outputs["namespace"], self.component)
-            self.status = stack.follow(outputs, lambda status: status.is_settled)
-        else:
-            self.status, self.summary = stack.measure(outputs, self.folder)
-        self.pods = stack.pods(outputs["namespace"], self.component)
-        stack.destroy()
+        """Up, load, loss, evidence, destroy."""
+        runner = self.runner
+        runner.change(two_workers_for_a_while if self.is_there else with_a_target_that_hangs)
+        with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+            if self.is_there:
+                command.wait_for(RUN)
+                self.lost = runner.cluster.lose_pod(runner.name, self.component)
+            self.ended = command.end()
+        self.said = json.loads(self.ended.out)
 
-    def ended(self) -> tuple[str, str, int]:
-        """State, reason and lost workers."""
-        assert self.status is not None
-        return self.status.state, self.status.reason, self.status.workers_lost
+    @property
+    def story(self) -> tuple[int, str, str]:
+        """Exit code, state and reason, when nothing is left."""
+        assert self.ended is not None
+        assert self.said["left"] == self.said["not_checked"] == [], self.ended.errors
+        assert self.said["exit_code"] == self.ended.code
+        return self.ended.code, self.said["state"], self.said["reason"]
+
+    @property
+    def ours(self) -> dict[str, Any]:
+        """Our part of the results."""
+        found: dict[str, Any] = self.runner.summary()["aiperf_svc"]
+        return found
+
+    def evidence(self) -> "Evidence":
+        """What was saved before anything was destroyed."""
+        (folder,) = self.runner.artifacts.glob("*/evidence")
+        return Evidence(folder)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The folder of that name."""
+
+    folder: Path
+
+    @property
+    def events(self) -> str:
+        return (self.folder / "events.txt").read_text()
+
+    def pods(self, component: str) -> list[str]:
+        """Those of a component, as their containers' statuses show them."""
+        lines = (self.folder / "containers.txt").read_text().splitlines()
+        return [line for line in lines if line.startswith(f"{component}-")]
+
+    def log(self, component: str) -> str:
+        """The last that all pods of a component wrote."""
+        return "".join(path.read_text() for path in self.folder.glob(f"logs/{component}-*.log"))
 
 
 def two_workers_for_a_while(benchmark: Config) -> None:
@@ -56,14 +93,18 @@ def two_workers_for_a_while(benchmark: Config) -> None:
     benchmark["workers"] = {"min": 2, "max": 2}
 
 
+def with_a_target_that_hangs(benchmark: Config) -> None:
+    """A server that runs and never answers its probe."""
+    target = benchmark["deployment"]["target"]
+    target |= {"ready_path": "/there-is-none", "ready_timeout": f"{READY_S}s"}
+
+
 @pytest.fixture(scope="module")
-def losses(
-    make_shared_stack: Callable[[], Stack], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Loss]:
-    """Three stacks that lose a pod each, at the same time; none of them is left."""
-    folder = tmp_path_factory.mktemp("results")
-    lost = ("worker", "records-manager", "target")
-    found = {each: Loss(make_shared_stack(), each, folder / each) for each in lost}
+def losses(make_shared_runner: Callable[[], Runner]) -> dict[str, Loss]:
+    """Stacks with a loss each, at the same time; none of them is left."""
+    components = ("worker", "records-manager", "target")
+    found = {each: Loss(make_shared_runner(), each) for each in components}
+    found["readiness"] = Loss(make_shared_runner(), "target", is_there=False)
     together(*(loss.happen for loss in found.values()))
     return found
 
@@ -72,8 +113,9 @@ def test_a_lost_worker_is_seen_accounted_and_makes_the_run_not_valid(
     losses: dict[str, Loss],
 ) -> None:
     loss = losses["worker"]
-    assert loss.ended() == ("done", "", 1)
-    ours = loss.summary["aiperf_svc"]
+    code, *story = loss.story
+    assert (code in FINE, *story) == (True, "done", "")
+    ours = loss.ours
     assert ours["lost_services"] == [loss.lost]
     assert ours["verdict"] in ("degraded", "invalid")
     assert "lost" in str(ours["reasons"])
@@ -83,26 +125,53 @@ def test_a_lost_worker_is_seen_accounted_and_makes_the_run_not_valid(
     assert accounts["issued"] == sum(
         accounts[key] for key in ("completed", "errored", "cancelled", "unsent", "lost")
     )
+    evidence = loss.evidence()
+    assert loss.lost in evidence.events
     # Its Deployment has made another one, which stayed idle: the roster was closed.
-    assert len(loss.pods) == 2
+    assert len(evidence.pods("worker")) == 2
+    assert evidence.log("worker")
 
 
 def test_a_run_that_loses_its_records_manager_fails_and_says_so(losses: dict[str, Loss]) -> None:
     loss = losses["records-manager"]
-    state, reason, _ = loss.ended()
-    assert state == "failed"
-    assert reason == "records-manager was lost; the run cannot go on without it"
-    assert loss.status is not None
+    reason = "records-manager was lost; the run cannot go on without it"
+    assert loss.story == (ExitCode.BENCHMARK_FAILED, "failed", reason)
+    evidence = loss.evidence()
+    assert loss.lost in evidence.events
+    assert len(evidence.pods("records-manager")) == 1
+    assert "records-manager was lost" in evidence.log("system-controller")
     # What the new one was sent again is not the whole.
-    assert loss.status.verdict in (None, "invalid")
+    summary = loss.said["results"]
+    assert summary is None or summary["aiperf_svc"]["verdict"] == "invalid"
 
 
 def test_a_run_whose_target_dies_goes_on_and_counts_the_errors(losses: dict[str, Loss]) -> None:
     loss = losses["target"]
-    assert loss.ended() == ("done", "", 0)
-    ours = loss.summary["aiperf_svc"]
+    code, *story = loss.story
+    assert (code in FINE, *story) == (True, "done", "")
+    ours = loss.ours
     accounts = ours["accounts"]
     assert accounts["violations"] == []
     assert accounts["completed"] > 0
-    assert accounts["errored"] == loss.summary["error_request_count"]["avg"] > 0
+    assert accounts["errored"] == loss.runner.summary()["error_request_count"]["avg"] > 0
     assert ours["verdict"] != "valid"
+    evidence = loss.evidence()
+    assert loss.lost in evidence.events
+    assert len(evidence.pods("target")) == 1
+
+
+def test_a_pod_that_never_gets_ready_is_named_with_evidence(losses: dict[str, Loss]) -> None:
+    loss = losses["readiness"]
+    code, state, reason = loss.story
+    assert (code, state) == (ExitCode.ERROR, "failed")
+    assert f"target-{loss.runner.name}" in reason
+    assert "ready" in reason
+    evidence = loss.evidence()
+    assert "Readiness probe failed" in evidence.events
+    (pod,) = evidence.pods("target")
+    assert loss.runner.name in pod
+    assert "ready=False" in (evidence.folder / "containers.txt").read_text()
+
+
+def test_nothing_is_left_of_all_these(cluster: Cluster, losses: dict[str, Loss]) -> None:
+    assert [left for loss in losses.values() for left in cluster.left_of(loss.runner.name)] == []

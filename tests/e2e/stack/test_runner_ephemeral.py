@@ -67,6 +67,6 @@ def test_what_a_killed_runner_left_is_removed_with_its_state(
         command.kill()
     (project,) = ephemeral(runner)
     assert (project / "passphrase").stat().st_mode & 0o077 == 0
-    ended = runner.call("gc", "--yes")
+    ended = runner.gc()
     assert (ended.code, cluster.left_of(project.name)) == (ExitCode.OK, [])
     assert ephemeral(runner) == []

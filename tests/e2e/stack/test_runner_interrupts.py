@@ -72,11 +72,11 @@ def test_what_a_killed_runner_left_is_removed_by_gc(
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(word)
         command.kill()
-    ended = runner.call("gc", "--yes")
+    ended = runner.gc()
     assert (ended.code, cluster.left_of(runner.name)) == (ExitCode.OK, [])
     assert f"removed: {runner.name}" in ended.errors
     # The state is as good as new.
-    assert runner.call("gc", "--yes").errors.endswith("nothing to remove\n")
+    assert runner.gc().errors.endswith("nothing to remove\n")
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(UP)
         command.send(signal.SIGINT)

@@ -55,8 +55,8 @@ def test_a_stack_that_is_kept_after_a_failure_is_looked_at_and_destroyed_by_pulu
     destroy_with_pulumi(runner)
     assert cluster.left_of(runner.name) == []
     # The record of the run is all that is left, on this machine.
-    assert f"removed: {runner.name}" in runner.call("gc", "--yes").errors
-    assert runner.call("gc", "--yes").errors.endswith("nothing to remove\n")
+    assert f"removed: {runner.name}" in runner.gc().errors
+    assert runner.gc().errors.endswith("nothing to remove\n")
     assert runner.call("status", runner.name).code == ExitCode.ERROR
 
 

@@ -15,6 +15,8 @@ pytestmark = pytest.mark.cluster
 
 def impatient(benchmark: Config) -> None:
     benchmark["deployment"]["delete_timeout"] = "20s"
+    # So long that it is seen.
+    benchmark["load"]["duration"] = "15s"
 
 
 def test_what_a_finalizer_holds_is_reported_and_gone_when_it_lets_go(
@@ -40,7 +42,7 @@ def test_what_a_finalizer_holds_is_reported_and_gone_when_it_lets_go(
         nothing = json.dumps({"metadata": {"finalizers": None}})
         merge = ("--type=merge", "-p", nothing)
         cluster.kubectl("patch", "configmap", "held", "-n", namespace, *merge)
-    assert runner.call("gc", "--yes").code == ExitCode.OK
+    assert runner.gc().code == ExitCode.OK
     assert cluster.left_of(runner.name) == []
 
 
@@ -52,7 +54,7 @@ def test_gc_finds_by_label_what_no_state_knows(
     stack.up()
     # From here on nobody has its state.
     stack.may_exist = False
-    untouched = stranger.call("gc", "--yes")
+    untouched = stranger.gc()
     assert f"not touched: {stack.name}: " in untouched.errors
     assert cluster.of_stack(stack.name) != []
     ended = stranger.call("gc", stack.name, "--yes")

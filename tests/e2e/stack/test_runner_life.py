@@ -43,7 +43,7 @@ def test_a_kept_stack_has_its_results_until_gc_removes_it(
     assert json.loads(status.out)["state"] == "done"
     fetched = runner.call("results", runner.name, "--artifact-dir", "fetched", "--json")
     assert json.loads(fetched.out)["results"] == runner.summary()
-    assert runner.call("gc", "--yes").code == ExitCode.OK
+    assert runner.gc().code == ExitCode.OK
     assert cluster.left_of(runner.name) == []
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from real_cluster import Cluster
-from real_runner import Runner
+from real_runner import RUN, Runner
+from real_stack import Config
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -69,12 +70,42 @@ def test_a_guest_runs_in_a_namespace_of_somebody_s_and_takes_only_its_own_along(
     assert owners_state(cluster, owners_namespace) == before
 
 
-def test_a_namespace_by_name_is_created_and_removed(
-    cluster: Cluster, make_runner: Callable[[], Runner]
+def test_a_namespace_by_name_and_a_server_of_the_user_s_come_and_go_with_the_stack(
+    cluster: Cluster, image: str, make_runner: Callable[[], Runner]
 ) -> None:
     runner, name = make_runner(), f"made-{secrets.token_hex(3)}"
     placed(runner, mode="create", name=name)
-    ended = runner.run()
+    port, command = 9123, ["python", "-m", "aiperf_svc.mock_server"]
+    args = ["--host", "0.0.0.0", "--port", str(port), "--ttft", "20ms", "--tokens", "16"]
+
+    def with_a_server(benchmark: Config) -> None:
+        # So long that it is seen.
+        benchmark["load"]["duration"] = "10s"
+        benchmark["deployment"]["target"] = {
+            "kind": "custom",
+            "image": image,
+            "command": command,
+            "args": args,
+            "port": port,
+            "ready_path": "/healthz",
+            "cpu": "20m",
+            "memory": "128Mi",
+        }
+
+    runner.change(with_a_server)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as started:
+        started.wait_for(RUN)
+        (pod,) = cluster.pods_of(runner.name, "target")
+        ended = started.end()
+    (container,) = pod["spec"]["containers"]
+    assert [container[key] for key in ("image", "command", "args")] == [image, command, args]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/healthz"
+    (status,) = pod["status"]["containerStatuses"]
+    assert (status["ready"], status["restartCount"]) == (True, 0)
+
     assert ended.code in FINE, ended.errors
+    summary = runner.summary()
+    assert summary["request_count"]["avg"] > 0
+    assert summary["aiperf_svc"]["accounts"]["errored"] == 0
     assert cluster.left_of(runner.name) == []
     assert name not in {found["metadata"]["name"] for found in cluster.objects("namespaces")}

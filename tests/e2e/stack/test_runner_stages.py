@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 from commands import Ended
+from expiry import short_lived, wait_for_its_end
 from real_cluster import Cluster
 from real_runner import COLLECT, DESTROY, RUN, Runner
-from real_stack import Config, together
+from real_stack import together
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -21,12 +22,6 @@ STOPS = (
     (COLLECT, signal.SIGTERM),
     (DESTROY, signal.SIGTERM),
 )
-TTL_S = 75
-"""Longer than an `up` takes while another stack comes up."""
-
-
-def short_lived(benchmark: Config) -> None:
-    benchmark["deployment"]["ttl"] = f"{TTL_S}s"
 
 
 def test_whoever_stops_a_runner_when_it_has_results_gets_them_and_a_clean_cluster(
@@ -37,6 +32,8 @@ def test_whoever_stops_a_runner_when_it_has_results_gets_them_and_a_clean_cluste
 
     def stop(index: int) -> None:
         runner, (word, number) = runners[index], STOPS[index]
+        if word == RUN:
+            runner.change(lambda benchmark: benchmark["load"].update(duration="2m"))
         with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
             command.wait_for(word)
             command.send(number)
@@ -63,23 +60,20 @@ def test_a_killed_runner_s_stack_is_removed_by_gc_or_by_its_deadline(
 
     def with_help() -> None:
         kill(helped, COLLECT)
-        collected[helped.name] = helped.call("gc", "--yes")
+        collected[helped.name] = helped.call("gc", helped.name, "--yes")
 
     def without_help() -> None:
         alone.change(short_lived)
         kill(alone, RUN)
-        label = ("-l", f"aiperf.dev/stack={alone.name}", f"--timeout={2 * TTL_S}s")
-        gone = ("wait", "--for=delete", "namespace", *label)
-        cluster.kubectl(*gone, timeout_s=2.5 * TTL_S)
-        assert cluster.left_of(alone.name) == []
+        wait_for_its_end(cluster, alone.name, "namespace")
         # Nothing is left to remove but what the state believes.
-        collected[alone.name] = alone.call("gc", "--yes")
+        collected[alone.name] = alone.gc()
 
     together(with_help, without_help)
     for runner in (helped, alone):
         ended = collected[runner.name]
         assert ended.code == ExitCode.OK, ended.errors
         assert cluster.of_stack(runner.name) == []
-        again = runner.call("gc", "--yes")
+        again = runner.gc()
         assert again.code == ExitCode.OK
         assert again.errors.endswith("nothing to remove\n")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expiry import short_lived, wait_for_its_end
 from real_cluster import Cluster
 from real_stack import Config, Stack, modest, together
 
@@ -13,8 +14,6 @@ from aiperf_svc.adapters.run_status import Status
 
 pytestmark = pytest.mark.cluster
 
-TTL_S = 60
-"""Longer than an `up` takes while another stack comes up."""
 Pods = set[str]
 """By UID: a pod that was made again is another one."""
 
@@ -47,11 +46,6 @@ def other_load(benchmark: Config) -> None:
     benchmark["load"]["concurrency"] = 4
 
 
-def short_lived(benchmark: Config) -> None:
-    benchmark["load"] |= {"duration": "3s", "grace_period": "2s"}
-    benchmark["deployment"]["ttl"] = f"{TTL_S}s"
-
-
 @pytest.fixture(scope="module")
 def stacks(
     cluster: Cluster,
@@ -74,10 +68,7 @@ def stacks(
 
     def expire() -> None:
         expired.up()
-        namespace = expired.outputs[0]["namespace"]
-        limit = f"--timeout={2 * TTL_S}s"
-        gone = ("wait", "--for=delete", f"namespace/{namespace}", limit)
-        cluster.kubectl(*gone, timeout_s=2.5 * TTL_S)
+        wait_for_its_end(cluster, expired.stack.name, "namespace")
         expired.up()
         expired.measure_and_destroy(folder / "expired")
 

@@ -108,7 +108,7 @@ def test_a_stack_uploads_its_results_and_shows_no_key(
     shown |= {"output": ended.out.encode(), "errors": ended.errors.encode()}
     assert found_in(shown, keys | {PASSPHRASE}) == []
 
-    assert runner.call("gc", "--yes").code == ExitCode.OK
+    assert runner.gc().code == ExitCode.OK
     assert cluster.left_of(runner.name) == []
     assert found_in(files_in(runner.folder), keys) == []
 

@@ -1,6 +1,7 @@
 """The table of flags against the config, and what flags become."""
 
 import re
+from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -291,12 +292,9 @@ def test_aiperfs_words_for_displays_are_known() -> None:
     assert DISPLAYS["simple"] == "plain"
 
 
-def test_the_documented_flags_are_the_tables(request: pytest.FixtureRequest) -> None:
+def test_the_documented_flags_are_the_tables(
+    assert_printed: Callable[[Path, str, str], None],
+) -> None:
     path = Path(__file__).parents[3] / "docs" / "flags.md"
     mark = "<!-- Everything below is printed from aiperf_svc/cli/flags.py. -->\n"
-    prose, _, tables = path.read_text().partition(mark)
-    expected = "\n" + flag_docs.tables()
-    if request.config.getoption("--write-samples"):
-        path.write_text(prose + mark + expected)
-        return
-    assert tables == expected, "run pytest with --write-samples to print the tables again"
+    assert_printed(path, mark, flag_docs.tables())

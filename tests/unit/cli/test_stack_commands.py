@@ -56,9 +56,9 @@ def test_preview_compares_with_another_version_of_the_file(
 
 def test_preview_needs_neither_cluster_nor_state(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["preview", "bench-100k"]) == 0
-    out, err = capsys.readouterr()
+    out = capsys.readouterr().out
     assert "256 pods" in out
-    assert "not compared with what is deployed: the Pulumi CLI is not on PATH" in err
+    assert "Not compared with what is deployed: the Pulumi CLI is not on PATH" in out
 
 
 def test_run_asks_the_runner_for_the_stack_and_its_exit_code_is_the_runners(

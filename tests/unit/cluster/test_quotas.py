@@ -24,6 +24,32 @@ def test_what_is_asked_is_the_sum_over_all_replicas() -> None:
     assert asked["requests.memory"] == asked["limits.memory"] == plan.totals.memory_bytes
 
 
+@pytest.mark.parametrize(
+    ("results", "more"),
+    [
+        ({"expose": "NodePort"}, {"services": 1, "services.nodeports": 1}),
+        (
+            {"expose": "LoadBalancer"},
+            {"services": 1, "services.nodeports": 1, "services.loadbalancers": 1},
+        ),
+        (
+            {"expose": "Ingress", "host": "h"},
+            {"services": 1, "count/ingresses.networking.k8s.io": 1},
+        ),
+    ],
+)
+def test_what_exposes_the_results_is_counted(
+    results: dict[str, Any], more: dict[str, float]
+) -> None:
+    usual, exposed = asked_of_quota(in_existing()), asked_of_quota(in_existing(results=results))
+    names = (
+        "services", "services.nodeports", "services.loadbalancers",
+        "count/ingresses.networking.k8s.io",
+    )  # fmt: skip
+    assert {n: exposed[n] - usual[n] for n in names if exposed[n] != usual[n]} == more
+    assert exposed["count/services"] == exposed["services"]
+
+
 def test_a_quota_that_leaves_enough_is_fine() -> None:
     plan = in_existing()
     quota = _quota({"pods": str(plan.totals.pods + 3)}, {"pods": "3"})

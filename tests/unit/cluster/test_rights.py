@@ -47,6 +47,21 @@ def test_what_exists_only_by_config_needs_rights_only_then() -> None:
     assert "ingresses" in made(results={"expose": "Ingress", "host": "h"})
     assert "networkpolicies" in made()
     assert "networkpolicies" not in made(network_policies=False)
+    assert "endpoints" not in made(results={"expose": "NodePort"})
+    assert "endpoints" in made(results={"expose": "LoadBalancer"})
+
+
+def test_what_is_made_can_also_be_changed_and_its_end_be_seen() -> None:
+    """The run's label is on every object, the Namespace too; and a deletion is watched."""
+    verbs: dict[str, set[str]] = {}
+    for right in needed_rights(make_plan()):
+        verbs.setdefault(right.resource, set()).add(right.verb)
+    assert {kind for kind, found in verbs.items() if "create" in found} == {
+        "configmaps", "deployments", "namespaces", "networkpolicies", "poddisruptionbudgets",
+        "rolebindings", "roles", "secrets", "serviceaccounts", "services",
+    }  # fmt: skip
+    for found in verbs.values():
+        assert found >= {"create", "patch", "list", "watch"} or "create" not in found
 
 
 def test_nobody_can_grant_what_they_lack_unless_they_may_escalate() -> None:

@@ -75,10 +75,12 @@ def test_whatever_is_not_listed_is_denied_to_all_pods_but_dns() -> None:
     assert default.egress == (Rule(ports=(53, 5353), protocols=("UDP", "TCP")),)
 
 
-def test_only_the_deadlines_holder_reaches_the_api_server() -> None:
+def test_only_the_deadlines_holder_reaches_the_api_server_on_whatever_port_that_is() -> None:
     plan = plan_it(make_config())
     open_rules = {p.name: rule.ports for p in plan.policies for rule in p.egress if not rule.peers}
-    assert open_rules == {"default": (53, 5353), "deadline": (443, 6443)}
+    assert open_rules == {"default": (53, 5353), "deadline": ()}
+    assert policy(plan, "deadline").components == ("deadline",)
+    assert policy(plan, "deadline").ingress == ()
 
 
 @pytest.mark.parametrize(

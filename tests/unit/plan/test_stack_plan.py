@@ -7,6 +7,7 @@ import yaml
 from planning import make_config, plan_it, pod
 
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 
 MI = 2**20
@@ -53,10 +54,66 @@ def test_pods_have_the_time_to_arrive_before_anybody_is_missed() -> None:
     assert plan.config.deployment.registration_timeout == plan.config.deployment.ready_timeout
 
 
-def test_a_time_to_live_shorter_than_the_load_is_refused() -> None:
-    config = make_config(ttl="5m", load={"concurrency": 1, "duration": "5m", "grace_period": "30s"})
-    with pytest.raises(ConfigError, match=r"deployment\.ttl is 5m.*330s"):
-        plan_it(config)
+@pytest.mark.parametrize(
+    ("url", "deployment", "seconds"),
+    [
+        # The load's 5m30s and the services' 5m, and with a target of the stack's own 2m more.
+        ("http://10.0.0.1", {}, 630),
+        ("http://target", {"target": {"kind": "mock", "ready_timeout": "2m"}}, 750),
+        ("http://10.0.0.1", {"ready_timeout": "1m"}, 390),
+    ],
+)
+def test_a_time_to_live_must_have_room_for_the_start_and_the_load(
+    url: str, deployment: dict[str, Any], seconds: int
+) -> None:
+    load = {"concurrency": 1, "duration": "5m", "grace_period": "30s"}
+    plan_it(make_config(url=url, load=load, ttl=f"{seconds}s", **deployment))
+    short = make_config(url=url, load=load, ttl=f"{seconds - 1}s", **deployment)
+    with pytest.raises(ConfigError, match=rf"expected at least {format_duration(seconds * 10**9)}"):
+        plan_it(short)
+
+
+def test_a_key_in_a_header_never_gets_into_a_config_map() -> None:
+    config = make_config(url="http://10.0.0.1")
+    headers = {"X-Api-Key": "sk-1"}
+    endpoint = config.endpoint.model_copy(update={"headers": headers})
+    with pytest.raises(ConfigError, match=r"endpoint\.headers\.X-Api-Key .*targetApiKey"):
+        plan_it(config.model_copy(update={"endpoint": endpoint}))
+
+
+@pytest.mark.parametrize(
+    ("results", "is_clear"),
+    [
+        ({}, False),
+        ({"expose": "NodePort"}, True),
+        ({"expose": "LoadBalancer"}, True),
+        ({"expose": "Ingress", "host": "h"}, True),
+        ({"expose": "Ingress", "host": "h", "tls_secret": "s"}, False),
+    ],
+)
+def test_a_token_that_travels_in_clear_is_told(results: dict[str, Any], is_clear: bool) -> None:
+    told = [note for note in plan_it(make_config(results=results)).notes if "in clear" in note]
+    assert bool(told) == is_clear
+    assert not told or f"results by {results['expose']} without TLS" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "flag"),
+    [
+        (["--api-key", "sk-1"], "--api-key"),
+        (["--hf-token=hf_1"], "--hf-token"),
+        (["--max-tokens", "5", "--tokenizer", "token"], None),
+    ],
+)
+def test_a_key_among_the_targets_arguments_is_told_without_its_value(
+    args: list[str], flag: str | None
+) -> None:
+    notes = plan_it(make_config(target={"kind": "vllm", "args": args})).notes
+    assert [note for note in notes if "in clear" in note] == (
+        [n for n in notes if n.startswith(f"deployment.target: {flag}: ")] if flag else []
+    )
+    assert bool(flag) == any("secret_env" in note for note in notes)
+    assert not any("sk-1" in note or "hf_1" in note for note in notes)
 
 
 def test_totals_are_the_sum_over_all_replicas() -> None:
@@ -132,6 +189,8 @@ def test_only_pods_that_are_reached_by_name_have_one_and_a_probe_of_what_they_bi
     assert pod(plan, "timing-manager").probe.port in (5562, 5563)
     for name in ("worker", "worker-manager", "dataset-manager", "deadline"):
         assert pod(plan, name).probe is None
+    waiting = {p.name: p.ready_file for p in plan.pods if p.ready_file}
+    assert waiting == {"deadline": pod(plan, "deadline").env["AIPERF_READY_FILE"]}
 
 
 def test_record_processors_listen_only_on_the_direct_way() -> None:

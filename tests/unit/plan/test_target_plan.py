@@ -61,6 +61,11 @@ def test_the_targets_readiness_has_its_own_patience() -> None:
     assert made.ready_timeout_s == 1800
 
 
+def test_what_is_no_secret_may_be_in_the_environment() -> None:
+    env = {"TOKENIZERS_PARALLELISM": "false", "VLLM_LOGGING_LEVEL": "WARNING", "KEYS": "1"}
+    assert _vllm(env=env).env.items() >= env.items()
+
+
 def test_shared_memory_is_a_volume_in_memory() -> None:
     made = _vllm(shared_memory="8Gi")
     volume = next(v for v in made.volumes if v.path == "/dev/shm")
@@ -74,6 +79,12 @@ def test_shared_memory_is_a_volume_in_memory() -> None:
         ({"kind": "mock", "image": "x:1"}, "use kind: custom"),
         ({"kind": "none", "gpu": {"count": 1}}, "need kind"),
         ({"kind": "mock", "egress_cidrs": ["10.0.0.0/8"]}, "outside the stack"),
+        (
+            {"kind": "vllm", "env": {"HF_TOKEN": "x"}},
+            r"env\.HF_TOKEN .* use secret_env: \{HF_TOKEN: NAME\}",
+        ),
+        ({"kind": "vllm", "env": {"OPENAI_API_KEY": "x"}}, "secret_env"),
+        ({"kind": "vllm", "env": {"DB_PASSWORD": "x"}}, "secret_env"),
     ],
 )
 def test_settings_that_do_not_fit_the_kind_are_refused(

@@ -1,14 +1,18 @@
 """Builds what a worker sends: answers cut into reads, reads in fragments, fragments in batches."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.datasets.base import TokenCounter
+from aiperf_svc.core.histogram import Histogram
 from aiperf_svc.core.http1 import ProtocolViolation, parse_head
+from aiperf_svc.core.jsonl_lines import GAPS_TAG
 from aiperf_svc.core.metric_parts import MetricParts
 from aiperf_svc.core.record_assembly import RecordAssembler
 from aiperf_svc.domain.outcomes import Outcome, Phase
@@ -219,3 +223,40 @@ def plain(
 def reads_of(*parts: bytes) -> list[Read]:
     """Reads a millisecond apart."""
     return [Read(data, stamp_of(number)) for number, data in enumerate(parts)]
+
+
+END = chunk(sse(finish())) + chunk(DONE) + LAST_CHUNK
+
+
+def streamed(*stamps: int, tail: bytes = END) -> list[Read]:
+    """One content event a read, at these milliseconds."""
+    token = chunk(sse(delta(content="a")))
+    reads = [Read(token, stamp_of(stamp)) for stamp in stamps]
+    reads[0].data = STREAM_HEAD + reads[0].data
+    reads[-1].data += tail
+    return reads
+
+
+# --- what an assembler makes of them -----------------------------------------------------------
+
+
+def process(*batches: RawBatch) -> list[MetricParts]:
+    """What an assembler makes of these batches."""
+    assembler = assembler_of()
+    return [part for batch in batches for part in assembler.process(batch, worker_rank=0)]
+
+
+def whole(parts: Sequence[MetricParts]) -> np.ndarray:
+    """All their rows."""
+    return np.concatenate([part.rows for part in parts])
+
+
+def pooled(parts: Sequence[MetricParts], phase: Phase = Phase.PROFILING) -> Histogram:
+    """All their gaps between chunks, of one phase."""
+    histogram = Histogram()
+    for part in parts:
+        for delta_ in part.histograms:
+            assert delta_.tag == GAPS_TAG
+            if delta_.phase == phase:
+                histogram.merge(delta_)
+    return histogram

@@ -25,7 +25,6 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 TOKEN = chunk(sse(delta(content="a")))
 FINISH = chunk(sse(finish()))
 ANSWER = b'{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}'
-OPENING = STREAM_HEAD[:-2]
 
 # Name: (streaming, raw answer, kind, part of the message)
 STREAMED = {

@@ -1,67 +1,27 @@
-"""From batches to metric rows, spans, histograms and errors."""
-
-from collections.abc import Sequence
+"""From batches to metric rows and spans."""
 
 import msgspec
-import numpy as np
 import pytest
 from raw_batches import (
-    DONE,
     LAST_CHUNK,
     MS_NS,
     STREAM_HEAD,
-    Read,
     Request,
     assembler_of,
     batch_of,
-    chunk,
-    delta,
-    finish,
     plain,
+    pooled,
+    process,
     reads_of,
     record_of,
-    sse,
     stamp_of,
-    stream,
-    usage,
+    streamed,
+    whole,
 )
 
-from aiperf_svc.core.histogram import Histogram
-from aiperf_svc.core.jsonl_lines import GAPS_TAG
-from aiperf_svc.core.metric_parts import MetricParts
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
-from aiperf_svc.protocol.messages import ErrorSample, MetricBatch, RawBatch, SequenceSpan
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages import SequenceSpan
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
-
-END = chunk(sse(finish())) + chunk(DONE) + LAST_CHUNK
-
-
-def streamed(*stamps: int, tail: bytes = END) -> list[Read]:
-    """One content event a read, at these milliseconds."""
-    token = chunk(sse(delta(content="a")))
-    reads = [Read(token, stamp_of(stamp)) for stamp in stamps]
-    reads[0].data = STREAM_HEAD + reads[0].data
-    reads[-1].data += tail
-    return reads
-
-
-def process(*batches: RawBatch) -> list[MetricParts]:
-    assembler = assembler_of()
-    return [part for batch in batches for part in assembler.process(batch, worker_rank=0)]
-
-
-def whole(parts: Sequence[MetricParts]) -> np.ndarray:
-    return np.concatenate([part.rows for part in parts])
-
-
-def pooled(parts: Sequence[MetricParts], phase: Phase = Phase.PROFILING) -> Histogram:
-    histogram = Histogram()
-    for part in parts:
-        for delta_ in part.histograms:
-            assert delta_.tag == GAPS_TAG
-            if delta_.phase == phase:
-                histogram.merge(delta_)
-    return histogram
 
 
 def test_a_row_holds_what_the_worker_knows() -> None:
@@ -95,98 +55,6 @@ def test_an_answer_that_is_no_stream_has_no_token_times_but_the_last() -> None:
     for name in ("first_token", "first_output", "second_token"):
         assert row[f"{name}_wall_ns"] == 0
     assert (row["chunks"], row["ttft_uncertainty_ns"], row["last_uncertainty_ns"]) == (0, 0, 0)
-
-
-# --- tokens --------------------------------------------------------------------------------------
-
-
-class Words:
-    """Counts words; remembers how often it was asked."""
-
-    name = "words"
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def count(self, text: str) -> int:
-        return len(text.split())
-
-    def count_batch(self, texts: Sequence[str]) -> list[int]:
-        self.calls += 1
-        return [self.count(text) for text in texts]
-
-    def encode(self, text: str) -> list[int]:
-        return list(range(self.count(text)))
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return " ".join(map(str, ids))
-
-
-TOLD = usage(500, 20, completion_tokens_details={"reasoning_tokens": 8})
-
-
-def tokens_of(row: np.void) -> dict[str, int]:
-    names = ("input", "output", "reasoning", "usage_prompt", "usage_completion")
-    return {name: int(row[f"{name}_tokens"]) for name in names}
-
-
-def test_without_a_tokenizer_tokens_are_the_servers() -> None:
-    raw = stream(delta(content="one two"), finish(), TOLD)
-    assert tokens_of(record_of(Request(reads=reads_of(raw))).rows[0]) == {
-        "input": 550,
-        "output": 20,
-        "reasoning": 8,
-        "usage_prompt": 500,
-        "usage_completion": 20,
-    }
-
-
-def test_without_tokenizer_and_usage_tokens_are_unknown() -> None:
-    request = Request(reads=reads_of(stream(delta(content="a"), finish())), input_tokens=-1)
-    assert set(tokens_of(record_of(request).rows[0]).values()) == {-1}
-
-
-def test_input_tokens_that_the_dataset_does_not_know_are_the_servers() -> None:
-    request = Request(reads=reads_of(stream(delta(content="a"), finish(), TOLD)), input_tokens=-1)
-    assert record_of(request).rows["input_tokens"] == [500]
-
-
-def test_the_last_usage_counts() -> None:
-    raw = stream(usage(1, 1), delta(content="a"), usage(1, 2), finish())
-    assert record_of(Request(reads=reads_of(raw))).rows["usage_completion_tokens"] == [2]
-
-
-def test_a_tokenizer_counts_all_text_of_a_batch_at_once() -> None:
-    first = stream(
-        delta(reasoning_content="hm hm"), delta(content=" one tw"), delta(content="o three"), TOLD
-    )
-    second = stream(delta(content="alone"), finish())
-    third = plain(b"no", status=b"500 Error")
-    counter = Words()
-    assembler = assembler_of(counter=counter)
-    batch = batch_of(
-        Request(reads=reads_of(first), request_id=1, seq=1),
-        Request(reads=reads_of(second), request_id=2, seq=2),
-        Request(
-            reads=reads_of(third),
-            request_id=3,
-            seq=3,
-            outcome=Outcome.ERRORED,
-            error=ErrorKind.STATUS,
-        ),
-    )
-    (made,) = assembler.process(batch, worker_rank=0)
-    assert made.rows["output_tokens"].tolist() == [5, 1, -1]
-    assert made.rows["reasoning_tokens"].tolist() == [2, 0, -1]
-    assert made.rows["usage_completion_tokens"].tolist() == [20, -1, -1]
-    assert counter.calls == 1
-
-
-def test_a_tokenizer_counts_tool_calls_and_text_over_fragments() -> None:
-    call = delta(tool_calls=[{"function": {"name": " f", "arguments": " {}"}}])
-    parts = [STREAM_HEAD + chunk(sse(delta(content="one t"))), chunk(sse(delta(content="wo")))]
-    request = Request(reads=reads_of(*parts, chunk(sse(call)) + END), cuts=(1, 2))
-    assert record_of(request, counter=Words()).rows["output_tokens"] == [4]
 
 
 # --- fragments -----------------------------------------------------------------------------------
@@ -336,93 +204,3 @@ def test_what_is_lost_of_a_batch_sent_again_is_said_once() -> None:
     requests = [Request(reads=streamed(0, 1), request_id=i, seq=i) for i in (1, 2)]
     made = process(batch_of(*requests, cut, is_resent=True))
     assert [span for part in made for span in part.lost] == [SequenceSpan("worker-0", 5, 3, 3)]
-
-
-# --- histograms and errors -----------------------------------------------------------------------
-
-
-def test_gaps_between_chunks_are_pooled_over_completed_requests() -> None:
-    requests = [
-        Request(reads=streamed(0, 3, 7), request_id=1, seq=1),
-        Request(reads=streamed(5), request_id=2, seq=2),
-        Request(reads=streamed(0, 11), request_id=3, seq=3),
-        Request(reads=streamed(0, 100, tail=LAST_CHUNK), request_id=4, seq=4),
-        Request(reads=streamed(0, 50), request_id=5, seq=5, outcome=Outcome.CANCELLED),
-    ]
-    histogram = pooled(process(batch_of(*requests)))
-    gaps = np.array([3, 4, 11]) * MS_NS
-    assert (histogram.total, histogram.sum_ns) == (3, gaps.sum())
-    assert (histogram.min_ns, histogram.max_ns) == (gaps.min(), gaps.max())
-
-
-def test_phases_are_kept_apart() -> None:
-    requests = [
-        Request(reads=streamed(0, 3), request_id=1, seq=1, phase=Phase.WARMUP),
-        Request(reads=streamed(0, 9), request_id=2, seq=2),
-    ]
-    made = process(batch_of(*requests))
-    assert pooled(made, Phase.WARMUP).sum_ns == 3 * MS_NS
-    assert pooled(made, Phase.PROFILING).sum_ns == 9 * MS_NS
-    assert made[0].rows["phase"].tolist() == [Phase.WARMUP, Phase.PROFILING]
-    assert made[0].jsonl.count(b"\n") == 1
-
-
-def test_errors_are_counted_by_phase_kind_and_status_with_the_first_message() -> None:
-    def refused(request_id: int, body: bytes, phase: Phase = Phase.PROFILING) -> Request:
-        return Request(
-            reads=reads_of(plain(body, status=b"429 Slow")),
-            request_id=request_id,
-            phase=phase,
-            outcome=Outcome.ERRORED,
-            error=ErrorKind.STATUS,
-        )
-
-    (made,) = process(
-        batch_of(
-            refused(1, b"first"),
-            refused(2, b"second"),
-            refused(3, b"warm", Phase.WARMUP),
-            Request(reads=reads_of(plain(b"{}", status=b"500 Oh")), request_id=4,
-                    outcome=Outcome.ERRORED, error=ErrorKind.STATUS),
-        )
-    )  # fmt: skip
-    assert made.errors == (
-        ErrorSample(Phase.PROFILING, ErrorKind.STATUS, 429, "first", 2),
-        ErrorSample(Phase.WARMUP, ErrorKind.STATUS, 429, "warm", 1),
-        ErrorSample(Phase.PROFILING, ErrorKind.STATUS, 500, "{}", 1),
-    )
-
-
-def test_messages_do_not_shift_the_bytes_of_later_requests() -> None:
-    failed = Request(
-        reads=[], request_id=1, outcome=Outcome.ERRORED, error=ErrorKind.CONNECT, message="refusé"
-    )
-    cut = Request(
-        reads=streamed(0, 1, tail=b""),
-        request_id=2,
-        outcome=Outcome.ERRORED,
-        error=ErrorKind.TIMEOUT,
-        message="not answered",
-    )
-    good = Request(reads=streamed(2, 6), request_id=3)
-    (made,) = process(batch_of(failed, cut, failed, good))
-    assert made.rows["chunks"].tolist() == [0, 2, 0, 2]
-    assert made.rows["last_token_wall_ns"].tolist() == [0, stamp_of(1), 0, stamp_of(6)]
-    assert [sample.message for sample in made.errors] == ["refusé", "not answered"]
-
-
-def test_parts_fit_into_the_message_to_the_records_manager() -> None:
-    (part,) = process(batch_of(Request(reads=streamed(0, 1))))
-    names = ("jsonl", "histograms", "errors", "spans", "lost")
-    fields = {name: getattr(part, name) for name in names}
-    message = MetricBatch("run", "record-processor-0", 1, rows=part.rows.tobytes(), **fields)
-    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=MetricBatch)
-    assert (np.frombuffer(decoded.rows, dtype=METRIC_DTYPE) == part.rows).all()
-    assert decoded.histograms == part.histograms
-
-
-def test_lines_are_left_out_when_they_are_not_wanted() -> None:
-    batch = batch_of(Request(reads=streamed(0, 1)))
-    (part,) = assembler_of().process(batch, worker_rank=0, wants_lines=False)
-    assert part.jsonl == b""
-    assert part.histograms

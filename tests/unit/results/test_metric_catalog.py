@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import fake_run
@@ -71,14 +72,10 @@ def test_the_nearest_tag_is_found() -> None:
     assert nearest_tags("xyzzy") == []
 
 
-def test_the_documented_tables_are_the_catalogs(request: pytest.FixtureRequest) -> None:
-    path = ROOT / "docs" / "metrics.md"
-    prose, _, tables = path.read_text().partition(MARK)
-    expected = "\n" + metric_docs.tables()
-    if request.config.getoption("--write-samples"):
-        path.write_text(prose + MARK + expected)
-        return
-    assert tables == expected, "run pytest with --write-samples to print the tables again"
+def test_the_documented_tables_are_the_catalogs(
+    assert_printed: Callable[[Path, str, str], None],
+) -> None:
+    assert_printed(ROOT / "docs" / "metrics.md", MARK, metric_docs.tables())
 
 
 def test_aiperfs_own_sample_is_explained_by_our_rules() -> None:

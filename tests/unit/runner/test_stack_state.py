@@ -3,16 +3,19 @@
 import json
 import shutil
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import yaml
 
 import aiperf_svc
-from aiperf_svc.adapters.pulumi_cli import Lock, locks_in
+from aiperf_svc.adapters.pulumi_cli import Lock, PulumiCli, locks_in
 from aiperf_svc.config.load_config import load_stack
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
-from aiperf_svc.runner.stack import deployed, project
+from aiperf_svc.runner.stack import bring_up, deployed, preview, project
+from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.locks import check_locks
 from aiperf_svc.runner.stack.progress import Progress
 from aiperf_svc.runner.stack.request import StackRequest, secrets_from
@@ -145,6 +148,10 @@ STATE = {
                 "type": "kubernetes:core/v1:ConfigMap",
                 "inputs": {"data": {"config.yaml": "load: {concurrency: 8}\n"}},
             },
+            {
+                "type": "kubernetes:apps/v1:Deployment",
+                "inputs": {"metadata": {"labels": {"aiperf.dev/run": "r1"}}},
+            },
         ]
     }
 }
@@ -154,6 +161,81 @@ def test_the_state_knows_namespace_and_benchmark() -> None:
     assert deployed.namespace_of(STATE) == ("n", "u")
     assert deployed.benchmark_of(STATE) == {"load": {"concurrency": 8}}
     assert deployed.benchmark_of({"deployment": {}}) is None
+    assert deployed.runs_of(STATE) == {"r1"}
+
+
+class FakeCli:
+    """A Pulumi CLI whose state is known."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._state = state
+
+    async def select(self, *, create: bool) -> bool:
+        return bool(self._state)
+
+    async def export(self) -> dict[str, Any]:
+        return self._state
+
+
+async def compared(request: StackRequest, state: dict[str, Any]) -> Comparison:
+    return await bring_up.compare(request, cast(PulumiCli, FakeCli(state)))
+
+
+def state_of(request: StackRequest) -> dict[str, Any]:
+    """What `up` leaves."""
+    labels = {"metadata": {"labels": {"aiperf.dev/run": request.plan.identity.run_id}}}
+    return {
+        "deployment": {
+            "resources": [
+                {"type": "kubernetes:core/v1:ConfigMap", "inputs": {"data": request.plan.files}},
+                {"type": "kubernetes:apps/v1:Deployment", "inputs": labels},
+            ]
+        }
+    }
+
+
+async def test_what_is_deployed_is_no_new_run_unless_image_or_generation_is_another() -> None:
+    known = request_of("bench-smoke")
+    state = state_of(known)
+    same = await compared(known, state)
+    assert (same.changed, same.is_new_run, same.is_deployed) == ((), False, True)
+    for other in (
+        request_of("bench-smoke", generation=2),
+        replace(known, environ={"AIPERF_IMAGE": "registry/aiperf:2"}),
+    ):
+        found = await compared(other, state)
+        assert (found.changed, found.is_new_run) == ((), True)
+
+
+async def test_an_up_that_was_interrupted_goes_on_with_a_new_run() -> None:
+    known = request_of("bench-smoke")
+    state = state_of(known)
+    older = {"metadata": {"labels": {"aiperf.dev/run": "older"}}}
+    pod = {"type": "kubernetes:apps/v1:Deployment", "inputs": older}
+    state["deployment"]["resources"].append(pod)
+    assert (await compared(known, state)).is_new_run
+
+
+async def test_a_stack_that_is_not_there_has_nothing_to_compare_with() -> None:
+    for state in ({}, {"deployment": {}}):
+        found = await compared(request_of("bench-smoke"), state)
+        assert (found.changed, found.not_compared, found.is_deployed) == (None, "", False)
+
+
+def test_a_state_that_cannot_be_opened_is_no_new_stack() -> None:
+    request = replace(request_of("bench-smoke"), environ={"PULUMI_BACKEND_URL": "file:///state"})
+    found = preview.compare_with_deployed(request)
+    assert found.changed is None
+    assert "export PULUMI_CONFIG_PASSPHRASE=" in found.not_compared
+
+
+def test_another_generation_in_the_file_is_another_run(tmp_path: Path) -> None:
+    content = yaml.safe_load((STACKS / "Pulumi.bench-smoke.yaml").read_text())
+    content["config"]["aiperf:generation"] = 2
+    old = tmp_path / "Pulumi.bench-smoke.yaml"
+    old.write_text(yaml.safe_dump(content))
+    found = preview.compare_with(request_of("bench-smoke"), old)
+    assert (found.changed, found.is_new_run, found.is_deployed) == ((), True, False)
 
 
 def test_another_cluster_is_never_touched_with_a_stacks_state() -> None:

@@ -1,5 +1,6 @@
 """What a reviewer reads is what the plan says."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,11 @@ import pytest
 
 from aiperf_svc.config.load_config import load_stack, parse_config
 from aiperf_svc.plan.stack import StackPlan, plan_stack
-from aiperf_svc.runner.stack.changes import Change, changes
+from aiperf_svc.runner.stack.changes import Change, Comparison, changes
 from aiperf_svc.runner.stack.summary import FEW, as_markdown, as_text, totals_line
 
 STACKS = Path(__file__).parents[3] / "stacks"
+NEW = Comparison(base="what is deployed")
 
 
 def plan_of(name: str) -> StackPlan:
@@ -25,6 +27,10 @@ def plan_with(**deployment: Any) -> StackPlan:
         "deployment": deployment,
     }
     return plan_stack(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
+
+
+def deployed(*found: Change, is_new_run: bool = True) -> Comparison:
+    return Comparison(base="it", is_deployed=True, changed=found, is_new_run=is_new_run)
 
 
 def test_totals_are_the_plans() -> None:
@@ -48,31 +54,59 @@ def test_a_cost_is_said_when_there_are_prices() -> None:
     ],
 )
 def test_what_becomes_of_the_namespace_is_said(namespace: dict[str, str], expected: str) -> None:
-    text = as_text(plan_with(namespace=namespace), changed=None)
+    text = as_text(plan_with(namespace=namespace), NEW)
     assert expected in text
     assert ("1 Namespace," in text) == (namespace.get("mode") != "existing")
 
 
 def test_markdown_has_a_row_for_every_pod_and_every_note() -> None:
     plan = plan_of("bench-vllm")
-    text = as_markdown(plan, changed=None, base="main")
+    text = as_markdown(plan, NEW)
     assert all(f"| {pod.name} | {pod.replicas:,} |" in text for pod in plan.pods)
     assert plan.notes
     assert all(f"- {note}" in text for note in plan.notes)
-    assert "the stack is new" in text
+    assert "Nothing to compare with: nothing is deployed." in text
 
 
 def test_changes_are_shown_as_a_diff() -> None:
     found = changes({"load": {"concurrency": 8}}, {"load": {"concurrency": 9}, "name": "x"})
     assert found == (Change("load.concurrency", 8, 9), Change("name", None, "x"))
-    text = as_markdown(plan_of("bench-smoke"), changed=found, base="main")
+    text = as_markdown(plan_of("bench-smoke"), deployed(*found))
     assert "- load.concurrency: 8\n+ load.concurrency: 9\n" in text
     assert "2 keys of the benchmark changed: a new run; results that were not collected" in text
 
 
 def test_an_unchanged_benchmark_is_said_to_be_so() -> None:
     assert changes({"a": {"b": [1]}}, {"a": {"b": [1]}}) == ()
-    assert "The benchmark is unchanged: no new run" in as_text(plan_of("bench-smoke"), changed=())
+    text = as_text(plan_of("bench-smoke"), deployed(is_new_run=False))
+    assert "The benchmark is unchanged: no new run" in text
+
+
+@pytest.mark.parametrize("write", [as_text, as_markdown])
+def test_another_image_or_generation_of_an_unchanged_benchmark_is_said_to_discard_results(
+    write: Callable[[StackPlan, Comparison], str],
+) -> None:
+    text = write(plan_of("bench-smoke"), deployed())
+    assert "its image, version or generation is not: a new run; results that were not" in text
+    assert "no new run" not in text
+
+
+def test_a_comparison_of_two_files_says_nothing_of_results() -> None:
+    found = Comparison(base="`old.yaml`", changed=(Change("name", "a", "b"),))
+    text = as_markdown(plan_of("bench-smoke"), found)
+    assert "1 key of the benchmark changed: a new run.\n" in text
+    assert "discarded" not in text
+
+
+@pytest.mark.parametrize("write", [as_text, as_markdown])
+def test_a_comparison_that_could_not_be_made_is_not_taken_for_a_new_stack(
+    write: Callable[[StackPlan, Comparison], str],
+) -> None:
+    failed = Comparison(base="what is deployed", not_compared="it needs a passphrase")
+    text = write(plan_of("bench-smoke"), failed)
+    assert "Not compared with what is deployed: it needs a passphrase. " in text
+    assert "--against FILE" in text
+    assert "Nothing to compare" not in text
 
 
 def test_a_key_that_is_gone_is_a_change() -> None:
@@ -82,4 +116,4 @@ def test_a_key_that_is_gone_is_a_change() -> None:
 
 def test_many_changes_are_cut() -> None:
     found = tuple(Change(f"k{number}", 1, 2) for number in range(FEW + 3))
-    assert "… and 3 more" in as_markdown(plan_of("bench-smoke"), changed=found, base="main")
+    assert "… and 3 more" in as_markdown(plan_of("bench-smoke"), deployed(*found))

@@ -6,14 +6,11 @@ from small_pods import pod
 
 from aiperf_svc.adapters.cluster.connection import Cluster
 
-SERVICE, PORT, SIZE, SMALL = "files", 9090, 2**30, 2**26
-PROGRAM = (
-    """
+SERVICE, PORT, SIZE = "files", 9090, 2**26
+PROGRAM = """
 import http.server, os, re
-SIZE = {"big": BIG, "small": SMALL}
-for name, size in SIZE.items():
-    with open("/data/" + name, "wb") as file:
-        file.truncate(size)
+with open("/data/small", "wb") as file:
+    file.truncate(SIZE)
 breaks = [1, 2]
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -21,17 +18,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         name = self.path.rpartition("/")[2]
-        if name not in SIZE:
+        if name != "small":
             body = b"ok" if name == "healthz" else os.environ["HOSTNAME"].encode()
             self.answer(200, len(body))
             self.wfile.write(body)
             return
         start = int(re.search("[0-9]+", self.headers.get("Range", "bytes=0-"))[0])
-        self.answer(206 if start else 200, SIZE[name] - start)
+        self.answer(206 if start else 200, SIZE - start)
         with open("/data/" + name, "rb") as file:
             file.seek(start)
-            left = SIZE[name] - start
-            if name == "small" and breaks:
+            left = SIZE - start
+            if breaks:
                 breaks.pop()
                 left //= 2
                 self.close_connection = True
@@ -49,10 +46,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 http.server.ThreadingHTTPServer(("", PORT), Handler).serve_forever()
-""".replace("BIG", str(SIZE), 1)
-    .replace("SMALL", str(SMALL))
-    .replace("PORT", str(PORT))
-)
+""".replace("SIZE", str(SIZE)).replace("PORT", str(PORT))
 """`small` breaks off in the middle twice."""
 
 
@@ -64,8 +58,8 @@ def outputs(namespace: str, **results: Any) -> dict[str, Any]:
     }
 
 
-async def serve(cluster: Cluster, namespace: str, image: str, **spec: Any) -> None:
-    """Service and pod, ready."""
+async def serve(cluster: Cluster, namespace: str, image: str, *, program: str = "") -> None:
+    """Service and pod, ready; the pod runs `program`, or what is here."""
     service = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -75,13 +69,15 @@ async def serve(cluster: Cluster, namespace: str, image: str, **spec: Any) -> No
     place = f"/api/v1/namespaces/{namespace}"
     manifest = {"metadata": {"name": SERVICE}, "spec": service}
     await cluster.post(f"{place}/services", manifest)
-    await add_pod(cluster, namespace, image, SERVICE)
+    await add_pod(cluster, namespace, image, SERVICE, program=program)
 
 
-async def add_pod(cluster: Cluster, namespace: str, image: str, name: str) -> None:
+async def add_pod(
+    cluster: Cluster, namespace: str, image: str, name: str, *, program: str = ""
+) -> None:
     """One more pod behind the Service, ready."""
     probe = {"httpGet": {"path": "/healthz", "port": PORT}, "periodSeconds": 1}
-    manifest = pod(name, image, PROGRAM, container={"readinessProbe": probe})
+    manifest = pod(name, image, program or PROGRAM, container={"readinessProbe": probe})
     manifest["metadata"]["labels"] = {"app": SERVICE}
     pods = f"/api/v1/namespaces/{namespace}/pods"
     await cluster.post(pods, manifest)

@@ -1,0 +1,126 @@
+"""Batches of metric records as record processors send them: the requests of 100,000 users who
+stream."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from aiperf_svc.adapters.bus import encode
+from aiperf_svc.core.histogram import delta_of
+from aiperf_svc.core.jsonl_lines import LineRenderer
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages import MetricBatch, SequenceSpan
+from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
+
+WORKERS, PROCESSORS = 200, 50
+BATCH_ROWS = 250
+TEMPLATES = 40
+"""Different batches; the times of each are moved to where they belong."""
+START_WALL_NS = 1_795_227_878_000_000_000
+RATE_PER_S = 50_000
+"""15 million requests in five minutes."""
+_TIMES = tuple(name for name in METRIC_DTYPE.names or () if name.endswith("_wall_ns"))
+
+
+def template(seed: int) -> Rows:
+    """One worker's requests that ended within a moment; times are relative to the batch's."""
+    random = np.random.default_rng(seed)
+    ms = 10**6
+    rows = np.zeros(BATCH_ROWS, dtype=METRIC_DTYPE)
+    end = np.sort(random.integers(0, 1000 * ms, BATCH_ROWS))
+    ttft = np.rint(random.lognormal(np.log(300 * ms), 0.4, BATCH_ROWS)).astype(np.int64)
+    tokens = random.integers(20, 60, BATCH_ROWS)
+    decode_ns = np.rint(random.normal(40, 4, BATCH_ROWS) * ms).astype(np.int64) * (tokens - 1)
+    start = end - decode_ns - ttft
+    lag = np.rint(random.exponential(0.05 * ms, BATCH_ROWS)).astype(np.int64)
+    columns = {
+        "due_wall_ns": start - lag,
+        "start_wall_ns": start,
+        "sent_wall_ns": start + 20_000,
+        "ack_wall_ns": start + ttft,
+        "first_token_wall_ns": start + ttft,
+        "first_output_wall_ns": start + ttft,
+        "second_token_wall_ns": start + ttft + decode_ns // (tokens - 1),
+        "last_token_wall_ns": end,
+        "end_wall_ns": end,
+        "receive_lag_ns": lag,
+        "ttft_uncertainty_ns": np.where(random.random(BATCH_ROWS) < 0.02, 30_000, 0),
+        "bytes_out": 1800,
+        "bytes_in": 190 * tokens,
+        "entry": random.integers(0, 1000, BATCH_ROWS),
+        "chunks": tokens,
+        "reads": tokens,
+        "input_tokens": 550,
+        "output_tokens": tokens,
+        "reasoning_tokens": -1,
+        "usage_prompt_tokens": 540,
+        "usage_completion_tokens": tokens,
+        "status": 200,
+        "flags": Flag.STREAMED | Flag.REUSED | Flag.LAST_TURN,
+        "phase": Phase.PROFILING,
+        "outcome": Outcome.COMPLETED,
+    }
+    for name, values in columns.items():
+        rows[name] = values
+    return rows
+
+
+class Feed:
+    """Batches of `count` requests, worker after worker."""
+
+    def __init__(self, count: int, *, run_id: str, lines: int) -> None:
+        self.count = count
+        self._run_id = run_id
+        self._lines = lines
+        """Requests that come with their line."""
+        self._templates = [template(seed) for seed in range(TEMPLATES)]
+        random = np.random.default_rng(0)
+        gaps = np.rint(random.normal(40e6, 4e6, BATCH_ROWS * 39)).astype(np.int64)
+        self._gaps = (delta_of(gaps, phase=Phase.PROFILING, tag="inter_chunk_latency"),)
+        self._text = self._rendered()
+        self.sent = [0] * WORKERS
+
+    def _rendered(self) -> list[bytes]:
+        renderer = LineRenderer(
+            run_id=self._run_id, processor_id="record-processor-0", has_warmup=False
+        )
+        return [
+            renderer.render(
+                _moved(rows, START_WALL_NS),
+                worker_id="worker-0",
+                gaps_ns=[np.full(n - 1, 40_000_000) for n in rows["chunks"].tolist()],
+                messages=[""] * len(rows),
+            )
+            for rows in self._templates[:4]
+        ]
+
+    def frames(self) -> Iterator[bytes]:
+        """Encoded batches."""
+        for number in range(self.count // BATCH_ROWS):
+            worker = number % WORKERS
+            rows = self._templates[number % TEMPLATES].copy()
+            done = number * BATCH_ROWS
+            rows = _moved(rows, START_WALL_NS + done * 10**9 // RATE_PER_S)
+            first = self.sent[worker] + 1
+            self.sent[worker] += BATCH_ROWS
+            rows["seq"] = np.arange(first, first + BATCH_ROWS)
+            rows["index"] = np.arange(done, done + BATCH_ROWS)
+            rows["worker"] = worker
+            yield encode(
+                MetricBatch(
+                    self._run_id,
+                    f"record-processor-{worker % PROCESSORS}",
+                    1,
+                    spans=(SequenceSpan(f"worker-{worker}", 1, first, self.sent[worker]),),
+                    rows=rows.tobytes(),
+                    jsonl=self._text[number % len(self._text)] if done < self._lines else b"",
+                    histograms=self._gaps,
+                )
+            )
+
+
+def _moved(rows: Rows, begin_wall_ns: int) -> Rows:
+    moved = rows.copy()
+    for name in _TIMES:
+        moved[name] += begin_wall_ns
+    return moved

@@ -1,0 +1,43 @@
+"""A pod in which a large run has ended: the project's own results API with its files."""
+
+from served_files import PORT, serve
+
+from aiperf_svc.adapters.cluster.connection import Cluster
+
+SIZE = 2**30
+TOKEN = "of the run"
+PROGRAM = """
+import asyncio, os
+from pathlib import Path
+import msgspec
+from aiperf_svc.adapters.exports.manifest import take_stock
+from aiperf_svc.adapters.results_api import serve
+
+class Finished:
+    def __init__(self, folder):
+        self._folder = folder
+        self._manifest = msgspec.to_builtins(take_stock(folder, "run"))
+
+    def folder(self):
+        return self._folder
+
+    def manifest(self):
+        return self._manifest
+
+async def main():
+    folder = Path("/data")
+    with (folder / "records.parquet").open("wb") as file:
+        for _ in range(SIZE >> 24):
+            file.write(os.urandom(1 << 24))
+    await serve(Finished(folder), token="TOKEN", fd=None, host="0.0.0.0", port=PORT)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+for _name, _value in {"SIZE": SIZE, "TOKEN": TOKEN, "PORT": PORT}.items():
+    PROGRAM = PROGRAM.replace(_name, str(_value))
+
+
+async def serve_finished_run(cluster: Cluster, namespace: str, image: str) -> None:
+    """Service and pod; the pod is ready when its files are there."""
+    await serve(cluster, namespace, image, program=PROGRAM)

@@ -1,0 +1,62 @@
+"""A runner that is killed while its stack is a guest in somebody's namespace: what it left goes,
+and the owner's things stay as they were."""
+
+from collections.abc import Callable
+
+import owners
+import pytest
+from commands import Ended
+from expiry import short_lived, wait_for_its_end
+from real_cluster import Cluster
+from real_runner import RUN, Runner
+from real_stack import Config, together
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_killed_guest_is_removed_by_gc_or_by_its_deadline_and_its_host_notices_nothing(
+    cluster: Cluster, image: str, make_runner: Callable[[], Runner], owners_namespace: str
+) -> None:
+    owners.settle(cluster, owners_namespace, image=image)
+    before = cluster.of_namespace(owners_namespace)
+    owned = owners.state(cluster, owners_namespace)
+    helped, alone = make_runner(), make_runner()
+    collected: dict[str, Ended] = {}
+
+    def as_guest(benchmark: Config) -> None:
+        benchmark["deployment"]["namespace"] = {"mode": "existing", "name": owners_namespace}
+
+    def kill(runner: Runner) -> None:
+        runner.change(short_lived)
+        runner.change(as_guest)
+        with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+            command.wait_for(RUN)
+            assert len(cluster.objects("pods", *place, "-l", of(runner))) > 1
+            command.kill()
+
+    def with_help() -> None:
+        kill(helped)
+        collected[helped.name] = helped.call("gc", helped.name, "--yes")
+
+    def without_help() -> None:
+        kill(alone)
+        # The anchor is what the deadline deletes; the cluster's garbage collection does the rest.
+        wait_for_its_end(cluster, alone.name, "configmap")
+        # Nothing is left to remove but what the state believes.
+        collected[alone.name] = alone.gc()
+
+    def of(runner: Runner) -> str:
+        return f"aiperf.dev/stack={runner.name}"
+
+    place = ("-n", owners_namespace)
+    together(with_help, without_help)
+    for runner in (helped, alone):
+        ended = collected[runner.name]
+        assert ended.code == ExitCode.OK, ended.errors
+        assert f"removed: {runner.name}" in ended.errors
+        assert cluster.left_of(runner.name) == []
+        assert runner.gc().errors.endswith("nothing to remove\n")
+    assert cluster.of_namespace(owners_namespace) == before
+    assert owners.state(cluster, owners_namespace) == owned

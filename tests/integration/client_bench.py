@@ -1,0 +1,163 @@
+"""An inference client beside a server that does exactly what a test says, byte by byte."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import time_ns
+
+import numpy as np
+
+from aiperf_svc.adapters.connection import Connection
+from aiperf_svc.adapters.inference_client import InferenceClient
+from aiperf_svc.adapters.target import Target, resolve_target
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.outcomes import Outcome
+from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
+
+WAIT_S = 10.0
+MS = 1_000_000
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+LENGTH = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nhello"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b'd\r\ndata: "one"\n\n\r\n'
+    b'd;name=value\r\ndata: "two"\n\n\r\n'
+    b"0\r\nTrailer: x\r\n\r\n"
+)
+
+
+@dataclass
+class Sent:
+    """What the client reported."""
+
+    ends: list[tuple[Outcome, int]] = field(default_factory=list)
+    fragments: bytes = b""
+    reads: bytes = b""
+    bodies: bytes = b""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def on_end(self, conn: Connection, outcome: int, end: int) -> None:
+        self.ends.append((Outcome(outcome), end))
+        self.changed.set()
+
+    def on_batch(self, fragments: bytes, reads: bytes, bodies: bytes, last_seq: int) -> None:
+        self.fragments += fragments
+        self.reads += reads
+        self.bodies += bodies
+
+    async def wait_for(self, count: int) -> None:
+        while len(self.ends) < count:
+            self.changed.clear()
+            await asyncio.wait_for(self.changed.wait(), WAIT_S)
+
+    @property
+    def rows(self) -> Rows:
+        return np.frombuffer(self.fragments, dtype=FRAGMENT_DTYPE)
+
+    @property
+    def read_rows(self) -> Rows:
+        return np.frombuffer(self.reads, dtype=READ_DTYPE)
+
+
+@dataclass
+class Bench:
+    """A client in the test's loop."""
+
+    client: InferenceClient
+    sent: Sent
+    target: Target
+
+    def send(self, *, index: int = 0, body: bytes = b"{}", due: int = 0) -> None:
+        before, after = self.target.request(body)
+        self.client.send(
+            before + b"id" + after,
+            1,
+            index,
+            3,
+            0,
+            due or time_ns(),
+            int(Flag.LAST_TURN),
+            -1,
+        )
+
+    async def one(self, *, index: int = 0) -> Rows:
+        """Send one request and wait for its end; the row of its last fragment."""
+        before = len(self.sent.ends)
+        self.send(index=index)
+        await self.sent.wait_for(before + 1)
+        self.client.flush()
+        return self.sent.rows[-1]
+
+
+@asynccontextmanager
+async def bench(script: Script, **endpoint: object) -> AsyncIterator[Bench]:
+    connections: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connections.add(task)
+        writers.append(writer)
+        try:
+            await script(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    settings = {"url": f"http://127.0.0.1:{port}", "model": "m"} | endpoint
+    config = BenchmarkConfig.model_validate(
+        {"endpoint": settings, "load": {"concurrency": 1, "requests": 1}}
+    )
+    target, sent = resolve_target(config), Sent()
+    client = InferenceClient(
+        target,
+        on_end=sent.on_end,
+        on_timer=lambda now: None,
+        on_batch=sent.on_batch,
+        poll_every_ns=500_000,
+    )
+    loop = asyncio.get_running_loop()
+    loop.add_reader(client.fd, client.run_ready)
+    try:
+        yield Bench(client, sent, target)
+    finally:
+        loop.remove_reader(client.fd)
+        client.close()
+        server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()
+        await server.wait_closed()
+        await asyncio.sleep(0)
+
+
+async def read_request(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1])
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"content-length")
+    )
+    return head + await reader.readexactly(length)
+
+
+def answers(*parts: bytes) -> Script:
+    """A server that answers every request with these writes, each in a segment of its own."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0)
+
+    return script

@@ -1,0 +1,95 @@
+"""Faults that a client asks for, by name or by rate."""
+
+import json
+import time
+
+import pytest
+from bare_client import HANG_GUARD_S, Client, connected, events_of, request_bytes
+
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.faults import FAULTS, HUGE_BYTES
+from aiperf_svc.mock_server.running import RunningMockServer, running
+
+
+@pytest.mark.parametrize("by_header", [True, False])
+@pytest.mark.parametrize("name", sorted(FAULTS))
+def test_a_fault_happens_when_asked_for_and_to_that_request_only(
+    plain: RunningMockServer, name: str, by_header: bool
+) -> None:
+    if by_header:
+        data = request_bytes(headers={"X-Mock-Fault": name})
+    else:
+        data = request_bytes(model=f"mock-{name}")
+    hangs = plain.truth()["hangs"] + (name in ("hang", "stall"))
+    with connected(plain) as client:
+        client.send(data)
+        _check_fault(client, name)
+        deadline = time.monotonic() + HANG_GUARD_S
+        while plain.truth()["hangs"] < hangs:
+            assert time.monotonic() < deadline, "the request does not hang"
+        if name == "hang":
+            assert client.is_silent()
+    with connected(plain) as client:
+        assert client.send(request_bytes()).answer()[0] == 200
+
+
+def _check_fault(client: Client, name: str) -> None:
+    if name == "hang":
+        return  # nothing will come
+    if name in ("stall", "never-ends"):
+        for _ in range(1 if name == "stall" else 10):
+            client.until(b"data: ")
+    elif name in ("close", "garbage", "short-body", "bad-chunk-size", "cut", "no-last-chunk"):
+        received = client.rest()
+        assert (received == b"") is (name == "close")
+        assert not received.endswith(b"0\r\n\r\n")
+    elif name == "reset":
+        with pytest.raises(ConnectionResetError):
+            client.rest()
+    else:
+        _check_answer(name, *client.answer())
+
+
+def _check_answer(name: str, status: int, body: bytes) -> None:
+    assert status == 200
+    if name == "invalid-utf8":
+        with pytest.raises(UnicodeDecodeError):
+            body.decode()
+    elif name == "malformed":
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(events_of(body)[1])
+    elif name == "huge-chunk":
+        assert len(body) > HUGE_BYTES
+    elif name == "error-in-stream":
+        assert b'"error"' in body
+    elif name == "wrong-content-type":
+        assert b"<!doctype html>" in body
+    elif name == "empty":
+        assert b'"content":"the"' not in body
+    elif name == "crlf":
+        assert b"\n\n" not in body
+    else:
+        assert name in ("no-done", "no-usage", "one-byte-writes", "one-chunk"), f"{name}: no check"
+        assert b" quick" in body
+        assert (b"[DONE]" in body) is (name != "no-done")
+
+
+def test_a_status_can_be_asked_for(plain: RunningMockServer) -> None:
+    with connected(plain) as client:
+        status, body = client.send(request_bytes(model="mock-error-429")).answer()
+    assert (status, json.loads(body)["error"]["code"]) == (429, 429)
+
+
+def test_fault_rates_are_met_and_accounted() -> None:
+    config = MockServerConfig(tokens=1, error_rate=0.3, error_status=503, malformed_rate=0.2)
+    asked = 1_000
+    with running(config) as server:
+        with connected(server) as client:
+            client.send(request_bytes() * asked)
+            answers = [client.answer() for _ in range(asked)]
+        truth = server.truth()
+    errors = sum(status == 503 for status, _ in answers)
+    malformed = sum(b'"content":\n\n' in body for _, body in answers)
+    assert errors == pytest.approx(300, abs=60)  # four standard deviations
+    assert malformed == pytest.approx(200, abs=51)
+    assert (truth["errors"], truth["completed"]) == (errors, asked - errors)

@@ -1,0 +1,107 @@
+"""What a mock server is set to do: when it serves, whom, and where."""
+
+import contextlib
+import itertools
+import ssl
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from bare_client import HANG_GUARD_S, connected, events_of, request_bytes
+
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import running
+
+
+def test_a_slow_start_answers_503_and_then_serves() -> None:
+    with running(MockServerConfig(slow_start="300ms")) as server, connected(server) as client:
+        health = b"GET /healthz HTTP/1.1\r\n\r\n"
+        statuses = [client.send(health).answer()[0]]
+        deadline = time.monotonic() + HANG_GUARD_S
+        while statuses[-1] != 200 and time.monotonic() < deadline:
+            statuses.append(client.send(health).answer()[0])
+        assert (statuses[0], statuses[-1]) == (503, 200)
+        assert client.send(request_bytes()).answer()[0] == 200
+
+
+def test_a_freeze_stops_every_process_and_delays_what_is_on_its_way() -> None:
+    config = MockServerConfig(
+        processes=2, truth=True, tokens=40, itl="5ms", freeze_at="50ms", freeze_for="250ms"
+    )
+    with running(config) as server, contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(connected(server)) for _ in range(24)]
+        for connection in connections:
+            connection.send(request_bytes())
+        for connection in connections:
+            connection.answer()
+        truth = server.truth(rows=True)
+    rows = truth["rows"]
+    assert len({row["process"] for row in rows}) == 2
+    for row in rows:
+        began_ns, ended_ns = truth["frozen_wall_ns"][row["process"]]
+        assert ended_ns - began_ns > 0
+        sent = row["chunk_wall_ns"]
+        assert max(b - a for a, b in itertools.pairwise(sent)) >= 250_000_000
+        assert sent[-1] - row["arrival_wall_ns"] >= 250_000_000 + 39 * 5_000_000
+        assert not [at for at in sent if began_ns < at < ended_ns]
+
+
+def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
+    config = MockServerConfig(keepalive_timeout="100ms", tokens=2, itl="300ms")
+    with running(config) as server, connected(server) as idle, connected(server) as busy:
+        assert len(events_of(busy.send(request_bytes()).answer()[1])) == 4
+        assert idle.rest() == b""
+        assert busy.rest() == b""
+
+
+def test_the_api_key_is_required_by_all_but_health() -> None:
+    with running(MockServerConfig(api_key="secret")) as server, connected(server) as client:
+        assert client.send(request_bytes()).answer()[0] == 401
+        wrong = {"Authorization": "Bearer wrong"}
+        assert client.send(request_bytes(headers=wrong)).answer()[0] == 401
+        right = {"authorization": "Bearer secret"}
+        assert client.send(request_bytes(headers=right)).answer()[0] == 200
+        assert client.send(b"GET /healthz HTTP/1.1\r\n\r\n").answer()[0] == 200
+        truth = server.truth()
+    assert (truth["requests"], truth["errors"], truth["completed"]) == (3, 2, 1)
+
+
+def test_several_hosts_share_each_of_several_ports() -> None:
+    config = MockServerConfig(host="127.0.0.1,127.0.0.2", ports=2, processes=2)
+    with running(config) as server:
+        assert len(set(server.urls)) == 4
+        for host in ("127.0.0.1", "127.0.0.2"):
+            with connected(server, host=host) as client:
+                assert client.send(request_bytes()).answer()[0] == 200
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+        "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    )
+    subprocess.run(
+        [*command.split(), "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
+    )
+    return cert, key
+
+
+def test_tls_serves_the_same_answers(certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    config = MockServerConfig(tls_cert=str(cert), tls_key=str(key), tokens=3, itl="1ms", truth=True)
+    context = ssl.create_default_context(cafile=str(cert))
+    with running(config) as server:
+        assert server.url.startswith("https://")
+        with connected(server) as client:
+            client.socket = context.wrap_socket(client.socket, server_hostname="127.0.0.1")
+            for size in (10, 100_000):
+                content = "x" * size
+                client.send(request_bytes(messages=[{"role": "user", "content": content}]))
+                assert len(events_of(client.answer()[1])) == 5
+        truth = server.truth(rows=True)
+    assert (truth["completed"], len(truth["rows"])) == (2, 2)
+    assert truth["unstamped_arrivals"] > 0  # the kernel stamps no decrypted bytes, and rows say so

@@ -1,0 +1,80 @@
+"""A run that the test plays, behind the real results API."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from aiperf_svc.adapters.exports.manifest import Manifest, take_stock
+from aiperf_svc.adapters.results_api import ResultsServer
+from aiperf_svc.adapters.run_status import Status
+
+TOKEN = "the-stack's-token"
+LARGE = bytes(range(256)) * 4096
+
+
+def make_status(**fields: Any) -> Status:
+    values: dict[str, Any] = dict.fromkeys(Status.__struct_fields__, 0)
+    values |= {"state": "profiling", "phase": "profiling", "reason": "", "message": ""}
+    values |= {"artifact_error": "", "uploaded_to": "", "verdict": None, "dataset": {}, "number": 1}
+    values |= {"is_cancelling": False, "results_ready": False, "is_settled": False}
+    return Status(**{**values, **fields})
+
+
+@dataclass
+class Provider:
+    """A run that the test plays."""
+
+    path: Path
+    now: Status = field(default_factory=make_status)
+    content: dict[str, Any] | None = None
+    has_manifest: bool = True
+    cancelled: list[str] = field(default_factory=list)
+    was_collected: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    waits: list[tuple[int, float]] = field(default_factory=list)
+    listed: Manifest | None = None
+
+    def status(self) -> Status:
+        return self.now
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        self.waits.append((after, timeout_s))
+        self.asked.set()
+        await self.changed.wait()
+
+    def cancel(self, reason: str) -> None:
+        self.cancelled.append(reason)
+
+    def collected(self) -> None:
+        self.was_collected.set()
+
+    def summary(self) -> dict[str, Any] | None:
+        return self.content
+
+    def folder(self) -> Path:
+        return self.path
+
+    def manifest(self) -> dict[str, Any] | None:
+        if not self.has_manifest:
+            return None
+        found = self.listed or take_stock(self.path, "0123456789ab")
+        listed: dict[str, Any] = msgspec.to_builtins(found)
+        return listed
+
+
+@dataclass
+class Api:
+    provider: Provider
+    server: ResultsServer
+    session: aiohttp.ClientSession
+    url: str
+
+    async def get(self, path: str, **headers: str) -> tuple[aiohttp.ClientResponse, bytes]:
+        given = {"Authorization": f"Bearer {TOKEN}", "Accept-Encoding": "identity", **headers}
+        async with self.session.get(self.url + path, headers=given) as answer:
+            return answer, await answer.read()

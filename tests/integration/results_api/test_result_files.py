@@ -1,0 +1,109 @@
+"""Files of a run as the results API serves them: whole, in part, packed."""
+
+import asyncio
+import gzip
+import hashlib
+from pathlib import Path
+
+import pytest
+from played_run import LARGE, TOKEN, Api
+
+from aiperf_svc.adapters.exports.manifest import ManifestEntry, take_stock
+from aiperf_svc.adapters.results_client import ApiRefused, ResultsClient
+
+
+async def test_results_are_listed_with_size_and_hash(client: ResultsClient) -> None:
+    manifest = await client.manifest()
+    assert [entry.name for entry in manifest.files] == [
+        "large.bin",
+        "logs/worker-0.log",
+        "profile_export.jsonl",
+    ]
+    assert manifest.files[0] == ManifestEntry(
+        "large.bin", len(LARGE), hashlib.sha256(LARGE).hexdigest()
+    )
+
+
+async def test_results_are_refused_until_they_are_written(api: Api, client: ResultsClient) -> None:
+    api.provider.has_manifest = False
+    with pytest.raises(ApiRefused) as refused:
+        await client.manifest()
+    assert refused.value.status == 409
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "%2e%2e%2fsecret", "logs/..%2f..%2fsecret", "/etc/passwd", "nothing"]
+)
+async def test_only_listed_files_are_served(api: Api, name: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+    request = f"GET /v1/results/{name} HTTP/1.1\r\nHost: x\r\nX-Aiperf-Token: {TOKEN}\r\n\r\n"
+    writer.write(request.encode())
+    assert b" 404 " in await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_whole_file_comes_with_its_hash_as_tag(api: Api) -> None:
+    answer, body = await api.get("/v1/results/large.bin")
+    assert (answer.status, body) == (200, LARGE)
+    assert answer.headers["ETag"] == f'"{hashlib.sha256(LARGE).hexdigest()}"'
+    again, nothing = await api.get(
+        "/v1/results/large.bin", **{"If-None-Match": answer.headers["ETag"]}
+    )
+    assert (again.status, nothing) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "first", "last"),
+    [
+        ("bytes=100-199", 100, 199),
+        (f"bytes={len(LARGE) - 5}-", len(LARGE) - 5, len(LARGE) - 1),
+        ("bytes=-10", len(LARGE) - 10, len(LARGE) - 1),
+        ("bytes=5-99999999", 5, len(LARGE) - 1),
+    ],
+)
+async def test_a_range_is_that_part_of_the_file(
+    api: Api, wanted: str, first: int, last: int
+) -> None:
+    answer, body = await api.get("/v1/results/large.bin", Range=wanted)
+    assert answer.status == 206
+    assert answer.headers["Content-Range"] == f"bytes {first}-{last}/{len(LARGE)}"
+    assert body == LARGE[first : last + 1]
+
+
+@pytest.mark.parametrize("wanted", ["bytes=-", "bytes=a-b", "bytes=0-1,5-6", "lines=1-2"])
+async def test_a_range_that_is_not_understood_gives_the_whole_file(api: Api, wanted: str) -> None:
+    answer, body = await api.get("/v1/results/large.bin", Range=wanted)
+    assert (answer.status, len(body)) == (200, len(LARGE))
+
+
+async def test_a_range_beyond_the_end_is_refused(api: Api) -> None:
+    answer, _ = await api.get("/v1/results/large.bin", Range=f"bytes={len(LARGE)}-")
+    assert answer.status == 416
+    assert answer.headers["Content-Range"] == f"bytes */{len(LARGE)}"
+
+
+async def test_a_range_of_another_file_gives_the_whole_one(api: Api) -> None:
+    headers = {"Range": "bytes=5-9", "If-Range": '"of another run"'}
+    answer, body = await api.get("/v1/results/large.bin", **headers)
+    assert (answer.status, len(body)) == (200, len(LARGE))
+
+
+async def test_gzip_is_used_when_asked_for_and_tagged_apart(api: Api) -> None:
+    name = "/v1/results/profile_export.jsonl"
+    plain, content = await api.get(name)
+    packed, body = await api.get(name, **{"Accept-Encoding": "gzip"})
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(body) == content
+    assert len(body) < len(content) / 10
+    assert packed.headers["ETag"] != plain.headers["ETag"]
+
+
+async def test_a_log_that_grows_is_served_as_far_as_its_hash_covers(
+    api: Api, client: ResultsClient, tmp_path: Path
+) -> None:
+    api.provider.listed = take_stock(api.provider.path, "0123456789ab")
+    with (api.provider.path / "logs/worker-0.log").open("a") as log:
+        log.write("three\n")
+    await client.download_all(tmp_path / "copy")
+    assert (tmp_path / "copy/logs/worker-0.log").read_text() == "one\ntwo\n"

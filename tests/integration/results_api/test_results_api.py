@@ -1,0 +1,152 @@
+"""Who may ask the results API, and what it says of the run."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import aiohttp
+import pytest
+from played_run import TOKEN, Api, Provider, make_status
+
+from aiperf_svc.adapters.results_api import serve
+from aiperf_svc.adapters.results_client import ApiRefused, ResultsClient
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+# --- who may ask -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v1/status", "/v1/summary", "/v1/results", "/v1/x"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": ""},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Authorization": "", "X-Aiperf-Token": TOKEN[:-1]},
+        {"Authorization": "", "X-Aiperf-Token": "caf\xe9"},
+    ],
+)
+async def test_nothing_is_told_without_the_token(
+    api: Api, path: str, headers: dict[str, str]
+) -> None:
+    answer, body = await api.get(path, **headers)
+    assert answer.status == 401
+    assert b"profiling" not in body
+
+
+async def test_the_token_is_taken_from_either_header(api: Api) -> None:
+    bearer, _ = await api.get("/v1/status")
+    own, _ = await api.get("/v1/status", **{"Authorization": "", "X-Aiperf-Token": TOKEN})
+    assert (bearer.status, own.status) == (200, 200)
+
+
+async def test_an_empty_token_lets_nobody_in(tmp_path: Path) -> None:
+    server = await serve(Provider(tmp_path), token="", fd=None, host="127.0.0.1", port=0)
+    url = f"http://127.0.0.1:{server.port}/v1/status"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url, headers={"X-Aiperf-Token": ""}) as answer,
+    ):
+        assert answer.status == 401
+    await server.close()
+
+
+async def test_health_needs_no_token(api: Api) -> None:
+    for path in ("/healthz", "/readyz"):
+        answer, _ = await api.get(path, Authorization="")
+        assert answer.status == 200
+
+
+async def test_a_token_in_a_cancel_is_checked_too(api: Api) -> None:
+    async with api.session.post(f"{api.url}/v1/cancel") as answer:
+        assert answer.status == 401
+    assert api.provider.cancelled == []
+
+
+# --- what the run is doing -------------------------------------------------------------------
+
+
+async def test_a_status_is_told_at_once_when_its_number_is_new(
+    api: Api, client: ResultsClient
+) -> None:
+    assert await client.status() == api.provider.now
+    assert await client.status(after=7, timeout_s=30) == api.provider.now
+    assert api.provider.waits == []
+
+
+async def test_a_long_poll_ends_with_the_next_change(api: Api, client: ResultsClient) -> None:
+    asked = asyncio.create_task(client.status(after=1, timeout_s=30))
+    await api.provider.asked.wait()
+    api.provider.now = make_status(number=2, state="done")
+    api.provider.changed.set()
+    assert (await asked).state == "done"
+    assert api.provider.waits == [(1, 30.0)]
+
+
+@pytest.mark.parametrize("query", ["after=x", "after=-1", "after=1&timeout=nan", "after=1.5"])
+async def test_a_poll_that_makes_no_sense_is_refused(api: Api, query: str) -> None:
+    answer, body = await api.get(f"/v1/status?{query}")
+    assert (answer.status, b"expected a number" in body) == (400, True)
+
+
+async def test_metrics_are_in_prometheus_text_format(api: Api) -> None:
+    api.provider.now = make_status(completed=12, ttft_p50_ms=20.0, ttft_p99_ms=None)
+    answer, body = await api.get("/metrics")
+    lines = body.decode().splitlines()
+    assert answer.content_type == "text/plain"
+    assert 'aiperf_requests_completed_total{phase="profiling"} 12' in lines
+    assert "# TYPE aiperf_requests_completed_total counter" in lines
+    assert any(line.startswith("aiperf_ttft_p50_seconds") for line in lines)
+    assert not any("ttft_p99" in line for line in lines)
+
+
+async def test_a_summary_is_refused_until_it_is_computed(api: Api, client: ResultsClient) -> None:
+    with pytest.raises(ApiRefused, match="409 the summary is not computed yet"):
+        await client.summary()
+    api.provider.content = {"request_count": {"avg": 5}}
+    assert await client.summary() == {"request_count": {"avg": 5}}
+
+
+async def test_cancel_passes_the_reason_on(api: Api, client: ResultsClient) -> None:
+    await client.cancel("enough")
+    assert api.provider.cancelled == ["enough"]
+
+
+async def test_a_cancel_with_a_broken_body_is_refused(api: Api) -> None:
+    headers = {"X-Aiperf-Token": TOKEN}
+    async with api.session.post(f"{api.url}/v1/cancel", headers=headers, data=b"{") as answer:
+        assert answer.status == 400
+    assert api.provider.cancelled == []
+
+
+async def test_nothing_counts_as_collected_before_the_results_are_final(
+    api: Api, client: ResultsClient
+) -> None:
+    with pytest.raises(ApiRefused, match="not final yet") as refused:
+        await client.collected()
+    assert refused.value.status == 409
+
+
+async def test_collected_is_answered_before_the_process_may_end(
+    api: Api, client: ResultsClient
+) -> None:
+    api.provider.now = make_status(state="done", is_settled=True)
+    await client.collected()
+    async with asyncio.timeout(10):
+        await api.provider.was_collected.wait()
+
+
+async def test_the_api_listens_on_a_socket_that_it_was_given(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port, fd = listener.getsockname()[1], listener.detach()
+    server = await serve(Provider(tmp_path), token=TOKEN, fd=fd, host="", port=0)
+    async with ResultsClient(f"http://127.0.0.1:{port}", token=TOKEN) as client:
+        assert (await client.status()).state == "profiling"
+    await server.close()
+
+
+async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(EnvironmentProblem, match=f"cannot listen on 127.0.0.1:{port}"):
+            await serve(Provider(tmp_path), token=TOKEN, fd=None, host="127.0.0.1", port=port)

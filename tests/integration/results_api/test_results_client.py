@@ -1,0 +1,145 @@
+"""All results fetched into a folder, over connections that break and from servers that lie."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from played_run import LARGE, TOKEN, Api
+
+from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, take_stock
+from aiperf_svc.adapters.results_client import ApiUnavailable, ResultsClient
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+
+async def test_all_results_are_fetched_into_a_folder(
+    api: Api, client: ResultsClient, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    manifest = await client.download_all(copy)
+    assert take_stock(copy, manifest.run_id) == manifest
+    assert msgspec.json.decode((copy / "manifest.json").read_bytes(), type=Manifest) == manifest
+
+
+async def test_what_is_there_already_is_not_fetched_again(
+    api: Api, client: ResultsClient, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    await client.download_all(copy)
+    before = (copy / "large.bin").stat().st_ino
+    (copy / "profile_export.jsonl").write_text("another one")
+    await client.download_all(copy)
+    assert (copy / "large.bin").stat().st_ino == before
+    assert (copy / "profile_export.jsonl").read_text() == '{"a": 1}\n' * 5000
+
+
+async def test_a_download_goes_on_where_it_broke_off(api: Api, tmp_path: Path) -> None:
+    limit = len(LARGE) // 3
+    entry = take_stock(api.provider.path, "x").files[0]
+    async with (
+        _Cutting(api.server.port, limit=limit) as proxy,
+        ResultsClient(proxy.url, token=TOKEN, retry_s=0) as client,
+    ):
+        path = await client.download(entry, tmp_path / "copy")
+    assert path.read_bytes() == LARGE
+    assert proxy.connections > 3, "one connection carries a third: it would never end from 0"
+
+
+async def test_a_download_without_progress_is_given_up(api: Api, tmp_path: Path) -> None:
+    entry = take_stock(api.provider.path, "x").files[0]
+    async with (
+        _Cutting(api.server.port, limit=0) as proxy,
+        ResultsClient(proxy.url, token=TOKEN, retry_s=0) as client,
+    ):
+        with pytest.raises(ApiUnavailable, match=r"large.bin: broke off at byte 0 of 1,048,576"):
+            await client.download(entry, tmp_path)
+
+
+async def test_a_part_of_something_else_is_thrown_away(
+    api: Api, client: ResultsClient, tmp_path: Path
+) -> None:
+    (tmp_path / "large.bin.part").write_bytes(b"of another run")
+    entry = take_stock(api.provider.path, "x").files[0]
+    assert (await client.download(entry, tmp_path)).read_bytes() == LARGE
+
+
+async def test_bytes_with_another_hash_are_not_believed(
+    api: Api, client: ResultsClient, tmp_path: Path
+) -> None:
+    api.provider.listed = take_stock(api.provider.path, "x")
+    (api.provider.path / "large.bin").write_bytes(LARGE[::-1])
+    with pytest.raises(EnvironmentProblem, match=r"large.bin: received bytes with another SHA-256"):
+        await client.download_all(tmp_path / "copy")
+    assert list((tmp_path / "copy").iterdir()) == []
+
+
+async def test_a_server_cannot_write_outside_the_folder(
+    client: ResultsClient, tmp_path: Path
+) -> None:
+    with pytest.raises(EnvironmentProblem, match="leads out"):
+        await client.download(ManifestEntry("../evil", 1, "0" * 64), tmp_path / "copy")
+    assert not (tmp_path / "evil").exists()
+
+
+async def test_an_empty_file_is_fetched(api: Api, client: ResultsClient, tmp_path: Path) -> None:
+    (api.provider.path / "empty.log").touch()
+    await client.download_all(tmp_path / "copy")
+    assert (tmp_path / "copy/empty.log").read_bytes() == b""
+
+
+async def test_a_server_that_is_gone_is_named(api: Api, client: ResultsClient) -> None:
+    await api.server.close()
+    with pytest.raises(ApiUnavailable, match="results API at http://127"):
+        await client.status()
+
+
+class _Cutting:
+    """A proxy that cuts every connection after `limit` bytes of the answer."""
+
+    def __init__(self, port: int, *, limit: int) -> None:
+        self._port, self._limit = port, limit
+        self.connections = 0
+        self.url = ""
+        self._serving: set[asyncio.Task[Any] | None] = set()
+
+    async def __aenter__(self) -> "_Cutting":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+        serving = [task for task in self._serving if task]
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._serving.add(asyncio.current_task())
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await self._pass(reader, writer, inner_reader, inner_writer)
+        finally:
+            for each in (inner_writer, writer):
+                each.close()
+                with contextlib.suppress(ConnectionError):
+                    await each.wait_closed()
+
+    async def _pass(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        inner_reader: asyncio.StreamReader,
+        inner_writer: asyncio.StreamWriter,
+    ) -> None:
+        inner_writer.write(await reader.readuntil(b"\r\n\r\n"))
+        left = self._limit
+        while left > 0 and (data := await inner_reader.read(min(65536, left))):
+            left -= len(data)
+            writer.write(data)
+            await writer.drain()

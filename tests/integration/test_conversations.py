@@ -1,0 +1,37 @@
+"""Conversations of several turns, in whole runs."""
+
+import itertools
+from pathlib import Path
+
+from in_one_loop import config, server, stack, talks
+
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.domain.request_ids import request_id
+
+
+async def test_conversations_keep_their_history_their_order_and_their_pauses(
+    tmp_path: Path,
+) -> None:
+    turns = [{"text": f"question {i}", "delay": 30 * bool(i)} for i in range(3)]
+    dataset = talks(tmp_path, *turns, count=4)
+    with server(ttft="5ms", tokens=3) as mock:
+        settings = config(mock.url, dataset=dataset, concurrency=2, requests=12)
+        async with stack(settings, tmp_path, workers=1) as run:
+            summary = await run.results()
+        rows = {row["request_id"]: row for row in mock.truth(rows=True)["rows"]}
+    assert summary["request_count"]["avg"] == 12
+    assert summary["aiperf_svc"]["accounts"]["issued"] == 4
+    for index in range(4):
+        talk = [rows[request_id("test", Phase.PROFILING, index, turn)] for turn in range(3)]
+        for before, after in itertools.pairwise(talk):
+            assert after["arrival_wall_ns"] - before["end_wall_ns"] > 29e6
+
+
+async def test_a_request_count_ends_within_a_conversation(tmp_path: Path) -> None:
+    dataset = talks(tmp_path, {"text": "a"}, {"text": "b"}, {"text": "c"}, count=5)
+    with server(tokens=2) as mock:
+        settings = config(mock.url, dataset=dataset, concurrency=1, requests=8)
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+        assert mock.truth()["requests"] == 8
+    assert summary["request_count"]["avg"] == 8

@@ -1,0 +1,130 @@
+"""Which connection a request gets, how long it lives, and when it is given up."""
+
+import asyncio
+from time import time_ns
+
+from client_bench import (
+    CHUNKED,
+    LENGTH,
+    MS,
+    WAIT_S,
+    answers,
+    bench,
+    read_request,
+)
+
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import Flag
+
+
+async def test_a_server_that_is_not_there_is_a_connect_error() -> None:
+    async with bench(answers()) as b:
+        refused = b.target._replace(address=("127.0.0.1", 1))
+        b.client._target = refused
+        row = await b.one()
+        assert (row["error"], row["start_wall_ns"]) == (ErrorKind.CONNECT, 0)
+        assert b"refused" in b.sent.bodies
+        assert b.client.requests_sent == 0
+
+
+async def test_an_answer_that_never_comes_times_out() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        await reader.read()
+
+    async with bench(script, request_timeout="10ms") as b:
+        b.send()
+        while not b.sent.ends:
+            b.client.expire()
+            await asyncio.sleep(0.001)
+        b.client.flush()
+        (row,) = b.sent.rows
+        assert row["error"] == ErrorKind.TIMEOUT
+        assert row["end_wall_ns"] - row["start_wall_ns"] >= 10 * MS
+
+
+async def test_a_connection_that_the_server_closed_while_idle_costs_no_request() -> None:
+    may_close = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(LENGTH)
+        await may_close.wait()
+
+    async with bench(script) as b:
+        await b.one(index=1)
+        loop = asyncio.get_running_loop()
+        # The close is here and not read: the next request meets it.
+        loop.remove_reader(b.client.fd)
+        may_close.set()
+        (conn,) = b.client._connections.values()
+        closed = asyncio.Event()
+        loop.add_reader(conn.fd, closed.set)
+        await asyncio.wait_for(closed.wait(), WAIT_S)
+        loop.remove_reader(conn.fd)
+        loop.add_reader(b.client.fd, b.client.run_ready)
+        due = time_ns()
+        b.send(index=2, due=due)
+        await b.sent.wait_for(2)
+        b.client.flush()
+        row = b.sent.rows[-1]
+        assert row["outcome"] == Outcome.COMPLETED
+        assert row["flags"] & Flag.RETRIED
+        assert not row["flags"] & Flag.REUSED
+        assert row["due_wall_ns"] == due
+        assert b.client.requests_sent == 2
+
+
+async def test_a_new_connection_for_each_request_when_asked() -> None:
+    async with bench(answers(LENGTH), connections="per-request") as b:
+        first, second = await b.one(), await b.one()
+        assert not (first["flags"] | second["flags"]) & Flag.REUSED
+        assert second["connect_ns"] > 0
+        assert b.client.connection_count == 0
+
+
+async def test_a_server_that_says_close_gets_a_new_connection() -> None:
+    answer = LENGTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    async with bench(answers(answer)) as b:
+        await b.one()
+        assert b.client.connection_count == 0
+
+
+async def test_a_cancel_cuts_what_is_in_flight_and_counts_it() -> None:
+    written = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        written.set()
+        writer.write(CHUNKED[:120])
+        await reader.read()
+
+    async with bench(script) as b:
+        b.send()
+        await asyncio.wait_for(written.wait(), WAIT_S)
+        b.client.cancel_in_flight("cut")
+        b.client.flush()
+        row = b.sent.rows[-1]
+        assert (row["outcome"], row["flags"] & Flag.FINAL) == (Outcome.CANCELLED, Flag.FINAL)
+        assert b.client.in_flight == 0
+        assert b.client.connection_count == 0
+
+
+async def test_as_many_connections_as_asked_are_open_before_they_are_needed() -> None:
+    async with bench(answers(LENGTH)) as b:
+        b.client.preconnect(25)
+        assert b.client.connection_count == 25
+        for index in range(25):
+            b.send(index=index)
+        await b.sent.wait_for(25)
+        assert b.client.connection_count == 25
+
+
+async def test_a_target_that_refuses_is_not_connected_to_ahead_of_need() -> None:
+    async with bench(answers(LENGTH)) as b:
+        b.client._target = b.target._replace(address=("127.0.0.1", 1))
+        assert (await b.one())["error"] == ErrorKind.CONNECT
+        assert not b.client.preconnect(25)
+        assert b.client.connection_count == 0
+        b.client.poll_often(True)
+        assert b.client.preconnect(25)

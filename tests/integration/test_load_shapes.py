@@ -1,0 +1,139 @@
+"""When a run's requests are sent: on schedule, under a cap, over a ramp, until its time is up."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from in_one_loop import config, lines, server, stack, talks
+
+
+async def test_an_open_loop_sends_when_due_whatever_the_server_does(tmp_path: Path) -> None:
+    with server(ttft="50ms", tokens=1) as mock:
+        load = {"request_rate": 200, "duration": "2s", "arrival": {"pattern": "constant"}}
+        async with stack(config(mock.url, **load), tmp_path) as run:
+            summary = await run.results()
+        truth = mock.truth(rows=True)
+    # One that a busy machine could not write before the stop is unsent, and in the accounts.
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["issued"] == 400
+    assert summary["request_count"]["avg"] == truth["requests"] == 400 - accounts["unsent"]
+    arrivals = np.sort([row["arrival_wall_ns"] for row in truth["rows"]])
+    gaps_ms = np.diff(arrivals) / 1e6
+    assert np.median(gaps_ms) == pytest.approx(5.0, abs=0.5)
+    assert summary["schedule_lag"]["min"] >= 0
+
+
+async def test_two_workers_share_one_poisson_process(tmp_path: Path) -> None:
+    with server(tokens=1) as mock:
+        load = {"request_rate": 400, "requests": 800}
+        async with stack(config(mock.url, **load), tmp_path, workers=2) as run:
+            await run.results()
+        arrivals = {
+            row["request_id"]: row["arrival_wall_ns"] for row in mock.truth(rows=True)["rows"]
+        }
+    due = {
+        line["metadata"]["x_request_id"]: line["metadata"]["credit_issued_ns"]
+        for line in lines(tmp_path / "artifacts")
+    }
+    gaps = np.diff(np.sort(list(due.values()))) / 1e9
+    assert len(due) == 800
+    # Seeded: the schedule itself is the same in every run, however busy the machine is.
+    assert gaps.mean() == pytest.approx(1 / 400, rel=0.15)
+    assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.2)
+    assert all(arrivals[request] >= due[request] for request in due)
+
+
+async def test_a_duration_ends_the_sending_and_the_grace_period_the_waiting(tmp_path: Path) -> None:
+    with server(ttft="10ms", itl="20ms", tokens=500) as mock:
+        settings = config(mock.url, concurrency=5, duration="300ms", grace_period="200ms")
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+        truth = mock.truth(rows=True)
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["cancelled"] == 5 == accounts["issued"]
+    assert truth["requests"] == 5
+    assert accounts["violations"] == []
+
+
+async def test_a_ramp_opens_the_users_one_after_the_other(tmp_path: Path) -> None:
+    with server(ttft="2s", tokens=1) as mock:
+        settings = config(mock.url, concurrency=10, requests=10, ramp="500ms")
+        async with stack(settings, tmp_path) as run:
+            await run.results()
+        rows = mock.truth(rows=True)["rows"]
+    gaps_ms = np.diff(np.sort([row["arrival_wall_ns"] for row in rows])) / 1e6
+    assert np.median(gaps_ms) == pytest.approx(50, abs=10)
+
+
+async def test_a_cap_holds_open_loop_requests_back_and_says_so(tmp_path: Path) -> None:
+    with server(ttft="100ms", tokens=1) as mock:
+        load = {"request_rate": 100, "concurrency": 4, "requests": 60}
+        async with stack(config(mock.url, **load), tmp_path) as run:
+            summary = await run.results()
+        truth = mock.truth(rows=True)
+    assert truth["max_in_flight"] == 4
+    assert truth["requests"] == 60
+    # 100 a second due, 40 a second possible: the wait shows in the intended latency only.
+    assert summary["intended_request_latency"]["max"] > 500
+    assert summary["request_latency"]["p50"] < 200
+
+
+async def test_a_count_of_requests_ends_under_a_cap_that_holds_nearly_all_of_them_back(
+    tmp_path: Path,
+) -> None:
+    with server(ttft="20ms", tokens=1) as mock:
+        # All are due before the first answer; from then on only an end can free a place.
+        load = {"request_rate": 50_000, "concurrency": 2, "requests": 40}
+        async with stack(config(mock.url, **load), tmp_path) as run:
+            summary = await run.results()
+        truth = mock.truth(rows=True)
+    assert truth["max_in_flight"] == 2
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["issued"] == accounts["completed"] == truth["requests"] == 40
+    assert accounts["violations"] == []
+
+
+async def test_a_cap_that_is_reached_and_free_again_before_the_next_is_due_delays_nothing(
+    tmp_path: Path,
+) -> None:
+    with server(tokens=1) as mock:
+        # Few enough to be granted at once: after that nothing but their own timer wakes the worker.
+        load = {"request_rate": 200, "concurrency": 1, "requests": 20}
+        load |= {"arrival": {"pattern": "constant"}}
+        async with stack(config(mock.url, **load), tmp_path) as run:
+            summary = await run.results()
+        truth = mock.truth(rows=True)
+    assert truth["max_in_flight"] == 1
+    assert summary["aiperf_svc"]["accounts"]["completed"] == truth["requests"] == 20
+
+
+async def test_a_cap_is_no_end_for_conversations_and_failing_requests(tmp_path: Path) -> None:
+    dataset = talks(tmp_path, {"text": "a"}, {"text": "b", "delay": 20}, count=10)
+    with server(ttft="5ms", tokens=1, error_rate=0.5) as mock:
+        load = {"request_rate": 1_000, "concurrency": 1, "requests": 20}
+        async with stack(config(mock.url, dataset=dataset, **load), tmp_path) as run:
+            summary = await run.results()
+        truth = mock.truth(rows=True)
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert truth["max_in_flight"] == 1
+    assert accounts["issued"] == accounts["completed"] + accounts["errored"] == 10
+    assert accounts["violations"] == []
+
+
+async def test_what_was_due_and_could_not_be_sent_is_counted_unsent(tmp_path: Path) -> None:
+    with server(ttft="400ms", tokens=1) as mock:
+        load = {
+            "request_rate": 100,
+            "concurrency": 2,
+            "duration": "1s",
+            "arrival": {"pattern": "constant"},
+        }
+        async with stack(config(mock.url, **load), tmp_path) as run:
+            summary = await run.results()
+        sent = mock.truth()["requests"]
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["issued"] == 100
+    assert accounts["completed"] == sent
+    assert accounts["unsent"] == 100 - sent
+    assert accounts["violations"] == []
+    assert summary["aiperf_svc"]["verdict"] != "valid"

@@ -1,0 +1,23 @@
+"""What the unit tests share: pages that are printed from tables."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def assert_printed(request: pytest.FixtureRequest) -> Callable[[Path, str, str], None]:
+    """Compares what follows a mark in a page with the tables that it is printed from; with
+    --write-samples it prints them there."""
+
+    def check(path: Path, mark: str, tables: str) -> None:
+        prose, found_mark, printed = path.read_text().partition(mark)
+        assert found_mark, f"{path} has no line {mark!r}"
+        expected = "\n" + tables
+        if request.config.getoption("--write-samples"):
+            path.write_text(prose + mark + expected)
+            return
+        assert printed == expected, "run pytest with --write-samples to print the tables again"
+
+    return check

@@ -1,0 +1,112 @@
+"""How many tokens a record has, and who counted them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from raw_batches import (
+    END,
+    STREAM_HEAD,
+    Request,
+    assembler_of,
+    batch_of,
+    chunk,
+    delta,
+    finish,
+    plain,
+    reads_of,
+    record_of,
+    sse,
+    stream,
+    usage,
+)
+
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+
+
+class Words:
+    """Counts words; remembers how often it was asked."""
+
+    name = "words"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+    def count_batch(self, texts: Sequence[str]) -> list[int]:
+        self.calls += 1
+        return [self.count(text) for text in texts]
+
+    def encode(self, text: str) -> list[int]:
+        return list(range(self.count(text)))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+TOLD = usage(500, 20, completion_tokens_details={"reasoning_tokens": 8})
+
+
+def tokens_of(row: np.void) -> dict[str, int]:
+    names = ("input", "output", "reasoning", "usage_prompt", "usage_completion")
+    return {name: int(row[f"{name}_tokens"]) for name in names}
+
+
+def test_without_a_tokenizer_tokens_are_the_servers() -> None:
+    raw = stream(delta(content="one two"), finish(), TOLD)
+    assert tokens_of(record_of(Request(reads=reads_of(raw))).rows[0]) == {
+        "input": 550,
+        "output": 20,
+        "reasoning": 8,
+        "usage_prompt": 500,
+        "usage_completion": 20,
+    }
+
+
+def test_without_tokenizer_and_usage_tokens_are_unknown() -> None:
+    request = Request(reads=reads_of(stream(delta(content="a"), finish())), input_tokens=-1)
+    assert set(tokens_of(record_of(request).rows[0]).values()) == {-1}
+
+
+def test_input_tokens_that_the_dataset_does_not_know_are_the_servers() -> None:
+    request = Request(reads=reads_of(stream(delta(content="a"), finish(), TOLD)), input_tokens=-1)
+    assert record_of(request).rows["input_tokens"] == [500]
+
+
+def test_the_last_usage_counts() -> None:
+    raw = stream(usage(1, 1), delta(content="a"), usage(1, 2), finish())
+    assert record_of(Request(reads=reads_of(raw))).rows["usage_completion_tokens"] == [2]
+
+
+def test_a_tokenizer_counts_all_text_of_a_batch_at_once() -> None:
+    first = stream(
+        delta(reasoning_content="hm hm"), delta(content=" one tw"), delta(content="o three"), TOLD
+    )
+    second = stream(delta(content="alone"), finish())
+    third = plain(b"no", status=b"500 Error")
+    counter = Words()
+    assembler = assembler_of(counter=counter)
+    batch = batch_of(
+        Request(reads=reads_of(first), request_id=1, seq=1),
+        Request(reads=reads_of(second), request_id=2, seq=2),
+        Request(
+            reads=reads_of(third),
+            request_id=3,
+            seq=3,
+            outcome=Outcome.ERRORED,
+            error=ErrorKind.STATUS,
+        ),
+    )
+    (made,) = assembler.process(batch, worker_rank=0)
+    assert made.rows["output_tokens"].tolist() == [5, 1, -1]
+    assert made.rows["reasoning_tokens"].tolist() == [2, 0, -1]
+    assert made.rows["usage_completion_tokens"].tolist() == [20, -1, -1]
+    assert counter.calls == 1
+
+
+def test_a_tokenizer_counts_tool_calls_and_text_over_fragments() -> None:
+    call = delta(tool_calls=[{"function": {"name": " f", "arguments": " {}"}}])
+    parts = [STREAM_HEAD + chunk(sse(delta(content="one t"))), chunk(sse(delta(content="wo")))]
+    request = Request(reads=reads_of(*parts, chunk(sse(call)) + END), cuts=(1, 2))
+    assert record_of(request, counter=Words()).rows["output_tokens"] == [4]
