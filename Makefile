@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
+READS := aiperf_svc/adapters/_stamped_reads
 # The pip that comes with an environment takes twice as long to find the locked wheels.
 PIP_VERSION := 26.3
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -14,7 +15,7 @@ BENCHMARK_FLAGS ?=
 STACK_TESTS := $(BIN)/python -m pytest tests/e2e/stack
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-real benchmark benchmark-quick compiled soak test lint types layers check format lock clean
+.PHONY: help bench bench-real benchmark benchmark-quick soak test lint types layers check format lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -28,20 +29,21 @@ $(RUNTIME): images/requirements.lock
 	@$(PIP_INSTALL) --no-compile --require-hashes -r $<
 	@touch $@
 
-$(STAMP): $(RUNTIME) requirements.lock pyproject.toml
+# Does without where there is no C compiler, and says so.
+$(READS).abi3.so: $(READS).c $(RUNTIME)
+	@$(BIN)/python scripts/compile_reads.py
+
+$(STAMP): $(READS).abi3.so requirements.lock pyproject.toml
 	@echo "installing what tests and stacks need into $(VENV)"
 	@$(PIP_INSTALL) --no-compile --require-hashes -r requirements.lock
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-bench: $(RUNTIME) ## Measure the built-in mock server: a short streaming chat benchmark, live
+bench: $(READS).abi3.so ## Measure the built-in mock server: a short streaming chat benchmark, live
 	@$(BIN)/python -m aiperf_svc bench $(BENCH_FLAGS)
 
 bench-real: $(STAMP) ## Measure a llama.cpp server with a file of prompts; compiles the server the first time
 	@$(BIN)/python -m benchmarks.real_server $(BENCH_FLAGS)
-
-compiled: $(STAMP) ## Compile the data path in place (a minute, needs a C compiler); `make clean` undoes it
-	@$(BIN)/python scripts/compile_core.py
 
 benchmark: $(STAMP) ## Everything measured: benchmarks/results/<date>.json and docs/performance.md; over an hour
 	@$(BIN)/python -m benchmarks.suite $(BENCHMARK_FLAGS)
@@ -100,5 +102,4 @@ lock: ## Renew the two lock files from pyproject.toml (needs uv)
 	  -c requirements.lock --extra s3 pyproject.toml -o images/requirements.lock
 
 clean: ## Remove the environment, caches and what is compiled
-	python3 scripts/compile_core.py --remove
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(READS).abi3.so $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -15,8 +15,8 @@ from time import process_time_ns
 
 import msgspec
 
-from aiperf_svc.adapters.inference_client import FRAGMENT_BYTES
 from aiperf_svc.adapters.raw_records import BATCH_BYTES, BATCH_FRAGMENTS
+from aiperf_svc.adapters.stamped_reads import FRAGMENT_BYTES
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.metric_parts import FinishedRequests
 from aiperf_svc.core.record_assembly import RecordAssembler

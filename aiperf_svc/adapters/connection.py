@@ -2,8 +2,9 @@
 
 import select
 import socket
-import ssl
 from typing import Any, Final
+
+from aiperf_svc.adapters.tls_stream import TlsStream
 
 CONNECTING: Final = 0
 HANDSHAKING: Final = 1
@@ -30,7 +31,6 @@ class Connection:
         "fd",
         "flags",
         "framing",
-        "incoming",
         "index",
         "input_tokens",
         "is_used",
@@ -39,7 +39,6 @@ class Connection:
         "left",
         "line",
         "opened_mono_ns",
-        "outgoing",
         "part",
         "payload",
         "phase",
@@ -77,9 +76,7 @@ class Connection:
         self.read_rows: Any = None
         self.kept: bytearray | None = None
         self.session: Any = None
-        self.tls: ssl.SSLObject | None = None
-        self.incoming: ssl.MemoryBIO | None = None
-        self.outgoing: ssl.MemoryBIO | None = None
+        self.tls: TlsStream | None = None
         self.line = b""
         self.request_id = self.index = self.due = self.start = self.sent = self.ack = 0
         self.bytes_in = self.bytes_out = self.body_offset = self.framing = self.left = 0

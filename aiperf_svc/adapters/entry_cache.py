@@ -123,11 +123,6 @@ class EntryCache:
                 self._ask(number)
                 return
 
-    def ask_again(self) -> None:
-        """Repeat the requests that have no answer yet."""
-        for number in self._asked:
-            self._request(number)
-
     def prefetch(self, phase: int, first_index: int, last_index: int) -> None:
         """Make sure that the entries of these credits are there or on their way."""
         if self._all is not None:

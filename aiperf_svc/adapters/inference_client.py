@@ -21,29 +21,31 @@ allocated for a request. Where the flow goes next: `services.load_generator` dec
 `core.record_assembly` reads what leaves here.
 """
 
-import errno
 import os
 import select
-import socket
 import ssl
-import struct
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
 from typing import Any, Final
 
 from aiperf_svc.adapters.answer_framing import BROKEN, AnswerFraming
 from aiperf_svc.adapters.connection import BODY, CONNECTING, HANDSHAKING, HEAD, IDLE, Connection
+from aiperf_svc.adapters.connection_pool import ConnectionPool, connect_error
 from aiperf_svc.adapters.raw_records import RawRecords
+from aiperf_svc.adapters.stamped_reads import (
+    FRAGMENT_BYTES,
+    MAX_ANSWER_BYTES,
+    Read,
+    receive,
+    take_more,
+)
 from aiperf_svc.adapters.target import Target
 from aiperf_svc.adapters.timerfd import Ticker, WallTimer
+from aiperf_svc.adapters.tls_stream import TlsStream
 from aiperf_svc.core.answer_layouts import MAX_LAYOUTS, Layout, layout_of
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import READ, Flag, Framing
 
-READ_SIZE: Final = 65_536
-FRAGMENT_BYTES: Final = 4_096
-"""Buffered bytes at which a part of an answer leaves: bounds the memory of a held connection."""
-MAX_ANSWER_BYTES: Final = 256 * 2**20
 LAYOUTS_PER_TICK: Final = 32
 """Layouts of answers learned between two housekeeping ticks: where lengths hardly repeat, learning
 costs more than it saves."""
@@ -55,14 +57,8 @@ third read has the first token at the latest."""
 MAX_EVENTS: Final = 65_536
 """All that is ready must be taken by one poll, or the previous poll would not bound a stamp."""
 CLOCK_JUMP_NS: Final = 1_000_000
-CONNECTING_AT_ONCE: Final = 256
-"""Connections ahead of need that are being made at a time."""
 
-_SO_TIMESTAMPNS: Final = 35
-_IP_BIND_ADDRESS_NO_PORT: Final = 24
-_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(16)
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
-_unpack_timespec = struct.Struct("@qq").unpack
 
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
 _CANCELLED, _STATUS = int(Outcome.CANCELLED), int(ErrorKind.STATUS)
@@ -93,27 +89,18 @@ class InferenceClient:
         self._on_end = on_end
         self._on_timer = on_timer
         self._poll_every_ns = poll_every_ns
-        # The kernel begins to stamp a moment after the first socket that asks for it has been made,
-        # and ends with the last: this one makes sure that the first answer has its stamp.
-        self._stamping = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._stamping.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self._epoll = select.epoll()
         self._bodies = select.epoll()
         """Of the connections in the middle of an answer."""
-        self._epoll.register(self._bodies.fileno(), _IN)
+        self._bodies_fd = self._bodies.fileno()
+        self._epoll.register(self._bodies_fd, _IN)
         self._timer = WallTimer()
         self._epoll.register(self._timer.fd, _IN)
         self._ticker = Ticker()
         self._epoll.register(self._ticker.fd, _IN)
-        self._connections: dict[int, Connection] = {}
-        self._idle: list[Connection] = []
-        self._spare: list[Connection] = []
-        """Opened ahead; those that became idle or broke since are passed over."""
-        self._connecting = 0
-        self._connections_wanted = 0
-        """By `preconnect`; 0 when they are there."""
-        self._has_refused = False
-        self._closing: list[socket.socket] = []
+        self._pool = pool = ConnectionPool(target, self._epoll)
+        # The pool's own, without the way over it.
+        self._connections, self._idle, self._closing = pool.by_fd, pool.idle, pool.closing
         self._framing = AnswerFraming()
         self._layouts: dict[int, Layout] = {}
         """By the length of a whole answer that comes in one read."""
@@ -124,7 +111,6 @@ class InferenceClient:
         """Before the one whose events are handled now, in the set that they come from."""
         self._wake_at = 0
         self._last_id = 0
-        self._next_source = 0
         self._clock_gap_ns = time_ns() - monotonic_ns()
         self.in_flight = 0
         self.requests_sent = 0
@@ -163,10 +149,10 @@ class InferenceClient:
 
         With `keep_answer` the raw answer is in the connection's `kept` when `on_end` is called.
         """
-        conn = self._idle.pop() if self._idle else self._spare_or_new()
+        conn = self._idle.pop() if self._idle else self._pool.spare_or_new()
         while conn.fd < 0 and conn.state == IDLE:
             # Closed by the server since: thousands may be at once, so each is met only here.
-            conn = self._idle.pop() if self._idle else self._spare_or_new()
+            conn = self._idle.pop() if self._idle else self._pool.spare_or_new()
         conn.payload = payload
         conn.bytes_out = len(payload)
         conn.phase = phase
@@ -188,37 +174,8 @@ class InferenceClient:
             self._connect_failed(conn)
 
     def preconnect(self, count: int) -> bool:
-        """Connect ahead until there are `count` connections, so that users start with them. False,
-        and nothing is done, when a connect has failed since the phase began: a target that is away
-        is not asked ahead of need."""
-        if self._has_refused:
-            return False
-        self._connections_wanted = count
-        self._connect_ahead()
-        return True
-
-    def _connect_ahead(self) -> None:
-        """A few at a time: the loop has more to do, and a server's backlog holds thousands only."""
-        wanted = self._connections_wanted
-        while len(self._connections) < wanted and self._connecting < CONNECTING_AT_ONCE:
-            conn = self._open()
-            if conn.fd < 0:
-                self._refused()
-                return
-            self._spare.append(conn)
-        if len(self._connections) >= wanted:
-            self._connections_wanted = 0
-
-    def _refused(self) -> None:
-        self._has_refused = True
-        self._connections_wanted = 0
-
-    def _spare_or_new(self) -> Connection:
-        while self._spare:
-            conn = self._spare.pop()
-            if conn.fd >= 0 and conn.state < IDLE:
-                return conn
-        return self._open()
+        """As the pool's: connect ahead until there are `count` connections."""
+        return self._pool.preconnect(count)
 
     def poll_often(self, is_on: bool) -> None:
         """A phase begins or has ended: poll every `poll_every_ns` at least while it runs.
@@ -229,7 +186,7 @@ class InferenceClient:
         server.
         """
         self._ticker.every(self._poll_every_ns if is_on else 0)
-        self._has_refused = False
+        self._pool.forgive()
 
     def wake_at(self, wall_ns: int) -> None:
         """Call `on_timer` at `wall_ns`; 0 never."""
@@ -242,7 +199,7 @@ class InferenceClient:
         for conn in list(self._connections.values()):
             if conn.payload is not None:
                 self._finish(conn, _CANCELLED, 0, time_ns(), False, message)
-        self._close_sockets()
+        self._pool.close_sockets()
 
     def revoke_unwritten(self) -> int:
         """Take back the requests that wait for a connection; how many they were."""
@@ -250,16 +207,12 @@ class InferenceClient:
         for conn in waiting:
             conn.payload = None
             self.in_flight -= 1
-            self._drop(conn)
+            self._pool.drop(conn)
         return len(waiting)
 
     def close(self) -> None:
         """Close every socket."""
-        self._closing += [c.sock for c in self._connections.values() if c.sock is not None]
-        self._connections.clear()
-        self._idle.clear()
-        self._close_sockets()
-        self._stamping.close()
+        self._pool.close()
         self._timer.close()
         self._ticker.close()
         self._bodies.close()
@@ -271,10 +224,10 @@ class InferenceClient:
         """Handle everything that is ready now."""
         if self._poll_first():
             self._poll_bodies()
-        if self._connections_wanted:
-            self._connect_ahead()
+        if self._pool.wanted:
+            self._pool.connect_ahead()
         if self._closing:
-            self._close_sockets()
+            self._pool.close_sockets()
 
     def _poll_first(self) -> bool:
         """Handle what must not wait; whether there is something to read of the other answers."""
@@ -282,7 +235,7 @@ class InferenceClient:
         self._previous_poll = self._polled
         self._polled = time_ns()
         connections = self._connections
-        bodies_fd, timer_fd, ticker_fd = self._bodies.fileno(), self._timer.fd, self._ticker.fd
+        bodies_fd, timer_fd, ticker_fd = self._bodies_fd, self._timer.fd, self._ticker.fd
         has_bodies = False
         for fd, mask in events:
             conn = connections.get(fd)
@@ -317,7 +270,7 @@ class InferenceClient:
                 if conn is None:
                     continue
                 if mask == _IN:
-                    self._readable(conn)
+                    self._more_readable(conn)
                 else:
                     self._ready_for(conn, mask)
 
@@ -369,7 +322,7 @@ class InferenceClient:
             elif conn.payload is not None and conn.started_mono_ns < request_before:
                 seconds = self._target.request_timeout_ns / 1e9
                 self._broken(conn, ErrorKind.TIMEOUT, f"not answered within {seconds:g} s")
-        self._close_sockets()
+        self._pool.close_sockets()
 
     def flush(self) -> None:
         """Hand over the records that wait for a full batch."""
@@ -377,66 +330,18 @@ class InferenceClient:
 
     # --- connecting ------------------------------------------------------------------------------
 
-    def _open(self) -> Connection:
-        target = self._target
-        try:
-            sock = socket.socket(target.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        except OSError as error:
-            return self._never_opened(error)
-        conn = Connection(sock)
-        conn.opened_mono_ns = monotonic_ns()
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-            if target.source_addresses:
-                sources = target.source_addresses
-                self._next_source = (self._next_source + 1) % len(sources)
-                sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
-                sock.bind((sources[self._next_source], 0))
-            code = sock.connect_ex(target.address)
-        except OSError as error:
-            sock.close()
-            return self._never_opened(error)
-        if code not in (0, errno.EINPROGRESS):
-            sock.close()
-            return self._never_opened(OSError(code, os.strerror(code)))
-        self._connections[conn.fd] = conn
-        self._connecting += 1
-        conn.epoll = self._epoll
-        self._epoll.register(conn.fd, _OUT)
-        return conn
-
-    def _never_opened(self, error: OSError) -> Connection:
-        """A stand-in for a connection that could not even be tried; ends its request as an
-        error."""
-        conn = Connection(None)
-        conn.line = (error.strerror or str(error)).encode()
-        conn.status = error.errno or 0
-        return conn
-
     def _connect_failed(self, conn: Connection) -> None:
-        local = conn.status in (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
-        kind = ErrorKind.NO_RESOURCES if local else ErrorKind.CONNECT
-        message = conn.line.decode()
+        """The connection of a request could not even be tried."""
+        kind, message = connect_error(conn.status), conn.line.decode()
         conn.status = 0
         self._finish(conn, _ERRORED, int(kind), time_ns(), False, message)
 
     def _connected(self, conn: Connection) -> None:
-        code = conn.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        code = self._pool.connected(conn)
         if code:
-            local = code in (errno.EADDRNOTAVAIL, errno.ENOBUFS)
-            kind = ErrorKind.NO_RESOURCES if local else ErrorKind.CONNECT
-            self._refused()
-            self._broken(conn, kind, os.strerror(code))
-            return
-        self._connecting -= 1
-        conn.connect_ns = monotonic_ns() - conn.opened_mono_ns
-        conn.epoll.modify(conn.fd, _IN)
-        if self._target.tls_context is not None:
-            conn.incoming, conn.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-            conn.tls = self._target.tls_context.wrap_bio(
-                conn.incoming, conn.outgoing, server_hostname=self._target.server_name
-            )
+            self._broken(conn, connect_error(code), os.strerror(code))
+        elif self._target.tls_context is not None:
+            conn.tls = TlsStream(self._target.tls_context, self._target.server_name)
             conn.state = HANDSHAKING
             self._handshake(conn)
         else:
@@ -445,18 +350,16 @@ class InferenceClient:
     def _handshake(self, conn: Connection) -> None:
         assert conn.tls is not None
         try:
-            conn.tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._send_pending_tls(conn)
-            return
-        except (ssl.SSLError, ssl.CertificateError) as error:
+            is_done = conn.tls.handshake()
+        except ssl.SSLError as error:
             self._send_pending_tls(conn)
             if conn.fd >= 0:
                 self._broken(conn, ErrorKind.TLS, str(error))
             return
-        conn.tls_ns = monotonic_ns() - conn.opened_mono_ns - conn.connect_ns
+        if is_done:
+            conn.tls_ns = monotonic_ns() - conn.opened_mono_ns - conn.connect_ns
         self._send_pending_tls(conn)
-        if conn.fd >= 0:
+        if is_done and conn.fd >= 0:
             self._ready(conn)
 
     def _ready(self, conn: Connection) -> None:
@@ -478,7 +381,7 @@ class InferenceClient:
         conn.started_mono_ns = monotonic_ns()
         conn.start = time_ns()
         if conn.tls is not None:
-            conn.tls.write(payload)
+            conn.tls.encrypt(payload)
             self._send_pending_tls(conn)
             conn.sent = time_ns()
             return
@@ -511,8 +414,8 @@ class InferenceClient:
             conn.epoll.modify(conn.fd, _IN)
 
     def _send_pending_tls(self, conn: Connection) -> None:
-        assert conn.outgoing is not None
-        data = conn.outgoing.read()
+        assert conn.tls is not None
+        data = conn.tls.to_send()
         if not data:
             return
         if conn.unsent is not None:
@@ -533,17 +436,31 @@ class InferenceClient:
 
     def _readable(self, conn: Connection) -> None:
         try:
-            data, ancillary, _, _ = conn.sock.recvmsg(READ_SIZE, _ANCILLARY_BYTES)
-        except BlockingIOError:
-            return
+            read = receive(conn)
         except OSError as error:
             self._disconnected(conn, ErrorKind.DISCONNECTED, error.strerror or str(error))
             return
-        now = time_ns()
-        if ancillary:
-            seconds, nanoseconds = _unpack_timespec(ancillary[0][2])
-            stamp = seconds * 1_000_000_000 + nanoseconds
+        if read is not None:
+            self._take_read(conn, read)
+
+    def _more_readable(self, conn: Connection) -> None:
+        """In the middle of an answer, where most reads are."""
+        try:
+            read = take_more(conn, self._previous_poll)
+        except OSError as error:
+            self._disconnected(conn, ErrorKind.DISCONNECTED, error.strerror or str(error))
+            return
+        if read is None:
+            return
+        if read is True:
+            self._records.take_part(conn)
         else:
+            self._take_read(conn, read)
+
+    def _take_read(self, conn: Connection, read: Read) -> None:
+        """What a read means for the request that waits for it."""
+        data, stamp, now = read
+        if not stamp:
             stamp = now
             if data:
                 conn.flags |= _UNSTAMPED
@@ -633,26 +550,17 @@ class InferenceClient:
     def _decrypt(self, conn: Connection, data: bytes) -> bytes | None:
         """Plain bytes of a read; None when there is nothing to go on with."""
         assert conn.tls is not None
-        assert conn.incoming is not None
         if not data:
             return b""
-        conn.incoming.write(data)
+        conn.tls.receive(data)
         if conn.state == HANDSHAKING:
             self._handshake(conn)
             return None
-        parts = []
         try:
-            while True:
-                part = conn.tls.read(READ_SIZE)
-                if not part:
-                    break
-                parts.append(part)
-        except ssl.SSLWantReadError:
-            pass
+            return conn.tls.decrypted() or None
         except ssl.SSLError as error:
             self._broken(conn, ErrorKind.TLS, str(error))
             return None
-        return b"".join(parts) or None
 
     # --- endings ---------------------------------------------------------------------------------
 
@@ -673,7 +581,7 @@ class InferenceClient:
             self._broken(conn, kind, message)
             return
         self.requests_sent -= 1
-        again = self._open()
+        again = self._pool.new()
         for name in (
             "payload",
             "bytes_out",
@@ -690,13 +598,13 @@ class InferenceClient:
         again.kept = conn.kept
         self._last_id = again.request_id = self._last_id + 1
         conn.payload = None
-        self._drop(conn)
+        self._pool.drop(conn)
         if again.fd < 0:
             self._connect_failed(again)
 
     def _broken(self, conn: Connection, kind: ErrorKind, message: str) -> None:
         if conn.payload is None:
-            self._drop(conn)
+            self._pool.drop(conn)
         else:
             self._finish(conn, _ERRORED, int(kind), time_ns(), False, message)
 
@@ -721,22 +629,5 @@ class InferenceClient:
                 conn.connect_ns = conn.tls_ns = 0
             self._idle.append(conn)
         else:
-            self._drop(conn)
+            self._pool.drop(conn)
         self._on_end(conn, outcome, end_wall_ns)
-
-    def _drop(self, conn: Connection) -> None:
-        """Forget a connection; its socket is closed after the current events, so that no event of
-        this batch can meet a new connection with the same descriptor."""
-        if conn.fd < 0:
-            return
-        self._connections.pop(conn.fd, None)
-        if conn.state == CONNECTING:
-            self._connecting -= 1
-        conn.epoll.unregister(conn.fd)
-        self._closing.append(conn.sock)
-        conn.fd = -1
-
-    def _close_sockets(self) -> None:
-        for sock in self._closing:
-            sock.close()
-        self._closing.clear()

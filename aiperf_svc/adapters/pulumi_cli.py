@@ -9,6 +9,7 @@ goes to files: with a pipe, the death of the reader would kill the CLI before it
 import asyncio
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import re
@@ -35,6 +36,8 @@ NO_STACK = "no stack named"
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _LOCK = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<at>\S+)")
+_CONFLICT = "[409] Conflict: Another update is currently in progress"
+"""What Pulumi's own service answers."""
 
 Event = dict[str, Any]
 OnEvent = Callable[[Event], None]
@@ -208,7 +211,7 @@ class PulumiCli:
                 stdout=to_out,
                 stderr=to_errors,
                 start_new_session=True,
-                preexec_fn=_die_with_parent if _LIBC else None,
+                preexec_fn=functools.partial(_die_with_parent, os.getpid()) if _LIBC else None,
             )
         try:
             if child.stdin is not None:
@@ -258,10 +261,13 @@ def _kill_session(leader: int) -> None:
         os.kill(leader, signal.SIGKILL)
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int) -> None:
     """Between fork and exec."""
     assert _LIBC is not None
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != parent:
+        # It has died before the kernel was asked to tell.
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Tail:
@@ -286,6 +292,11 @@ def executable(environ: Mapping[str, str]) -> str:
             "the Pulumi CLI is not on PATH; install it: https://www.pulumi.com/docs/install/"
         )
     return found
+
+
+def is_locked(ended: Ended) -> bool:
+    """Whether a command was refused because another one works on the state."""
+    return bool(locks_in(f"{ended.errors}\n{ended.out}")) or _CONFLICT in ended.errors + ended.out
 
 
 def locks_in(said: str) -> tuple[Lock, ...]:

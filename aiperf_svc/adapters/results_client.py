@@ -4,8 +4,8 @@ A download goes on where it broke off and is believed only when its SHA-256 is t
 """
 
 import asyncio
+import shutil
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -58,12 +58,7 @@ class ResultsClient:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -95,6 +90,7 @@ class ResultsClient:
         """Every result file and the manifest into `folder`; files that are there already and have
         the right hash are kept. Raises EnvironmentProblem."""
         manifest = await self.manifest()
+        _check_room(folder, manifest)
         for entry in manifest.files:
             await self.download(entry, folder)
         content = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
@@ -103,10 +99,9 @@ class ResultsClient:
 
     async def download(self, entry: ManifestEntry, folder: Path) -> Path:
         """One result file, whole and verified. Raises EnvironmentProblem."""
-        path = _inside(folder, entry.name)
+        path, part = _places(folder, entry)
         if await asyncio.to_thread(is_whole, path, entry):
             return path
-        part = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             await asyncio.to_thread(part.parent.mkdir, parents=True, exist_ok=True)
             await self._fetch(entry, part)
@@ -179,6 +174,27 @@ def _inside(folder: Path, name: str) -> Path:
     if not path.is_relative_to(folder.resolve()):
         raise EnvironmentProblem(f"results API: {name!r} leads out of the results' folder")
     return path
+
+
+def _check_room(folder: Path, manifest: Manifest) -> None:
+    """Raises EnvironmentProblem when the disk has no room for what is still to come."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    missing = sum(
+        entry.size - min(entry.size, max(0, *(_size(path) for path in _places(folder, entry))))
+        for entry in manifest.files
+    )
+    free = shutil.disk_usage(there).free
+    if missing > free:
+        raise EnvironmentProblem(
+            f"cannot write {folder}: {missing / 2**20:,.1f} MiB of results are still to come, and "
+            f"{free / 2**20:,.1f} MiB are free"
+        )
+
+
+def _places(folder: Path, entry: ManifestEntry) -> tuple[Path, Path]:
+    """Of a result file, and of its part."""
+    path = _inside(folder, entry.name)
+    return path, path.with_name(path.name + TEMPORARY_SUFFIX)
 
 
 def _size(path: Path) -> int:

@@ -155,6 +155,3 @@ GROUPS = {
 }
 
 FLAGS = tuple(flag for group in GROUPS.values() for flag in group)
-
-NAMES = {flag.key: flag.name for flag in FLAGS}
-"""What a user of flags calls a key of the config."""

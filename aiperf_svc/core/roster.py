@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from aiperf_svc.protocol.messages import ClockEstimate, Heartbeat, Member, Service
+from aiperf_svc.protocol.messages import Heartbeat, Member, Service
 
 SILENCE_NS = 3_500_000_000
 """Heartbeats come every second; a loss is declared within five seconds of the last sign of life."""
@@ -163,8 +163,3 @@ def _natural(name: str) -> tuple[str, int, str]:
     """Orders `worker-10` after `worker-9`."""
     stem, _, tail = name.rpartition("-")
     return (stem, int(tail), "") if tail.isdigit() else (name, -1, tail)
-
-
-def clock_of(members: Iterable[Member]) -> dict[int, ClockEstimate]:
-    """Clock estimate of each worker by rank."""
-    return {m.rank: m.clock for m in members if m.service is Service.WORKER}

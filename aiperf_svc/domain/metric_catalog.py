@@ -59,16 +59,6 @@ class Metric:
     in_table: bool = False
 
     @property
-    def aggregation(self) -> str:
-        """What is published of it."""
-        return {
-            Kind.RECORD: "avg, percentiles, min, max, std, sum",
-            Kind.POOLED: "avg, percentiles (histogram), min, max, std, sum",
-            Kind.TIMED: "avg, p50 to p99, min, max, std, weighted by time",
-            Kind.SCALAR: "one number",
-        }[self.kind]
-
-    @property
     def header(self) -> str:
         """Display name with the unit in brackets; plain counts have none, as in AIPerf's CSV."""
         is_plain = self.unit in ("requests", "count")

@@ -14,6 +14,8 @@ STACK_LABEL = "aiperf.dev/stack"
 RUN_LABEL = "aiperf.dev/run"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 TTL_ANNOTATION = "aiperf.dev/ttl-seconds"
+ANCHOR = "anchor"
+"""The first object in a namespace; in somebody else's it owns all others."""
 
 _STACK_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 

@@ -230,17 +230,25 @@ def _way(
     return Rule((Range(f"{address}/{address.max_prefixlen}"),), (port,)), []
 
 
+def is_bare_name(host: str) -> bool:
+    """Whether a host is a name of one label: a Service of the same namespace."""
+    return "." not in host and ":" not in host
+
+
 def _to_name(
     host: str, port: int, who: str, remedy: str, pods_remedy: str
 ) -> tuple[Rule, list[str]]:
     labels = host.split(".")
-    if len(labels) == 1:
+    if is_bare_name(host):
         note = f"{who} may reach every pod of their namespace, for {host}"
         return Rule((NamespacePods(None),)), [f"{note}; narrow it with {pods_remedy}"]
     if labels[2:3] == ["svc"]:
         note = f"{who} may reach every pod of namespace {labels[1]}, for {host}"
         return Rule((NamespacePods(labels[1]),)), [f"{note}; narrow it with {pods_remedy}"]
     note = f"{who} may reach port {port} of every address, for {host}; narrow it with {remedy}"
+    if len(labels) == 2:
+        # A policy sees the pods behind a Service, and their port may be another.
+        note += f", or, if it is Service {labels[0]} of namespace {labels[1]}, with {pods_remedy}"
     return Rule(ports=(port,)), [note]
 
 

@@ -21,6 +21,8 @@ LONGEST_SOCKET_PATH = 107
 """Bytes of a Unix socket's path on Linux; other systems allow a few less."""
 LONGEST_SOCKET_NAME = len("/raw_direct-record-processor-9999")
 _LOCK = "lock"
+_COLLECTING = ".collecting"
+"""In a folder of artifacts until all of them are there: the id of their run."""
 
 
 @contextmanager
@@ -99,6 +101,22 @@ def make_artifact_folder(parent: Path, name: str, *, now: datetime | None = None
             raise _unwritable(folder, error.strerror or str(error)) from error
         return folder
     raise _unwritable(parent, "a thousand folders of this second are there already")
+
+
+@contextmanager
+def collecting(folder: Path, run_id: str) -> Iterator[None]:
+    """While a run's results come into a folder, which stays marked when they do not all come."""
+    mark = folder / _COLLECTING
+    with suppress(OSError):
+        mark.write_text(run_id)
+    yield
+    mark.unlink(missing_ok=True)
+
+
+def unfinished(parent: Path, run_id: str) -> Path | None:
+    """The latest folder of `parent` in which the results of a run are, and not all of them."""
+    marks = [mark for mark in parent.glob(f"*/{_COLLECTING}") if mark.read_text() == run_id]
+    return max(marks, key=lambda mark: mark.stat().st_mtime_ns).parent if marks else None
 
 
 def _unwritable(path: Path, why: str) -> EnvironmentProblem:

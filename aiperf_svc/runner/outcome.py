@@ -30,6 +30,8 @@ class Outcome:
     was_interrupted: bool = False
     left: tuple[str, ...] = ()
     """What the run made and is still there."""
+    is_unverified: bool = False
+    """Nobody could look whether something is left."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """What else `--json` says."""
 
@@ -38,6 +40,8 @@ class Outcome:
         """The first of these that applies."""
         if self.left:
             return ExitCode.LEAKED
+        if self.is_unverified:
+            return ExitCode.ERROR
         if self.was_interrupted:
             return ExitCode.INTERRUPTED
         if self.state == RunState.FAILED:

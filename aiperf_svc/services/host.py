@@ -105,9 +105,3 @@ def service_class(name: Service) -> type[BaseService]:
     module = import_module(f"aiperf_svc.services.{name.value.replace('-', '_')}")
     found: type[BaseService] = getattr(module, "".join(p.title() for p in name.value.split("-")))
     return found
-
-
-def services_from_environment() -> tuple[Service, ...]:
-    """The services that AIPERF_SERVICE names, separated by commas."""
-    names = os.environ.get("AIPERF_SERVICE", "")
-    return tuple(Service(name) for name in names.split(",") if name)

@@ -1,6 +1,7 @@
 """An inference client beside a server that does exactly what a test says, byte by byte."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -92,7 +93,15 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(script: Script, **endpoint: object) -> AsyncIterator[Bench]:
+async def bench(
+    script: Script,
+    *,
+    server_side: ssl.SSLContext | None = None,
+    scheme: str = "",
+    **endpoint: object,
+) -> AsyncIterator[Bench]:
+    """A client, and a server that follows the script, with TLS when it has a context for it.
+    `endpoint` adds to the benchmark's settings."""
     connections: set[asyncio.Task[None]] = set()
     writers: list[asyncio.StreamWriter] = []
 
@@ -108,9 +117,10 @@ async def bench(script: Script, **endpoint: object) -> AsyncIterator[Bench]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=server_side)
     port = server.sockets[0].getsockname()[1]
-    settings = {"url": f"http://127.0.0.1:{port}", "model": "m"} | endpoint
+    scheme = scheme or ("https" if server_side else "http")
+    settings = {"url": f"{scheme}://127.0.0.1:{port}", "model": "m"} | endpoint
     config = BenchmarkConfig.model_validate(
         {"endpoint": settings, "load": {"concurrency": 1, "requests": 1}}
     )

@@ -20,7 +20,7 @@ from aiperf_svc.protocol.records import Flag
 async def test_a_server_that_is_not_there_is_a_connect_error() -> None:
     async with bench(answers()) as b:
         refused = b.target._replace(address=("127.0.0.1", 1))
-        b.client._target = refused
+        b.client._pool.target = refused
         row = await b.one()
         assert (row["error"], row["start_wall_ns"]) == (ErrorKind.CONNECT, 0)
         assert b"refused" in b.sent.bodies
@@ -122,7 +122,7 @@ async def test_as_many_connections_as_asked_are_open_before_they_are_needed() ->
 
 async def test_a_target_that_refuses_is_not_connected_to_ahead_of_need() -> None:
     async with bench(answers(LENGTH)) as b:
-        b.client._target = b.target._replace(address=("127.0.0.1", 1))
+        b.client._pool.target = b.target._replace(address=("127.0.0.1", 1))
         assert (await b.one())["error"] == ErrorKind.CONNECT
         assert not b.client.preconnect(25)
         assert b.client.connection_count == 0

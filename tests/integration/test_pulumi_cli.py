@@ -1,6 +1,7 @@
 """How the Pulumi CLI is run, seen with a program that stands for it."""
 
 import asyncio
+import functools
 import os
 import select
 import signal
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.pulumi_cli import PulumiCli, PulumiFailed
+from aiperf_svc.adapters.pulumi_cli import PulumiCli, PulumiFailed, _die_with_parent
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 FAKE = """#!{python}
@@ -92,6 +93,18 @@ async def test_without_the_cli_the_remedy_is_said(tmp_path: Path) -> None:
     cli = PulumiCli(folder=tmp_path, stack="s", environ={"PATH": ""}, logs=tmp_path)
     with pytest.raises(EnvironmentProblem, match="install it"):
         await cli.export()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's death on Linux")
+def test_a_child_whose_parent_died_before_it_could_ask_ends_by_itself() -> None:
+    started = functools.partial(_die_with_parent, os.getpid() + 1)
+    # Not by `sleep`'s own end, which would be 0.
+    with subprocess.Popen(("sleep", "30"), preexec_fn=started) as child:
+        assert child.wait() == -signal.SIGTERM
+    with subprocess.Popen(
+        ("true",), preexec_fn=functools.partial(_die_with_parent, os.getpid())
+    ) as child:
+        assert child.wait() == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's death on Linux")

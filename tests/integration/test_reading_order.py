@@ -2,13 +2,15 @@
 
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from time import time_ns
 from typing import Any
 
 import pytest
 
+from aiperf_svc.adapters import inference_client
+from aiperf_svc.adapters.connection import Connection
 from aiperf_svc.adapters.inference_client import READS_AT_ONCE, InferenceClient
 from aiperf_svc.adapters.target import resolve_target
 from aiperf_svc.config.models import BenchmarkConfig
@@ -81,15 +83,18 @@ def test_a_first_token_does_not_wait_for_all_streams(
             table.run()
     order: list[int] = []
     late = STREAMS
-    add_read = table.client._records.add_read
 
-    def note(conn: Any, *read: Any) -> None:
-        order.append(conn.index)
-        if len(order) == READS_AT_ONCE + 1:
-            table.servers[late].sendall(HEAD + CHUNK)
-        add_read(conn, *read)
+    def noted(read: Callable[..., Any]) -> Callable[..., Any]:
+        def note(conn: Connection, *polled: int) -> Any:
+            order.append(conn.index)
+            if len(order) == READS_AT_ONCE + 1:
+                table.servers[late].sendall(HEAD + CHUNK)
+            return read(conn, *polled)
 
-    monkeypatch.setattr(table.client._records, "add_read", note)
+        return note
+
+    for name in ("receive", "take_more"):
+        monkeypatch.setattr(inference_client, name, noted(getattr(inference_client, name)))
     for index in range(STREAMS):
         table.servers[index].sendall(CHUNK)
     table.run()

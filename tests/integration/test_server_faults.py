@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from in_one_loop import config, server, stack
 
-from aiperf_svc.adapters.inference_client import MAX_ANSWER_BYTES
+from aiperf_svc.adapters.stamped_reads import MAX_ANSWER_BYTES
 
 MIB = 2**20
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

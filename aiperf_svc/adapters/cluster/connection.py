@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -74,6 +76,15 @@ class Cluster:
     async def get(self, path: str, *, accept: str = JSON, **params: str) -> Json:
         """An object or a list."""
         return _decoded(await self._call("GET", path, accept=accept, params=params))
+
+    async def now(self) -> datetime:
+        """The time by the API server's own clock, whole seconds."""
+        try:
+            async with asyncio.timeout(ANSWER_S), self.stream("GET", "/version") as answer:
+                stamp = answer.headers.get("Date")
+        except TimeoutError as error:
+            raise self._unreachable(error) from error
+        return parsedate_to_datetime(stamp) if stamp else datetime.now(UTC)
 
     async def post(self, path: str, body: Mapping[str, Any], **params: str) -> Json:
         """Create an object; the server's version of it."""

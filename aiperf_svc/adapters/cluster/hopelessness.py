@@ -17,6 +17,9 @@ CONFIG_S = 15.0
 """A Secret or ConfigMap may be made a moment after its pod."""
 CRASHES = 2
 """Restarts after which a pod that crashes is believed."""
+PULL = "image pull"
+IMAGE_STATES = (PULL, "InvalidImageName", "ErrImageNeverPull")
+"""Of a pod whose image cannot be had."""
 FINAL_PULLS = (
     "not found", "manifest unknown", "denied", "unauthorized", "forbidden", "authentication",
     "no match for platform", "invalid",
@@ -101,7 +104,7 @@ def _container_troubles(pod: str, container: Object) -> Iterator[Trouble]:
         yield Trouble(
             pod,
             # The two alternate while the kubelet tries.
-            "image pull",
+            PULL,
             f"pod {pod}: image {image!r} cannot be pulled: {state}: {message}; check "
             "deployment.image (name, pull_secrets) and that nodes reach the registry",
             0.0 if is_final else PULL_S,

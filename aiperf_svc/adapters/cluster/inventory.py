@@ -1,5 +1,7 @@
-"""What is in a namespace, by name and UID: to be compared with what is in it later."""
+"""What is in a namespace, by name and UID: to be compared with what is in it later. And which of
+it hangs on what."""
 
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -7,12 +9,15 @@ import msgspec
 from aiperf_svc.adapters.cluster.connection import Cluster
 from aiperf_svc.adapters.cluster.objects import ObjectRef, list_objects
 from aiperf_svc.adapters.cluster.resource_types import read_catalog
-from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.identity import ANCHOR, STACK_LABEL
+from aiperf_svc.protocol.messages import Service
 
 FURNITURE: Final = frozenset(
     {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
 )  # fmt: skip
 """What Kubernetes puts into every namespace."""
+FRUITFUL: Final = (*(each.value for each in Service), "control", "deadline", "results", "target")
+"""Names, before the stack's, of our objects of which controllers make others."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,15 +57,17 @@ async def take_inventory(cluster: Cluster, namespace: str) -> Inventory:
 def compare(before: Inventory, after: Inventory, *, stack: str) -> Differences:
     """What came and what went.
 
-    Controllers make objects without our label for objects with it, so the stack's name in a name
-    and an owner that is ours count as well.
+    Controllers make objects without our label for objects with it: an owner that is ours counts as
+    well and, where no owner is there, a name that begins like one of ours.
     """
     new = [each for each in after.objects if each.uid not in before.uids]
-    ours = {each.uid for each in new if is_of_stack(each, stack)}
-    grown = -1
-    while grown != len(ours):
-        grown = len(ours)
-        ours |= {each.uid for each in new if ours & set(each.owners)}
+    seeds = (
+        each.uid
+        for each in new
+        if is_labelled(each, stack)
+        or (is_called(each, stack) and not after.uids & set(each.owners))
+    )
+    ours = _with_owned(seeds, new)
     return Differences(
         ours=tuple(each for each in new if each.uid in ours),
         others=tuple(each for each in new if each.uid not in ours),
@@ -68,8 +75,48 @@ def compare(before: Inventory, after: Inventory, *, stack: str) -> Differences:
     )
 
 
-def is_of_stack(found: ObjectRef, stack: str) -> bool:
-    """Whether an object says itself that it is the stack's: a label counts before a name, for the
-    name of one stack may begin with another's."""
-    label = found.labels.get(STACK_LABEL)
-    return label == stack if label is not None else f"-{stack}-" in f"-{found.name}-"
+def is_labelled(found: ObjectRef, stack: str) -> bool:
+    """Whether an object says itself that it is the stack's."""
+    return found.labels.get(STACK_LABEL) == stack
+
+
+def is_called(found: ObjectRef, stack: str) -> bool:
+    """Whether an object without a label is called like what controllers make of ours, to whose
+    name they add."""
+    return STACK_LABEL not in found.labels and any(
+        f"{found.name}-".startswith(f"{what}-{stack}-") for what in FRUITFUL
+    )
+
+
+def roots_of(objects: Iterable[ObjectRef], stack: str) -> tuple[ObjectRef, ...]:
+    """What everything else of a stack hangs on, of objects with its label: namespaces of its own
+    and, in others, anchors. There are several when somebody uses the same name."""
+    objects = tuple(objects)
+    spaces = [each for each in objects if each.kind == "Namespace"]
+    inside = {each.name for each in spaces}
+    anchors = [
+        each
+        for each in objects
+        if each.kind == "ConfigMap"
+        and each.name == f"{ANCHOR}-{stack}"
+        and each.namespace not in inside
+    ]
+    return (*spaces, *anchors)
+
+
+def hanging_on(roots: Collection[ObjectRef], objects: Iterable[ObjectRef]) -> frozenset[str]:
+    """UIDs of roots and of those objects that go with them: by namespace, or by owner."""
+    objects = tuple(objects)
+    spaces = {each.name for each in roots if each.kind == "Namespace"}
+    inside = [each.uid for each in objects if each.namespace in spaces]
+    return frozenset(_with_owned((*(each.uid for each in roots), *inside), objects))
+
+
+def _with_owned(uids: Iterable[str], objects: Collection[ObjectRef]) -> set[str]:
+    """UIDs with those of the objects that they own, over any number of steps."""
+    found = set(uids)
+    grown = -1
+    while grown != len(found):
+        grown = len(found)
+        found |= {each.uid for each in objects if found & set(each.owners)}
+    return found

@@ -3,18 +3,26 @@
 Every type that the server lists is searched for the stack's label, cluster-scoped types too. A
 namespace of the stack's own counts by its UID: one that was made again under its name is another
 one. In somebody else's namespace the inventory from before is compared with what is there now.
-What could not be listed is not clean, it is not checked.
+What could not be listed is not clean, it is not checked. A stack of the same name that somebody
+else has up, known by the UIDs of what its objects hang on, is none of ours.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
 
 from aiperf_svc.adapters.cluster.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.inventory import FURNITURE, Inventory, compare, take_inventory
+from aiperf_svc.adapters.cluster.inventory import (
+    FURNITURE,
+    Inventory,
+    compare,
+    hanging_on,
+    roots_of,
+    take_inventory,
+)
 from aiperf_svc.adapters.cluster.objects import ObjectRef, list_objects, object_ref
 from aiperf_svc.adapters.cluster.resource_types import Catalog, ResourceType, read_catalog
 from aiperf_svc.plan.identity import STACK_LABEL
@@ -22,6 +30,7 @@ from aiperf_svc.plan.identity import STACK_LABEL
 POLL_S = 0.5
 """Between looks. One look asks for some sixty lists, 0.3 s of a small API server's time."""
 NAMESPACE = ResourceType("", "v1", "namespaces", "Namespace", False)
+CONFIG_MAP = ResourceType("", "v1", "configmaps", "ConfigMap", True)
 
 
 class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,11 +43,23 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
     """In a namespace that stays: new since before, and nothing says that they are the stack's."""
     missing: tuple[ObjectRef, ...] = ()
     """In a namespace that stays: there before and not now."""
+    others: tuple[ObjectRef, ...] = ()
+    """What another stack of the same name hangs on."""
 
     @property
     def is_clean(self) -> bool:
         """Everything was looked at and nothing found."""
         return not self.left and not self.not_checked
+
+    @property
+    def in_words(self) -> str:
+        """What was found, and how much that says: one line."""
+        if self.is_clean:
+            return "nothing is left"
+        found = f"{len(self.left)} objects are left" if self.left else "found nothing"
+        number = len(self.not_checked)
+        kinds = f"{number} type{'s' * (number > 1)} not checked: {', '.join(self.not_checked)}"
+        return f"{found}; {kinds}" if number else found
 
 
 async def find_left(
@@ -48,17 +69,21 @@ async def find_left(
     namespace: str,
     namespace_uid: str | None,
     before: Inventory | None,
+    own: Collection[str] | None = None,
 ) -> LeakReport:
     """Look once.
 
     `namespace_uid` is that of a namespace of the stack's own; None for one that stays, whose
-    inventory from before the stack is `before`. Raises Refused, Unreachable.
+    inventory from before the stack is `before`. `own` are UIDs of what the stack hangs on; None:
+    whatever has its label is meant. Raises Refused, Unreachable.
     """
     catalog = await read_catalog(cluster)
     labelled = await list_objects(
         cluster, catalog, or_namespace=namespace, selector=f"{STACK_LABEL}={stack}"
     )
-    left = {each.uid: each for each in labelled.objects}
+    others = others_of(labelled.objects, stack, own)
+    theirs = hanging_on(others, labelled.objects)
+    left = {each.uid: each for each in labelled.objects if each.uid not in theirs}
     not_checked = dict.fromkeys(labelled.not_listed)
     appeared: tuple[ObjectRef, ...] = ()
     missing: tuple[ObjectRef, ...] = ()
@@ -69,7 +94,8 @@ async def find_left(
     elif before is not None:
         after = await take_inventory(cluster, namespace)
         differences = compare(before, after, stack=stack)
-        left |= {each.uid: each for each in differences.ours if each.uid not in left}
+        theirs = hanging_on(others, (*labelled.objects, *after.objects))
+        left |= {each.uid: each for each in differences.ours if each.uid not in {*left, *theirs}}
         appeared, missing = differences.others, differences.missing
         not_checked |= dict.fromkeys(after.not_listed)
     return LeakReport(
@@ -77,7 +103,29 @@ async def find_left(
         not_checked=tuple(not_checked),
         appeared=appeared,
         missing=missing,
+        others=others,
     )
+
+
+async def find_roots(
+    cluster: Cluster, *, stack: str, or_namespace: str | None
+) -> tuple[ObjectRef, ...]:
+    """What the objects of all stacks of this name hang on. Raises Unreachable."""
+    listed = await list_objects(
+        cluster,
+        Catalog((NAMESPACE, CONFIG_MAP), ()),
+        or_namespace=or_namespace,
+        selector=f"{STACK_LABEL}={stack}",
+    )
+    return roots_of(listed.objects, stack)
+
+
+def others_of(
+    objects: tuple[ObjectRef, ...], stack: str, own: Collection[str] | None
+) -> tuple[ObjectRef, ...]:
+    """What other stacks of the same name hang on."""
+    roots = () if own is None else roots_of(objects, stack)
+    return tuple(each for each in roots if each.uid not in (own or ()))
 
 
 async def uid_of_namespace(cluster: Cluster, namespace: str) -> str | None:
@@ -99,6 +147,7 @@ async def wait_until_gone(
     namespace_uid: str | None,
     before: Inventory | None,
     timeout_s: float,
+    own: Collection[str] | None = None,
     on_progress: Callable[[LeakReport], None] | None = None,
 ) -> LeakReport:
     """Look until nothing is left or the time is over; the last report either way.
@@ -115,6 +164,7 @@ async def wait_until_gone(
                 namespace=namespace,
                 namespace_uid=namespace_uid,
                 before=before,
+                own=own,
             )
         except Unreachable:
             if time.monotonic() >= end_mono_s:

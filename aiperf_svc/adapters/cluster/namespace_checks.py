@@ -1,10 +1,13 @@
 """Whether a namespace is there, lets a stack's pods in, and leaves them alone. Pure."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from aiperf_svc.adapters.cluster.checks import Check
-from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.config.base import SECOND_NS
+from aiperf_svc.config.units import format_duration
+from aiperf_svc.plan.stack import StackPlan, load_time, start_time
 
 Object = Mapping[str, Any]
 LEVELS = ("restricted", "baseline", "privileged")
@@ -26,6 +29,13 @@ def judge_namespace(plan: StackPlan, namespace: Object | None) -> Check:
     if wanted.mode == "auto":
         name = f"aiperf-{plan.identity.stack}-…"
         return Check("namespace", "ok", f"{name} is created, and removed with the stack")
+    if namespace is not None and namespace.get("status", {}).get("phase") == "Terminating":
+        return Check(
+            "namespace",
+            "failed",
+            f"{wanted.name} is being deleted",
+            "wait until it is gone, or use another one",
+        )
     if wanted.mode == "create":
         if namespace is None:
             return Check("namespace", "ok", f"{wanted.name} is created, and removed with the stack")
@@ -44,13 +54,6 @@ def judge_namespace(plan: StackPlan, namespace: Object | None) -> Check:
             f"{wanted.name} does not exist, and deployment.namespace.mode is existing",
             f"make it (kubectl create namespace {wanted.name}), or use mode: create",
         )
-    if namespace.get("status", {}).get("phase") == "Terminating":
-        return Check(
-            "namespace",
-            "failed",
-            f"{wanted.name} is being deleted",
-            "wait until it is gone, or use another one",
-        )
     return Check("namespace", "ok", f"{wanted.name} is used, and stays")
 
 
@@ -58,6 +61,22 @@ def is_own(plan: StackPlan, namespace: Object) -> bool:
     """Whether an earlier `up` of the same stack made it."""
     labels = namespace["metadata"].get("labels") or {}
     return labels.items() >= plan.identity.selector().items()
+
+
+def judge_time_left(plan: StackPlan, created: str, now: datetime) -> Check:
+    """Whether a stack that was created then lives long enough for another run."""
+    config = plan.config
+    passed = round((now - datetime.fromisoformat(created)).total_seconds()) * SECOND_NS
+    left, load = config.deployment.ttl - passed, load_time(config)
+    said = f"the stack is there already, {format_duration(max(left, 0))} before its deadline"
+    remedy = f"remove it first (aiperf-svc gc {plan.identity.stack}), or raise deployment.ttl"
+    if left < load:
+        words = f"{said}, and the load takes up to {format_duration(load)}"
+        return Check("time left", "failed", words, remedy)
+    if left < start_time(config) + load:
+        words = f"{said}: enough only if its pods get ready sooner than they must"
+        return Check("time left", "warning", words, remedy)
+    return Check("time left", "ok", said)
 
 
 def judge_pod_security(plan: StackPlan, namespace: Object | None) -> Check:

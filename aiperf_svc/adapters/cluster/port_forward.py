@@ -10,7 +10,6 @@ kr8s has a forwarder too, which copies through two more layers and gives up afte
 import asyncio
 import contextlib
 import logging
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -53,12 +52,7 @@ class PortForward:
         self._server = await asyncio.start_server(self._accept, LOOPBACK, 0)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._server.close()
         for task in self._tasks:
             task.cancel()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aiperf_svc.adapters.cluster import rights
+from aiperf_svc.adapters.cluster.admission import try_admission
 from aiperf_svc.adapters.cluster.capacity import judge_capacity, rooms
 from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.connection import Cluster, Refused
@@ -14,15 +15,10 @@ from aiperf_svc.adapters.cluster.namespace_checks import (
     judge_mesh,
     judge_namespace,
     judge_pod_security,
+    judge_time_left,
 )
 from aiperf_svc.adapters.cluster.quotas import judge_limit_ranges, judge_quotas
-from aiperf_svc.adapters.cluster.target_probe import NAME as TARGET
-from aiperf_svc.adapters.cluster.target_probe import address, probe_target
-from aiperf_svc.adapters.cluster.target_service import (
-    ServiceAddress,
-    judge_service,
-    service_address,
-)
+from aiperf_svc.adapters.cluster.target_checks import check_target
 from aiperf_svc.plan.stack import StackPlan
 
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -58,15 +54,30 @@ class _Preflight:
         await self._rights()
         if not await self._place():
             return
+        await self._time_left()
         nodes = await self._list("/api/v1/nodes")
         await self._capacity(nodes)
+        await self._pull_secrets()
+        if self._exists and not any(check.state == "failed" for check in self.done):
+            # What else is wrong would be said once more.
+            self._tell(await try_admission(self._cluster, self._plan, namespace=self._name))
+        place = self._name if self._exists else None
+        checks = await check_target(self._cluster, self._plan, namespace=place)
+        self._tell(self._image(nodes, checks.image))
+        self._tell(checks.target)
+
+    def _image(self, nodes: list[dict[str, Any]] | None, tried: Check | None) -> Check:
+        """What a pod of the image has shown, unless it would be different on another node."""
+        if tried is not None and tried.state == "failed":
+            return tried
+        judged = self._judged_image(nodes)
+        return tried if tried is not None and judged.state != "warning" else judged
+
+    def _judged_image(self, nodes: list[dict[str, Any]] | None) -> Check:
         if nodes is None:
             words = "not allowed to list nodes; seen when the first pod starts"
-            self._tell(Check("image", "not checked", words))
-        else:
-            self._tell(judge_image(self._plan, nodes))
-        await self._pull_secrets()
-        self._tell(await self._target())
+            return Check("image", "not checked", words)
+        return judge_image(self._plan, nodes)
 
     async def _rights(self) -> None:
         plan = self._plan
@@ -96,6 +107,18 @@ class _Preflight:
         self._tell(judge_mesh(self._namespace))
         await self._limits()
         return True
+
+    async def _time_left(self) -> None:
+        """Of a stack that is there already: `up` does not move its deadline."""
+        plan, where = self._plan, {"labelSelector": _selector(self._plan)}
+        path = "/api/v1/namespaces"
+        if plan.config.deployment.namespace.mode == "existing":
+            path += f"/{self._name}/configmaps"
+            where["fieldSelector"] = f"metadata.name={plan.identity.name('anchor')}"
+        found = await self._list(path, **where)
+        if found:
+            created = min(each["metadata"]["creationTimestamp"] for each in found)
+            self._tell(judge_time_left(plan, created, await self._cluster.now()))
 
     async def _limits(self) -> None:
         if not self._exists:
@@ -167,42 +190,6 @@ class _Preflight:
         except Refused as error:
             return error.status != 404
         return True
-
-    async def _target(self) -> Check:
-        plan = self._plan
-        host, port, _ = address(plan)
-        if plan.target is not None:
-            return Check(TARGET, "ok", f"{host}:{port} is made with the stack")
-        if self._exists:
-            return await probe_target(self._cluster, plan, namespace=self._name)
-        service = service_address(host)
-        if service is not None:
-            return await self._service(service, port)
-        image = plan.deadline.image.name
-        program = f"import socket; socket.create_connection(('{host}', {port}), 10)"
-        return Check(
-            TARGET,
-            "not checked",
-            f"whether pods reach {host}:{port} can be tried only in a namespace that exists",
-            f"in one that does: kubectl run try-target --rm -i --restart=Never --image={image} "
-            f'--command -- python -c "{program}"',
-        )
-
-    async def _service(self, wanted: ServiceAddress, port: int) -> Check:
-        place = f"namespaces/{wanted.namespace}"
-        service = None
-        try:
-            service = await self._cluster.get(f"/api/v1/{place}/services/{wanted.name}")
-        except Refused as error:
-            if error.status != 404:
-                return Check(TARGET, "not checked", f"Service {wanted.name}: {error}")
-        slices = await self._list(
-            f"/apis/discovery.k8s.io/v1/{place}/endpointslices",
-            labelSelector=f"kubernetes.io/service-name={wanted.name}",
-        )
-        if slices is None:
-            return Check(TARGET, "not checked", "not allowed to list the target's EndpointSlices")
-        return judge_service(TARGET, wanted, port, self._plan, service, slices)
 
     async def _list(self, path: str, **params: str) -> list[dict[str, Any]] | None:
         """None: not allowed to."""

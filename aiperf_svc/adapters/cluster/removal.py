@@ -2,12 +2,14 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
 
 import msgspec
 
 from aiperf_svc.adapters.cluster.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.inventory import hanging_on, roots_of
+from aiperf_svc.adapters.cluster.leaks import others_of
 from aiperf_svc.adapters.cluster.objects import ObjectRef, list_objects
 from aiperf_svc.adapters.cluster.resource_types import read_catalog
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -27,6 +29,8 @@ class FoundStack(msgspec.Struct, frozen=True, kw_only=True):
     """When it deletes itself; None when nothing says so."""
     is_overdue: bool
     """That time has passed."""
+    overdue: tuple[str, ...] = ()
+    """UIDs of the roots whose time has passed: there may be another stack of the same name."""
     objects: int
 
 
@@ -37,7 +41,7 @@ async def list_stacks(cluster: Cluster, *, namespace: str | None = None) -> tupl
     """
     catalog = await read_catalog(cluster)
     listed = await list_objects(cluster, catalog, selector=STACK_LABEL, or_namespace=namespace)
-    return group_stacks(listed.objects, now=datetime.now(UTC))
+    return group_stacks(listed.objects, now=await cluster.now())
 
 
 def group_stacks(objects: Iterable[ObjectRef], *, now: datetime) -> tuple[FoundStack, ...]:
@@ -50,12 +54,14 @@ def group_stacks(objects: Iterable[ObjectRef], *, now: datetime) -> tuple[FoundS
 
 def _summed(stack: str, found: list[ObjectRef], now: datetime) -> FoundStack:
     own = {each.name for each in found if each.kind == "Namespace"}
-    deadlines = [
-        datetime.fromisoformat(each.created) + timedelta(seconds=float(ttl))
-        for each in found
+    roots = roots_of(found, stack)
+    deadlines = {
+        each.uid: datetime.fromisoformat(each.created) + timedelta(seconds=float(ttl))
+        # A pod that tried the target has a deadline too, and must not end the stack that came.
+        for each in roots or found
         if (ttl := each.annotations.get(TTL_ANNOTATION, "")).isdecimal()
-    ]
-    expires = min(deadlines, default=None)
+    }
+    expires = min(deadlines.values(), default=None)
     return FoundStack(
         stack=stack,
         namespaces=tuple(sorted(own | {each.namespace for each in found if each.namespace})),
@@ -63,14 +69,20 @@ def _summed(stack: str, found: list[ObjectRef], now: datetime) -> FoundStack:
         run_ids=tuple(sorted({each.labels.get(RUN_LABEL, "") for each in found} - {""})),
         expires=expires,
         is_overdue=expires is not None and expires < now,
+        overdue=tuple(uid for uid, end in deadlines.items() if end < now),
         objects=len(found),
     )
 
 
 async def remove_by_label(
-    cluster: Cluster, *, stack: str, namespace: str | None = None
+    cluster: Cluster,
+    *,
+    stack: str,
+    namespace: str | None = None,
+    own: Collection[str] | None = None,
 ) -> tuple[ObjectRef, ...]:
-    """Ask for the deletion of everything with the stack's label, in one namespace if given.
+    """Ask for the deletion of everything with the stack's label, in one namespace if given. With
+    `own`, UIDs of what the stack hangs on, what hangs on other roots stays.
 
     What was asked for; it is gone a little later (`leaks.wait_until_gone`). Finalizers are left to
     whoever put them there. Raises EnvironmentProblem with all that could not be deleted, after
@@ -80,7 +92,9 @@ async def remove_by_label(
     listed = await list_objects(
         cluster, catalog, selector=f"{STACK_LABEL}={stack}", or_namespace=namespace
     )
-    chosen = to_delete(listed.objects, namespace=namespace)
+    theirs = hanging_on(others_of(listed.objects, stack, own), listed.objects)
+    ours = [each for each in listed.objects if each.uid not in theirs]
+    chosen = to_delete(ours, namespace=namespace)
     refusals = await asyncio.gather(*(_delete(cluster, each) for each in chosen))
     refused = [each for each in refusals if each]
     if refused:

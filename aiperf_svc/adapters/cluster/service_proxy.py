@@ -5,7 +5,6 @@ The API server wants our credentials and takes `Authorization` for its own, so a
 loopback adds them to each request; the results' token travels as `X-Aiperf-Token`.
 """
 
-from types import TracebackType
 from typing import Self
 from urllib.parse import unquote
 
@@ -48,12 +47,7 @@ class ServiceProxy:
         await web.TCPSite(self._runner, LOOPBACK, 0).start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
 
     @property

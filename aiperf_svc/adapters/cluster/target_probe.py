@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 
 from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.hopelessness import Hope
+from aiperf_svc.adapters.cluster.hopelessness import IMAGE_STATES, Hope, pod_troubles
+from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.messages import Service
 
-NAME = "target"
+NAME, IMAGE = "target", "image"
 CONNECT_S = 10
 DEADLINE_S = 90
 """Of the pod itself: it ends even when nobody waits for it any more."""
@@ -69,7 +70,8 @@ def probe_pod(plan: StackPlan, name: str) -> dict[str, Any]:
         "metadata": {
             "name": name,
             "labels": {**plan.identity.labels(PREFLIGHT), "sidecar.istio.io/inject": "false"},
-            "annotations": {"linkerd.io/inject": "disabled"},
+            # `gc` removes what a killed runner could not.
+            "annotations": {"linkerd.io/inject": "disabled", TTL_ANNOTATION: str(DEADLINE_S)},
         },
         "spec": {
             "restartPolicy": "Never",
@@ -115,15 +117,18 @@ async def probe_target(cluster: Cluster, plan: StackPlan, *, namespace: str) -> 
     """Run the pod in a namespace that exists, and remove it. Raises Unreachable."""
     name = f"{plan.identity.name(PREFLIGHT)}-{secrets.token_hex(3)}"
     pods = f"/api/v1/namespaces/{namespace}/pods"
+    may_exist = True
     try:
-        await cluster.post(pods, probe_pod(plan, name))
-    except Refused as error:
-        return Check(NAME, "not checked", f"the pod that would try it cannot be made: {error}")
-    try:
+        try:
+            await cluster.post(pods, probe_pod(plan, name))
+        except Refused as error:
+            may_exist = False
+            return Check(NAME, "not checked", f"the pod that would try it cannot be made: {error}")
         return await _outcome(cluster, plan, f"{pods}/{name}")
     finally:
-        # Also when the caller is cancelled: the pod must not stay.
-        await asyncio.shield(_remove(cluster, f"{pods}/{name}"))
+        # Also when the caller is cancelled, or the answer was lost: the pod must not stay.
+        if may_exist:
+            await asyncio.shield(_remove(cluster, f"{pods}/{name}"))
 
 
 async def _outcome(cluster: Cluster, plan: StackPlan, path: str) -> Check:
@@ -134,6 +139,8 @@ async def _outcome(cluster: Cluster, plan: StackPlan, path: str) -> Check:
         if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
             return judge_probe(plan, pod)
         line = hope.handle([pod], [], now_s=time.monotonic())
+        if line and any(each.state in IMAGE_STATES for each in pod_troubles(pod, CONNECT_S)):
+            return Check(IMAGE, "failed", line)
         if line:
             return Check(NAME, "not checked", f"the pod that would try it does not start: {line}")
         await asyncio.sleep(POLL_S)

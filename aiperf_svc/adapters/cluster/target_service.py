@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.adapters.cluster.checks import Check
+from aiperf_svc.config.target import TargetPods
 from aiperf_svc.plan.stack import StackPlan
 
 Object = Mapping[str, Any]
@@ -21,15 +22,18 @@ class ServiceAddress(msgspec.Struct, frozen=True):
 
     namespace: str
     name: str
+    is_full: bool = True
+    """`name.namespace.svc…`. Of two labels alone only the cluster knows whether they are one."""
 
 
 def service_address(host: str) -> ServiceAddress | None:
-    """`name.namespace.svc…`; None for any other host. A bare name would be of the stack's own
-    namespace."""
+    """`name.namespace.svc…` or `name.namespace`; None for any other host. A bare name would be of
+    the stack's own namespace."""
     labels = host.split(".")
-    if labels[2:3] != ["svc"]:
+    is_full = labels[2:3] == ["svc"]
+    if not is_full and len(labels) != 2:
         return None
-    return ServiceAddress(namespace=labels[1], name=labels[0])
+    return ServiceAddress(namespace=labels[1], name=labels[0], is_full=is_full)
 
 
 def judge_service(
@@ -56,13 +60,21 @@ def judge_service(
     if not ready:
         words = f"no pod behind {said} is ready"
         return Check(name, "failed", words, "start the server, and wait until it is ready")
-    if plan.policies and plan.config.deployment.target.pods is None:
-        return Check(
-            name,
-            "warning",
-            f"{ready} pods behind {said} are ready; workers may reach every pod of that namespace",
-            f"narrow it: {_narrower(address, port, spec, slices)}",
-        )
+    target = plan.config.deployment.target
+    if plan.policies and target.pods is None and not target.egress_cidrs:
+        narrower = _narrower(address, port, spec, slices)
+        if not address.is_full and pod_ports(port, spec, slices) != {port}:
+            return Check(
+                name,
+                "failed",
+                f"{said} leads to another port of its pods than {port}, the only one that the "
+                "stack's NetworkPolicies open for a host of two labels",
+                f"name its pods: {narrower}, or write the host as "
+                f"{address.name}.{address.namespace}.svc",
+            )
+        reach = "every pod of that namespace" if address.is_full else f"port {port} of every pod"
+        words = f"{ready} pods behind {said} are ready; workers may reach {reach}"
+        return Check(name, "warning", words, f"narrow it: {narrower}")
     return Check(name, "ok", f"{ready} pods behind {said} are ready; no pod has tried them yet")
 
 
@@ -71,14 +83,30 @@ def _is_ready(endpoint: Object) -> bool:
     return ready is None or bool(ready)
 
 
-def _narrower(address: ServiceAddress, port: int, spec: Object, slices: Sequence[Object]) -> str:
-    """`deployment.target.pods` for this Service, in one line of YAML."""
-    numbers = {
-        each.get("port")
+def target_pods(
+    address: ServiceAddress, port: int, spec: Object, slices: Sequence[Object]
+) -> TargetPods | None:
+    """What the config could say of the pods behind this Service; None when the Service does not:
+    it chooses none by label, or not all have the same port."""
+    numbers, selector = pod_ports(port, spec, slices), spec.get("selector")
+    if not selector or len(numbers) != 1:
+        return None
+    return TargetPods(namespace=address.namespace, labels=dict(selector), port=numbers.pop())
+
+
+def pod_ports(port: int, spec: Object, slices: Sequence[Object]) -> set[int]:
+    """Where the Service's port leads to."""
+    return {
+        int(each["port"])
         for listed in slices
         for each in listed.get("ports") or ()
-        if _port_name(spec, port) in (None, each.get("name") or "")
+        if each.get("port") and _port_name(spec, port) in (None, each.get("name") or "")
     }
+
+
+def _narrower(address: ServiceAddress, port: int, spec: Object, slices: Sequence[Object]) -> str:
+    """`deployment.target.pods` for this Service, in one line of YAML."""
+    numbers = pod_ports(port, spec, slices)
     parts = [f"namespace: {address.namespace}"]
     if selector := spec.get("selector"):
         labels = ", ".join(f'"{key}": "{value}"' for key, value in selector.items())

@@ -10,7 +10,7 @@ DESCRIPTION = """Remove what earlier runs left: objects found by label, then the
 
 Without names: the stacks of this machine's runs that were not removed, and whatever has outlived
 its own deadline; other stacks are listed and not touched. A stack on which a live process works is
-refused."""
+refused. Where nobody is at a terminal to be asked, --yes is needed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("stacks", nargs="*", metavar="STACK", help="name of a stack")
     parser.add_argument("--yes", "-y", action="store_true", help="remove without a question")
     parser.add_argument(
-        "--force", action="store_true", help="also when another machine holds the state's lock"
+        "--force",
+        action="store_true",
+        help="also when another machine holds the state's lock, or the state cannot be had",
     )
     parser.add_argument(
         "--namespace", "-n", metavar="NS", help="where to look, if not all may be listed"
@@ -46,18 +48,16 @@ def run(args: argparse.Namespace) -> int:
     )
     with terminal.heard_or_not():
         done = asyncio.run(collect_garbage(request))
-    for name in done.removed:
-        print(f"removed: {name}; nothing is left", file=sys.stderr)
+    for name, found in done.removed.items():
+        print(f"removed: {name}; {found}", file=sys.stderr)
     for line in done.not_touched:
         print(f"not touched: {line}", file=sys.stderr)
-    for name, missed in done.not_checked.items():
-        print(f"{name}: not checked: {', '.join(missed)}", file=sys.stderr)
     for name, why in done.refused.items():
         print(f"error: {name}: {why}", file=sys.stderr)
     for name, left in done.left.items():
         print("\n  ".join([f"left of {name}:", *left]), file=sys.stderr)
     if args.json:
-        said = {"removed": done.removed, "left": done.left, "refused": done.refused}
+        said = {"removed": list(done.removed), "left": done.left, "refused": done.refused}
         said |= {"not_checked": done.not_checked, "not_touched": done.not_touched}
         print(json.dumps({"exit_code": int(done.exit_code), **said}))
     elif not (done.removed or done.left or done.refused):

@@ -168,6 +168,21 @@ def find_error(body: bytes) -> str:
     return ""
 
 
+def texts_of(prompt: Prompt, *, prompt_key: str, api: str) -> str | list[Any]:
+    """The prompt for an API that takes texts: one, several as a list, or what a payload has.
+
+    Raises ValueError for messages, and for a payload without a prompt.
+    """
+    if prompt.messages:
+        raise ValueError(f"messages need endpoint.type: chat; the {api} API takes texts")
+    if prompt.payload is None:
+        return prompt.texts[0] if len(prompt.texts) == 1 else list(prompt.texts)
+    value = prompt.payload.get(prompt_key)
+    if not isinstance(value, str | list) or not value:
+        raise ValueError(f"a payload of the {api} API needs `{prompt_key}`")
+    return value
+
+
 def finish_body(
     prompt: Prompt, options: config.Endpoint, *, prompt_key: str, streams: bool = True
 ) -> dict[str, Any]:

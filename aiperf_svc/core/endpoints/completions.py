@@ -54,14 +54,7 @@ def parse(data: bytes) -> Delta:
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     """The whole body; several texts are sent as a list of prompts."""
-    if prompt.messages:
-        raise ValueError("messages need endpoint.type: chat; the completions API takes texts")
-    if prompt.payload is None:
-        value: Any = prompt.texts[0] if len(prompt.texts) == 1 else list(prompt.texts)
-    else:
-        value = prompt.payload.get("prompt")
-        if not isinstance(value, str | list) or not value:
-            raise ValueError("a payload of the completions API needs `prompt`")
+    value = base.texts_of(prompt, prompt_key="prompt", api="completions")
     rest = base.finish_body(prompt, options, prompt_key="prompt")
     return Rendered(body=msgspec.json.encode({"prompt": value} | rest))
 

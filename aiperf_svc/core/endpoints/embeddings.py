@@ -52,14 +52,7 @@ def parse_event(data: bytes) -> Delta:
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     """The whole body; several texts are sent as a list of inputs."""
-    if prompt.messages:
-        raise ValueError("messages need endpoint.type: chat; the embeddings API takes texts")
-    if prompt.payload is None:
-        value: Any = prompt.texts[0] if len(prompt.texts) == 1 else list(prompt.texts)
-    else:
-        value = prompt.payload.get("input")
-        if not isinstance(value, str | list) or not value:
-            raise ValueError("a payload of the embeddings API needs `input`")
+    value = base.texts_of(prompt, prompt_key="input", api="embeddings")
     rest = base.finish_body(prompt, options, prompt_key="input", streams=False)
     return Rendered(body=msgspec.json.encode({"input": value} | rest))
 

@@ -10,9 +10,11 @@ from aiperf_svc.adapters.cluster.connection import connect
 from aiperf_svc.adapters.cluster.results_access import open_results
 from aiperf_svc.adapters.results_client import ResultsClient
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.outcome import Outcome
-from aiperf_svc.runner.stack.request import open_project
+from aiperf_svc.runner.stack import deployed
+from aiperf_svc.runner.stack.request import find_place, open_project
 from aiperf_svc.runner.stack.state_home import StateHome
 
 
@@ -33,12 +35,14 @@ async def attach(
     kubeconfig: str | None = None,
     context: str | None = None,
 ) -> AsyncIterator[Attached]:
-    """The results API of a stack that is up. Raises EnvironmentProblem."""
+    """The results API of a stack that is up. Raises ConfigError, EnvironmentProblem."""
+    check_stack_name(stack)
     home = StateHome(environ)
-    record = home.load(stack)
     is_ephemeral = stack in home.ephemeral_stacks()
     with open_project(stack, None, home, environ, is_ephemeral=is_ephemeral) as cli:
-        outputs = await cli.outputs() if await cli.select(create=False) else {}
+        is_known = await cli.select(create=False)
+        outputs = await cli.outputs() if is_known else {}
+        state = await cli.export() if outputs else {}
     if "resultsToken" not in outputs:
         busy = home.holder(stack)
         if busy:
@@ -49,18 +53,21 @@ async def attach(
             f"stack {stack} is not up; start it with `aiperf-svc run {stack}` or `pulumi up -s "
             f"{stack}`"
         )
-    if record is not None and kubeconfig is None:
-        kubeconfig, context = record.kubeconfig, context or record.context
-    async with (
-        connect(kubeconfig=kubeconfig, context=context) as cluster,
-        open_results(cluster, outputs=outputs) as url,
-        ResultsClient(url, token=str(outputs["resultsToken"])) as client,
-    ):
-        yield Attached(stack=stack, client=client, outputs=outputs)
+    kubeconfig, context = find_place(
+        stack, home.load(stack), environ, kubeconfig=kubeconfig, context=context
+    )
+    async with connect(kubeconfig=kubeconfig, context=context) as cluster:
+        deployed.check_cluster(state, stack=stack, identity=cluster.identity)
+        async with (
+            open_results(cluster, outputs=outputs) as url,
+            ResultsClient(url, token=str(outputs["resultsToken"])) as client,
+        ):
+            yield Attached(stack=stack, client=client, outputs=outputs)
 
 
 async def fetch(attached: Attached, *, parent: Path) -> Outcome:
-    """Every result file into a new folder. Raises EnvironmentProblem when the run is not over."""
+    """Every result file into a new folder, or into that in which an earlier attempt broke off.
+    Raises EnvironmentProblem when the run is not over."""
     status = await attached.client.status()
     if not status.is_settled:
         raise EnvironmentProblem(
@@ -68,12 +75,15 @@ async def fetch(attached: Attached, *, parent: Path) -> Outcome:
             f"{attached.stack} --wait`"
         )
     summary, folder = None, None
+    run_id = str(attached.outputs["runId"])
     if status.results_ready:
-        folder = folders.make_artifact_folder(parent, attached.stack)
-        summary = await attached.client.summary()
-        await attached.client.download_all(folder)
+        folder = folders.unfinished(parent, run_id)
+        folder = folder or folders.make_artifact_folder(parent, attached.stack)
+        with folders.collecting(folder, run_id):
+            summary = await attached.client.summary()
+            await attached.client.download_all(folder)
     return Outcome(
-        run_id=str(attached.outputs["runId"]),
+        run_id=run_id,
         state=status.state,
         reason=status.reason,
         summary=summary,

@@ -3,22 +3,22 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
 from aiperf_svc.adapters.cluster.checks import Check
-from aiperf_svc.adapters.cluster.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.connection import Cluster
 from aiperf_svc.adapters.cluster.evidence import save_evidence as save_cluster_evidence
 from aiperf_svc.adapters.cluster.inventory import take_inventory
-from aiperf_svc.adapters.cluster.leaks import uid_of_namespace
+from aiperf_svc.adapters.cluster.leaks import find_roots
+from aiperf_svc.adapters.cluster.objects import ObjectRef
 from aiperf_svc.adapters.cluster.preflight import preflight
 from aiperf_svc.adapters.cluster.watch import UNSCHEDULABLE_S, wait_until_hopeless
-from aiperf_svc.adapters.pulumi_cli import Ended, PulumiCli
+from aiperf_svc.adapters.pulumi_cli import Ended, PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import deployed, summary
@@ -31,6 +31,10 @@ MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "not checked": "?"}
 SHOWN_ERRORS = 3
 DEPLOYED = "what is deployed"
 Say = Callable[[str], None]
+
+
+class StateLocked(EnvironmentProblem):
+    """Somebody else works on the stack's state: nothing was made."""
 
 
 # --- before --------------------------------------------------------------------------------------
@@ -84,28 +88,48 @@ async def compare(
 
 
 async def first_record(
-    request: StackRequest, cluster: Cluster, home: StateHome, *, backend: str
+    request: StackRequest, cluster: Cluster, home: StateHome, cli: PulumiCli
 ) -> RunRecord:
-    """What must be known to remove a stack, taken before anything of it is made."""
+    """What must be known to remove a stack, taken before anything of it is made.
+
+    Raises EnvironmentProblem when a stack of this name is up that another state has made.
+    """
     wanted = request.plan.config.deployment.namespace
-    before = None
+    known, before = home.load(request.stack), None
     if wanted.mode == "existing" and wanted.name:
-        known = home.load(request.stack)
         if known and known.before and known.before.namespace == wanted.name:
             # An earlier run's objects may be there: they did not belong to the owner.
             before = known.before
         else:
             before = await take_inventory(cluster, wanted.name)
-    return RunRecord(
+    record = RunRecord(
         stack=request.stack,
         cluster=cluster.identity,
         kubeconfig=request.used_kubeconfig or _single(request.environ.get("KUBECONFIG", "")),
         context=cluster.context,
-        backend=backend,
+        backend=cli.backend,
         is_ephemeral=request.is_ephemeral,
         namespace=wanted.name,
         before=before,
+        own=(known.own or ()) if known else (),
     )
+    there = await find_roots(cluster, stack=request.stack, or_namespace=wanted.name)
+    if not there:
+        return record
+    record = await find_own(record, cluster, cli)
+    refuse_others(there, record)
+    return record
+
+
+def refuse_others(there: Iterable[ObjectRef], record: RunRecord) -> None:
+    """Raises EnvironmentProblem when what is there of a stack is not all the record's."""
+    others = [each for each in there if each.uid not in (record.own or ())]
+    if others:
+        places = ", ".join(dict.fromkeys(each.namespace or each.name for each in others))
+        raise EnvironmentProblem(
+            f"stack {record.stack} is up already in namespace {places}, from another state than "
+            f"this one's; use another name, or remove it: aiperf-svc gc {record.stack}"
+        )
 
 
 def patience_s(checks: tuple[Check, ...], plan: StackPlan) -> float:
@@ -126,7 +150,8 @@ async def up(
 ) -> bool:
     """Make the stack; whether it is there, False when the user stopped it.
 
-    Raises EnvironmentProblem when it cannot come up, or not in time.
+    Raises EnvironmentProblem when it cannot come up, or not in time; StateLocked when nothing was
+    begun.
     """
     await cli.select(create=True)
     for key, value in request.secrets.items():
@@ -162,35 +187,48 @@ async def up(
         raise EnvironmentProblem(f"the stack cannot come up: {hopeless.result()}")
     if not done:
         raise EnvironmentProblem("--timeout: the stack did not come up in time")
+    if ended.code and not progress.has_begun and is_locked(ended):
+        raise StateLocked(
+            f"stack {request.stack}: somebody else works on its state, and nothing was made:\n"
+            f"{ended.said}"
+        )
     if ended.code:
         raise EnvironmentProblem(f"`pulumi up` failed:\n{_why(progress, ended)}")
     return True
 
 
-async def find_namespace(record: RunRecord, cluster: Cluster, cli: PulumiCli) -> RunRecord:
-    """The record with the namespace as it is now: from the cluster, which knows more than a state
-    whose writer was interrupted."""
+async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -> RunRecord:
+    """The record with what the stack's objects hang on now, and its own namespace.
+
+    The state knows what is the stack's, also of what was being made when its writer was stopped;
+    somebody else's stack may have the same name and label. Without a state it is what the record
+    knows or, if that is nothing, all that has the label. Raises Unreachable.
+    """
+    there = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
+    own = {*(record.own or ()), *([record.namespace_uid] if record.namespace_uid else ())}
+    state, space = await _state(cli), None
+    if state is not None:
+        uids, making = deployed.roots_of(state, stack=record.stack)
+        own |= {*uids, *(each.uid for each in there if each.name in making)}
+        space = deployed.namespace_of(state)
+    elif not own:
+        own = {each.uid for each in there}
+    record = msgspec.structs.replace(record, own=tuple(sorted(own)))
     if record.before is not None:
         return record
-    if record.namespace is not None:
-        uid = await uid_of_namespace(cluster, record.namespace)
-        return msgspec.structs.replace(record, namespace_uid=uid)
-    try:
-        found = await namespaces_of(record.stack, cluster)
-    except Refused:
-        known = deployed.namespace_of(await cli.export())
-        found = [known] if known else []
-    if not found:
-        return record
-    name, uid = found[0]
+    spaces = ((each.name, each.uid) for each in there if not each.namespace and each.uid in own)
+    name, uid = space or next(spaces, (record.namespace, None))
     return msgspec.structs.replace(record, namespace=name, namespace_uid=uid)
 
 
-async def namespaces_of(stack: str, cluster: Cluster) -> list[tuple[str, str]]:
-    """Name and UID of each namespace of the stack's own. Raises Refused, Unreachable."""
-    label = f"{STACK_LABEL}={stack}"
-    items = (await cluster.get("/api/v1/namespaces", labelSelector=label))["items"]
-    return [(each["metadata"]["name"], each["metadata"]["uid"]) for each in items]
+async def _state(cli: PulumiCli | None) -> deployed.Json | None:
+    """None: it cannot be read."""
+    try:
+        if cli is not None:
+            return await cli.export() if await cli.select(create=False) else {}
+    except PulumiFailed:
+        pass
+    return None
 
 
 # --- what went wrong -----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.identity import RUN_LABEL
+from aiperf_svc.plan.identity import ANCHOR, RUN_LABEL
 
 Json = Mapping[str, Any]
 
@@ -25,6 +25,27 @@ def namespace_of(state: Json) -> tuple[str, str] | None:
         if metadata.get("uid"):
             return str(metadata["name"]), str(metadata["uid"])
     return None
+
+
+def roots_of(state: Json, *, stack: str) -> tuple[frozenset[str], frozenset[str]]:
+    """UIDs of what the stack's objects hang on, the stack's namespaces and anchors; and names of
+    those whose creation had not ended when the state was written."""
+    deployment = state.get("deployment") or {}
+    names = ("kubernetes:core/v1:Namespace", "kubernetes:core/v1:ConfigMap")
+
+    def metadata(each: Json, side: str) -> Json:
+        found: Json = (each.get(side) or {}).get("metadata") or {}
+        is_root = each.get("type") == names[0] or found.get("name") == f"{ANCHOR}-{stack}"
+        return found if each.get("type") in names and is_root else {}
+
+    made = [metadata(each, "outputs") for each in deployment.get("resources") or ()]
+    making = [
+        metadata(each["resource"], "inputs") for each in deployment.get("pending_operations") or ()
+    ]
+    return (
+        frozenset(str(each["uid"]) for each in made if each.get("uid")),
+        frozenset(str(each["name"]) for each in making if each.get("name")),
+    )
 
 
 def benchmark_of(state: Json) -> dict[str, Any] | None:

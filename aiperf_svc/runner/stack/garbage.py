@@ -11,11 +11,12 @@ from aiperf_svc.adapters.cluster.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.leaks import LeakReport, wait_until_gone
 from aiperf_svc.adapters.cluster.removal import FoundStack, list_stacks, remove_by_label
 from aiperf_svc.adapters.pulumi_cli import PulumiCli, locks_in
-from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
+from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner.stack import bring_up, deployed, project, terminal
 from aiperf_svc.runner.stack.locks import check_locks
-from aiperf_svc.runner.stack.request import open_project
+from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 from aiperf_svc.runner.stack.teardown import GONE_S, Teardown
 
@@ -32,6 +33,7 @@ class GarbageRequest:
     namespace: str | None = None
     """Where to look when not all namespaces may be listed."""
     force: bool = False
+    """Also without the stack's state, or when another machine holds its lock."""
     yes: bool = False
 
 
@@ -39,7 +41,8 @@ class GarbageRequest:
 class Collected:
     """What became of each stack."""
 
-    removed: list[str] = field(default_factory=list)
+    removed: dict[str, str] = field(default_factory=dict)
+    """With what the leak check says."""
     left: dict[str, list[str]] = field(default_factory=dict)
     not_checked: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -57,11 +60,20 @@ class Collected:
 
 
 async def collect_garbage(request: GarbageRequest) -> Collected:
-    """Remove what is left of stacks. Raises EnvironmentProblem when the cluster cannot be had."""
+    """Remove what is left of stacks. Raises EnvironmentProblem when the cluster cannot be had, and
+    ConfigError for names that are none, or when nobody can be asked."""
     home, done = StateHome(request.environ), Collected()
-    kubeconfig, context = request.kubeconfig, request.context
-    if len(request.stacks) == 1 and not context and (known := home.load(request.stacks[0])):
-        kubeconfig, context = kubeconfig or known.kubeconfig, known.context
+    for name in request.stacks:
+        check_stack_name(name)
+    kubeconfig, context = request.kubeconfig, request.context or request.environ.get(CONTEXT)
+    if len(request.stacks) == 1:
+        kubeconfig, context = find_place(
+            request.stacks[0],
+            home.load(request.stacks[0]),
+            request.environ,
+            kubeconfig=request.kubeconfig,
+            context=request.context,
+        )
     async with connect(kubeconfig=kubeconfig, context=context) as cluster:
         found = {
             each.stack: each for each in await list_stacks(cluster, namespace=request.namespace)
@@ -73,7 +85,11 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
         for name in chosen:
             nothing = f"{name}: nothing in the cluster has its label"
             terminal.say(f"to remove: {_said(found[name]) if name in found else nothing}")
-        if not request.yes and terminal.can_ask() and not await terminal.ask("Remove this?"):
+        if not request.yes and not terminal.can_ask():
+            raise ConfigError(
+                "nobody is at a terminal to be asked; --yes removes without a question"
+            )
+        if not request.yes and not await terminal.ask("Remove this?"):
             done.declined = True
             return done
         for name in chosen:
@@ -85,10 +101,13 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
                 continue
             if report.not_checked:
                 done.not_checked[name] = list(report.not_checked)
+            if report.others:
+                places = ", ".join(map(str, report.others))
+                done.not_touched.append(f"{name}: {places}, another stack with the same name")
             if report.left:
                 done.left[name] = [str(each) for each in report.left]
             else:
-                done.removed.append(name)
+                done.removed[name] = report.in_words
     return done
 
 
@@ -127,26 +146,31 @@ class _Removal:
                 f"than this context's ({self._cluster.identity}); use --context or --kubeconfig"
             )
         with contextlib.ExitStack() as stack:
-            cli = self._project(stack, record)
-            if cli is not None and not await self._is_free(cli):
-                cli = None
-            if record.before is None:
-                record = await self._with_namespace(record)
+            cli = await self._state(stack, record)
+            record = await self._with_own(record, cli)
             shared = record.namespace if record.before is not None else self._request.namespace
-            await remove_by_label(self._cluster, stack=self._stack, namespace=shared)
+            await remove_by_label(
+                self._cluster, stack=self._stack, namespace=shared, own=record.own
+            )
             report = await wait_until_gone(
                 self._cluster,
                 stack=record.stack,
                 namespace=record.namespace or "",
                 namespace_uid=record.namespace_uid,
                 before=record.before,
+                own=record.own,
                 timeout_s=GONE_S,
             )
-            if report.left:
+            if report.left or cli is None:
+                # The record stays for whoever has the state.
                 return report
-            if cli is not None:
+            if await cli.select(create=False):
                 teardown = Teardown(cluster=self._cluster, cli=cli, record=record, say=terminal.say)
-                await teardown.mend_state()
+                if not await teardown.mend_state():
+                    raise EnvironmentProblem(
+                        f"{report.in_words} in the cluster, and the state still says otherwise; "
+                        f"call `aiperf-svc gc {self._stack}` again"
+                    )
         self._home.forget(self._stack)
         if record.is_ephemeral:
             self._home.forget_ephemeral(self._stack)
@@ -167,8 +191,9 @@ class _Removal:
             namespace=names[0] if names else self._request.namespace,
         )
 
-    def _project(self, stack: contextlib.ExitStack, record: RunRecord) -> PulumiCli | None:
-        """The CLI with the stack's state; None when no state can be opened."""
+    async def _state(self, stack: contextlib.ExitStack, record: RunRecord) -> PulumiCli | None:
+        """The CLI with the stack's state, on which nobody works; None when it cannot be had and the
+        user wants the objects gone all the same. Raises EnvironmentProblem."""
         environ = dict(self._request.environ)
         if record.backend and not record.is_ephemeral:
             environ[project.BACKEND] = record.backend
@@ -176,34 +201,44 @@ class _Removal:
             self._stack, None, self._home, environ, is_ephemeral=record.is_ephemeral
         )
         try:
-            return stack.enter_context(opened)
+            cli = stack.enter_context(opened)
+            state = await cli.export() if await cli.select(create=False) else None
         except AiperfError as error:
-            terminal.say(f"stack {self._stack}: removed by label only: {error}")
+            self._do_without_state(str(error))
             return None
-
-    async def _is_free(self, cli: PulumiCli) -> bool:
-        """Whether there is a state to be mended. Raises EnvironmentProblem while a live process
-        works on it."""
-        if not await cli.select(create=False):
-            return False
-        deployed.check_cluster(
-            await cli.export(), stack=self._stack, identity=self._cluster.identity
-        )
+        if state is None:
+            return cli
+        deployed.check_cluster(state, stack=self._stack, identity=self._cluster.identity)
         ended = await cli.refresh()
         locks = locks_in(f"{ended.errors}\n{ended.out}") if ended.code else ()
         if locks:
             check_locks(locks, stack=self._stack, force=self._request.force)
             terminal.say(f"stack {self._stack}: removing the lock of {locks[0]}")
             await cli.unlock()
-        return True
+        elif ended.code:
+            self._do_without_state(f"`pulumi refresh` failed:\n{ended.said}")
+            return None
+        return cli
 
-    async def _with_namespace(self, record: RunRecord) -> RunRecord:
-        """The namespace of the stack's own, if it has one."""
-        found = await bring_up.namespaces_of(self._stack, self._cluster)
-        if not found:
-            return msgspec.structs.replace(record, namespace_uid=None)
-        name, uid = found[0]
-        return msgspec.structs.replace(record, namespace=name, namespace_uid=uid)
+    def _do_without_state(self, why: str) -> None:
+        if not self._request.force:
+            raise EnvironmentProblem(
+                f"whether somebody works on stack {self._stack} is not known: {why}\nWith --force "
+                "its objects are removed all the same, and its state is left as it is"
+            )
+        terminal.say(f"stack {self._stack}: removed without its state: {why}")
+
+    async def _with_own(self, record: RunRecord, cli: PulumiCli | None) -> RunRecord:
+        """The record with what is meant: of a run of this machine what it made; of another stack
+        everything when it was named, else what has outlived its deadline."""
+        if self._home.load(self._stack) is not None and not record.is_ephemeral:
+            return await bring_up.find_own(record, self._cluster, cli)
+        own: tuple[str, ...] | None = None
+        if self._stack not in self._request.stacks and self._found and not record.is_ephemeral:
+            own = self._found.overdue
+        record = msgspec.structs.replace(record, own=own)
+        found = await bring_up.find_own(record, self._cluster, None)
+        return msgspec.structs.replace(found, own=own)
 
 
 def _said(found: FoundStack) -> str:

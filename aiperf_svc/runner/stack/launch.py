@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from aiperf_svc.adapters.cluster.connection import Cluster
 from aiperf_svc.adapters.pulumi_cli import PulumiCli
 from aiperf_svc.adapters.run_status import Status
@@ -52,6 +54,8 @@ class Launch:
         self._unschedulable_s = 0.0
         self._deadline_mono_s: float | None = None
         self._artifact_error = ""
+        self._is_looked_at = False
+        """The leak check came to a report."""
         self._left: tuple[str, ...] = ()
         self._not_checked: tuple[str, ...] = ()
         self._evidence: tuple[Path, ...] = ()
@@ -74,6 +78,8 @@ class Launch:
             while course.stage is not Stage.OVER:
                 stage, started_mono_s = course.stage, time.monotonic()
                 how = await self._end_of(stage, stages[stage])
+                if stage is Stage.COLLECT and how is How.FAILED:
+                    course.has_only_copy = not self._is_uploaded
                 self._took_s[stage.value] = round(time.monotonic() - started_mono_s, 1)
                 course.end(stage, how, interrupts=self._interrupts.count)
         finally:
@@ -84,6 +90,8 @@ class Launch:
                 raise self._failure
             return self._outcome(None)
         self._say(summary.took(self._took_s))
+        if course.is_kept and course.has_only_copy:
+            self._say("the results could not be fetched: they are in the stack and nowhere else")
         if course.is_kept:
             self._say(summary.kept(self._request.plan, namespace=self._record.namespace))
         return self._outcome(self._measuring.status if self._measuring else None)
@@ -132,9 +140,7 @@ class Launch:
         # What can still go wrong before anything is made, does so here.
         request = self._request
         parent = Path(request.config.artifacts.dir)
-        self._prepared = await bring_up.first_record(
-            request, self._cluster, self._home, backend=self._cli.backend
-        )
+        self._prepared = await bring_up.first_record(request, self._cluster, self._home, self._cli)
         self._artifacts = folders.make_artifact_folder(parent, request.config.name)
         return How.DONE
 
@@ -144,6 +150,7 @@ class Launch:
         assert self._prepared is not None
         if self._options.timeout_s is not None:
             self._deadline_mono_s = time.monotonic() + self._options.timeout_s
+        earlier = self._home.load(self._request.stack)
         self._record = self._prepared
         self._home.save(self._record)
         try:
@@ -156,18 +163,26 @@ class Launch:
                 deadline_mono_s=self._deadline_mono_s,
                 say=self._say,
             )
+        except bring_up.StateLocked as error:
+            self._record = None
+            self._home.forget(self._request.stack)
+            if earlier is not None:
+                self._home.save(earlier)
+            self._failed(error)
+            return How.DECLINED
         finally:
             # Also of a stack that is half there: its teardown must know where.
-            await self._find_namespace()
+            await self._find_own()
         return How.DONE if is_up else How.LEFT
 
-    async def _find_namespace(self) -> None:
-        assert self._record is not None
+    async def _find_own(self) -> None:
+        if self._record is None:
+            return
         try:
-            self._record = await bring_up.find_namespace(self._record, self._cluster, self._cli)
+            self._record = await bring_up.find_own(self._record, self._cluster, self._cli)
         except AiperfError as error:
-            # By label it is found all the same.
-            self._say(f"the stack's namespace is not known: {error}")
+            self._say(f"what belongs to the stack is known by its label only: {error}")
+            self._record = msgspec.structs.replace(self._record, own=None)
         self._home.save(self._record)
 
     async def _measure(self) -> How:
@@ -185,6 +200,8 @@ class Launch:
             self._course.fail_run()
         if status is not None and status.state == RunState.FAILED:
             self._course.fail_run()
+        if self._measuring.has_losses:
+            self._course.suspect_run()
         if summary is None and not self._measuring.has_results:
             return How.LEFT if self._interrupts.count else How.FAILED
         return How.DONE
@@ -230,17 +247,24 @@ class Launch:
 
     async def _check(self) -> How:
         assert self._record is not None
-        report = await self._teardown().check()
+        stack = self._record.stack
+        try:
+            report = await self._teardown().check()
+        except Exception as error:
+            self._not_checked = (f"everything ({error})",)
+            self._say(f"whether anything is left is not known; look with: aiperf-svc gc {stack}")
+            raise
+        self._is_looked_at = True
         self._left = tuple(map(str, report.left))
         self._not_checked = report.not_checked
         for each in report.missing:
             self._say(f"gone from the namespace since the stack came: {each}")
-        if report.not_checked:
-            self._say(f"not checked for leaks: {', '.join(report.not_checked)}")
+        for each in report.others:
+            self._say(f"not touched, of another stack with the same name: {each}")
         if report.left:
-            raise LeakError(f"{len(report.left)} objects of stack {self._record.stack} are left")
-        self._say("leak check: nothing is left")
-        self._home.forget(self._record.stack)
+            raise LeakError(f"{len(report.left)} objects of stack {stack} are left")
+        self._say(f"leak check: {report.in_words}")
+        self._home.forget(stack)
         return How.DONE
 
     def _teardown(self) -> Teardown:
@@ -269,6 +293,11 @@ class Launch:
             await self._interrupts.reached(self._interrupts.count + 1)
             self._say("already removing the stack: this goes on to its end")
 
+    @property
+    def _is_uploaded(self) -> bool:
+        status = self._measuring.status if self._measuring else None
+        return status is not None and bool(status.uploaded_to)
+
     def _outcome(self, status: Status | None) -> Outcome:
         course, measuring = self._course, self._measuring
         summary = measuring.summary if measuring else None
@@ -292,6 +321,7 @@ class Launch:
             uploaded_to=status.uploaded_to if status else "",
             was_interrupted=course.was_left or is_unmade,
             left=self._left,
+            is_unverified=not (is_unmade or course.is_kept or self._is_looked_at),
             more={
                 "stack": self._request.stack,
                 "namespace": self._record.namespace if self._record else None,

@@ -9,13 +9,16 @@ from typing import Any
 
 from aiperf_svc.adapters.cluster.connection import Cluster
 from aiperf_svc.adapters.cluster.results_access import open_results
+from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.results_client import ApiRefused, ApiUnavailable, ResultsClient
 from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.runner import folders
 from aiperf_svc.runner.display import make_display
 from aiperf_svc.runner.following import Following
 from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outcome import own_part
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import summary
 
@@ -45,6 +48,14 @@ class Measuring:
     def has_results(self) -> bool:
         """Whether there is something to fetch."""
         return self.status is not None and self.status.results_ready
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether something of the stack died, by what the run says: a service that was lost, or
+        a server of the stack's own that left requests without a good answer."""
+        found = own_part(self.summary or {})
+        suspects = {"lost_processes", "errors"} if self._plan.target else {"lost_processes"}
+        return bool(suspects & {reason["check"] for reason in found.get("reasons", ())})
 
     async def follow(
         self, *, interrupts: Interrupts, deadline_mono_s: float | None, timeout_s: float | None
@@ -80,20 +91,23 @@ class Measuring:
     async def fetch(self, folder: Path) -> str:
         """Every result file, whole and verified; how much that was. Raises EnvironmentProblem."""
         assert self._client is not None
-        give_up_mono_s = time.monotonic() + FETCH_S
-        while True:
-            try:
-                manifest = await self._client.download_all(folder)
-                break
-            except ApiUnavailable:
-                # What is here already stays; after this the stack goes, and the rest with it.
-                if time.monotonic() > give_up_mono_s:
-                    raise
-                await asyncio.sleep(FETCH_RETRY_S)
+        with folders.collecting(folder, self._plan.identity.run_id):
+            manifest = await self._download(folder)
         with contextlib.suppress(ApiUnavailable, ApiRefused):
             await self._client.collected()
         size = sum(each.size for each in manifest.files)
         return f"{len(manifest.files)} files, {size / 2**20:,.1f} MiB"
+
+    async def _download(self, folder: Path) -> Manifest:
+        assert self._client is not None
+        give_up_mono_s = time.monotonic() + FETCH_S
+        while True:
+            try:
+                return await self._client.download_all(folder)
+            except ApiUnavailable:
+                if time.monotonic() > give_up_mono_s:
+                    raise
+                await asyncio.sleep(FETCH_RETRY_S)
 
     async def close(self) -> None:
         """End the connections. An end that fails is none that matters any more."""

@@ -38,6 +38,11 @@ class Progress:
         return tuple((kind, name) for kind, name in pairs)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether any operation was."""
+        return bool(self._counts or self._open)
+
+    @property
     def quiet_s(self) -> float:
         """Since an operation began or ended."""
         return self._clock() - self._stepped_mono_s
@@ -49,7 +54,7 @@ class Progress:
         for kind in ("resourcePreEvent", "resOutputsEvent", "resOpFailedEvent"):
             if kind in event:
                 self._step(kind, event[kind]["metadata"])
-        if self._clock() - self._said_mono_s >= EVERY_S and (self._counts or self._open):
+        if self._clock() - self._said_mono_s >= EVERY_S and self.has_begun:
             self._said_mono_s = self._clock()
             self._say(self.line())
 

@@ -11,14 +11,15 @@ from typing import Any
 
 import aiperf_svc
 from aiperf_svc.adapters.pulumi_cli import PulumiCli
-from aiperf_svc.config.load_config import STACK_KEY
+from aiperf_svc.config.load_config import STACK_KEY, STACKS
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.pods import TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.stack import project
-from aiperf_svc.runner.stack.state_home import StateHome
+from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
 NOTHING: dict[str, Any] = {"config": {"aiperf:removal": "true"}}
@@ -100,6 +101,28 @@ class StackRequest:
     def _setting(self, key: str) -> str | None:
         value = self.settings.get("config", {}).get(f"aiperf:{key}")
         return str(value) if isinstance(value, str | int) else None
+
+
+def find_place(
+    stack: str,
+    record: RunRecord | None,
+    environ: Mapping[str, str],
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+) -> tuple[str | None, str | None]:
+    """Kubeconfig and context of a stack that is up: as the flags say, else as its run did, else as
+    its file and the environment say. Raises ConfigError when the file cannot be read."""
+    if record is not None and kubeconfig is None:
+        return record.kubeconfig, context or record.context
+    path = STACKS / f"Pulumi.{stack}.yaml"
+    content = read_yaml(path) if path.is_file() else None
+    settings = (content.get("config") if isinstance(content, dict) else None) or {}
+    given = kubeconfig or settings.get("aiperf:kubeconfig")
+    return (
+        str(Path(given).expanduser().absolute()) if given else None,
+        context or settings.get("aiperf:context") or environ.get(CONTEXT),
+    )
 
 
 def secrets_from(config: BenchmarkConfig, environ: Mapping[str, str]) -> dict[str, str]:

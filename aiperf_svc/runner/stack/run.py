@@ -2,7 +2,7 @@
 
 import asyncio
 
-from aiperf_svc.adapters.cluster.connection import connect
+from aiperf_svc.adapters.cluster.connection import Cluster, connect
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import manifests, printing
@@ -13,6 +13,7 @@ from aiperf_svc.runner.stack.launch import Launch
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.state_home import StateHome
+from aiperf_svc.runner.stack.target_pods import with_target_pods
 
 
 def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
@@ -34,22 +35,35 @@ def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
 
 async def _run(request: StackRequest, options: StackOptions) -> Outcome:
     home = StateHome(request.environ)
-    with Interrupts() as interrupts, home.hold(request.stack):
-        connecting = connect(kubeconfig=request.used_kubeconfig, context=request.used_context)
+    connecting = connect(kubeconfig=request.used_kubeconfig, context=request.used_context)
+    # Before there is a cluster Ctrl-C ends this at once, as it does any program.
+    with home.hold(request.stack):
         async with connecting as cluster:
-            project = open_project(
-                request.stack,
-                request.file_content(),
-                home,
-                request.environ,
-                identity=cluster.identity,
-                is_ephemeral=request.is_ephemeral,
-            )
-            with project as cli:
-                if cli.notice:
-                    terminal.say(f"note: {cli.notice}")
-                launch = Launch(request, options, home, cluster, cli, interrupts)
-                outcome = await launch.run()
-            if request.is_ephemeral and home.load(request.stack) is None:
-                home.forget_ephemeral(request.stack)
-            return outcome
+            request = await with_target_pods(request, cluster, say=terminal.say)
+            with Interrupts() as interrupts:
+                return await _launched(request, options, home, cluster, interrupts)
+
+
+async def _launched(
+    request: StackRequest,
+    options: StackOptions,
+    home: StateHome,
+    cluster: Cluster,
+    interrupts: Interrupts,
+) -> Outcome:
+    project = open_project(
+        request.stack,
+        request.file_content(),
+        home,
+        request.environ,
+        identity=cluster.identity,
+        is_ephemeral=request.is_ephemeral,
+    )
+    try:
+        with project as cli:
+            if cli.notice:
+                terminal.say(f"note: {cli.notice}")
+            return await Launch(request, options, home, cluster, cli, interrupts).run()
+    finally:
+        if request.is_ephemeral and home.load(request.stack) is None:
+            home.forget_ephemeral(request.stack)

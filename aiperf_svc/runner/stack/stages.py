@@ -5,7 +5,8 @@
         └───────────┴> over  └──────┴────────┴────┴─> evidence ────┘
 
 From the moment in which something may exist every way leads through `destroy` and `check`, except
-where the user asked to keep the stack. Evidence of a failure is saved before it is destroyed.
+where the user asked to keep the stack, or it holds the only copy of the results. Evidence of a
+failure, or of a loss that the run survived, is saved before it is destroyed.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ class How(StrEnum):
     DONE = "done"
     FAILED = "failed"
     DECLINED = "declined"
-    """The user said no to the preview."""
+    """Nothing was made: the user said no to the preview, or the state is somebody else's."""
     LEFT = "left"
     """Ended early because the user asked for it."""
 
@@ -59,8 +60,12 @@ class Course:
     stage: Stage = Stage.PREFLIGHT
     failed_in: Stage | None = None
     """The first stage that failed."""
+    is_suspect: bool = False
+    """Something of the stack died in a run that went on."""
     was_left: bool = False
     """The user stopped it."""
+    has_only_copy: bool = False
+    """The results are in the stack and nowhere else: it stays until they are fetched."""
     is_kept: bool = False
     story: list[str] = field(default_factory=list)
     """Every step, for the message about an illegal one."""
@@ -93,7 +98,7 @@ class Course:
         if stage is Stage.DESTROY:
             # How destroying ended is no evidence of anything.
             return Stage.CHECK
-        if stage is Stage.CHECK:
+        if stage is Stage.CHECK or how is How.DECLINED:
             return Stage.OVER
         if how is How.FAILED and stage is not Stage.EVIDENCE and interrupts < 2:
             return Stage.EVIDENCE
@@ -101,7 +106,7 @@ class Course:
         patience = 1 if stage is Stage.UP else 2
         if stage in AFTER and how is How.DONE and interrupts < patience:
             return AFTER[stage]
-        if stage is Stage.COLLECT and self.failed_in and interrupts < 2:
+        if stage is Stage.COLLECT and (self.failed_in or self.is_suspect) and interrupts < 2:
             return Stage.EVIDENCE
         return self._teardown()
 
@@ -109,8 +114,13 @@ class Course:
         """The run ended well enough to have results, and it failed."""
         self.failed_in = self.failed_in or Stage.RUN
 
+    def suspect_run(self) -> None:
+        """The run ended well; what the cluster says of it is wanted all the same."""
+        self.is_suspect = True
+
     def _teardown(self) -> Stage:
-        wants = self.keep or (self.keep_on_failure and self.failed_in is not None)
+        wants = self.keep or self.has_only_copy
+        wants = wants or (self.keep_on_failure and self.failed_in is not None)
         if wants and not self.was_left:
             self.is_kept = True
             return Stage.OVER

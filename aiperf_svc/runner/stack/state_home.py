@@ -39,6 +39,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of a namespace of the stack's own."""
     before: Inventory | None = None
     """Of a namespace that stays, from before the stack."""
+    own: tuple[str, ...] | None = None
+    """UIDs of what the stack's objects hang on: somebody else's stack may have the same name. None:
+    whatever has the label is meant."""
 
 
 class StateHome:

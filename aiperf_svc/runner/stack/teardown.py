@@ -53,13 +53,15 @@ class Teardown:
             await self.mend_state()
         return report
 
-    async def mend_state(self) -> None:
-        """The objects are gone: have the state know it, so that the next `up` works."""
+    async def mend_state(self) -> bool:
+        """The objects are gone: have the state know it, so that the next `up` works. Whether that
+        went well; what did not is said."""
         ended = await self.cli.refresh(clear_pending=True)
         if not ended.code:
             ended = await self._destroyed()
         if ended.code:
             self.say(f"the stack's state could not be brought up to date:\n{ended.said}")
+        return not ended.code
 
     async def _destroyed(self) -> Ended:
         for _ in range(ATTEMPTS - 1):
@@ -96,10 +98,10 @@ class Teardown:
 
     async def _delete(self) -> None:
         record = self.record
-        # Our own namespace may have gone meanwhile, and a shared one holds others' objects.
-        namespace = record.namespace if record.before is not None else None
         try:
-            await remove_by_label(self.cluster, stack=record.stack, namespace=namespace)
+            await remove_by_label(
+                self.cluster, stack=record.stack, namespace=record.namespace, own=record.own
+            )
         except AiperfError as error:
             self.say(str(error))
 
@@ -111,6 +113,7 @@ class Teardown:
             namespace=record.namespace or "",
             namespace_uid=record.namespace_uid,
             before=record.before,
+            own=record.own,
             timeout_s=timeout_s,
         )
 

@@ -3,11 +3,9 @@
 import contextlib
 import itertools
 import ssl
-import subprocess
 import time
 from pathlib import Path
 
-import pytest
 from bare_client import HANG_GUARD_S, connected, events_of, request_bytes
 
 from aiperf_svc.mock_server.config import MockServerConfig
@@ -74,20 +72,6 @@ def test_several_hosts_share_each_of_several_ports() -> None:
         for host in ("127.0.0.1", "127.0.0.2"):
             with connected(server, host=host) as client:
                 assert client.send(request_bytes()).answer()[0] == 200
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
-        "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
-    )
-    subprocess.run(
-        [*command.split(), "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
-    )
-    return cert, key
 
 
 def test_tls_serves_the_same_answers(certificate: tuple[Path, Path]) -> None:

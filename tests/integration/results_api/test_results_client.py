@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,22 @@ async def test_what_is_there_already_is_not_fetched_again(
     await client.download_all(copy)
     assert (copy / "large.bin").stat().st_ino == before
     assert (copy / "profile_export.jsonl").read_text() == '{"a": 1}\n' * 5000
+
+
+async def test_a_disk_without_room_is_said_before_anything_is_fetched(
+    client: ResultsClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    free = len(LARGE) // 2
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))
+    folder = tmp_path / "fetched"
+    with pytest.raises(EnvironmentProblem, match="MiB of results are still to come"):
+        await client.download_all(folder)
+    assert not folder.exists()
+    # What is there already needs no room.
+    folder.mkdir()
+    (folder / "large.bin").write_bytes(LARGE)
+    await client.download_all(folder)
 
 
 async def test_a_download_goes_on_where_it_broke_off(api: Api, tmp_path: Path) -> None:

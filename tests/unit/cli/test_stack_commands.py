@@ -118,6 +118,14 @@ def test_without_the_cli_no_stack_is_looked_at(
     assert "the Pulumi CLI is not on PATH; install it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["status", "results", "cancel", "gc"])
+def test_a_name_that_no_stack_can_have_is_refused(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([command, "../bench-smoke"]) == ExitCode.BAD_CONFIG
+    assert "the stack's name is '../bench-smoke'" in capsys.readouterr().err
+
+
 def test_gc_without_a_cluster_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["gc", "--yes"]) == ExitCode.ERROR
     assert "no kubeconfig at" in capsys.readouterr().err

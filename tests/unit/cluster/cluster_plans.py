@@ -6,12 +6,14 @@ from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 
 
-def make_plan(*, url: str = "http://target", **deployment: Any) -> StackPlan:
+def make_plan(
+    *, url: str = "http://target", load: dict[str, Any] | None = None, **deployment: Any
+) -> StackPlan:
     deployment.setdefault("target", {"kind": "mock" if url == "http://target" else "none"})
     config = BenchmarkConfig.model_validate(
         {
             "endpoint": {"url": url, "model": "m"},
-            "load": {"concurrency": 1000, "requests": 1000},
+            "load": load or {"concurrency": 1000, "requests": 1000},
             "deployment": deployment,
         }
     )

@@ -1,5 +1,6 @@
 """Whether a namespace and the nodes' images suit a stack."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from aiperf_svc.adapters.cluster.namespace_checks import (
     judge_mesh,
     judge_namespace,
     judge_pod_security,
+    judge_time_left,
 )
 from aiperf_svc.plan.identity import STACK_LABEL
 
@@ -31,6 +33,11 @@ def _space(**labels: str) -> dict[str, Any]:
         ("create", _space(), "failed"),
         ("create", _space(**{STACK_LABEL: "bench"}), "ok"),
         ("create", _space(**{STACK_LABEL: "other"}), "failed"),
+        (
+            "create",
+            {**_space(**{STACK_LABEL: "bench"}), "status": {"phase": "Terminating"}},
+            "failed",
+        ),
     ],
 )
 def test_a_namespace_must_be_as_the_config_says(mode: str, namespace: Any, state: str) -> None:
@@ -93,3 +100,29 @@ def test_an_image_that_is_never_pulled_should_be_listed(image: dict[str, str]) -
 def test_short_names_are_docker_hubs() -> None:
     for name, listed in (("a:1", "docker.io/library/a:1"), ("o/a:1", "docker.io/o/a:1")):
         assert judge_image(make_plan(image={"name": name}), [_with(listed)]).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("minutes", "state"),
+    [
+        (0, "ok"),
+        (8, "ok"),
+        (9, "warning"),
+        (11, "warning"),
+        (18, "warning"),
+        (19, "failed"),
+        (60, "failed"),
+    ],
+)
+def test_a_stack_that_is_there_must_live_long_enough_for_another_run(
+    minutes: int, state: str
+) -> None:
+    """Of 20 minutes: 5 + 5 until target and services are ready, 30 s + 1 m of load."""
+    load = {"concurrency": 1, "duration": "1m", "grace_period": "30s"}
+    plan = make_plan(load=load, ttl="20m")
+    created = datetime(2026, 1, 2, tzinfo=UTC)
+    now = created + timedelta(minutes=minutes)
+    check = judge_time_left(plan, "2026-01-02T00:00:00Z", now)
+    assert check.state == state
+    assert state == "ok" or "aiperf-svc gc bench" in check.remedy
+    assert "before its deadline" in check.detail

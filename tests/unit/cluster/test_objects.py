@@ -1,9 +1,19 @@
 """Which objects are a stack's, which of them must be deleted, and what they say of it."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from aiperf_svc.adapters.cluster.inventory import Inventory, compare
+import pytest
+import yaml
+
+from aiperf_svc.adapters.cluster.inventory import (
+    FRUITFUL,
+    Inventory,
+    compare,
+    hanging_on,
+    roots_of,
+)
 from aiperf_svc.adapters.cluster.leaks import why_stuck
 from aiperf_svc.adapters.cluster.objects import ObjectRef, object_ref
 from aiperf_svc.adapters.cluster.removal import group_stacks, to_delete
@@ -11,6 +21,7 @@ from aiperf_svc.adapters.cluster.resource_types import ResourceType
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
+GOLDEN = Path(__file__).parents[2] / "infra" / "golden"
 
 
 def ref(name: str, *, kind: str = "ConfigMap", namespace: str = "theirs", **more: Any) -> ObjectRef:
@@ -57,6 +68,46 @@ def test_new_objects_are_ours_by_label_name_or_owner() -> None:
     assert others == ["benchmark-of-the-owner"]
 
 
+@pytest.mark.parametrize("name", ["web-bench-7f-x", "web-bench", "worker-benchmark-1"])
+def test_an_owner_s_object_with_the_stack_s_name_in_its_own_is_the_owner_s(name: str) -> None:
+    assert _compare([], [ref(name)]) == ([], [name], [])
+
+
+def test_what_an_owner_s_object_owns_is_the_owner_s_whatever_its_name() -> None:
+    deployment = ref("worker-bench", kind="Deployment", uid="theirs")
+    pods = ref("worker-bench-7f", kind="ReplicaSet", owners=("theirs",))
+    assert _compare([deployment], [deployment, pods]) == ([], ["worker-bench-7f"], [])
+
+
+def test_all_names_of_which_controllers_make_others_are_known() -> None:
+    found = {
+        manifest["metadata"]["name"].removesuffix(f"-{path.stem}")
+        for path in GOLDEN.glob("*.yaml")
+        for manifest in yaml.safe_load_all(path.read_text())
+        if manifest["kind"] in ("Deployment", "Service", "Ingress")
+    }
+    assert found
+    assert found <= set(FRUITFUL)
+
+
+def test_two_stacks_of_one_name_are_told_apart_by_what_they_hang_on() -> None:
+    labels = of("bench")
+    objects = (
+        ref("aiperf-bench-1", kind="Namespace", namespace="", uid="space", labels=labels),
+        ref("anchor-bench", namespace="aiperf-bench-1", labels=labels),
+        ref("worker-bench", kind="Deployment", namespace="aiperf-bench-1", labels=labels),
+        ref("anchor-bench", uid="anchor", labels=labels),
+        ref("worker-bench", kind="Deployment", uid="d", owners=("anchor",), labels=labels),
+        ref("worker-bench-7f", kind="Pod", uid="p", owners=("d",), labels=labels),
+        ref("preflight-bench", kind="Pod", uid="alone", labels=labels),
+    )
+    space, anchor = roots_of(objects, "bench")
+    assert (space.uid, anchor.uid) == ("space", "anchor")
+    assert hanging_on((anchor,), objects) == {"anchor", "d", "p"}
+    inside = {each.uid for each in objects if each.namespace == "aiperf-bench-1"}
+    assert hanging_on((space,), objects) == {"space", *inside}
+
+
 def test_another_stack_whose_name_begins_alike_is_another_one() -> None:
     _, others, _ = _compare([], [ref("worker-bench-100k", labels=of("bench-100k"))])
     assert others == ["worker-bench-100k"]
@@ -95,6 +146,24 @@ def test_objects_are_grouped_by_stack_and_know_when_it_ends() -> None:
     assert (a.created, a.expires, a.is_overdue) == (CREATED, end, True)
     assert (b.stack, b.namespaces, b.expires, b.is_overdue) == ("b", ("theirs",), None, False)
     assert not group_stacks(objects, now=end)[0].is_overdue
+
+
+def test_a_deadline_that_has_passed_is_of_that_root_and_not_of_a_pod_beside_it() -> None:
+    labels, space = of("a"), {"kind": "Namespace", "namespace": ""}
+    objects = [
+        ref("old", **space, uid="old", labels=labels, annotations={TTL_ANNOTATION: "60"}),
+        ref("new", **space, uid="new", labels=labels, annotations={TTL_ANNOTATION: "600"}),
+    ]
+    probe = ref(
+        "preflight-a", kind="Pod", uid="p", labels=labels, annotations={TTL_ANNOTATION: "9"}
+    )
+    now = CREATED + timedelta(seconds=90)
+    (both,) = group_stacks([*objects, probe], now=now)
+    assert (both.is_overdue, both.overdue) == (True, ("old",))
+    (live,) = group_stacks([objects[1], probe], now=now)
+    assert (live.is_overdue, live.overdue) == (False, ())
+    (alone,) = group_stacks([probe], now=now)
+    assert (alone.is_overdue, alone.overdue) == (True, ("p",))
 
 
 def test_an_object_says_who_holds_it() -> None:

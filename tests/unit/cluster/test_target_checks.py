@@ -37,6 +37,7 @@ def _judge(service: Any, *slices: Any, port: int = 8000, **target: Any) -> Check
     [
         ("llm.inference.svc", ServiceAddress("inference", "llm")),
         ("llm.inference.svc.cluster.local", ServiceAddress("inference", "llm")),
+        ("llm.inference", ServiceAddress("inference", "llm", is_full=False)),
         ("llm", None),
         ("api.example.com", None),
         ("10.0.0.1", None),

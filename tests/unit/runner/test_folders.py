@@ -53,6 +53,22 @@ def test_socket_paths_fit_however_long_the_temporary_folder_is_called(
     assert list(deep.iterdir()) == []
 
 
+def test_a_folder_into_which_not_all_results_came_is_found_by_its_run(tmp_path: Path) -> None:
+    whole, broken = (folders.make_artifact_folder(tmp_path, name) for name in "ab")
+    with folders.collecting(whole, "run"):
+        assert folders.unfinished(tmp_path, "run") == whole
+
+    def fail() -> None:
+        with folders.collecting(broken, "run"):
+            raise EnvironmentProblem("broke off")
+
+    with pytest.raises(EnvironmentProblem):
+        fail()
+    assert folders.unfinished(tmp_path, "run") == broken
+    assert folders.unfinished(tmp_path, "another") is None
+    assert [path.name for path in whole.iterdir()] == ["logs"]
+
+
 def test_a_folder_that_a_killed_runner_left_is_removed(temporary: Path) -> None:
     with folders.private_folder() as folder:
         left = temporary / f"{folders.PREFIX}left"

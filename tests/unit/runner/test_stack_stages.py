@@ -86,6 +86,21 @@ def test_a_stack_stays_where_the_user_asked_for_it(
     assert (course.is_kept, course.stage is Stage.OVER) == (is_kept, is_kept)
 
 
+@pytest.mark.parametrize(("interrupts", "is_kept"), [(0, True), (1, False)])
+def test_the_only_copy_of_the_results_stays_unless_the_user_wants_the_stack_gone(
+    interrupts: int, is_kept: bool
+) -> None:
+    course = at(Stage.COLLECT)
+    course.has_only_copy = True
+    assert course.end(Stage.COLLECT, How.FAILED, interrupts=interrupts) is Stage.EVIDENCE
+    after = course.end(Stage.EVIDENCE, How.DONE, interrupts=interrupts)
+    assert (after, course.is_kept) == (Stage.OVER if is_kept else Stage.DESTROY, is_kept)
+
+
+def test_an_up_that_made_nothing_is_not_torn_down() -> None:
+    assert at(Stage.UP).end(Stage.UP, How.DECLINED) is Stage.OVER
+
+
 @pytest.mark.parametrize("stage", [Stage.UP, Stage.RUN, Stage.COLLECT])
 def test_who_stops_a_run_wants_its_stack_gone(stage: Stage) -> None:
     course = at(stage, keep=True, keep_on_failure=True)

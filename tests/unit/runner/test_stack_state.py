@@ -18,7 +18,7 @@ from aiperf_svc.runner.stack import bring_up, deployed, preview, project
 from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.locks import check_locks
 from aiperf_svc.runner.stack.progress import Progress
-from aiperf_svc.runner.stack.request import StackRequest, secrets_from
+from aiperf_svc.runner.stack.request import StackRequest, find_place, secrets_from
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 STACKS = Path(__file__).parents[3] / "stacks"
@@ -273,6 +273,38 @@ def test_the_projects_file_is_the_committed_one_and_what_the_flags_say(tmp_path:
 def test_another_generation_is_another_run() -> None:
     first, second = (request_of("bench-smoke", generation=number).plan for number in (1, 2))
     assert first.identity.run_id != second.identity.run_id
+
+
+def test_a_stack_that_is_up_is_where_the_flags_its_run_its_file_or_the_environment_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environ = {"AIPERF_CONTEXT": "variable"}
+    record = RunRecord(
+        stack="s", cluster="u", kubeconfig="/run", context="run", backend="", is_ephemeral=False
+    )
+
+    def place(
+        record: RunRecord | None = None,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+    ) -> tuple[str | None, str | None]:
+        return find_place("s", record, environ, kubeconfig=kubeconfig, context=context)
+
+    assert place() == (None, "variable")
+    (tmp_path / "stacks").mkdir()
+    file = tmp_path / "stacks" / "Pulumi.s.yaml"
+    file.write_text("config: {aiperf:kubeconfig: file.yaml, aiperf:context: file}")
+    in_file = str(tmp_path / "file.yaml")
+    assert place() == (in_file, "file")
+    assert place(record) == ("/run", "run")
+    assert place(record, context="flag") == ("/run", "flag")
+    # Another kubeconfig has other contexts.
+    assert place(record, kubeconfig="/flag") == ("/flag", "file")
+    file.write_text("config:\n  aiperf:context: [")
+    with pytest.raises(ConfigError, match=r"Pulumi\.s\.yaml"):
+        place()
 
 
 def test_a_missing_secret_is_refused_with_both_ways_to_give_it() -> None:

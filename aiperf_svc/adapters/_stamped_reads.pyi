@@ -1,0 +1,9 @@
+from typing import Literal
+
+from aiperf_svc.adapters.connection import Connection
+
+Read = tuple[bytes, int, int]
+
+def receive(conn: Connection) -> Read | None: ...
+def take_more(conn: Connection, polled_wall_ns: int) -> Read | Literal[True] | None: ...
+def set_limits(chunked: int, fragment_bytes: int, max_answer_bytes: int) -> None: ...

@@ -1,0 +1,116 @@
+"""The Roles of the operators' page are enough: whole runs by a user who has nothing else."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import PROJECT
+from real_cluster import Cluster
+from real_runner import Runner
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+RBAC = "rbac.authorization.k8s.io"
+STACKS, NAMESPACES = "aiperf-stacks", "aiperf-namespaces"
+
+
+class LesserUser:
+    """An account of a namespace, the page's Roles under names of its own, and a kubeconfig."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        self._cluster, self._namespace = cluster, namespace
+        self._name = f"lesser-{secrets.token_hex(3)}"
+        self.kubeconfig = folder / "lesser.yaml"
+        cluster.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "ServiceAccount",
+                "metadata": {"name": self._name, "namespace": namespace},
+            },
+            *({**role, "metadata": {"name": self._named(role)}} for role in _documented()),
+        )
+        token = cluster.kubectl("create", "token", self._name, "-n", namespace).strip()
+        view = ("config", "view", "--raw", "--minify", "--flatten", "-o", "json")
+        known: dict[str, Any] = yaml.safe_load(cluster.kubectl(*view))
+        known["users"] = [{"name": "lesser", "user": {"token": token}}]
+        known["contexts"][0]["context"]["user"] = "lesser"
+        self.kubeconfig.write_text(yaml.safe_dump(known))
+
+    def may(self, role: str, *, everywhere: bool) -> None:
+        """Give it a Role of the page, in its namespace or in all of them."""
+        metadata: dict[str, str] = {"name": f"{role}-{self._name}"}
+        if not everywhere:
+            metadata["namespace"] = self._namespace
+        self._cluster.apply(
+            {
+                "apiVersion": f"{RBAC}/v1",
+                "kind": "ClusterRoleBinding" if everywhere else "RoleBinding",
+                "metadata": metadata,
+                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": metadata["name"]},
+                "subjects": [
+                    {"kind": "ServiceAccount", "name": self._name, "namespace": self._namespace}
+                ],
+            }
+        )
+
+    def take(self, runner: Runner) -> None:
+        """Do what this runner does."""
+        runner.environ["KUBECONFIG"] = str(self.kubeconfig)
+
+    def remove(self) -> None:
+        """What is not in its namespace, which goes as a whole."""
+        names = [self._named(role) for role in _documented()]
+        kinds = "clusterrolebindings,clusterroles"
+        self._cluster.kubectl("delete", kinds, *names, "--ignore-not-found")
+
+    def _named(self, role: dict[str, Any]) -> str:
+        return f"{role['metadata']['name']}-{self._name}"
+
+
+def _documented() -> list[dict[str, Any]]:
+    text = (PROJECT / "docs" / "stacks.md").read_text()
+    (block,) = (part for part in text.split("```") if part.startswith("yaml\n"))
+    return list(yaml.safe_load_all(block.removeprefix("yaml\n")))
+
+
+@pytest.fixture
+def lesser(cluster: Cluster, owners_namespace: str, tmp_path: Path) -> Iterator[LesserUser]:
+    made = LesserUser(cluster, owners_namespace, tmp_path)
+    yield made
+    made.remove()
+
+
+def _assert_whole(runner: Runner, cluster: Cluster) -> None:
+    ended = runner.run()
+    assert ended.code in FINE, ended.errors
+    assert "✓ permissions: all " in ended.errors
+    assert "✓ deadline's rights: " in ended.errors
+    assert "✓ way to the results: port-forward" in ended.errors
+    assert runner.summary()["request_count"]["avg"] > 0
+    assert cluster.of_stack(runner.name) == []
+
+
+def test_a_guest_needs_no_more_than_the_documented_role_in_that_namespace(
+    cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str, lesser: LesserUser
+) -> None:
+    runner = make_runner()
+    where = {"mode": "existing", "name": owners_namespace}
+    runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
+    lesser.may(STACKS, everywhere=False)
+    lesser.take(runner)
+    _assert_whole(runner, cluster)
+
+
+def test_namespaces_of_the_stacks_own_need_both_documented_roles_and_no_more(
+    cluster: Cluster, make_runner: Callable[[], Runner], lesser: LesserUser
+) -> None:
+    runner = make_runner()
+    lesser.may(STACKS, everywhere=True)
+    lesser.may(NAMESPACES, everywhere=True)
+    lesser.take(runner)
+    _assert_whole(runner, cluster)

@@ -1,0 +1,99 @@
+"""A name that somebody else's stack has: whoever comes second is refused, and the first stays."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from real_cluster import Cluster
+from real_runner import Runner
+from real_stack import Config, Stack, modest, together
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+NO_IMAGE = "localhost/there-is-none:1"
+
+
+def uids(cluster: Cluster, stack: str) -> set[str]:
+    """Of what a stack hangs on, of its pods, and whether any of it is being deleted."""
+    label = ("-l", f"aiperf.dev/stack={stack}")
+    found = [
+        *cluster.objects("namespaces", *label),
+        *cluster.objects("configmaps,deployments,pods", "-A", *label),
+    ]
+    assert not [each for each in found if "deletionTimestamp" in each["metadata"]]
+    return {each["metadata"]["uid"] for each in found}
+
+
+def somebody_else(runner: Runner, folder: Path) -> Runner:
+    """A runner of the same stack file, with a state of its own."""
+    other = Runner(runner.cluster, runner.name, folder, image=runner.environ["AIPERF_IMAGE"])
+    other.file.write_bytes(runner.file.read_bytes())
+    return other
+
+
+@pytest.mark.parametrize("mode", ["auto", "existing"])
+def test_who_comes_second_is_refused_and_touches_nothing(
+    cluster: Cluster,
+    make_runner: Callable[[], Runner],
+    owners_namespace: str,
+    tmp_path: Path,
+    mode: str,
+) -> None:
+    first = make_runner()
+    if mode == "existing":
+        where = {"mode": mode, "name": owners_namespace}
+        first.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
+    second = somebody_else(first, tmp_path / "second")
+    ended = first.run("--keep")
+    assert ended.code in FINE, ended.errors
+    before = uids(cluster, first.name)
+
+    refused = second.run()
+    assert refused.code == ExitCode.ERROR, refused.errors
+    assert f"stack {first.name} is up already in namespace " in refused.errors
+    assert uids(cluster, first.name) == before
+    unasked = second.call("gc", "--yes")
+    assert unasked.code == ExitCode.OK
+    assert f"not touched: {first.name}: " in unasked.errors
+    assert uids(cluster, first.name) == before
+
+    assert first.call("gc", "--yes").code == ExitCode.OK
+    assert cluster.left_of(first.name) == []
+
+
+def test_who_shares_a_state_that_is_being_worked_on_is_refused_and_touches_nothing(
+    cluster: Cluster, make_stack: Callable[[], Stack], image: str, tmp_path: Path
+) -> None:
+    stack = make_stack()
+
+    def slow_to_fail(benchmark: Config) -> None:
+        benchmark["deployment"]["ready_timeout"] = "60s"
+
+    stack.change(modest)
+    second = Runner(cluster, stack.name, tmp_path / "second", image=image)
+    second.file.write_bytes(stack.file.read_bytes())
+    second.environ["PULUMI_BACKEND_URL"] = stack.state.as_uri()
+    stack.change(slow_to_fail)
+    stack.environ["AIPERF_IMAGE"] = NO_IMAGE
+
+    def refused() -> None:
+        label = ("-l", f"aiperf.dev/stack={stack.name}")
+        while not cluster.objects("deployments", "-A", *label):
+            pass  # kubectl takes its time
+        spaces = cluster.objects("namespaces", *label)
+        ended = second.run()
+        assert ended.code == ExitCode.ERROR, ended.errors
+        assert "somebody else works on its state, and nothing was made" in ended.errors
+        assert "destroying the stack" not in ended.errors
+        after = cluster.objects("namespaces", *label)
+        assert [each["metadata"]["uid"] for each in after] == [
+            each["metadata"]["uid"] for each in spaces
+        ]
+        assert "deletionTimestamp" not in after[0]["metadata"]
+        assert list((second.state_home / "runs").glob("*.json")) == []
+
+    together(stack.try_up, refused)
+    stack.destroy()
+    assert cluster.left_of(stack.name) == []

@@ -1,0 +1,45 @@
+"""A stack's run while its cluster has not answered yet."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+REPOSITORY = Path(__file__).parents[2]
+STARTED_S, ENDED_S = 60.0, 20.0
+"""The second is less than the time for which an answer is waited for."""
+
+
+def test_ctrl_c_ends_a_run_that_waits_for_a_cluster_without_an_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(STARTED_S)
+        kubeconfig = tmp_path / "kubeconfig"
+        server = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        content = {
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "there", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "there",
+        }
+        kubeconfig.write_text(yaml.safe_dump(content))
+        with subprocess.Popen(
+            (sys.executable, "-m", "aiperf_svc", "run", "bench-smoke", "--yes"),
+            cwd=REPOSITORY,
+            env={**os.environ, "KUBECONFIG": str(kubeconfig), "XDG_STATE_HOME": str(tmp_path)},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as command:
+            try:
+                with silent.accept()[0]:
+                    command.send_signal(signal.SIGINT)
+                    _, said = command.communicate(timeout=ENDED_S)
+            finally:
+                command.kill()
+    assert (command.returncode, "Traceback" in said) == (ExitCode.INTERRUPTED, False), said

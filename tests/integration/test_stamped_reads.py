@@ -1,0 +1,214 @@
+"""The compiled reads leave a connection as the interpreted ones and the client do, to the byte."""
+
+import itertools
+import random
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from aiperf_svc.adapters import stamped_reads
+from aiperf_svc.adapters.answer_framing import AnswerFraming
+from aiperf_svc.adapters.connection import BODY, Connection
+from aiperf_svc.adapters.raw_records import RawRecords
+from aiperf_svc.adapters.stamped_reads import (
+    FRAGMENT_BYTES,
+    interpreted_receive,
+    interpreted_take_more,
+)
+from aiperf_svc.protocol.records import READ_DTYPE, Framing
+
+SO_TIMESTAMPNS = 35
+EVENT = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
+compiled = stamped_reads.compiled
+needs_compiled = pytest.mark.skipif(compiled is None, reason="the reads are not compiled: `make`")
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection: the server's, and the client's, which is stamped."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+    ):
+        server, _ = listener.accept()
+        with server:
+            client.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await_stamps(server, client)
+            client.setblocking(False)
+            yield server, client
+
+
+def await_stamps(server: socket.socket, client: socket.socket) -> None:
+    """The kernel begins to stamp a moment after the first socket that asks for it was made."""
+    for _ in range(100_000):
+        server.sendall(b"?")
+        if client.recvmsg(1, 64)[1]:
+            return
+    raise AssertionError("the kernel does not stamp")
+
+
+class Received(NamedTuple):
+    bodies: bytes
+    reads: list[tuple[int, int]]
+    """Poll and length of each."""
+    ends: list[int]
+    """What the client found where it looked itself, but for bodies that go on."""
+    rest: tuple[int, bytes, int]
+
+
+def received(
+    take_more: Callable[[Connection, int], Any],
+    pair: tuple[socket.socket, socket.socket],
+    pieces: list[bytes],
+    *,
+    framing: Framing = Framing.CHUNKED,
+    left: int = 0,
+) -> Received:
+    """What there is of a body that comes in these pieces."""
+    server, client = pair
+    conn = Connection(client)
+    conn.state, conn.framing, conn.left = BODY, int(framing), left
+    batches: list[tuple[bytes, bytes]] = []
+    records = RawRecords(lambda fragments, reads, bodies, last: batches.append((reads, bodies)))
+    answers, ends = AnswerFraming(), []
+    for number, piece in enumerate(pieces):
+        awaited = conn.bytes_in + len(piece)
+        server.sendall(piece)
+        while conn.bytes_in < awaited:
+            read = take_more(conn, number)
+            if read is True:
+                records.take_part(conn)
+            elif read is not None:
+                data, stamp, now = read
+                ends.append(answers.end_of_body(conn, data, 0))
+                records.add_read(conn, data, stamp, number, now)
+                if len(conn.buffer) >= FRAGMENT_BYTES:
+                    records.take_part(conn)
+    records.take_part(conn)
+    records.flush()
+    rows = np.frombuffer(b"".join(reads for reads, _ in batches), dtype=READ_DTYPE)
+    assert (rows["stamp_wall_ns"] > 0).all()
+    assert (np.diff(rows["stamp_wall_ns"]) >= 0).all()
+    assert (rows["read_wall_ns"] >= rows["stamp_wall_ns"]).all()
+    return Received(
+        b"".join(bodies for _, bodies in batches),
+        list(zip(rows["polled_wall_ns"].tolist(), rows["length"].tolist(), strict=True)),
+        [end for end in ends if end != -1],
+        (conn.left, conn.line, conn.bytes_in),
+    )
+
+
+def chunked(*contents: bytes) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(content), content) for content in contents)
+
+
+def cut(body: bytes, rng: random.Random) -> list[bytes]:
+    """The body in pieces, most of which end where a chunk does."""
+    ends = {at + 2 for at in range(len(body)) if body[at : at + 2] == b"\r\n"}
+    places = sorted(end for end in ends if rng.random() < 0.7)
+    places += rng.sample(range(1, len(body)), k=min(5, len(body) - 1))
+    edges = sorted({0, *places, len(body)})
+    return [body[begin:end] for begin, end in itertools.pairwise(edges)]
+
+
+def body_of(rng: random.Random) -> bytes:
+    contents = [EVENT * rng.randint(1, 3) + bytes(rng.randbytes(rng.randint(0, 300)))
+                for _ in range(rng.randint(2, 60))]  # fmt: skip
+    body = chunked(*contents)
+    strange = rng.choice(
+        (b"", b"0\r\n\r\n", b"0\r\nX: y\r\n\r\n", b"5;a=b\r\nhello\r\n", b"00A\r\n0123456789\r\n",
+         b"\r\n", b"z\r\n", b"fffffffff\r\n", b"3\nabc\r\n", b"-1\r\n", b"0x3\r\nabc\r\n")
+    )  # fmt: skip
+    return body + strange
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", range(60))
+def test_a_body_is_taken_as_the_reference_takes_it(
+    pair: tuple[socket.socket, socket.socket], seed: int
+) -> None:
+    assert compiled is not None
+    rng = random.Random(seed)
+    pieces = cut(body_of(rng), rng)
+    expected = received(interpreted_take_more, pair, pieces)
+    assert received(compiled.take_more, pair, pieces) == expected
+    assert expected.bodies == b"".join(pieces)
+
+
+@needs_compiled
+@pytest.mark.parametrize("framing", [Framing.LENGTH, Framing.UNTIL_CLOSE])
+def test_other_framings_are_the_client_s(
+    pair: tuple[socket.socket, socket.socket], framing: Framing
+) -> None:
+    assert compiled is not None
+    pieces = [b"some ", b"bytes ", b"of ", b"twenty-six"]
+    expected = received(interpreted_take_more, pair, pieces, framing=framing, left=24)
+    assert received(compiled.take_more, pair, pieces, framing=framing, left=24) == expected
+    assert expected.ends == ([10] if framing is Framing.LENGTH else [])
+
+
+@needs_compiled
+def test_what_is_plain_never_reaches_the_client(pair: tuple[socket.socket, socket.socket]) -> None:
+    assert compiled is not None
+    server, client = pair
+    conn = Connection(client)
+    conn.state, conn.framing = BODY, int(Framing.CHUNKED)
+    conn.buffer, conn.read_rows = bytearray(b"x"), bytearray(28)
+    said = []
+    for _ in range(FRAGMENT_BYTES // len(chunked(EVENT)) + 1):
+        server.sendall(chunked(EVENT))
+        said.append(compiled.take_more(conn, 5))
+    assert said == [None] * (len(said) - 1) + [True]
+    assert len(conn.read_rows) == 28 * (len(said) + 1)
+
+
+@needs_compiled
+def test_bytes_that_somebody_keeps_are_the_client_s(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    assert compiled is not None
+    server, client = pair
+    conn = Connection(client)
+    conn.state, conn.framing = BODY, int(Framing.CHUNKED)
+    conn.buffer, conn.read_rows, conn.kept = bytearray(), bytearray(), bytearray()
+    server.sendall(chunked(EVENT))
+    read = compiled.take_more(conn, 5)
+    assert isinstance(read, tuple)
+    assert read[0] == chunked(EVENT)
+
+
+RECEIVES = [
+    pytest.param(interpreted_receive, id="interpreted"),
+    pytest.param(compiled and compiled.receive, id="compiled", marks=needs_compiled),
+]
+
+
+@pytest.mark.parametrize("receive", RECEIVES)
+def test_a_read_has_its_bytes_its_stamp_and_the_time(
+    pair: tuple[socket.socket, socket.socket], receive: Callable[[Connection], Any]
+) -> None:
+    server, client = pair
+    conn = Connection(client)
+    assert receive(conn) is None
+    server.sendall(b"some bytes")
+    data, stamp, now = receive(conn)
+    assert data == b"some bytes"
+    assert now - 60_000_000_000 < stamp <= now
+    server.shutdown(socket.SHUT_WR)
+    assert receive(conn)[:2] == (b"", 0)
+
+
+@pytest.mark.parametrize("receive", RECEIVES)
+def test_a_broken_connection_is_an_os_error(
+    pair: tuple[socket.socket, socket.socket], receive: Callable[[Connection], Any]
+) -> None:
+    server, client = pair
+    conn = Connection(client)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    server.close()
+    with pytest.raises(ConnectionResetError):
+        receive(conn)

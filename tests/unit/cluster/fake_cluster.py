@@ -1,0 +1,59 @@
+"""A cluster of a few objects, for what asks one of it and judges the answer."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from aiperf_svc.adapters.cluster.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.rights import ACCESS_REVIEWS
+
+Json = dict[str, Any]
+
+
+class FakeCluster:
+    """Answers GETs from `objects` by path, and lets pods in to `open_to`, where they end as
+    `pod_status` says. Whoever asks may do everything but what is in `denied`."""
+
+    def __init__(
+        self,
+        objects: dict[str, Json] | None = None,
+        *,
+        open_to: tuple[str, ...] = (),
+        pod_status: Json | None = None,
+        denied: tuple[str, ...] = (),
+        refusal: str = 'admission webhook "w" denied the request',
+    ) -> None:
+        self.objects, self._open_to, self._denied = objects or {}, open_to, denied
+        self._pod_status = pod_status or {"phase": "Succeeded"}
+        self._refusal = refusal
+        self.api = SimpleNamespace(namespace="team")
+        self.dry_runs: list[str] = []
+        self.pods_made: list[str] = []
+
+    @property
+    def typed(self) -> Cluster:
+        return cast(Cluster, self)
+
+    async def get(self, path: str, **params: str) -> Json:
+        if path in self.objects:
+            return self.objects[path]
+        if path.rpartition("/")[2].startswith("preflight-"):
+            return {"metadata": {"name": "preflight"}, "status": self._pod_status}
+        if path.rpartition("/")[2] in ("networkpolicies", "endpointslices"):
+            return {"items": []}
+        raise Refused(f"no {path}", status=404, reason="NotFound")
+
+    async def post(self, path: str, body: Json, **params: str) -> Json:
+        if path == ACCESS_REVIEWS:
+            asked = body["spec"]["resourceAttributes"]
+            return {"status": {"allowed": asked["resource"] not in self._denied}}
+        namespace = path.split("/")[4]
+        if params.get("dryRun"):
+            self.dry_runs.append(namespace)
+        if namespace not in self._open_to:
+            raise Refused(self._refusal, status=403, reason="Forbidden")
+        if not params:
+            self.pods_made.append(namespace)
+        return body
+
+    async def delete(self, path: str, **how: Any) -> None:
+        self.pods_made.remove(path.split("/")[4])

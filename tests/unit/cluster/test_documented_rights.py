@@ -1,0 +1,61 @@
+"""The Roles that operators copy from their page are what a stack asks for, no more and no less."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import yaml
+from cluster_plans import in_existing, make_plan
+
+from aiperf_svc.adapters.cluster.rights import (
+    Right,
+    granted_rights,
+    look_rights,
+    needed_rights,
+    port_forward_rights,
+    proxy_rights,
+)
+from aiperf_svc.plan.stack import StackPlan
+
+PAGE = Path(__file__).parents[3] / "docs" / "stacks.md"
+EXPOSED = ({"expose": "port-forward"}, {"expose": "LoadBalancer"},
+           {"expose": "Ingress", "host": "h"})  # fmt: skip
+Allowed = set[tuple[str, str, str]]
+"""(API group, resource, verb)."""
+
+
+@pytest.fixture(scope="module")
+def documented() -> dict[str, Allowed]:
+    """What each Role of the page allows."""
+    (block,) = (part for part in PAGE.read_text().split("```") if part.startswith("yaml\n"))
+    return {
+        role["metadata"]["name"]: {
+            (group, resource, verb)
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        for role in yaml.safe_load_all(block.removeprefix("yaml\n"))
+    }
+
+
+def _allowed(rights: Iterable[Right]) -> Allowed:
+    return {(right.group, right.resource, right.verb) for right in rights}
+
+
+def _asked(plan: StackPlan) -> Allowed:
+    every = (needed_rights, granted_rights, port_forward_rights, proxy_rights, look_rights)
+    return {each for rights in every for each in _allowed(rights(plan))}
+
+
+def test_a_guest_needs_the_first_role_and_nothing_else(documented: dict[str, Allowed]) -> None:
+    asked = {each for how in EXPOSED for each in _asked(in_existing(results=how))}
+    assert documented["aiperf-stacks"] == asked
+
+
+def test_a_namespace_of_its_own_needs_the_second_role_on_top(
+    documented: dict[str, Allowed],
+) -> None:
+    asked = {each for how in EXPOSED for each in _asked(make_plan(results=how))}
+    assert documented["aiperf-stacks"] | documented["aiperf-namespaces"] == asked

@@ -1,0 +1,70 @@
+"""The pod that tries the target never stays: whatever becomes of who made it."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from cluster_plans import make_plan
+
+from aiperf_svc.adapters.cluster.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.target_probe import DEADLINE_S, probe_pod, probe_target
+from aiperf_svc.plan.identity import TTL_ANNOTATION
+
+PLAN = make_plan(url="https://api.example.com", namespace={"name": "theirs", "mode": "existing"})
+DENIED = Refused("not allowed", status=403, reason="Forbidden")
+
+
+class ApiServer:
+    """Makes the pod, and may lose the answer."""
+
+    def __init__(self, answer: Exception | None = None) -> None:
+        self.answer = answer
+        self.asked = asyncio.Event()
+        self.pods: list[str] = []
+        self.deleted: list[str] = []
+
+    async def post(self, path: str, body: dict[str, Any]) -> None:
+        if isinstance(self.answer, Refused):
+            raise self.answer
+        self.pods.append(f"{path}/{body['metadata']['name']}")
+        self.asked.set()
+        if self.answer:
+            raise self.answer
+
+    async def get(self, path: str) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def delete(self, path: str, *, grace_s: int) -> None:
+        if isinstance(self.answer, Refused):
+            raise self.answer
+        self.deleted.append(path)
+
+
+async def test_a_pod_whose_creation_was_not_answered_is_removed() -> None:
+    server = ApiServer(Unreachable("no answer in time"))
+    with pytest.raises(Unreachable):
+        await probe_target(cast("Cluster", server), PLAN, namespace="theirs")
+    assert server.deleted == server.pods != []
+
+
+async def test_a_pod_nobody_waits_for_any_more_is_removed() -> None:
+    server = ApiServer()
+    trying = asyncio.create_task(probe_target(cast("Cluster", server), PLAN, namespace="theirs"))
+    await server.asked.wait()
+    trying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await trying
+    assert server.deleted == server.pods != []
+
+
+async def test_a_pod_that_may_not_be_made_is_no_failure() -> None:
+    server = ApiServer(DENIED)
+    check = await probe_target(cast("Cluster", server), PLAN, namespace="theirs")
+    assert (check.state, server.pods) == ("not checked", [])
+
+
+def test_a_pod_that_a_killed_runner_left_is_overdue_when_it_has_ended() -> None:
+    made = probe_pod(PLAN, "p")
+    assert made["spec"]["activeDeadlineSeconds"] == DEADLINE_S
+    assert made["metadata"]["annotations"][TTL_ANNOTATION] == str(DEADLINE_S)

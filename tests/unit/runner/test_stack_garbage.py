@@ -1,0 +1,228 @@
+"""`gc` removes what is surely nobody's any more, and says what it does not know."""
+
+from collections.abc import Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from aiperf_svc.adapters.cluster.leaks import LeakReport
+from aiperf_svc.adapters.cluster.objects import ObjectRef
+from aiperf_svc.adapters.cluster.removal import FoundStack
+from aiperf_svc.adapters.pulumi_cli import Ended
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner.stack import bring_up, garbage, terminal
+from aiperf_svc.runner.stack.garbage import Collected, GarbageRequest, collect_garbage
+from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+
+RECORD = RunRecord(
+    stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False,
+    own=("ours",),
+)  # fmt: skip
+FINE = Ended(code=0, out="", errors="")
+BROKEN = Ended(code=255, out="", errors="error: no plugin")
+LOCKED = Ended(
+    code=255, out="", errors="error: locked by 1 lock(s)\n  f: created by a@elsewhere (pid 1) at x"
+)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def space(uid: str) -> ObjectRef:
+    return ObjectRef(kind="Namespace", namespace="", name=uid, uid=uid, path="")
+
+
+class Played:
+    """A cluster and a state; what was done to them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.environ = {"XDG_STATE_HOME": str(folder), "PULUMI_HOME": str(folder)}
+        self.home = StateHome(self.environ)
+        self.overdue: tuple[str, ...] = ()
+        self.report = LeakReport(left=(), not_checked=())
+        self.has_state = True
+        self.is_passphrase_missing = False
+        self.refreshed = [FINE]
+        self.removed: list[tuple[str, ...] | None] = []
+        self.did: list[str] = []
+        self.places: list[tuple[str | None, str | None]] = []
+
+    async def collected(self, *stacks: str, **more: Any) -> Collected:
+        request = GarbageRequest(stacks=stacks, environ=self.environ, **{"yes": True, **more})
+        return await collect_garbage(request)
+
+    # --- as PulumiCli ---
+
+    async def select(self, *, create: bool) -> bool:
+        return self.has_state
+
+    async def export(self) -> dict[str, Any]:
+        return {}
+
+    async def refresh(self, *, clear_pending: bool = False) -> Ended:
+        return self.refreshed.pop(0) if len(self.refreshed) > 1 else self.refreshed[0]
+
+    async def unlock(self) -> None:
+        self.did.append("unlock")
+
+    async def destroy(self, *_: Any, **__: Any) -> Ended:
+        self.did.append("destroy")
+        return FINE
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
+    played = Played(tmp_path)
+
+    @asynccontextmanager
+    async def connect(*, kubeconfig: str | None, context: str | None) -> Any:
+        played.places.append((kubeconfig, context))
+        yield SimpleNamespace(identity="uid", context="c")
+
+    async def list_stacks(*_: Any, **__: Any) -> tuple[FoundStack, ...]:
+        return (
+            FoundStack(
+                stack="s", namespaces=("n",), created=NOW, run_ids=(), expires=None, objects=3,
+                is_overdue=bool(played.overdue), overdue=played.overdue,
+            ),
+        )  # fmt: skip
+
+    @contextmanager
+    def open_project(*_: Any, **__: Any) -> Iterator[Played]:
+        if played.is_passphrase_missing:
+            raise ConfigError("the stack's state needs a passphrase")
+        yield played
+
+    async def remove_by_label(*_: Any, own: tuple[str, ...] | None, **__: Any) -> None:
+        played.removed.append(own)
+
+    async def wait_until_gone(*_: Any, **__: Any) -> LeakReport:
+        return played.report
+
+    async def find_roots(*_: Any, **__: Any) -> tuple[ObjectRef, ...]:
+        return (space("ours"), space("theirs"))
+
+    for name, fake in {"connect": connect, "list_stacks": list_stacks, "open_project": open_project,
+                       "remove_by_label": remove_by_label,
+                       "wait_until_gone": wait_until_gone}.items():  # fmt: skip
+        monkeypatch.setattr(garbage, name, fake)
+    monkeypatch.setattr(bring_up, "find_roots", find_roots)
+    return played
+
+
+# --- what is removed -----------------------------------------------------------------------------
+
+
+async def test_of_this_machine_s_run_what_it_made_is_removed_and_nothing_else(
+    played: Played,
+) -> None:
+    for stacks in ((), ("s",)):
+        played.home.save(RECORD)
+        done = await played.collected(*stacks)
+        assert (done.exit_code, list(done.removed)) == (ExitCode.OK, ["s"])
+        assert played.home.load("s") is None
+    assert played.removed == [("ours",), ("ours",)]
+
+
+async def test_of_a_stack_that_no_record_knows_what_is_named_or_overdue_is_removed(
+    played: Played,
+) -> None:
+    assert (await played.collected()).removed == {}
+    played.overdue = ("theirs",)
+    await played.collected()
+    await played.collected("s")
+    assert played.removed == [("theirs",), None]
+
+
+async def test_another_stack_of_the_same_name_is_said_and_not_touched(played: Played) -> None:
+    played.home.save(RECORD)
+    played.report = LeakReport(left=(), not_checked=(), others=(space("theirs"),))
+    done = await played.collected()
+    assert done.not_touched == ["s: Namespace theirs, another stack with the same name"]
+
+
+async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(played: Played) -> None:
+    assert (await played.collected("s")).removed == {"s": "nothing is left"}
+    played.report = LeakReport(left=(), not_checked=("nodes (not allowed)",))
+    done = await played.collected("s")
+    assert done.removed == {"s": "found nothing; 1 type not checked: nodes (not allowed)"}
+
+
+# --- when it may not be known --------------------------------------------------------------------
+
+
+async def test_without_the_passphrase_nobody_knows_who_works_on_a_stack(played: Played) -> None:
+    played.home.save(RECORD)
+    played.is_passphrase_missing = True
+    done = await played.collected("s")
+    assert (done.exit_code, played.removed) == (ExitCode.ERROR, [])
+    assert "needs a passphrase" in done.refused["s"]
+    assert "--force" in done.refused["s"]
+
+    forced = await played.collected("s", force=True)
+    assert (forced.exit_code, played.removed) == (ExitCode.OK, [("ours",)])
+    # For whoever has the passphrase: the state is as it was.
+    assert (played.did, played.home.load("s")) == ([], RECORD)
+
+
+async def test_a_state_that_cannot_be_refreshed_says_nothing_about_who_works_on_it(
+    played: Played,
+) -> None:
+    played.home.save(RECORD)
+    played.refreshed = [BROKEN]
+    done = await played.collected("s")
+    assert (done.exit_code, played.removed) == (ExitCode.ERROR, [])
+    assert "no plugin" in done.refused["s"]
+
+
+async def test_a_lock_from_elsewhere_needs_force(played: Played) -> None:
+    played.refreshed = [LOCKED, LOCKED, FINE]
+    assert (await played.collected("s")).exit_code is ExitCode.ERROR
+    assert (await played.collected("s", force=True)).exit_code is ExitCode.OK
+    assert played.did == ["unlock", "destroy"]
+
+
+async def test_a_state_that_could_not_be_mended_keeps_its_record(played: Played) -> None:
+    played.home.save(RECORD)
+    played.refreshed = [FINE, BROKEN]
+    done = await played.collected("s")
+    assert done.exit_code is ExitCode.ERROR
+    assert "nothing is left in the cluster, and the state still says" in done.refused["s"]
+    assert played.home.load("s") == RECORD
+
+
+async def test_a_stack_that_no_state_knows_is_removed_by_its_label(played: Played) -> None:
+    played.has_state = False
+    assert list((await played.collected("s")).removed) == ["s"]
+    assert played.did == []
+
+
+# --- what is asked -------------------------------------------------------------------------------
+
+
+async def test_nothing_is_removed_unasked(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "can_ask", lambda: False)
+    with pytest.raises(ConfigError, match="--yes removes without a question"):
+        await played.collected("s", yes=False)
+    assert played.removed == []
+
+
+async def test_a_name_that_is_none_is_refused(played: Played) -> None:
+    with pytest.raises(ConfigError, match=r"'\.\./s'"):
+        await played.collected("../s")
+
+
+async def test_the_cluster_is_the_flags_else_the_run_s_else_the_environment_s(
+    played: Played, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    played.environ["AIPERF_CONTEXT"] = "variable"
+    await played.collected()
+    await played.collected("s")
+    played.home.save(msgspec.structs.replace(RECORD, kubeconfig="/k", context="run's"))
+    await played.collected("s", context="flag")
+    assert played.places == [(None, "variable"), (None, "variable"), ("/k", "flag")]

@@ -1,0 +1,210 @@
+"""What a run of a stack does when it cannot go on as planned: what it says, keeps and removes."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+import yaml
+
+from aiperf_svc.adapters.cluster.connection import Cluster, Unreachable
+from aiperf_svc.adapters.cluster.leaks import LeakReport
+from aiperf_svc.adapters.cluster.objects import ObjectRef
+from aiperf_svc.adapters.pulumi_cli import PulumiCli
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.stack import bring_up, launch, measure, run
+from aiperf_svc.runner.stack.launch import Launch
+from aiperf_svc.runner.stack.options import StackOptions
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+
+CONFIG = """
+endpoint: {url: "http://10.0.0.1:8000", model: m}
+load: {concurrency: 1, requests: 10}
+"""
+RECORD = RunRecord(
+    stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False, own=()
+)
+SUMMARY = {"request_count": {"avg": 10.0}, "aiperf_svc": {"verdict": "valid"}}
+NOT_ALL = LeakReport(left=(), not_checked=("nodes (not allowed)", "leases (not allowed)"))
+CLEAN = LeakReport(left=(), not_checked=())
+OTHER = ObjectRef(kind="Namespace", namespace="", name="aiperf-s-x", uid="x", path="")
+
+
+class Played:
+    """A stack's life in which a test says what goes wrong, and what was done of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = StateHome({"XDG_STATE_HOME": str(folder / "state")})
+        benchmark = yaml.safe_load(CONFIG) | {"artifacts": {"dir": str(folder / "artifacts")}}
+        config = BenchmarkConfig.model_validate(benchmark)
+        self.request = StackRequest(stack="s", config=config, benchmark=benchmark, environ={})
+        self.interrupts = Interrupts()
+        self.report: LeakReport | Exception = CLEAN
+        self.up_error: AiperfError | None = None
+        self.fetch_error: AiperfError | None = None
+        self.uploaded_to = ""
+        self.stops_up = False
+        """The user does."""
+        self.did: list[str] = []
+
+    async def launched(self) -> Outcome:
+        cluster = cast("Cluster", SimpleNamespace(identity="uid"))
+        options = StackOptions(run=RunOptions(ui="none"), yes=True)
+        cli = cast("PulumiCli", self)
+        return await Launch(self.request, options, self.home, cluster, cli, self.interrupts).run()
+
+    # --- as PulumiCli ---
+
+    async def outputs(self) -> dict[str, Any]:
+        return {}
+
+    # --- as Teardown ---
+
+    async def destroy(self) -> None:
+        self.did.append("destroy")
+
+    async def check(self) -> LeakReport:
+        self.did.append("check")
+        if isinstance(self.report, Exception):
+            raise self.report
+        return self.report
+
+    # --- as Measuring ---
+
+    has_results, has_losses, failure, summary = True, False, None, SUMMARY
+
+    @property
+    def status(self) -> Any:
+        return SimpleNamespace(
+            state="done", reason="", exit_code=None, artifact_error="", uploaded_to=self.uploaded_to
+        )
+
+    async def follow(self, **_: Any) -> dict[str, Any]:
+        return SUMMARY
+
+    async def fetch(self, folder: Path) -> str:
+        if self.fetch_error:
+            raise self.fetch_error
+        return "all"
+
+    async def close(self) -> None:
+        return None
+
+
+def answering(value: Any) -> Callable[..., Awaitable[Any]]:
+    async def answer(*_: Any, **__: Any) -> Any:
+        return value
+
+    return answer
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
+    played = Played(tmp_path)
+
+    async def up(*_: Any, **__: Any) -> bool:
+        if played.up_error:
+            raise played.up_error
+        if played.stops_up:
+            played.interrupts.add()
+        return not played.stops_up
+
+    for name, value in {"check": (), "preview": "", "first_record": RECORD, "find_own": RECORD,
+                        "save_evidence": ()}.items():  # fmt: skip
+        monkeypatch.setattr(bring_up, name, answering(value))
+    monkeypatch.setattr(bring_up, "patience_s", lambda *_: 0.0)
+    monkeypatch.setattr(bring_up, "up", up)
+    monkeypatch.setattr(measure, "Measuring", lambda *_: played)
+    monkeypatch.setattr(launch, "Teardown", lambda **_: played)
+    return played
+
+
+async def test_a_state_on_which_somebody_works_is_left_alone(played: Played) -> None:
+    earlier = msgspec.structs.replace(RECORD, namespace="earlier")
+    played.up_error = bring_up.StateLocked("somebody else works on its state")
+    for known in (None, earlier):
+        if known:
+            played.home.save(known)
+        with pytest.raises(EnvironmentProblem, match="somebody else works on its state"):
+            await played.launched()
+        assert (played.did, played.home.load("s")) == ([], known)
+
+
+async def test_a_check_that_could_not_be_made_is_the_exit_code_even_of_an_interrupt(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.report = Unreachable("the cluster does not answer")
+    played.stops_up = True
+    outcome = await played.launched()
+    assert outcome.exit_code is ExitCode.ERROR
+    assert outcome.as_json()["not_checked"] == ["everything (the cluster does not answer)"]
+    assert "look with: aiperf-svc gc s" in capsys.readouterr().err
+    assert played.home.load("s") is not None
+
+
+async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (await played.launched()).exit_code is ExitCode.OK
+    assert "leak check: nothing is left" in capsys.readouterr().err
+    played.report = NOT_ALL
+    assert (await played.launched()).exit_code is ExitCode.OK
+    said = capsys.readouterr().err
+    assert "leak check: found nothing; 2 types not checked: nodes (not allowed), leases" in said
+    assert "nothing is left" not in said
+
+
+async def test_another_stack_of_the_same_name_is_said_and_no_leak(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.report = msgspec.structs.replace(CLEAN, others=(OTHER,))
+    assert (await played.launched()).exit_code is ExitCode.OK
+    said = capsys.readouterr().err
+    assert "not touched, of another stack with the same name: Namespace aiperf-s-x" in said
+
+
+async def test_results_that_cannot_be_fetched_keep_their_stack(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.fetch_error = EnvironmentProblem("the disk is full")
+    outcome = await played.launched()
+    assert (outcome.exit_code, outcome.as_json()["kept"], played.did) == (ExitCode.ERROR, True, [])
+    said = capsys.readouterr().err
+    assert "they are in the stack and nowhere else" in said
+    assert "aiperf-svc results s" in said
+    assert played.home.load("s") is not None
+
+
+async def test_results_that_are_in_a_bucket_keep_no_stack(played: Played) -> None:
+    played.fetch_error = EnvironmentProblem("the disk is full")
+    played.uploaded_to = "s3://bucket/run"
+    outcome = await played.launched()
+    assert (outcome.exit_code, played.did) == (ExitCode.ERROR, ["destroy", "check"])
+
+
+async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = played.request
+    request = StackRequest(
+        stack="s", config=request.config, benchmark=request.benchmark, is_ephemeral=True, environ={}
+    )
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        assert played.home.ephemeral_stacks() == ("s",)
+        raise EnvironmentProblem("the stack cannot come up")
+
+    monkeypatch.setattr(bring_up, "check", refuse)
+    cluster = cast("Cluster", SimpleNamespace(identity="uid"))
+    options = StackOptions(run=RunOptions(ui="none"), yes=True)
+    with pytest.raises(EnvironmentProblem, match="cannot come up"):
+        await run._launched(request, options, played.home, cluster, played.interrupts)
+    assert played.home.ephemeral_stacks() == ()

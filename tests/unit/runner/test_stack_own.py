@@ -1,0 +1,158 @@
+"""What is a stack's own, where somebody else's may have the same name."""
+
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.inventory import Inventory
+from aiperf_svc.adapters.cluster.objects import ObjectRef
+from aiperf_svc.adapters.pulumi_cli import Ended, PulumiCli, PulumiFailed, is_locked
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.runner.stack import bring_up, deployed
+from aiperf_svc.runner.stack.bring_up import find_own, refuse_others
+from aiperf_svc.runner.stack.state_home import RunRecord
+
+RECORD = RunRecord(
+    stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False, own=()
+)
+GUEST = msgspec.structs.replace(
+    RECORD, namespace="n", before=Inventory(namespace="n", objects=(), not_listed=())
+)
+CLUSTER = cast("Cluster", None)
+
+
+def space(uid: str) -> ObjectRef:
+    name = f"aiperf-s-{uid}"
+    return ObjectRef(kind="Namespace", namespace="", name=name, uid=uid, path="")
+
+
+ANCHOR = ObjectRef(kind="ConfigMap", namespace="n", name="anchor-s", uid="anchor", path="")
+
+
+def made(kind: str, name: str, uid: str, **more: Any) -> dict[str, Any]:
+    return {
+        "type": f"kubernetes:{kind}",
+        "outputs": {"metadata": {"name": name, "uid": uid}},
+        **more,
+    }
+
+
+def state(*resources: dict[str, Any], making: str = "") -> dict[str, Any]:
+    """One that was written, perhaps while a namespace was being made."""
+    inputs = {"metadata": {"name": making}}
+    pending = [{"resource": {"type": "kubernetes:core/v1:Namespace", "inputs": inputs}}]
+    return {"deployment": {"resources": resources, "pending_operations": pending if making else []}}
+
+
+class Cli:
+    """Stands for the CLI with a state; None: one that cannot be read."""
+
+    def __init__(self, content: dict[str, Any] | None, *, is_known: bool = True) -> None:
+        self.content, self.is_known = content, is_known
+
+    async def select(self, *, create: bool) -> bool:
+        return self.is_known
+
+    async def export(self) -> dict[str, Any]:
+        if self.content is None:
+            raise PulumiFailed("stack export", Ended(code=1, out="", errors="error: broken"))
+        return self.content
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> list[ObjectRef]:
+    """What the cluster has with the stack's label."""
+    found: list[ObjectRef] = []
+
+    async def find_roots(cluster: Cluster, **_: Any) -> tuple[ObjectRef, ...]:
+        return tuple(found)
+
+    monkeypatch.setattr(bring_up, "find_roots", find_roots)
+    return found
+
+
+async def own_of(record: RunRecord, cli: Cli | None) -> RunRecord:
+    return await find_own(record, CLUSTER, cast("PulumiCli", cli))
+
+
+def test_the_state_knows_what_objects_hang_on_also_what_was_being_made() -> None:
+    content = state(
+        made("core/v1:Namespace", "aiperf-s-1", "1"),
+        made("core/v1:Namespace", "aiperf-s-0", "0", delete=True),
+        made("core/v1:ConfigMap", "anchor-s", "2"),
+        made("core/v1:ConfigMap", "config-s", "3"),
+        made("apps/v1:Deployment", "anchor-s", "4"),
+        making="aiperf-s-5",
+    )
+    assert deployed.roots_of(content, stack="s") == ({"0", "1", "2"}, {"aiperf-s-5"})
+    assert deployed.roots_of({"deployment": None}, stack="s") == (frozenset(), frozenset())
+
+
+async def test_a_namespace_of_another_state_is_not_the_stack_s(there: list[ObjectRef]) -> None:
+    there.append(space("theirs"))
+    for cli in (Cli(state()), Cli(None, is_known=False)):
+        found = await own_of(RECORD, cli)
+        assert (found.own, found.namespace, found.namespace_uid) == ((), None, None)
+    there.append(space("ours"))
+    found = await own_of(RECORD, Cli(state(made("core/v1:Namespace", "aiperf-s-ours", "ours"))))
+    assert (found.own, found.namespace) == (("ours",), "aiperf-s-ours")
+
+
+async def test_a_namespace_by_name_that_another_state_made_is_not_the_stack_s(
+    there: list[ObjectRef],
+) -> None:
+    there.append(ObjectRef(kind="Namespace", namespace="", name="n", uid="theirs", path=""))
+    found = await own_of(msgspec.structs.replace(RECORD, namespace="n"), Cli(state()))
+    assert (found.own, found.namespace, found.namespace_uid) == ((), "n", None)
+
+
+async def test_a_namespace_that_was_being_made_when_its_writer_died_is_the_stack_s(
+    there: list[ObjectRef],
+) -> None:
+    there.extend([space("theirs"), space("ours")])
+    found = await own_of(RECORD, Cli(state(making="aiperf-s-ours")))
+    assert (found.own, found.namespace_uid) == (("ours",), "ours")
+
+
+async def test_a_guest_knows_its_anchor_and_has_no_namespace(there: list[ObjectRef]) -> None:
+    there.append(ANCHOR)
+    found = await own_of(GUEST, Cli(state(made("core/v1:ConfigMap", "anchor-s", "anchor"))))
+    assert (found.own, found.namespace_uid) == (("anchor",), None)
+    assert (await own_of(GUEST, Cli(state()))).own == ()
+
+
+async def test_without_a_state_it_is_what_the_record_knows_else_what_has_the_label(
+    there: list[ObjectRef],
+) -> None:
+    there.extend([space("theirs"), space("ours")])
+    known = msgspec.structs.replace(RECORD, own=("ours",))
+    for cli in (None, Cli(None)):
+        assert (await own_of(known, cli)).namespace_uid == "ours"
+        assert (await own_of(RECORD, cli)).own == ("ours", "theirs")
+
+
+def test_a_stack_that_another_state_made_is_refused_with_the_place_and_the_remedy() -> None:
+    own = msgspec.structs.replace(RECORD, own=("1",))
+    refuse_others([space("1")], own)
+    for other, place in ((space("2"), "aiperf-s-2"), (ANCHOR, "n")):
+        with pytest.raises(EnvironmentProblem, match=f"up already in namespace {place}, .* gc s"):
+            refuse_others([space("1"), other], own)
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        (
+            "error: the stack is currently locked by 1 lock(s).\n f: created by a@b (pid 1) at x",
+            True,
+        ),
+        ("error: [409] Conflict: Another update is currently in progress.", True),
+        ("error: [409] Conflict: stack already exists", False),
+    ],
+)
+def test_a_state_on_which_somebody_works_is_known_by_its_refusal(
+    errors: str, expected: bool
+) -> None:
+    assert is_locked(Ended(code=255, out="", errors=errors)) is expected

@@ -1,0 +1,73 @@
+"""The runner narrows the way to a target that is a Service, and nothing that the file says."""
+
+from typing import Any, cast
+
+import pytest
+
+from aiperf_svc.adapters.cluster.connection import Cluster, Refused
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.config.target import TargetPods
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.target_pods import with_target_pods
+
+PODS = TargetPods(namespace="models", labels={"app": "llm"}, port=8080)
+
+
+class OneService:
+    """A cluster with Service `llm` in namespace `models`, from port 80 to its pods' 8080."""
+
+    async def get(self, path: str, **params: str) -> dict[str, Any]:
+        if path == "/api/v1/namespaces/models/services/llm":
+            return {"spec": {"ports": [{"port": 80}], "selector": {"app": "llm"}}}
+        if path == "/apis/discovery.k8s.io/v1/namespaces/models/endpointslices":
+            return {"items": [{"ports": [{"name": "", "port": 8080}]}]}
+        raise Refused("none", status=404, reason="NotFound")
+
+
+def request_for(url: str, **deployment: Any) -> StackRequest:
+    benchmark = {
+        "endpoint": {"url": url, "model": "m"},
+        "load": {"concurrency": 1, "requests": 1},
+        "deployment": {"ttl": "1h", **deployment},
+    }
+    config = parse_config(benchmark, "")
+    return StackRequest(stack="s", config=config, benchmark=benchmark, environ={})
+
+
+async def narrowed(request: StackRequest) -> tuple[StackRequest, list[str]]:
+    said: list[str] = []
+    found = await with_target_pods(request, cast(Cluster, OneService()), say=said.append)
+    return found, said
+
+
+@pytest.mark.parametrize("host", ["llm.models", "llm.models.svc.cluster.local"])
+async def test_the_program_is_told_which_pods_the_target_has(host: str) -> None:
+    request = request_for(f"http://{host}")
+    found, said = await narrowed(request)
+    assert found.config.deployment.target.pods == PODS
+    assert found.plan.notes == ()
+    written = found.file_content()["config"]["aiperf:benchmark"]
+    assert parse_config(written, "") == found.config
+    assert "app=llm in namespace models, port 8080" in said[0]
+    # What the user wrote stays as it was.
+    assert "target" not in request.benchmark["deployment"]
+
+
+@pytest.mark.parametrize(
+    ("url", "deployment"),
+    [
+        ("http://llm.models", {"target": {"egress_cidrs": ["10.0.0.0/8"]}}),
+        ("http://llm.models", {"target": {"pods": {"namespace": "others"}}}),
+        ("http://llm.models", {"network_policies": False}),
+        ("http://target", {"target": {"kind": "mock"}}),
+        ("http://other.models", {}),
+        ("https://api.example.com", {}),
+    ],
+)
+async def test_what_the_file_says_or_the_cluster_does_not_know_stays(
+    url: str, deployment: dict[str, Any]
+) -> None:
+    request = request_for(url, **deployment)
+    found, said = await narrowed(request)
+    assert found is request
+    assert said == []
