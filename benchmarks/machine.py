@@ -5,6 +5,7 @@ import platform
 from importlib.metadata import version
 from typing import Any
 
+from aiperf_svc.adapters import stamped_reads
 from aiperf_svc.adapters.machine import cpu_model, memory_bytes, raise_fd_limit, usable_cores
 
 
@@ -17,6 +18,7 @@ def describe() -> dict[str, Any]:
         "fd_limit": raise_fd_limit(),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "reads": "compiled" if stamped_reads.compiled else "interpreted",
         "load_average": os.getloadavg()[0],
         "aiperf_svc": version("aiperf-svc"),
     }

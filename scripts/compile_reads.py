@@ -30,7 +30,8 @@ def main() -> None:
     except OSError as error:
         problem = str(error)
     if problem:
-        made.unlink(missing_ok=True)
+        for path in (made, LIBRARY):
+            path.unlink(missing_ok=True)
         print(f"note: the client's reads are interpreted, not compiled: {problem}", file=sys.stderr)
     else:
         made.replace(LIBRARY)
