@@ -145,8 +145,13 @@ class PulumiCli:
         return await self._work("up", ("--skip-preview",), on_event, stop)
 
     async def destroy(self, on_event: OnEvent, *, stop: asyncio.Event) -> Ended:
-        """Unmake it. A zero exit code is no evidence that it is gone."""
-        return await self._work("destroy", ("--skip-preview",), on_event, stop)
+        """Unmake it. A zero exit code is no evidence that it is gone.
+
+        What is gone already is not asked for beforehand, which would take half of the time: it is
+        noticed when it is deleted.
+        """
+        arguments = ("--skip-preview", "--refresh=false")
+        return await self._work("destroy", arguments, on_event, stop)
 
     async def refresh(self, *, clear_pending: bool = False) -> Ended:
         """Have the state tell what is there. With `clear_pending` creations whose end nobody saw

@@ -128,7 +128,8 @@ class Deployment(Model):
     namespace: Namespace = Namespace()
     image: Image = Image()
     ttl: DurationNs = 2 * HOUR_NS
-    """After this time the stack deletes itself from within the cluster, collected or not."""
+    """After this time the stack deletes itself from within the cluster, collected or not. At least
+    what its pods may take to get ready and the load."""
     ready_timeout: DurationNs = 5 * MINUTE_NS
     """Longest time for a pod of the stack to get ready."""
     delete_timeout: DurationNs = 5 * MINUTE_NS

@@ -71,6 +71,11 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
         return (self.deadline, *self.services, *((self.target,) if self.target else ()))
 
     @property
+    def deadline_policies(self) -> tuple[Policy, ...]:
+        """Those of the policies that its pod needs before it can be ready."""
+        return tuple(p for p in self.policies if p.components == (self.deadline.name,))
+
+    @property
     def replicated(self) -> frozenset[str]:
         """Names of the pods that come in numbers and need no name of their own."""
         singles = set(SINGLETONS)

@@ -45,6 +45,7 @@ class Following:
         display: Display,
         show_logs: bool = False,
         is_collected: bool = True,
+        unanswered_s: float = UNANSWERED_S,
         stopping: str = STOPPING,
     ) -> None:
         self._client = client
@@ -57,6 +58,7 @@ class Following:
         self._show_logs = show_logs
         self._is_collected = is_collected
         """Whether the run's results are where they belong when it is over."""
+        self._unanswered_s = unanswered_s
         self._stopping = stopping
         """What the first interrupt is answered with."""
         self.status: Status | None = None
@@ -95,7 +97,7 @@ class Following:
             try:
                 self.status = await self._client.status(after=after, timeout_s=POLL_S)
             except ApiUnavailable as error:
-                if loop.time() - answered_s > UNANSWERED_S:
+                if loop.time() - answered_s > self._unanswered_s:
                     raise BenchmarkFailed(f"the services do not answer: {error}") from error
                 await asyncio.sleep(RETRY_S)
                 continue

@@ -49,7 +49,8 @@ class Benchmark(pulumi.ComponentResource):
             below,
         )
         place = lifetime.place
-        network = Network("network", NetworkArgs(policies=plan.policies, place=place), below)
+        policies = tuple(each for each in plan.policies if each not in plan.deadline_policies)
+        network = Network("network", NetworkArgs(policies=policies, place=place), below)
         access = Access("access", AccessArgs(plan=plan, place=place, secrets=args.secrets), below)
         place = place.behind(network, access)
         supplies = access.supplies

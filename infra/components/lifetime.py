@@ -10,6 +10,7 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.plan.identity import COMPONENT_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.pods import seconds
 from aiperf_svc.plan.stack import StackPlan
+from components.network import make_policy
 from components.place import Place
 from components.pods import Supplies, make_deployment
 
@@ -55,7 +56,9 @@ class Lifetime(pulumi.ComponentResource):
         )
         anchor = self._anchor(replace(place, provider=args.strict_provider))
         place = replace(place.behind(anchor), owners=() if own else (_owned_by(anchor),))
-        holder = self._holder(place)
+        # The holder is waited for, and somebody else's namespace may deny what is not allowed.
+        ways = [make_policy(policy, place, self) for policy in args.plan.deadline_policies]
+        holder = self._holder(place.behind(*ways))
         self.place = place.behind(holder)
         self._budget(self.place)
         self.register_outputs({"namespace": self.namespace})

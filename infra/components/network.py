@@ -28,13 +28,18 @@ class Network(pulumi.ComponentResource):
     ) -> None:
         super().__init__("aiperf:stack:Network", name, None, opts)
         for policy in args.policies:
-            net.NetworkPolicy(
-                policy.name,
-                metadata=args.place.metadata(policy.name),
-                spec=_spec(policy, args.place.identity),
-                opts=args.place.options(self),
-            )
+            make_policy(policy, args.place, self)
         self.register_outputs({})
+
+
+def make_policy(policy: Policy, place: Place, parent: pulumi.Resource) -> net.NetworkPolicy:
+    """One NetworkPolicy."""
+    return net.NetworkPolicy(
+        policy.name,
+        metadata=place.metadata(policy.name),
+        spec=_spec(policy, place.identity),
+        opts=place.options(parent),
+    )
 
 
 def _spec(policy: Policy, identity: Identity) -> net.NetworkPolicySpecArgs:

@@ -4,6 +4,7 @@ import base64
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 from aiohttp import web
 
 from aiperf_svc.adapters.cluster.connection import Refused, Unreachable, connect
+from aiperf_svc.adapters.cluster.leaks import find_roots
 from aiperf_svc.adapters.cluster.objects import list_objects
 from aiperf_svc.adapters.cluster.resource_types import read_catalog
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -34,6 +36,7 @@ class ApiServer:
         self.tokens: list[str] = []
         self.accepted: str | None = None
         self.url = ""
+        self.date = ""
 
     async def handle(self, request: web.Request) -> web.Response:
         self.tokens.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
@@ -47,7 +50,7 @@ class ApiServer:
             request.transport.abort()
         if isinstance(answer, int):
             return _status(answer, "Forbidden" if answer == 403 else "")
-        return web.json_response(answer)
+        return web.json_response(answer, headers={"Date": self.date} if self.date else None)
 
 
 def _status(code: int, reason: str) -> web.Response:
@@ -197,6 +200,27 @@ async def test_errors_of_the_api_keep_their_status_and_words(
             await cluster.get("/x")
         assert (caught.value.status, caught.value.reason) == (403, "Forbidden")
         await cluster.delete("/not-there")
+
+
+async def test_a_stack_is_found_in_a_namespace_by_who_may_list_nothing_else(
+    api: ApiServer, write: Callable[..., str]
+) -> None:
+    anchor = {"metadata": {"name": "anchor-s", "namespace": "n", "uid": "1"}}
+    api.answers |= {
+        "/api/v1/namespaces": 403,
+        "/api/v1/configmaps": 403,
+        "/api/v1/namespaces/n/configmaps": {"items": [anchor]},
+    }
+    async with connect(kubeconfig=write(api.url)) as cluster:
+        (found,) = await find_roots(cluster, stack="s", or_namespace="n")
+        assert str(found) == "ConfigMap n/anchor-s"
+        assert await find_roots(cluster, stack="s", or_namespace=None) == ()
+
+
+async def test_the_time_is_the_server_s(api: ApiServer, write: Callable[..., str]) -> None:
+    api.date = "Thu, 01 Jan 2026 00:00:00 GMT"
+    async with connect(kubeconfig=write(api.url)) as cluster:
+        assert await cluster.now() == datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def test_a_server_with_too_much_to_do_is_asked_again(

@@ -3,7 +3,7 @@ Pod Security and quotas all have their say."""
 
 from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.rights import Right, denied
+from aiperf_svc.adapters.cluster.rights import denied, probe_rights
 from aiperf_svc.adapters.cluster.target_probe import probe_pod
 from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.stack import StackPlan
@@ -15,8 +15,10 @@ NO_DRY_RUN = "does not support dry run"
 
 async def try_admission(cluster: Cluster, plan: StackPlan, *, namespace: str) -> Check:
     """Raises Unreachable."""
-    if await denied(cluster, (Right("", "pods", "create", namespace),)):
-        return Check(NAME, "not checked", f"not allowed to create pods in {namespace}")
+    lacking = await denied(cluster, probe_rights(namespace))
+    if lacking:
+        words = f"not allowed in {namespace}: {', '.join(map(str, sorted(lacking)))}"
+        return Check(NAME, "not checked", words)
     pod = probe_pod(plan, plan.identity.name(PREFLIGHT))
     try:
         await cluster.post(f"/api/v1/namespaces/{namespace}/pods", pod, dryRun="All")

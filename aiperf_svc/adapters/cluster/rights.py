@@ -15,7 +15,6 @@ the object is gone. The leak check lists."""
 AWAIT = ("get", "list", "watch")
 """What it does with objects that show whether others are ready."""
 PROBE = ("create", "get", "delete")
-"""What the pod takes that tries the way to the target."""
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -95,11 +94,9 @@ def proxy_rights(plan: StackPlan) -> tuple[Right, ...]:
     return tuple(Right("", "services/proxy", verb, namespace) for verb in ("get", "create"))
 
 
-def look_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """What preflight looks at, and says that it could not where these are missing."""
-    namespace = namespace_of(plan)
-    listed = [Right("", kind, "list", namespace) for kind in ("resourcequotas", "limitranges")]
-    return (*listed, *(Right("", "pods", verb, namespace) for verb in PROBE))
+def probe_rights(namespace: str) -> tuple[Right, ...]:
+    """What it takes to try something in a pod, and not to leave it there."""
+    return tuple(Right("", "pods", verb, namespace) for verb in PROBE)
 
 
 async def denied(cluster: Cluster, rights: Iterable[Right]) -> frozenset[Right]:

@@ -14,6 +14,7 @@ import msgspec
 from aiperf_svc.adapters.cluster.admission import try_admission
 from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.rights import denied, probe_rights
 from aiperf_svc.adapters.cluster.target_probe import IMAGE, NAME, address, probe_target
 from aiperf_svc.adapters.cluster.target_service import (
     ServiceAddress,
@@ -46,7 +47,7 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
     service = await _judged_service(cluster, plan, host, port)
     if service is not None and service.state == "failed":
         return TargetChecks(service)
-    place = namespace or await _borrowed(cluster, plan)
+    place = await _place(cluster, plan, namespace)
     if place is None:
         return TargetChecks(service or _not_tried(plan, host, port))
     tried = await probe_target(cluster, plan, namespace=place)
@@ -110,8 +111,10 @@ async def _read_service(cluster: Cluster, where: ServiceAddress) -> tuple[Json |
     return service, slices
 
 
-async def _borrowed(cluster: Cluster, plan: StackPlan) -> str | None:
-    """A namespace in which a pod can try the way to the target."""
+async def _place(cluster: Cluster, plan: StackPlan, namespace: str | None) -> str | None:
+    """A namespace in which a pod may try the way to the target: the stack's if it is there."""
+    if namespace is not None:
+        return None if await denied(cluster, probe_rights(namespace)) else namespace
     for name in dict.fromkeys((cluster.api.namespace, "default")):
         path = f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies"
         try:
@@ -135,8 +138,8 @@ def _not_tried(plan: StackPlan, host: str, port: int) -> Check:
     return Check(
         NAME,
         "not checked",
-        f"whether pods reach {host}:{port} can be tried only in a namespace that exists, and "
-        "neither the context's own nor default lets a pod in that could",
-        f"in one that does: kubectl run try-target --rm -i --restart=Never --image={image} "
+        f"no pod could try {host}:{port}: that takes the rights to create, get and delete pods in "
+        "the stack's namespace, or while there is none in the context's own or default",
+        f"try it yourself: kubectl run try-target --rm -i --restart=Never --image={image} "
         f'--command -- python -c "{program}"',
     )

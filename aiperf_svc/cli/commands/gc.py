@@ -56,6 +56,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"error: {name}: {why}", file=sys.stderr)
     for name, left in done.left.items():
         print("\n  ".join([f"left of {name}:", *left]), file=sys.stderr)
+        if name in done.not_checked:
+            missed = ", ".join(done.not_checked[name])
+            print(f"{name}: not checked: {missed}", file=sys.stderr)
     if args.json:
         said = {"removed": list(done.removed), "left": done.left, "refused": done.refused}
         said |= {"not_checked": done.not_checked, "not_touched": done.not_touched}

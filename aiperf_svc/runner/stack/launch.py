@@ -228,7 +228,12 @@ class Launch:
         )
         if not await self._ended_before(saving, interrupts=2):
             return How.LEFT
-        self._evidence = saving.result()
+        try:
+            self._evidence = saving.result()
+        except OSError as error:
+            # A full disk is no fault of the run's.
+            self._say(f"evidence could not be saved: {error}")
+            return How.FAILED
         self._say(f"saved {len(self._evidence)} files about the failure in {self._artifacts}")
         return How.DONE
 

@@ -25,6 +25,9 @@ from aiperf_svc.runner.stack import summary
 STOPPING = "stopping: what was measured is collected, then the stack goes; once more to collect "
 STOPPING += "nothing"
 RETRY_S = 0.5
+UNANSWERED_S = 90.0
+"""How long the results' pod may be silent: a lost one is made again, maybe on another node, and
+then says what the others have made of its loss."""
 FETCH_S, FETCH_RETRY_S = 120.0, 2.0
 """How long a way to the results may stay broken before they are given up, and between attempts."""
 
@@ -77,6 +80,7 @@ class Measuring:
             interrupts=interrupts,
             display=display,
             is_collected=False,
+            unanswered_s=UNANSWERED_S,
             stopping=STOPPING,
         )
         limit = asyncio.create_task(self._limit(deadline_mono_s, timeout_s), name="timeout")

@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ GONE_S = 60.0
 """Longest time in which the cluster's own garbage collection must have followed a deletion."""
 EVENTS = ("events", "events.events.k8s.io")
 """What the cluster says about objects; kept for an hour whatever becomes of them."""
+FEWER_COLLECTIONS = {"GOGC": "400"}
+"""Of garbage in Pulumi and kubectl, which otherwise spend a fifth of their time on it."""
 
 
 class NoClusterError(Exception):
@@ -33,6 +35,7 @@ class Cluster:
     environ: Mapping[str, str]
     is_ours: bool
     """Made by tests/cluster, so that images can be loaded into it."""
+    _types: dict[bool, list[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
         """What kubectl prints."""
@@ -52,10 +55,12 @@ class Cluster:
         return found
 
     def types(self, *, namespaced: bool) -> list[str]:
-        """Every type that can be listed."""
-        flag = f"--namespaced={str(namespaced).lower()}"
-        found = self.kubectl("api-resources", "--verbs=list", flag, "-o", "name").split()
-        return [name for name in found if name not in EVENTS]
+        """Every type that can be listed; the tests add none."""
+        if namespaced not in self._types:
+            flag = f"--namespaced={str(namespaced).lower()}"
+            found = self.kubectl("api-resources", "--verbs=list", flag, "-o", "name").split()
+            self._types[namespaced] = [name for name in found if name not in EVENTS]
+        return self._types[namespaced]
 
     def pods_of(self, stack: str, component: str = "") -> list[dict[str, Any]]:
         """The stack's pods, or a component's of it, as the server knows them."""
@@ -127,7 +132,7 @@ def find_cluster(environ: Mapping[str, str] = os.environ) -> Cluster | None:
     missing = [name for name in ("kubectl", "pulumi") if not shutil.which(name)]
     if missing:
         raise NoClusterError(f"E2E_CONTEXT is set, and {' and '.join(missing)} not on PATH")
-    found = Cluster(context=context, environ=dict(environ), is_ours=False)
+    found = Cluster(context=context, environ=FEWER_COLLECTIONS | environ, is_ours=False)
     silence = _silence(found)
     if silence:
         raise NoClusterError(f"cluster {context} of E2E_CONTEXT does not answer: {silence}")
@@ -164,7 +169,7 @@ def _own_cluster(environ: Mapping[str, str]) -> Cluster | None:
     if not Path(own["KUBECONFIG"]).exists():
         return None
     context = run(("kubectl", "config", "current-context"), environ=own, timeout_s=SHORT_S)
-    found = Cluster(context=context.strip(), environ=own, is_ours=True)
+    found = Cluster(context=context.strip(), environ=FEWER_COLLECTIONS | own, is_ours=True)
     return None if _silence(found) else found
 
 

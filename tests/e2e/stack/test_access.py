@@ -54,7 +54,7 @@ class Running:
 def for_long(benchmark: Config) -> None:
     benchmark["load"] |= {"duration": "10m", "grace_period": "1s"}
     # As large stacks have it: every port of the map is bound.
-    benchmark["deployment"]["raw_route"] = "direct"
+    benchmark["deployment"] |= {"raw_route": "direct", "ttl": "30m"}
 
 
 @pytest.fixture(scope="module")

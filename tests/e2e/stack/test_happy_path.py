@@ -16,6 +16,7 @@ def test_a_stack_comes_up_measures_and_leaves_nothing(
     cluster: Cluster, make_stack: Callable[[], Stack], tmp_path: Path
 ) -> None:
     stack = make_stack()
+    stack.shortcuts = ()
     stack.init()
     preview = stack.pulumi("preview", "-s", stack.name)
     assert f"aiperf-{stack.name}" in preview

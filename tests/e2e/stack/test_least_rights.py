@@ -85,7 +85,8 @@ def lesser(cluster: Cluster, owners_namespace: str, tmp_path: Path) -> Iterator[
     made.remove()
 
 
-def _assert_whole(runner: Runner, cluster: Cluster) -> None:
+def _assert_whole(runner: Runner, cluster: Cluster) -> str:
+    """What a run says in which nothing was missing."""
     ended = runner.run()
     assert ended.code in FINE, ended.errors
     assert "✓ permissions: all " in ended.errors
@@ -93,6 +94,7 @@ def _assert_whole(runner: Runner, cluster: Cluster) -> None:
     assert "✓ way to the results: port-forward" in ended.errors
     assert runner.summary()["request_count"]["avg"] > 0
     assert cluster.of_stack(runner.name) == []
+    return ended.errors
 
 
 def test_a_guest_needs_no_more_than_the_documented_role_in_that_namespace(
@@ -103,7 +105,9 @@ def test_a_guest_needs_no_more_than_the_documented_role_in_that_namespace(
     runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
     lesser.may(STACKS, everywhere=False)
     lesser.take(runner)
-    _assert_whole(runner, cluster)
+    said = _assert_whole(runner, cluster)
+    assert "✓ quota: " in said
+    assert "✓ admission: " in said
 
 
 def test_namespaces_of_the_stacks_own_need_both_documented_roles_and_no_more(

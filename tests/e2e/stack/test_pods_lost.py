@@ -79,7 +79,7 @@ class Evidence:
     def pods(self, component: str) -> list[str]:
         """Those of a component, as their containers' statuses show them."""
         lines = (self.folder / "containers.txt").read_text().splitlines()
-        return [line for line in lines if line.startswith(f"{component}-")]
+        return [line for line in lines if line.startswith(f"{component}-bench-")]
 
     def log(self, component: str) -> str:
         """The last that all pods of a component wrote."""

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+import owners
 import pytest
 import yaml
 from real_cluster import Cluster
@@ -49,13 +50,16 @@ def test_a_namespace_that_is_there_is_used_and_kept(
     cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
 ) -> None:
     runner = make_runner()
-    cluster.kubectl("create", "configmap", "owners", "-n", owners_namespace)
+    cluster.kubectl("create", "configmap", "owners", "-n", owners_namespace, "--from-literal=a=b")
     before = cluster.of_namespace(owners_namespace)
+    owned = owners.state(cluster, owners_namespace)
     ended = runner.call(*profile(runner, "--kubernetes-namespace", owners_namespace))
     said = json.loads(ended.out)
     assert (ended.code in FINE, said["left"]) == (True, [])
+    assert f"{owners_namespace}: there before, stays" in ended.errors
     assert cluster.left_of(said["stack"]) == []
     assert cluster.of_namespace(owners_namespace) == before
+    assert owners.state(cluster, owners_namespace) == owned
 
 
 def test_what_a_killed_runner_left_is_removed_with_its_state(

@@ -36,7 +36,7 @@ def test_a_stack_that_is_kept_after_a_failure_is_looked_at_and_destroyed_by_pulu
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
-    runner.change(lambda benchmark: benchmark["load"].update(duration="9m"))
+    runner.change(lambda benchmark: benchmark["load"].update(duration="4m"))
     ended = runner.run("--keep-on-failure", "--timeout", "75s")
     assert ended.code == ExitCode.BENCHMARK_FAILED
     assert f"kept: stack {runner.name} in namespace " in ended.errors

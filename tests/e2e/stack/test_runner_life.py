@@ -15,12 +15,17 @@ FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 
 
 @pytest.mark.gate
-def test_run_measures_and_leaves_nothing(
+def test_run_measures_and_leaves_nothing_and_gc_keeps_its_hands_off(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
     committed = runner.file.read_bytes()
-    ended = runner.run("--json")
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+        command.wait_for(UP)
+        refused = runner.call("gc", runner.name, "--yes")
+        assert refused.code == ExitCode.ERROR
+        assert "is working on it" in refused.errors
+        ended = command.end()
     said = json.loads(ended.out)
     assert ended.code in FINE
     assert (said["exit_code"], said["state"], said["left"]) == (ended.code, "done", [])
@@ -51,7 +56,7 @@ def test_a_run_that_is_cancelled_from_elsewhere_is_collected(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
-    runner.change(lambda benchmark: benchmark["load"].update(duration="5m"))
+    runner.change(lambda benchmark: benchmark["load"].update(duration="4m"))
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(RUN)
         assert runner.call("cancel", runner.name).code == ExitCode.OK
@@ -64,7 +69,7 @@ def test_the_timeout_ends_a_run_and_keeps_what_it_has_measured(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
-    runner.change(lambda benchmark: benchmark["load"].update(duration="9m"))
+    runner.change(lambda benchmark: benchmark["load"].update(duration="4m"))
     ended = runner.run("--timeout", "75s")
     assert ended.code == ExitCode.BENCHMARK_FAILED
     assert "--timeout: stopped 75 s after" in ended.out
@@ -83,18 +88,4 @@ def test_an_image_that_cannot_be_pulled_is_said_with_evidence(
     assert "localhost/there-is-none:1" in said["reason"]
     (evidence,) = runner.artifacts.glob("*/evidence")
     assert "localhost/there-is-none:1" in (evidence / "containers.txt").read_text()
-    assert cluster.left_of(runner.name) == []
-
-
-@pytest.mark.gate
-def test_gc_refuses_beside_a_runner_at_work(
-    cluster: Cluster, make_runner: Callable[[], Runner]
-) -> None:
-    runner = make_runner()
-    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
-        command.wait_for(UP)
-        refused = runner.call("gc", runner.name, "--yes")
-        assert refused.code == ExitCode.ERROR
-        assert "is working on it" in refused.errors
-        assert command.end().code in FINE
     assert cluster.left_of(runner.name) == []

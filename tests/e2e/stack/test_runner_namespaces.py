@@ -2,8 +2,8 @@
 
 import secrets
 from collections.abc import Callable
-from typing import Any
 
+import owners
 import pytest
 from real_cluster import Cluster
 from real_runner import RUN, Runner
@@ -21,27 +21,17 @@ def placed(runner: Runner, *, mode: str, name: str) -> None:
     runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
 
 
-def owners_state(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
-    """Everything that the server says about the namespace and the objects in it that are not
-    made by the cluster itself."""
-    field = f"--field-selector=metadata.name={namespace}"
-    return [
-        *cluster.objects("namespaces", field),
-        *cluster.objects("configmaps,secrets,services", "-n", namespace),
-    ]
-
-
 def test_a_namespace_that_is_somebody_s_is_not_created_again(
     cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
 ) -> None:
     runner = make_runner()
     placed(runner, mode="create", name=owners_namespace)
-    before = owners_state(cluster, owners_namespace)
+    before = owners.state(cluster, owners_namespace)
     ended = runner.run()
     assert ended.code == ExitCode.ERROR
     assert f"namespace: {owners_namespace} exists" in ended.errors
     assert "use mode: existing" in ended.errors
-    assert owners_state(cluster, owners_namespace) == before
+    assert owners.state(cluster, owners_namespace) == before
     assert cluster.of_stack(runner.name) == []
 
 
@@ -54,20 +44,6 @@ def test_a_namespace_that_is_not_there_is_not_used(
     assert ended.code == ExitCode.ERROR
     assert f"namespace: {absent} does not exist" in ended.errors
     assert absent not in {found["metadata"]["name"] for found in cluster.objects("namespaces")}
-
-
-def test_a_guest_runs_in_a_namespace_of_somebody_s_and_takes_only_its_own_along(
-    cluster: Cluster, make_runner: Callable[[], Runner], owners_namespace: str
-) -> None:
-    runner = make_runner()
-    placed(runner, mode="existing", name=owners_namespace)
-    cluster.kubectl("create", "configmap", "owners", "-n", owners_namespace, "--from-literal=a=b")
-    before = owners_state(cluster, owners_namespace)
-    ended = runner.run()
-    assert ended.code in FINE, ended.errors
-    assert f"{owners_namespace}: there before, stays" in ended.errors
-    assert cluster.left_of(runner.name) == []
-    assert owners_state(cluster, owners_namespace) == before
 
 
 def test_a_namespace_by_name_and_a_server_of_the_user_s_come_and_go_with_the_stack(

@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 class FakeCluster:
     """Answers GETs from `objects` by path, and lets pods in to `open_to`, where they end as
-    `pod_status` says. Whoever asks may do everything but what is in `denied`."""
+    `pod_status` says. Whoever asks may do everything but what is in `denied`: `get pods`."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class FakeCluster:
     async def post(self, path: str, body: Json, **params: str) -> Json:
         if path == ACCESS_REVIEWS:
             asked = body["spec"]["resourceAttributes"]
-            return {"status": {"allowed": asked["resource"] not in self._denied}}
+            what = f"{asked['verb']} {asked['resource']}"
+            return {"status": {"allowed": what not in self._denied}}
         namespace = path.split("/")[4]
         if params.get("dryRun"):
             self.dry_runs.append(namespace)

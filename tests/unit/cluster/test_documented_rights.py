@@ -10,9 +10,10 @@ from cluster_plans import in_existing, make_plan
 from aiperf_svc.adapters.cluster.rights import (
     Right,
     granted_rights,
-    look_rights,
+    namespace_of,
     needed_rights,
     port_forward_rights,
+    probe_rights,
     proxy_rights,
 )
 from aiperf_svc.plan.stack import StackPlan
@@ -20,6 +21,8 @@ from aiperf_svc.plan.stack import StackPlan
 PAGE = Path(__file__).parents[3] / "docs" / "stacks.md"
 EXPOSED = ({"expose": "port-forward"}, {"expose": "LoadBalancer"},
            {"expose": "Ingress", "host": "h"})  # fmt: skip
+LOOKED_AT = {("", "resourcequotas", "list"), ("", "limitranges", "list")}
+"""By preflight, which does without them."""
 Allowed = set[tuple[str, str, str]]
 """(API group, resource, verb)."""
 
@@ -45,8 +48,9 @@ def _allowed(rights: Iterable[Right]) -> Allowed:
 
 
 def _asked(plan: StackPlan) -> Allowed:
-    every = (needed_rights, granted_rights, port_forward_rights, proxy_rights, look_rights)
-    return {each for rights in every for each in _allowed(rights(plan))}
+    every = (needed_rights, granted_rights, port_forward_rights, proxy_rights)
+    asked = {each for rights in every for each in _allowed(rights(plan))}
+    return asked | _allowed(probe_rights(namespace_of(plan))) | LOOKED_AT
 
 
 def test_a_guest_needs_the_first_role_and_nothing_else(documented: dict[str, Allowed]) -> None:

@@ -68,6 +68,13 @@ async def test_in_a_namespace_that_exists_no_other_is_borrowed() -> None:
     assert cluster.dry_runs == []
 
 
+@pytest.mark.parametrize("namespace", [None, "theirs"])
+async def test_no_pod_is_made_by_whom_may_not_remove_it(namespace: str | None) -> None:
+    cluster = FakeCluster(open_to=("team", "theirs"), denied=("delete pods",))
+    plan = in_existing(url=OUTSIDE) if namespace else make_plan(url=OUTSIDE)
+    assert (await look(plan, cluster, namespace=namespace)).target.state == "not checked"
+
+
 async def test_a_target_that_no_pod_reaches_has_proved_the_image() -> None:
     cluster = FakeCluster(open_to=("team",), pod_status=failed(REFUSED))
     found = await look(make_plan(url=OUTSIDE), cluster, namespace=None)
@@ -146,7 +153,7 @@ async def test_a_service_that_chooses_no_pods_names_none() -> None:
     [
         (FakeCluster(open_to=("theirs",)), "ok"),
         (FakeCluster(), "failed"),
-        (FakeCluster(denied=("pods",)), "not checked"),
+        (FakeCluster(denied=("create pods",)), "not checked"),
         (FakeCluster(refusal=f'webhook "w" {NO_DRY_RUN}'), "not checked"),
     ],
     ids=["let in", "denied by a webhook", "no right", "a webhook that cannot be asked"],

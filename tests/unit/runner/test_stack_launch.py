@@ -1,5 +1,6 @@
 """What a run of a stack does when it cannot go on as planned: what it says, keeps and removes."""
 
+import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,6 +182,18 @@ async def test_results_that_cannot_be_fetched_keep_their_stack(
     assert "they are in the stack and nowhere else" in said
     assert "aiperf-svc results s" in said
     assert played.home.load("s") is not None
+
+
+async def test_evidence_for_which_there_is_no_room_fails_no_run(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(bring_up, "save_evidence", full)
+    played.fetch_error = EnvironmentProblem("the disk is full")
+    outcome = await played.launched()
+    assert (outcome.state, outcome.reason, outcome.exit_code) == ("done", "", ExitCode.ERROR)
 
 
 async def test_results_that_are_in_a_bucket_keep_no_stack(played: Played) -> None:

@@ -58,6 +58,15 @@ def test_a_run_that_failed_with_results_is_collected_and_then_looked_at() -> Non
     assert course.end(Stage.COLLECT, How.DONE) is Stage.EVIDENCE
 
 
+def test_a_loss_that_the_run_survived_is_looked_at_and_is_no_failure() -> None:
+    course = at(Stage.RUN, keep_on_failure=True)
+    course.suspect_run()
+    assert course.end(Stage.RUN, How.DONE) is Stage.COLLECT
+    assert course.end(Stage.COLLECT, How.DONE) is Stage.EVIDENCE
+    assert course.end(Stage.EVIDENCE, How.DONE) is Stage.DESTROY
+    assert course.failed_in is None
+
+
 @pytest.mark.parametrize("interrupts", [0, 1, 2])
 @pytest.mark.parametrize("how", [How.DONE, How.FAILED, How.LEFT])
 def test_however_destroying_ends_somebody_looks(how: How, interrupts: int) -> None:

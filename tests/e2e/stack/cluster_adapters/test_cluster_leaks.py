@@ -165,13 +165,13 @@ async def test_in_a_namespace_that_stays_new_objects_count_by_name_and_the_owner
     await connected.post(path, _named("kept"))
     await connected.post(path, _named("lost"))
     before = await take_inventory(connected, space)
-    await connected.post(path, _named(f"unlabelled-{stack}"))
+    await connected.post(path, _named(f"worker-{stack}-7f"))
     await connected.post(path, _named("of-the-owner"))
     await connected.delete(f"{path}/lost")
     report = await find_left(
         connected, stack=stack, namespace=space, namespace_uid=None, before=before
     )
-    assert [each.name for each in report.left] == [f"unlabelled-{stack}"]
+    assert [each.name for each in report.left] == [f"worker-{stack}-7f"]
     assert [each.name for each in report.appeared] == ["of-the-owner"]
     assert [each.name for each in report.missing] == ["lost"]
 

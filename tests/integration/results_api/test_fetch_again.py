@@ -1,0 +1,45 @@
+"""`results`, called again after it broke off."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from played_run import Api, make_status
+
+from aiperf_svc.adapters.exports.manifest import ManifestEntry
+from aiperf_svc.adapters.results_client import ResultsClient
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.runner.stack.attached import Attached, fetch
+
+
+async def test_results_that_broke_off_go_on_in_the_same_folder(
+    api: Api, client: ResultsClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.provider.now = make_status(state="done", is_settled=True, results_ready=True)
+    api.provider.content = {"request_count": {"avg": 1.0}}
+    attached = Attached(stack="s", client=client, outputs={"runId": "run"})
+    parent = tmp_path / "fetched"
+    download = client.download
+
+    async def break_off(entry: ManifestEntry, folder: Path) -> Path:
+        if entry.name != "large.bin":
+            raise EnvironmentProblem("broke off")
+        return await download(entry, folder)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(client, "download", break_off)
+        with pytest.raises(EnvironmentProblem, match="broke off"):
+            await fetch(attached, parent=parent)
+    (folder,) = parent.iterdir()
+    before = (folder / "large.bin").stat().st_ino
+
+    async def fetched(**more: Any) -> Path | None:
+        again = Attached(stack="s", client=client, outputs={"runId": "run", **more})
+        return (await fetch(again, parent=parent)).artifacts
+
+    assert await fetched(runId="another") != folder
+    assert await fetched() == folder
+    assert (folder / "large.bin").stat().st_ino == before
+    assert (folder / "manifest.json").is_file()
+    # Whole results stay as they are: another call has another folder.
+    assert await fetched() != folder
