@@ -25,7 +25,7 @@ with ThreadPoolExecutor(len(addresses)) as pool:
 print(json.dumps({f"{host}:{port}": state for (host, port), state in zip(addresses, states)}))
 """
 _SHAKE_HANDS = """
-import json, sys, zmq
+import json, sys, time, zmq
 from concurrent.futures import ThreadPoolExecutor
 from zmq.utils.monitor import recv_monitor_message
 def attempt(client):
@@ -39,10 +39,12 @@ def attempt(client):
         )
     monitor = client.get_monitor_socket()
     client.connect(address)
-    while monitor.poll(int(%(try_s)s * 1000)):
+    # Who is refused tries again for as long as it is there.
+    end = time.monotonic() + %(try_s)s
+    while monitor.poll(max(0, int((end - time.monotonic()) * 1000))):
         event = recv_monitor_message(monitor)["event"]
         found.append(zmq.Event(event).name)
-        if event == zmq.Event.HANDSHAKE_SUCCEEDED or len(found) >= 50:
+        if event == zmq.Event.HANDSHAKE_SUCCEEDED or time.monotonic() > end:
             break
     context.destroy(0)
     return found

@@ -16,6 +16,7 @@ from intruder import Intruder, Keys, intrude
 from real_cluster import Cluster
 from real_stack import Config, Stack, modest, together
 
+from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
 from aiperf_svc.plan.network import CONNECTED_BY
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import BOUND_BY, Port
@@ -81,8 +82,8 @@ def impostors(cluster: Cluster, image: str, running: Running) -> dict[str, Intru
 
     def put(component: str) -> None:
         labels = {
-            "aiperf.dev/stack": running.stack.name,
-            "app.kubernetes.io/component": component,
+            STACK_LABEL: running.stack.name,
+            COMPONENT_LABEL: component,
         }
         name = f"impostor-{component}"
         intruder = intrude(cluster, running.namespace, name, image=image, labels=labels)
@@ -117,7 +118,7 @@ def test_pods_have_no_root_rights_no_token_no_way_to_the_api_server_and_no_root_
         assert own["gid"] > 0, name
         assert own["capabilities"] == 0, name
         assert own["root"] == "Read-only file system", name
-        is_deadline = pod["metadata"]["labels"]["app.kubernetes.io/component"] == "deadline"
+        is_deadline = pod["metadata"]["labels"][COMPONENT_LABEL] == "deadline"
         assert own["token"] == is_deadline, name
         assert set(own["api servers"]) == {"open" if is_deadline else "TimeoutError"}, name
         assert len(own["api servers"]) > 1
@@ -214,7 +215,7 @@ def test_a_client_without_the_stack_s_keys_gets_nowhere_on_any_port(
     listening = {
         port["containerPort"]
         for pod in running.pods
-        if pod["metadata"]["labels"]["app.kubernetes.io/component"] != "target"
+        if pod["metadata"]["labels"][COMPONENT_LABEL] != "target"
         for container in pod["spec"]["containers"]
         for port in container.get("ports", ())
     }
@@ -250,8 +251,12 @@ def entitled(port: Port) -> str:
 
 def address_of(running: Running, port: Port) -> tuple[str, int]:
     """Where the one pod listens that binds a port."""
-    (pod,) = running.stack.pods(running.namespace, BOUND_BY[port])
-    return str(pod["status"]["podIP"]), int(port)
+    (address,) = (
+        pod["status"]["podIP"]
+        for pod in running.pods
+        if pod["metadata"]["labels"][COMPONENT_LABEL] == BOUND_BY[port]
+    )
+    return str(address), int(port)
 
 
 def url_of(running: Running, port: Port) -> str:

@@ -121,6 +121,13 @@ def test_the_way_to_the_target_is_as_narrow_as_it_can_be_known(
     assert note is None or note in plan.notes[0]
 
 
+def test_a_host_that_may_be_a_service_is_told_where_its_pods_are_named() -> None:
+    (note,) = plan_it(make_config(url="http://llm.models")).notes
+    assert "if it is Service llm of namespace models, with deployment.target.pods" in note
+    (note,) = plan_it(make_config(url="http://api.example.com")).notes
+    assert "deployment.target.pods" not in note
+
+
 def test_the_stacks_own_target_is_reached_by_workers_on_its_pods_port() -> None:
     plan = plan_it(make_config(target={"kind": "mock", "port": 9000}))
     assert policy(plan, "to-target").egress == (Rule((StackPods(("target",)),), (9000,)),)
