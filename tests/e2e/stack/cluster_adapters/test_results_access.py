@@ -28,6 +28,7 @@ WAYS = [PortForward, ServiceProxy]
 Way = type[PortForward] | type[ServiceProxy]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_gibibyte_of_results_is_here_and_verified_in_less_than_a_minute(
     connected: Cluster,
