@@ -55,8 +55,8 @@ def test_a_namespace_by_name_and_a_server_of_the_user_s_come_and_go_with_the_sta
     args = ["--host", "0.0.0.0", "--port", str(port), "--ttft", "20ms", "--tokens", "16"]
 
     def with_a_server(benchmark: Config) -> None:
-        # So long that it is seen.
-        benchmark["load"]["duration"] = "10s"
+        # So long that it is still going on when the last pod is ready.
+        benchmark["load"]["duration"] = "45s"
         benchmark["deployment"]["target"] = {
             "kind": "custom",
             "image": image,
