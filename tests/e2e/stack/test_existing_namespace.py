@@ -8,7 +8,7 @@ import pytest
 from real_cluster import Cluster
 from real_stack import Config, Stack, modest, restarts, together
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 
 
 def as_guest(stack: Stack, namespace: str) -> None:

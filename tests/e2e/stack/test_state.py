@@ -13,7 +13,7 @@ from real_cluster import Cluster
 from real_stack import PASSPHRASE, Config, Stack, modest
 from secrecy import found_in, objects_and_logs, secrets_of
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 
 BUCKET = "state"
 API_KEY = "sk-of-the-target-0123456789"
