@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
-READS := aiperf_svc/adapters/_stamped_reads
+READS := $(VENV)/.reads
 # The pip that comes with an environment takes twice as long to find the locked wheels.
 PIP_VERSION := 26.3
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -30,16 +30,17 @@ $(RUNTIME): images/requirements.lock
 	@touch $@
 
 # Does without where there is no C compiler, and says so.
-$(READS).abi3.so: $(READS).c $(RUNTIME)
+$(READS): aiperf_svc/adapters/_stamped_reads.c $(RUNTIME)
 	@$(BIN)/python scripts/compile_reads.py
+	@touch $@
 
-$(STAMP): $(READS).abi3.so requirements.lock pyproject.toml
+$(STAMP): $(READS) requirements.lock pyproject.toml
 	@echo "installing what tests and stacks need into $(VENV)"
 	@$(PIP_INSTALL) --no-compile --require-hashes -r requirements.lock
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-bench: $(READS).abi3.so ## Measure the built-in mock server: a short streaming chat benchmark, live
+bench: $(READS) ## Measure the built-in mock server: a short streaming chat benchmark, live
 	@$(BIN)/python -m aiperf_svc bench $(BENCH_FLAGS)
 
 bench-real: $(STAMP) ## Measure a llama.cpp server with a file of prompts; compiles the server the first time
@@ -102,4 +103,4 @@ lock: ## Renew the two lock files from pyproject.toml (needs uv)
 	  -c requirements.lock --extra s3 pyproject.toml -o images/requirements.lock
 
 clean: ## Remove the environment, caches and what is compiled
-	rm -rf $(READS).abi3.so $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf aiperf_svc/adapters/_stamped_reads.abi3.so $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from aiperf_svc.adapters.machine import port_range
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.domain.errors import ConfigError
 
@@ -51,9 +52,7 @@ def resolve_target(config: BenchmarkConfig) -> Target:
     """
     endpoint = config.endpoint
     url = urlsplit(endpoint.url)
-    is_https = url.scheme == "https"
-    host = url.hostname or ""
-    port = url.port or (443 if is_https else 80)
+    host, port, is_https = address_of(endpoint.url)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:

@@ -6,12 +6,12 @@ Pods in their node's own network are out of reach of policies, as sources too.
 """
 
 import ipaddress
-from urllib.parse import urlsplit
 
 import msgspec
 
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.target import HOST
+from aiperf_svc.config.urls import address_of
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import Service
@@ -182,19 +182,16 @@ def _uploads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy],
     if s3 is None:
         return [], []
     pod = next(g.name for g in topology.groups if Service.RECORDS_MANAGER in g.services)
-    parts = urlsplit(s3.endpoint_url or "https://amazonaws.com")
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host, port, _ = address_of(s3.endpoint_url or "https://amazonaws.com")
     key = "artifacts.s3.egress_cidrs"
-    rule, notes = _way(parts.hostname or "", port, s3.egress_cidrs, who=pod, remedy=key)
+    rule, notes = _way(host, port, s3.egress_cidrs, who=pod, remedy=key)
     return [Policy("upload", (pod,), egress=(rule,))], notes
 
 
 def _to_target(config: BenchmarkConfig, hosted: set[str]) -> tuple[Rule, list[str]]:
     """The way from the workers to the target, as narrow as it can be known beforehand."""
     target = config.deployment.target
-    parts = urlsplit(config.endpoint.url)
-    host = parts.hostname or ""
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host, port, _ = address_of(config.endpoint.url)
     if target.kind != "none":
         return Rule(_pods((HOST,), hosted), (target.port,)), []
     if target.pods:

@@ -11,7 +11,7 @@ import msgspec
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.placement import Gpu, Placement, Pod
-from aiperf_svc.plan.identity import Identity
+from aiperf_svc.plan.identity import ANCHOR, Identity
 from aiperf_svc.plan.topology import PROCESS_ENVIRONMENT, SINGLETONS, Group, Topology
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import BOUND_BY, Port
@@ -170,7 +170,7 @@ def deadline_pod(config: BenchmarkConfig, identity: Identity, image: ImagePlan) 
         image=image,
         args=("deadline",),
         env={
-            "AIPERF_ANCHOR": identity.name("anchor"),
+            "AIPERF_ANCHOR": identity.name(ANCHOR),
             "AIPERF_TTL_SECONDS": str(seconds(config.deployment.ttl)),
             "AIPERF_DEADLINE_DELETES": "anchor" if is_guest else "namespace",
             "AIPERF_READY_FILE": DEADLINE_KEPT,

@@ -128,7 +128,7 @@ def plan_stack(
     identity = Identity(stack=stack, run_id=run_id, version=version)
     topology = plan(resolved, Facts(where="cluster"))
     files = {
-        "config.yaml": yaml.safe_dump(_said(resolved), sort_keys=False),
+        "config.yaml": yaml.safe_dump(stated(resolved), sort_keys=False),
         "topology.json": msgspec.json.encode(topology).decode(),
     }
     services = service_pods(resolved, topology, identity, used)
@@ -233,14 +233,14 @@ def _in_clear(config: BenchmarkConfig) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _said(config: BenchmarkConfig) -> dict[str, Any]:
+def stated(config: BenchmarkConfig) -> dict[str, Any]:
     """What differs from the defaults. The image is of one version with this program, so the
     defaults are the same in the pods, and reviewers see what was chosen."""
     return config.model_dump(mode="json", exclude_defaults=True)
 
 
 def _run_id(config: BenchmarkConfig, image: str, generation: int) -> str:
-    parts = [json.dumps(_said(config)), image, str(generation)]
+    parts = [json.dumps(stated(config)), image, str(generation)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

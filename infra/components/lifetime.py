@@ -7,7 +7,7 @@ from typing import Literal
 import pulumi
 import pulumi_kubernetes as k8s
 
-from aiperf_svc.plan.identity import COMPONENT_LABEL, TTL_ANNOTATION
+from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.pods import seconds
 from aiperf_svc.plan.stack import StackPlan
 from components.network import make_policy
@@ -88,8 +88,8 @@ class Lifetime(pulumi.ComponentResource):
     def _anchor(self, place: Place) -> k8s.core.v1.ConfigMap:
         """Without data: a ConfigMap whose data change is replaced, and takes what it owns along."""
         return k8s.core.v1.ConfigMap(
-            "anchor",
-            metadata=place.metadata("anchor", annotations=self._ttl),
+            ANCHOR,
+            metadata=place.metadata(ANCHOR, annotations=self._ttl),
             opts=place.options(self),
         )
 
@@ -135,7 +135,7 @@ class Lifetime(pulumi.ComponentResource):
             k8s.rbac.v1.PolicyRuleArgs(
                 api_groups=[""],
                 resources=["configmaps" if is_guest else "namespaces"],
-                resource_names=[place.identity.name("anchor") if is_guest else place.namespace],
+                resource_names=[place.identity.name(ANCHOR) if is_guest else place.namespace],
                 verbs=["get", "delete"],
             )
         ]

@@ -19,6 +19,7 @@ from aiperf_svc.adapters.cluster.namespace_checks import (
 )
 from aiperf_svc.adapters.cluster.quotas import judge_limit_ranges, judge_quotas
 from aiperf_svc.adapters.cluster.target_checks import check_target
+from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
 
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -114,7 +115,7 @@ class _Preflight:
         path = "/api/v1/namespaces"
         if plan.config.deployment.namespace.mode == "existing":
             path += f"/{self._name}/configmaps"
-            where["fieldSelector"] = f"metadata.name={plan.identity.name('anchor')}"
+            where["fieldSelector"] = f"metadata.name={plan.identity.name(ANCHOR)}"
         found = await self._list(path, **where)
         if found:
             created = min(each["metadata"]["creationTimestamp"] for each in found)

@@ -7,6 +7,7 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
 
 MAKE = ("create", "get", "list", "watch", "patch", "delete")
@@ -76,7 +77,7 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
     """What the deadline's Role gives on: nobody may grant what they do not have."""
     namespace = namespace_of(plan)
     if plan.config.deployment.namespace.mode == "existing":
-        resource, name = "configmaps", plan.identity.name("anchor")
+        resource, name = "configmaps", plan.identity.name(ANCHOR)
     else:
         resource, name = "namespaces", namespace
     return tuple(Right("", resource, verb, namespace, name) for verb in ("get", "delete"))

@@ -7,7 +7,6 @@ NetworkPolicies that would answer in the target's place.
 """
 
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -15,7 +14,7 @@ from aiperf_svc.adapters.cluster.admission import try_admission
 from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.rights import denied, probe_rights
-from aiperf_svc.adapters.cluster.target_probe import IMAGE, NAME, address, probe_target
+from aiperf_svc.adapters.cluster.target_probe import IMAGE, NAME, probe_target
 from aiperf_svc.adapters.cluster.target_service import (
     ServiceAddress,
     judge_service,
@@ -23,6 +22,7 @@ from aiperf_svc.adapters.cluster.target_service import (
     target_pods,
 )
 from aiperf_svc.config.target import TargetPods
+from aiperf_svc.config.urls import address_of
 from aiperf_svc.plan.network import is_bare_name
 from aiperf_svc.plan.stack import StackPlan
 
@@ -39,7 +39,7 @@ class TargetChecks(msgspec.Struct, frozen=True):
 async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> TargetChecks:
     """Look at it, from a pod where that is possible. `namespace` None: it is made anew. Raises
     Unreachable."""
-    host, port, _ = address(plan)
+    host, port, _ = address_of(plan.config.endpoint.url)
     if plan.target is not None:
         return TargetChecks(Check(NAME, "ok", f"{host}:{port} is made with the stack"))
     if namespace is None and is_bare_name(host):
@@ -69,11 +69,10 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
 async def find_target_pods(cluster: Cluster, url: str) -> TargetPods | None:
     """The pods behind a URL whose host is a Service of the cluster; None when it is none, may not
     be read, or does not say which pods. Raises Unreachable."""
-    parts = urlsplit(url)
-    where = service_address(parts.hostname or "")
+    host, port, _ = address_of(url)
+    where = service_address(host)
     if where is None:
         return None
-    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         service, slices = await _read_service(cluster, where)
     except Refused:

@@ -8,11 +8,11 @@ import asyncio
 import secrets
 import time
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.hopelessness import IMAGE_STATES, Hope, pod_troubles
+from aiperf_svc.config.urls import address_of
 from aiperf_svc.plan.identity import TTL_ANNOTATION
 from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.stack import StackPlan
@@ -47,18 +47,11 @@ print(f"{peer} answered in {(time.monotonic() - began) * 1000:.1f} ms")
 """Standard library only. Standard error's end is the pod's message when it fails."""
 
 
-def address(plan: StackPlan) -> tuple[str, int, bool]:
-    """Host, port, and whether by TLS, of the target."""
-    parts = urlsplit(plan.config.endpoint.url)
-    is_tls = parts.scheme == "https"
-    return parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls
-
-
 def probe_pod(plan: StackPlan, name: str) -> dict[str, Any]:
     """The pod as a manifest: `restricted`, and small enough for any quota."""
     group = next(each for each in plan.topology.groups if Service.WORKER in each.services)
     worker = next(pod for pod in plan.services if pod.name == group.name)
-    host, port, is_tls = address(plan)
+    host, port, is_tls = address_of(plan.config.endpoint.url)
     # An authority's file and a server name of its own are the workers' to check.
     tls = plan.config.endpoint.tls
     verify = tls.verify and not tls.ca_file and not tls.server_name
@@ -157,7 +150,7 @@ async def _remove(cluster: Cluster, path: str) -> None:
 
 def judge_probe(plan: StackPlan, pod: dict[str, Any]) -> Check:
     """What the pod that has ended says."""
-    host, port, _ = address(plan)
+    host, port, _ = address_of(plan.config.endpoint.url)
     statuses = pod["status"].get("containerStatuses") or [{}]
     ended = statuses[0].get("state", {}).get("terminated") or {}
     if pod["status"]["phase"] == "Succeeded":

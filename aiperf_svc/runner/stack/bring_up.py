@@ -19,7 +19,7 @@ from aiperf_svc.adapters.cluster.watch import UNSCHEDULABLE_S, wait_until_hopele
 from aiperf_svc.adapters.pulumi_cli import Ended, PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.plan.stack import StackPlan, stated
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import deployed, summary
 from aiperf_svc.runner.stack.changes import Comparison, changes
@@ -79,7 +79,7 @@ async def compare(
     return Comparison(
         base=DEPLOYED,
         is_deployed=True,
-        changed=changes(before, plan.config.model_dump(mode="json", exclude_defaults=True)),
+        changed=changes(before, stated(plan.config)),
         is_new_run=deployed.runs_of(state) != {plan.identity.run_id},
     )
 

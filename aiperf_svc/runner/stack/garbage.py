@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from aiperf_svc.adapters.cluster.connection import Cluster, connect
-from aiperf_svc.adapters.cluster.leaks import LeakReport, wait_until_gone
+from aiperf_svc.adapters.cluster.leaks import LeakReport
 from aiperf_svc.adapters.cluster.removal import FoundStack, list_stacks, remove_by_label
 from aiperf_svc.adapters.pulumi_cli import PulumiCli, locks_in
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
@@ -18,7 +18,7 @@ from aiperf_svc.runner.stack import bring_up, deployed, project, terminal
 from aiperf_svc.runner.stack.locks import check_locks
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
-from aiperf_svc.runner.stack.teardown import GONE_S, Teardown
+from aiperf_svc.runner.stack.teardown import GONE_S, Teardown, look_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,15 +152,7 @@ class _Removal:
             await remove_by_label(
                 self._cluster, stack=self._stack, namespace=shared, own=record.own
             )
-            report = await wait_until_gone(
-                self._cluster,
-                stack=record.stack,
-                namespace=record.namespace or "",
-                namespace_uid=record.namespace_uid,
-                before=record.before,
-                own=record.own,
-                timeout_s=GONE_S,
-            )
+            report = await look_for(record, self._cluster, timeout_s=GONE_S)
             if report.left or cli is None:
                 # The record stays for whoever has the state.
                 return report

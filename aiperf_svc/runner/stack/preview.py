@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from aiperf_svc.config.load_config import load_config
 from aiperf_svc.domain.errors import AiperfError, ConfigError
+from aiperf_svc.plan.stack import stated
 from aiperf_svc.runner.stack import bring_up
 from aiperf_svc.runner.stack.changes import Comparison, changes
 from aiperf_svc.runner.stack.project import read_settings
@@ -25,7 +25,7 @@ def compare_with(request: StackRequest, file: Path) -> Comparison:
     before = replace(request, config=config, settings=settings).plan
     return Comparison(
         base=f"`{file}`",
-        changed=changes(_said(before.config), _said(request.plan.config)),
+        changed=changes(stated(before.config), stated(request.plan.config)),
         is_new_run=before.identity.run_id != request.plan.identity.run_id,
     )
 
@@ -40,7 +40,3 @@ def compare_with_deployed(request: StackRequest) -> Comparison:
             return asyncio.run(bring_up.compare(request, cli))
     except AiperfError as error:
         return Comparison(base=bring_up.DEPLOYED, not_compared=str(error))
-
-
-def _said(config: Any) -> Any:
-    return config.model_dump(mode="json", exclude_defaults=True)

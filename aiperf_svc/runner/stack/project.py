@@ -6,7 +6,6 @@ never sees it: it works in a folder of its own, against the same state as the pl
 
 import os
 import secrets
-import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -148,11 +147,6 @@ def read_settings(path: Path) -> dict[str, Any]:
 def stack_name(path: Path) -> str:
     """`bench-smoke` of `stacks/Pulumi.bench-smoke.yaml`."""
     return path.stem.removeprefix("Pulumi.")
-
-
-def remove_project(folder: Path) -> None:
-    """Remove a project's folder; the program that it links to stays."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _logged_in(environ: Mapping[str, str]) -> str | None:

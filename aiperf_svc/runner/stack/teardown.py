@@ -106,16 +106,21 @@ class Teardown:
             self.say(str(error))
 
     async def _look(self, timeout_s: float) -> LeakReport:
-        record = self.record
-        return await wait_until_gone(
-            self.cluster,
-            stack=record.stack,
-            namespace=record.namespace or "",
-            namespace_uid=record.namespace_uid,
-            before=record.before,
-            own=record.own,
-            timeout_s=timeout_s,
-        )
+        return await look_for(self.record, self.cluster, timeout_s=timeout_s)
+
+
+async def look_for(record: RunRecord, cluster: Cluster, *, timeout_s: float) -> LeakReport:
+    """What is left of the stack that the record knows, as soon as that is nothing. Raises
+    EnvironmentProblem when the cluster cannot be looked at."""
+    return await wait_until_gone(
+        cluster,
+        stack=record.stack,
+        namespace=record.namespace or "",
+        namespace_uid=record.namespace_uid,
+        before=record.before,
+        own=record.own,
+        timeout_s=timeout_s,
+    )
 
 
 def are_gone(waiting: Iterable[tuple[str, str]], left: Iterable[ObjectRef]) -> bool:

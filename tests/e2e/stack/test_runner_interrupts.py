@@ -4,12 +4,21 @@ import signal
 from collections.abc import Callable
 
 import pytest
+from commands import Ended
 from real_cluster import Cluster
 from real_runner import DESTROY, PREFLIGHT, RUN, UP, Runner
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
 pytestmark = pytest.mark.cluster
+
+
+def stopped(runner: Runner, word: str, number: signal.Signals) -> Ended:
+    """How a run ends that gets the signal when it has said the word."""
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(word)
+        command.send(number)
+        return command.end()
 
 
 @pytest.mark.parametrize(
@@ -25,10 +34,7 @@ def test_an_interrupt_ends_in_a_full_teardown(
     cluster: Cluster, make_runner: Callable[[], Runner], word: str, number: signal.Signals
 ) -> None:
     runner = make_runner()
-    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
-        command.wait_for(word)
-        command.send(number)
-        ended = command.end()
+    ended = stopped(runner, word, number)
     assert ended.code == ExitCode.INTERRUPTED
     assert cluster.left_of(runner.name) == []
 
@@ -38,10 +44,7 @@ def test_an_interrupted_run_keeps_what_it_has_measured(
 ) -> None:
     runner = make_runner()
     runner.change(lambda benchmark: benchmark["load"].update(duration="2m"))
-    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
-        command.wait_for(RUN)
-        command.send(signal.SIGINT)
-        ended = command.end()
+    ended = stopped(runner, RUN, signal.SIGINT)
     assert ended.code == ExitCode.INTERRUPTED
     assert runner.summary()["request_count"]["avg"] > 0
     assert cluster.left_of(runner.name) == []

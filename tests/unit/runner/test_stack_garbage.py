@@ -100,7 +100,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     async def remove_by_label(*_: Any, own: tuple[str, ...] | None, **__: Any) -> None:
         played.removed.append(own)
 
-    async def wait_until_gone(*_: Any, **__: Any) -> LeakReport:
+    async def look_for(*_: Any, **__: Any) -> LeakReport:
         return played.report
 
     async def find_roots(*_: Any, **__: Any) -> tuple[ObjectRef, ...]:
@@ -108,7 +108,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
 
     for name, fake in {"connect": connect, "list_stacks": list_stacks, "open_project": open_project,
                        "remove_by_label": remove_by_label,
-                       "wait_until_gone": wait_until_gone}.items():  # fmt: skip
+                       "look_for": look_for}.items():  # fmt: skip
         monkeypatch.setattr(garbage, name, fake)
     monkeypatch.setattr(bring_up, "find_roots", find_roots)
     return played
