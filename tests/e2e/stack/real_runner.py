@@ -26,6 +26,16 @@ COLLECT, DESTROY = " s  done", "destroying the stack"
 SAID_S, ENDED_S, SILENT_S = 240.0, 300.0, 30.0
 
 
+def share_a_pod(benchmark: Config) -> None:
+    """Put the five single services into one pod: a stack comes up with a fifth less work, and a
+    runner sees no difference."""
+    deployment = benchmark["deployment"]
+    pods = {name: deployment["pods"][name] for name in ("worker", "record-processor")}
+    deployment.update(
+        layout="compact", pods={"control": {"cpu": "200m", "memory": "768Mi"}, **pods}
+    )
+
+
 class Runner:
     """A folder as a user has one, and the commands that are called in it."""
 
@@ -35,7 +45,8 @@ class Runner:
         self.artifacts = folder / "artifacts"
         (folder / "stacks").mkdir(parents=True)
         self.file = folder / "stacks" / f"Pulumi.{name}.yaml"
-        shutil.copy(PROJECT / "stacks" / "Pulumi.bench-smoke.yaml", self.file)
+        self.use("bench-smoke")
+        self.change(share_a_pod)
         self.state_home = folder / "state" / "aiperf-svc"
         self.environ = {
             **cluster.environ,
@@ -47,6 +58,10 @@ class Runner:
         }
         # As a user who has configured no backend.
         self.environ.pop("PULUMI_BACKEND_URL", None)
+
+    def use(self, committed: str) -> None:
+        """Begin with a committed stack file as it is."""
+        shutil.copy(PROJECT / "stacks" / f"Pulumi.{committed}.yaml", self.file)
 
     def change(self, change: Callable[[Config], object]) -> None:
         """Change the benchmark in the stack's file."""

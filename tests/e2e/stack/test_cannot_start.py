@@ -103,6 +103,7 @@ def test_a_quota_that_is_too_small_is_named_before_anything_is_made(
     cluster: Cluster, make_runner: Callable[[], Runner], full_namespace: str
 ) -> None:
     runner = make_runner()
+    runner.use("bench-smoke")
     place = {"mode": "existing", "name": full_namespace}
     runner.change(lambda benchmark: benchmark["deployment"].update(namespace=place))
     ended = runner.run()

@@ -47,6 +47,7 @@ def test_a_namespace_in_which_nothing_is_allowed_has_room_for_a_stack(
     api = "networking.k8s.io/v1"
     cluster.apply({"apiVersion": api, "kind": "NetworkPolicy", "metadata": metadata, "spec": deny})
     runner = make_runner()
+    runner.use("bench-smoke")
     where = {"mode": "existing", "name": owners_namespace}
     runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
     ended = runner.run()

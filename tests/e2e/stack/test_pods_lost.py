@@ -38,6 +38,7 @@ class Loss:
     def happen(self) -> None:
         """Up, load, loss, evidence, destroy."""
         runner = self.runner
+        runner.use("bench-smoke")
         runner.change(two_workers_for_a_while if self.is_there else with_a_target_that_hangs)
         with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
             if self.is_there:

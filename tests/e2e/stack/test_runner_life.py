@@ -19,6 +19,7 @@ def test_run_measures_and_leaves_nothing_and_gc_keeps_its_hands_off(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
+    runner.use("bench-smoke")
     committed = runner.file.read_bytes()
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
         command.wait_for(UP)
