@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
-READS := $(VENV)/.reads
+COMPILED := $(VENV)/.compiled
 # The pip that comes with an environment takes twice as long to find the locked wheels.
 PIP_VERSION := 26.3
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -30,17 +30,17 @@ $(RUNTIME): images/requirements.lock
 	@touch $@
 
 # Does without where there is no C compiler, and says so.
-$(READS): aiperf_svc/adapters/_stamped_reads.c $(RUNTIME)
-	@$(BIN)/python scripts/compile_reads.py
+$(COMPILED): scripts/compile_steps.py $(wildcard aiperf_svc/*/_*.c) $(RUNTIME)
+	@$(BIN)/python scripts/compile_steps.py
 	@touch $@
 
-$(STAMP): $(READS) requirements.lock pyproject.toml
+$(STAMP): $(COMPILED) requirements.lock pyproject.toml
 	@echo "installing what tests and stacks need into $(VENV)"
 	@$(PIP_INSTALL) --no-compile --require-hashes -r requirements.lock
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-bench: $(READS) ## Measure the built-in mock server: a short streaming chat benchmark, live
+bench: $(COMPILED) ## Measure the built-in mock server: a short streaming chat benchmark, live
 	@$(BIN)/python -m aiperf_svc bench $(BENCH_FLAGS)
 
 bench-real: $(STAMP) ## Measure a llama.cpp server with a file of prompts; compiles the server the first time
@@ -103,4 +103,4 @@ lock: ## Renew the two lock files from pyproject.toml (needs uv)
 	  -c requirements.lock --extra s3 pyproject.toml -o images/requirements.lock
 
 clean: ## Remove the environment, caches and what is compiled
-	rm -rf aiperf_svc/adapters/_stamped_reads.abi3.so $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf aiperf_svc/*/_*.abi3.so $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -7,6 +7,7 @@ from typing import Any
 
 from aiperf_svc.adapters import stamped_reads
 from aiperf_svc.adapters.machine import cpu_model, memory_bytes, raise_fd_limit, usable_cores
+from aiperf_svc.core import known_events
 
 
 def describe() -> dict[str, Any]:
@@ -19,6 +20,7 @@ def describe() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "reads": "compiled" if stamped_reads.compiled else "interpreted",
+        "events": "compiled" if known_events.compiled else "interpreted",
         "load_average": os.getloadavg()[0],
         "aiperf_svc": version("aiperf-svc"),
     }

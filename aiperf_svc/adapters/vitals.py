@@ -1,5 +1,5 @@
-"""A process' own health: CPU, throttling by the cgroup, delay of its event loop, memory,
-descriptors."""
+"""A process' own health: CPU, what its quota and its machine's host took of it, delay of its event
+loop, memory, descriptors."""
 
 import asyncio
 import os
@@ -17,6 +17,8 @@ nothing."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
+_MACHINE = Path("/proc/stat")
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class VitalsProbe:
@@ -27,6 +29,7 @@ class VitalsProbe:
         self._cpu_s = _cpu_s()
         self._lag_ns = 0
         self._throttled_at_start_ns = throttled_ns()
+        self._stolen_at_start_ns = stolen_ns()
         self._last = Vitals()
 
     async def watch_loop(self) -> None:
@@ -51,6 +54,7 @@ class VitalsProbe:
             rss_bytes=_rss_bytes(),
             open_fds=_open_fds(),
             fd_limit=fd_limit(),
+            stolen_ns=stolen_ns() - self._stolen_at_start_ns,
         )
         self._mono_ns, self._cpu_s, self._lag_ns = now, cpu_s, 0
         return self._last
@@ -85,6 +89,14 @@ def throttled_ns(membership: Path = _OWN_CGROUPS, root: Path = _CGROUPS) -> int:
     """Time that a CPU quota has taken from this process' cgroup or one above it, of either version;
     0 where there is no quota to read."""
     return max(map(_throttled_of, _cpu_cgroups(membership, root)), default=0)
+
+
+def stolen_ns(machine: Path = _MACHINE) -> int:
+    """Time since it was started that a virtual machine's cores were ready to run and its host ran
+    others, the mean of the cores."""
+    lines = machine.read_text().splitlines()
+    cores = sum(line.startswith("cpu") for line in lines) - 1
+    return int(lines[0].split()[8]) * _TICK_NS // cores
 
 
 def _cpu_cgroups(membership: Path, root: Path) -> list[Path]:

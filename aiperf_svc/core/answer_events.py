@@ -13,6 +13,7 @@ from typing import Final
 from aiperf_svc.core.endpoints.base import DONE, Delta, MalformedAnswer, error_message
 from aiperf_svc.core.event_memo import CUT, EventMemo
 from aiperf_svc.core.http1 import ChunkedBody, Piece, chunk_size
+from aiperf_svc.core.known_events import DecodedEvent, take_known
 from aiperf_svc.core.sse import EventStream
 from aiperf_svc.domain.outcomes import ErrorKind
 from aiperf_svc.protocol.records import Framing
@@ -25,11 +26,6 @@ _FRAMED: Final = len("data: ") + len("\n\n")
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 _MAX_SIZES: Final = 4_096
 _ENDED: Final = Delta(finish_reason="[DONE]")
-
-DecodedEvent = tuple[Delta, int]
-"""What an event says; its end, exclusive, within the bytes that were fed. `[DONE]` is a finish
-reason."""
-
 
 _data_sizes: dict[bytes, int] = {}
 """Length of an event's data by its chunk's size as it is written: sizes repeat."""
@@ -101,10 +97,13 @@ class AnswerEvents:
         """Add the events of the leading chunks that hold one plain event each, and return the
         offset after them; after the last chunk too, when that follows."""
         memo, known, sizes = self._memo, self._memo.known, _data_sizes
-        chunks = data[at:stop].split(_END)
-        remainder = chunks.pop()
         between = _BEGIN + memo.beginning + CUT
-        for chunk in chunks:
+        while True:
+            at = take_known(data, at, stop, between, known, found)
+            end = data.find(_END, at, stop)
+            if end < 0:
+                return stop if data[at:stop] == _LAST_CHUNK else at
+            chunk = data[at:end]
             # All events of an answer begin alike: what is left is a known size and a known rest.
             size, begins_alike, rest = chunk.partition(between)
             if begins_alike and rest in known and sizes.get(size) == len(chunk) - len(size) - _LINE:
@@ -131,4 +130,3 @@ class AnswerEvents:
             at += len(chunk) + 4
             found.append((delta, at - 2))
             between = _BEGIN + memo.beginning + CUT
-        return stop if remainder == _LAST_CHUNK else at

@@ -22,7 +22,7 @@ time-out or a disconnect that the worker reports. A cancelled request stays canc
 from array import array
 from typing import Final
 
-from aiperf_svc.core.answer_events import AnswerEvents, DecodedEvent
+from aiperf_svc.core.answer_events import AnswerEvents
 from aiperf_svc.core.endpoints.base import (
     Delta,
     Endpoint,
@@ -32,6 +32,7 @@ from aiperf_svc.core.endpoints.base import (
 )
 from aiperf_svc.core.event_memo import EventMemo
 from aiperf_svc.core.http1 import ChunkedBody, Head, ProtocolViolation, parse_head
+from aiperf_svc.core.known_events import DecodedEvent, take_plain
 from aiperf_svc.core.read_times import ReadTimes
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Framing
@@ -170,14 +171,15 @@ class AnswerReader:
     ) -> None:
         keeps_text = self._format.keeps_text
         ends, stamps, times = reads.ends, reads.stamps, self.times_wall_ns
-        read, last_end = first, 0
-        for delta, end in events:
+        read, last_end, place = first, 0, 0
+        while place < len(events):
+            delta, end = events[place]
             if delta.is_plain and self.first_output_wall_ns and not keeps_text:
-                while ends[read] < end:
-                    read += 1
-                times.append(stamps[read])
-                last_end = end
+                place, read, last_end = take_plain(
+                    events, place, ends, stamps, read, last_end, times
+                )
                 continue
+            place += 1
             if delta.content or delta.reasoning or delta.tool_calls:
                 while ends[read] < end:
                     read += 1

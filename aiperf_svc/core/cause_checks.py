@@ -16,6 +16,8 @@ BUSY_SAMPLES_SHARE = 0.10
 """One busy second at the start is preparation; every tenth is load."""
 MIN_HEALTH_SAMPLES = 3
 THROTTLED_SHARE = 0.01
+STOLEN_SHARE = 0.05
+"""Hosts take a percent or two in short pieces all the time, whose effects other checks see."""
 LOOP_LAG_MS = 100.0
 """Median of each second's longest delay: four frames of a 100,000-stream worker, and far more than
 a garbage collection."""
@@ -102,6 +104,19 @@ def _throttling(e: Evidence) -> Reason | None:
     )
 
 
+def _stolen(e: Evidence) -> Reason | None:
+    worst = max(_watched(e), key=lambda health: health.stolen_share, default=None)
+    if worst is None:
+        return None
+    return graded(
+        "stolen",
+        worst.stolen_share,
+        STOLEN_SHARE,
+        text=f"the host took {worst.stolen_share:.1%} of the CPU time of the machine of {worst.id}",
+        remedy="run the client on a machine whose cores are its own (no burstable or shared ones)",
+    )
+
+
 def _event_loop(e: Evidence) -> Reason | None:
     worst = max(_watched(e), key=lambda health: health.loop_lag_p50_ms, default=None)
     if worst is None:
@@ -148,6 +163,7 @@ CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _capped,
     _cpu,
     _throttling,
+    _stolen,
     _event_loop,
     _clock_uncertainty,
     _clock_jumps,

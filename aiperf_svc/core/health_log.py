@@ -26,6 +26,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     loop_lag_max_ms: float
     throttled_share: float
     """Of the time, taken away by the cgroup's quota."""
+    stolen_share: float
+    """Of the time of the machine's cores, taken away by its host."""
     fd_share: float
     """Most open file descriptors, of the limit."""
     rss_max_bytes: int
@@ -54,6 +56,7 @@ class _Process:
         samples = len(self.cpu)
         elapsed_ns = self.last_wall_ns - self.first_wall_ns
         throttled_ns = self.last.throttled_ns - self.first.throttled_ns
+        stolen_ns = self.last.stolen_ns - self.first.stolen_ns
         lags = sorted(self.lag_ns)
         return Health(
             id=name,
@@ -64,6 +67,7 @@ class _Process:
             loop_lag_p50_ms=lags[samples // 2] / 1e6,
             loop_lag_max_ms=lags[-1] / 1e6,
             throttled_share=throttled_ns / elapsed_ns if elapsed_ns > 0 else 0.0,
+            stolen_share=stolen_ns / elapsed_ns if elapsed_ns > 0 else 0.0,
             fd_share=self.fd_share,
             rss_max_bytes=self.rss_max_bytes,
         )

@@ -85,6 +85,8 @@ class Vitals(Value, frozen=True):
     rss_bytes: int = 0
     open_fds: int = 0
     fd_limit: int = 0
+    stolen_ns: int = 0
+    """Time per core that the virtual machine's host gave to others since start."""
 
 
 class WorkerCounts(Value, frozen=True):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from aiperf_svc.adapters.vitals import throttled_ns
+from aiperf_svc.adapters.vitals import stolen_ns, throttled_ns
 
 
 def cgroup(folder: Path, stats: str) -> None:
@@ -40,3 +40,9 @@ def test_a_container_that_knows_only_its_hosts_path_reads_the_root(tmp_path: Pat
 
 def test_without_a_quota_nothing_was_taken(tmp_path: Path) -> None:
     assert throttled_ns(belongs(tmp_path, "7:memory:/run"), tmp_path) == 0
+
+
+def test_what_a_host_takes_is_the_mean_of_the_cores(tmp_path: Path) -> None:
+    machine = tmp_path / "stat"
+    machine.write_text("cpu 1 2 3 4 5 6 7 50 0 0\ncpu0 1 2 3 4 5 6 7 40\ncpu1 1 2 3 4 5 6 7 10\n")
+    assert stolen_ns(machine) == 250_000_000

@@ -20,6 +20,7 @@ HEALTH = Health(
     loop_lag_p50_ms=5.0,
     loop_lag_max_ms=40.0,
     throttled_share=0.0,
+    stolen_share=0.0,
     fd_share=0.2,
     rss_max_bytes=2**27,
 )
@@ -115,6 +116,7 @@ def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
         ("cpu", CLOSED, {"workers": (HEALTH, replace(HEALTH, busy_share=0.09))}, "valid"),
         ("cpu", CLOSED, {"workers": (HEALTH, replace(HEALTH, busy_share=0.5))}, "degraded"),
         ("throttling", CLOSED, {"workers": (replace(HEALTH, throttled_share=0.02),)}, "degraded"),
+        ("stolen", CLOSED, {"workers": (replace(HEALTH, stolen_share=0.06),)}, "degraded"),
         ("event_loop", CLOSED, {"workers": (replace(HEALTH, loop_lag_p50_ms=150.0),)}, "degraded"),
         ("clock_uncertainty", OPEN, {"clock_uncertainty_ms": 4.0}, "valid"),
         ("clock_uncertainty", OPEN, {"clock_uncertainty_ms": 6.0}, "degraded"),
@@ -185,6 +187,7 @@ def test_health_is_condensed_from_heartbeats() -> None:
         vitals = Vitals(
             cpu_fraction=cpu,
             throttled_ns=second * 30_000_000,
+            stolen_ns=second * 20_000_000,
             loop_lag_ns=(second + 1) * 1_000_000,
             rss_bytes=second,
             open_fds=10 * second,
@@ -195,4 +198,5 @@ def test_health_is_condensed_from_heartbeats() -> None:
     assert (found.samples, found.busy_share, found.fd_share) == (4, 0.5, 0.3)
     assert found.cpu_mean == pytest.approx(0.665)
     assert found.throttled_share == pytest.approx(0.03)
+    assert found.stolen_share == pytest.approx(0.02)
     assert (found.loop_lag_p50_ms, found.loop_lag_max_ms) == (3.0, 4.0)

@@ -1,0 +1,151 @@
+"""Tokens leave as they were planned, once each, and are accounted for."""
+
+import json
+import random
+import socket
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from aiperf_svc.mock_server.accounts import Account
+from aiperf_svc.mock_server.connections import Connection, Connections
+from aiperf_svc.mock_server.delays import parse_delay
+from aiperf_svc.mock_server.replies import Ending, Reply
+from aiperf_svc.mock_server.sender import Sender
+
+ITL_NS = 1_000_000
+
+
+class Stage:
+    """A sender with the clients of its connections."""
+
+    def __init__(self, limit: int) -> None:
+        self.account = Account(row_limit=limit)
+        self.connections = Connections(self.account, keepalive_ns=0)
+        self.sender = Sender(
+            self.connections,
+            self.account,
+            ttft=parse_delay("0"),
+            itl=parse_delay(f"{ITL_NS}ns"),
+            rng=random.Random(1),
+            on_free=lambda connection: None,
+        )
+        self.clients: list[socket.socket] = []
+
+    def ask(self, reply: Reply) -> Connection:
+        server, client = socket.socketpair()
+        server.setblocking(False)
+        self.clients.append(client)
+        self.connections.open(server)
+        connection = self.connections.table[server.fileno()]
+        assert connection is not None
+        self.sender.begin(connection, reply, b"id-%d" % len(self.clients), 100)
+        return connection
+
+    def send_due(self) -> None:
+        """As the server's loop: what is due now, when it is due."""
+        due_ns = self.sender.next_due_ns()
+        if due_ns:
+            time.sleep(max(0, due_ns - time.monotonic_ns()) / 1e9)
+        self.sender.send_due()
+
+    def close(self) -> None:
+        for connection in self.connections.table:
+            if connection is not None:
+                self.connections.close(connection)
+        for client in self.clients:
+            client.close()
+        self.connections.epoll.close()
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage(limit=1_000)
+    yield made
+    made.close()
+
+
+def reply_of(*writes: bytes) -> Reply:
+    return Reply(status=200, writes=list(writes), early=0, delay_tokens=0, ending=Ending.KEEP)
+
+
+def received(client: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        data += client.recv(65_536)
+    return data
+
+
+def test_every_token_goes_out_once_in_order_and_is_accounted(stage: Stage) -> None:
+    replies = [reply_of(*(b"%d.%d " % (n, i) for i in range(2 + 3 * n))) for n in range(6)]
+    for reply in replies:
+        stage.ask(reply)
+    while stage.sender.heap:
+        stage.send_due()
+    for reply, client in zip(replies, stage.clients, strict=True):
+        whole = b"".join(reply.writes)
+        assert received(client, len(whole)) == whole
+    account, writes = stage.account, sum(reply.count for reply in replies)
+    assert (account.writes, account.completed, account.in_flight) == (writes, 6, 0)
+    assert account.bytes_out == sum(len(data) for reply in replies for data in reply.writes)
+    assert account.rows is not None
+    rows = [json.loads(row) for row in account.rows.dumps(0)]
+    assert [len(row["chunk_wall_ns"]) for row in rows] == [reply.count for reply in replies]
+    for row in rows:
+        times = row["chunk_wall_ns"]
+        assert times == sorted(times)
+        assert row["head_wall_ns"] == times[0]
+        assert row["end_wall_ns"] == times[-1]
+
+
+def test_gaps_are_of_the_plan_and_not_of_the_sends(stage: Stage) -> None:
+    connection = stage.ask(reply_of(*[b"x"] * 10))
+    first_ns, dues = connection.due >> 24, []
+    while stage.sender.heap:
+        dues.append(stage.sender.next_due_ns())
+        time.sleep(0.0003)
+        stage.send_due()
+    late = [due - first_ns - ITL_NS * n for n, due in enumerate(dues)]
+    assert all(b - a >= 0 for a, b in pairwise([0, *late]))
+    assert late[0] == 0
+
+
+def test_a_client_that_reads_slowly_gets_every_byte(stage: Stage) -> None:
+    token = bytes(range(256)) * 16
+    reply = reply_of(*[token] * 12)
+    connection = stage.ask(reply)
+    connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_608)
+    whole, got, stalls = b"".join(reply.writes), b"", 0
+    while len(got) < len(whole):
+        while stage.sender.heap:
+            stage.send_due()
+        stalls += connection.out is not None
+        got += stage.clients[0].recv(1_000)
+        if connection.out is not None:
+            stage.sender.flush(connection)
+    assert got == whole
+    assert stalls > 0
+    assert stage.account.bytes_out == len(whole)
+    assert stage.account.completed == 1
+
+
+def test_a_client_that_leaves_ends_as_disconnected(stage: Stage) -> None:
+    stage.ask(reply_of(*[b"x"] * 10))
+    stage.ask(reply_of(*[b"y"] * 10))
+    stage.clients[0].close()
+    while stage.sender.heap:
+        stage.send_due()
+    account = stage.account
+    assert (account.completed, account.disconnected, account.in_flight) == (1, 1, 0)
+
+
+def test_what_there_is_no_room_for_is_counted() -> None:
+    stage = Stage(limit=5)
+    stage.ask(reply_of(*[b"x"] * 9))
+    while stage.sender.heap:
+        stage.send_due()
+    assert stage.account.rows is not None
+    assert stage.account.rows.chunks_dropped == 4
+    stage.close()
