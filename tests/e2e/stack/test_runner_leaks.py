@@ -19,6 +19,7 @@ def impatient(benchmark: Config) -> None:
     benchmark["load"]["duration"] = "15s"
 
 
+@pytest.mark.gate
 def test_what_a_finalizer_holds_is_reported_and_gone_when_it_lets_go(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:

@@ -47,6 +47,7 @@ def test_whoever_stops_a_runner_when_it_has_results_gets_them_and_a_clean_cluste
         assert runner.summary()["request_count"]["avg"] > 0
 
 
+@pytest.mark.gate
 def test_a_killed_runner_s_stack_is_removed_by_gc_or_by_its_deadline(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
