@@ -3,18 +3,21 @@
 None of it needs privileges, and none of it gives a process more of a core: it says who goes first.
 """
 
+import contextlib
 import ctypes
 import os
 import platform
 import struct
+from pathlib import Path
 from typing import Final
 
-GIVING_WAY: Final = 5
+GIVING_WAY: Final = 10
 """Nice value of those whose work can wait."""
 SHORT_SLICE_NS: Final = 100_000
 """The shortest that Linux grants. A task with a short slice runs as soon as it wakes, in the place
 of one with a longer slice, where it would else wait for the next tick: up to 10 ms."""
 
+_AUTOGROUP: Final = Path("/proc/self/autogroup")
 _SYSCALL: Final = {"x86_64": 314, "aarch64": 274}
 _ATTRIBUTES: Final = struct.Struct("=IIQiIQQQ")
 """`struct sched_attr`: size, policy, flags, nice, priority, runtime, deadline, period."""
@@ -33,5 +36,13 @@ def come_first() -> bool:
 
 
 def give_way() -> None:
-    """Leave the cores to others where there are not enough."""
+    """Leave the cores to others where there are not enough.
+
+    With autogroups, which most distributions have, the kernel shares the cores out among sessions,
+    and nice values count only within one: a process with a session of its own has to say it for its
+    group.
+    """
     os.nice(GIVING_WAY)
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):  # a kernel without them
+            _AUTOGROUP.write_text(str(GIVING_WAY))
