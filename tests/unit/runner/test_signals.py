@@ -10,7 +10,8 @@ from aiperf_svc.runner.signals import SIGNALS, Interrupts
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    """As from a terminal, however these tests were started: nohup and `&` have signals ignored."""
+    before = {n: signal.signal(n, signal.default_int_handler) for n in SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
