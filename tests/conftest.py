@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import threading
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -20,6 +21,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--regenerate-golden", action="store_true", help="rewrite the golden manifests"
     )
+
+
+def pytest_configure() -> None:
+    """Ctrl-C and a closed terminal mean what they mean to a user, for the processes that tests
+    start too: nohup and a shell's `&` have them ignored, which children inherit."""
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -10,7 +10,7 @@ from aiperf_svc.runner.signals import SIGNALS, Interrupts
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """As from a terminal, however these tests were started: nohup and `&` have signals ignored."""
+    """As from a terminal, and as before afterwards."""
     before = {n: signal.signal(n, signal.default_int_handler) for n in SIGNALS}
     yield
     for number, handler in before.items():
