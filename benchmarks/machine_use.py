@@ -76,12 +76,6 @@ def cpu_s(pids: Iterable[int]) -> float:
     return sum(int(fields[11]) + int(fields[12]) for fields in stats if fields) * _TICK_S
 
 
-def stolen_s() -> float:
-    """CPU time since the start, all cores together, that a virtual machine was ready to use and its
-    host gave to others (`steal` in /proc/stat)."""
-    return int(_read(PROC / "stat").split(maxsplit=9)[8]) * _TICK_S
-
-
 def command_line(pid: int) -> str:
     """Command of a process, empty when it is gone."""
     return _read(PROC / str(pid) / "cmdline").replace("\0", " ").strip()

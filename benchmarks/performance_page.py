@@ -151,7 +151,7 @@ def _classifier(figures: Figures) -> Lines:
         "of these called valid": len(figures["spoiled_called_valid"]),
         "honest and not spoiled": figures["honest"],
         "of these not called valid": figures["honest_not_called_valid"],
-        "honest, disturbed by the host": figures.get("disturbed", 0),
+        "honest, disturbed by the host": figures["disturbed"],
         "the rule holds": figures["passed"],
     }
     return _table(("", ""), summary.items()) + _table(names, rows)

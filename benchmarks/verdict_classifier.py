@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.adapters.vitals import stolen_ns
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
-from benchmarks import machine_use
 from benchmarks.truth import starving
 from benchmarks.truth.client_runs import ClientRun, RunFailedError, run_client
 from benchmarks.truth.comparison import closed_loop_load, compare, open_loop_load
@@ -52,7 +52,7 @@ class Finding:
     load_short: float = 0.0
     requests: int = 0
     stolen_s: float = 0.0
-    """CPU time that the host took during the trial."""
+    """CPU time of all cores that the host took during the trial."""
 
     @property
     def is_spoiled(self) -> bool:
@@ -71,9 +71,10 @@ class Finding:
 
 def run_trial(what: Trial) -> Finding:
     """Run it and compare."""
-    before_s = machine_use.stolen_s()
+    before_ns = stolen_ns()
     found = _run_trial(what)
-    return replace(found, stolen_s=round(machine_use.stolen_s() - before_s, 2))
+    of_all_cores_ns = (stolen_ns() - before_ns) * (os.cpu_count() or 1)
+    return replace(found, stolen_s=round(of_all_cores_ns / 1e9, 2))
 
 
 def _run_trial(what: Trial) -> Finding:

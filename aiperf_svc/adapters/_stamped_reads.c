@@ -14,12 +14,13 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include "../core/_chunk_size.h"
+
 #ifndef SCM_TIMESTAMPNS
 #define SCM_TIMESTAMPNS 35
 #endif
 #define READ_SIZE 65536
 #define ROW_SIZE 28 /* of protocol.records.READ */
-#define MAX_SIZE_DIGITS 7
 
 /* Of the process, not of a call: whoever reads holds the interpreter's lock, and takes the bytes out
  * before letting go of it. */
@@ -128,27 +129,14 @@ static PyObject *receive(PyObject *module, PyObject *connection) {
 
 /* --- in the middle of an answer --------------------------------------------------------------- */
 
-static int digit_of(char c) {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 32;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Follows the chunks of a body through `size` new bytes, of which the first `left` belong to the
  * chunk that has begun. What is then left of the last one; -1 where it is not that plain: the body
  * ends here, a line of the framing is cut, or has more to it than a size. */
 static int64_t left_after(int64_t left, Py_ssize_t size) {
-    int64_t at = left;
+    Py_ssize_t at = left;
     while (at < size) {
-        int64_t chunk = 0;
-        int digits = 0, digit;
-        for (; at < size && (digit = digit_of(arrived[at])) >= 0; at++) {
-            chunk = chunk * 16 + digit;
-            if (++digits > MAX_SIZE_DIGITS)
-                return -1;
-        }
-        if (chunk == 0 || at + 2 > size || arrived[at] != '\r' || arrived[at + 1] != '\n')
+        Py_ssize_t chunk = chunk_size(arrived, &at, size);
+        if (chunk <= 0 || at + 2 > size || arrived[at] != '\r' || arrived[at + 1] != '\n')
             return -1;
         at += 2 + chunk + 2;
     }

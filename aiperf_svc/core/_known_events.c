@@ -11,19 +11,12 @@
 #include <stdint.h>
 #include <string.h>
 
-#define MAX_SIZE_DIGITS 7
+#include "_chunk_size.h"
 
 static const char END[] = "\n\n\r\n";
 #define END_SIZE ((Py_ssize_t)sizeof END - 1)
 
 static PyObject *name_frombytes, *name_is_plain;
-
-static int digit_of(char c) {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 32;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
 
 static int append_pair(PyObject *list, PyObject *first, Py_ssize_t second) {
     PyObject *pair = Py_BuildValue("(On)", first, second);
@@ -40,15 +33,9 @@ static int append_pair(PyObject *list, PyObject *first, Py_ssize_t second) {
  * begins with the end of its size's line; -1 where it is not one event with that beginning. */
 static Py_ssize_t plain_chunk(const char *data, Py_ssize_t at, Py_ssize_t stop, const char *common,
                               Py_ssize_t common_size, Py_ssize_t *rest) {
-    Py_ssize_t size = 0;
-    int digits = 0, digit;
-    for (; at < stop && (digit = digit_of(data[at])) >= 0; at++) {
-        size = size * 16 + digit;
-        if (++digits > MAX_SIZE_DIGITS)
-            return -1;
-    }
+    Py_ssize_t size = chunk_size(data, &at, stop);
     Py_ssize_t after = at + 2 + size + 2;
-    if (digits == 0 || size < common_size || after > stop || memcmp(data + at, common, common_size) ||
+    if (size <= 0 || size < common_size || after > stop || memcmp(data + at, common, common_size) ||
         memcmp(data + after - END_SIZE, END, END_SIZE))
         return -1;
     *rest = at + common_size;

@@ -4,21 +4,19 @@ stack file, artifacts and a state of its own."""
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from commands import PROJECT, Ended, attempt
 from expiry import nobody_ends
 from real_cluster import Cluster
-from real_stack import PASSPHRASE, Config
+from real_stack import PASSPHRASE, Config, StackFile
 
 PREFLIGHT, UP, RUN = "✓ cluster: ", "up: ", "profiling: "
 COLLECT, DESTROY = " s  done", "destroying the stack"
@@ -36,7 +34,7 @@ def share_a_pod(benchmark: Config) -> None:
     )
 
 
-class Runner:
+class Runner(StackFile):
     """A folder as a user has one, and the commands that are called in it."""
 
     def __init__(self, cluster: Cluster, name: str, folder: Path, *, image: str) -> None:
@@ -58,16 +56,6 @@ class Runner:
         }
         # As a user who has configured no backend.
         self.environ.pop("PULUMI_BACKEND_URL", None)
-
-    def use(self, committed: str) -> None:
-        """Begin with a committed stack file as it is."""
-        shutil.copy(PROJECT / "stacks" / f"Pulumi.{committed}.yaml", self.file)
-
-    def change(self, change: Callable[[Config], object]) -> None:
-        """Change the benchmark in the stack's file."""
-        content = yaml.safe_load(self.file.read_text())
-        change(content["config"]["aiperf:benchmark"])
-        self.file.write_text(yaml.safe_dump(content, sort_keys=False))
 
     def call(self, *arguments: str) -> Ended:
         """How a command ends."""

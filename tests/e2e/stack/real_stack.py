@@ -31,7 +31,23 @@ Config = dict[str, Any]
 T = TypeVar("T")
 
 
-class Stack:
+class StackFile:
+    """The file of a stack under test, which begins as a committed one."""
+
+    file: Path
+
+    def use(self, committed: str) -> None:
+        """Begin with a committed stack file as it is."""
+        shutil.copy(PROJECT / "stacks" / f"Pulumi.{committed}.yaml", self.file)
+
+    def change(self, change: Callable[[Config], object]) -> None:
+        """Change the benchmark in the file."""
+        content = yaml.safe_load(self.file.read_text())
+        change(content["config"]["aiperf:benchmark"])
+        self.file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+class Stack(StackFile):
     """A Pulumi project of its own folder: the committed program and stack file, a new name, a new
     state. The checkout itself stays as it is: `stack init` writes into the stack's file."""
 
@@ -63,18 +79,6 @@ class Stack:
             # The language host starts whatever `python3` it finds first.
             "PATH": f"{Path(sys.executable).parent}:{cluster.environ['PATH']}",
         }
-
-    # --- its file --------------------------------------------------------------------------------
-
-    def use(self, committed: str) -> None:
-        """Begin with another committed stack file."""
-        shutil.copy(PROJECT / "stacks" / f"Pulumi.{committed}.yaml", self.file)
-
-    def change(self, change: Callable[[Config], None]) -> None:
-        """Change the benchmark in the stack's file."""
-        content = yaml.safe_load(self.file.read_text())
-        change(content["config"]["aiperf:benchmark"])
-        self.file.write_text(yaml.safe_dump(content, sort_keys=False))
 
     # --- Pulumi ----------------------------------------------------------------------------------
 

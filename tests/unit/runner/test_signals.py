@@ -10,8 +10,7 @@ from aiperf_svc.runner.signals import SIGNALS, Interrupts
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """As from a terminal, and as before afterwards."""
-    before = {n: signal.signal(n, signal.default_int_handler) for n in SIGNALS}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
