@@ -1,0 +1,77 @@
+"""How long the cores of this machine stood still for everybody: the host's doing, not a client's.
+
+A witness for each core sleeps a millisecond at a time, with a real-time priority that no process of
+a run has. What makes it late is either the host, which runs something else, or the kernel. The
+kernel's own account of stolen time counts in ticks and misses most stalls shorter than those.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+PERIOD_S: Final = 0.001
+STALL_S: Final = 0.0005
+"""A wake that comes later than this is a stall."""
+LONGEST_S: Final = 120.0
+"""A witness that nobody stops ends by itself."""
+
+
+@contextlib.contextmanager
+def witness_stalls() -> Iterator[Callable[[], float]]:
+    """Watch all cores for the time of a block; the function given says afterwards for how many
+    seconds they stood still, all stalls of all cores added up.
+
+    Raises PermissionError where this process may not use real-time priorities.
+    """
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    program = [sys.executable, "-m", "benchmarks.truth.stall_witness"]
+    witnesses = [
+        subprocess.Popen([*program, str(core)], stdout=subprocess.PIPE)
+        for core in sorted(os.sched_getaffinity(0))
+    ]
+    said: list[float] = []
+    try:
+        for witness in witnesses:
+            assert witness.stdout is not None
+            witness.stdout.readline()
+        yield lambda: sum(said)
+    finally:
+        for witness in witnesses:
+            witness.terminate()
+        for witness in witnesses:
+            said.append(float(json.loads(witness.communicate()[0])))
+
+
+def main() -> None:
+    """Watch one core until SIGTERM; print the seconds that it stood still."""
+    is_over = False
+
+    def end(_signal: int, _frame: object) -> None:
+        nonlocal is_over
+        is_over = True
+
+    signal.signal(signal.SIGTERM, end)
+    os.sched_setaffinity(0, {int(sys.argv[1])})
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+    print(flush=True)
+    stalled_s, deadline = 0.0, time.monotonic() + LONGEST_S
+    before = time.monotonic()
+    while not is_over and before < deadline:
+        time.sleep(PERIOD_S)
+        now = time.monotonic()
+        late_s = now - before - PERIOD_S
+        if late_s > STALL_S:
+            stalled_s += late_s
+        before = now
+    print(json.dumps(stalled_s))
+
+
+if __name__ == "__main__":
+    main()
