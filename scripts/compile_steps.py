@@ -16,6 +16,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 SOURCES = (
     PROJECT / "aiperf_svc" / "adapters" / "_stamped_reads.c",
     PROJECT / "aiperf_svc" / "core" / "_known_events.c",
+    PROJECT / "aiperf_svc" / "core" / "_number_text.c",
 )
 SUFFIX = ".abi3.so"
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC")

@@ -5,8 +5,8 @@ holds only what is defined for its request: all metrics of a completed one; of a
 that cover every request sent, and its error. Durations are in milliseconds.
 
 Rendering one line at a time through a JSON encoder costs more than everything else that is done
-with a request. So numbers become text for a whole batch at once (`number_text`), and are put
-between the pieces of a template that is made once for each combination of metrics that occurs.
+with a request. So the numbers of a whole batch become text at once (`number_text`), between the
+pieces of a template that is made once for each combination of metrics that occurs.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.columns import FLAG_COLUMNS
-from aiperf_svc.core.number_text import Text, decimal_text, integer_text, joined, padded_text
+from aiperf_svc.core.number_text import DECIMAL, INTEGER, PADDED, filled
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
@@ -68,24 +68,24 @@ REAL_TAGS: Final = (
 )
 GAPS_TAG: Final = "inter_chunk_latency"
 _METADATA: Final = (
-    "index",
-    "id_turn",
-    "id_index",
-    "id_index",
-    "id_index",
-    "entry",
-    "turn",
-    "due_wall_ns",
-    "start_wall_ns",
-    "end_wall_ns",
-    "ack_wall_ns",
+    ("index", INTEGER),
+    ("id_turn", INTEGER),
+    ("id_index", INTEGER),
+    ("id_index", INTEGER),
+    ("id_index", INTEGER),
+    ("entry", PADDED),
+    ("turn", INTEGER),
+    ("due_wall_ns", INTEGER),
+    ("start_wall_ns", INTEGER),
+    ("end_wall_ns", INTEGER),
+    ("ack_wall_ns", INTEGER),
 )
-"""Columns in the order in which a template takes them; the last is left out when it is 0."""
+"""Numbers in the order in which a template takes them; the last is left out when it is 0."""
 _HOLE: Final = "\0"
 """In a template, where a number goes; JSON has it only escaped, and so the next two."""
 _GAPS: Final = b"\1"
 _ERROR: Final = b"\2"
-_TIMES: Final = ("due_wall_ns", "start_wall_ns", "end_wall_ns", "ack_wall_ns")
+_METADATA_KINDS: Final = b"".join(kind for _, kind in _METADATA)
 _NS_PER_MS: Final = 1e6
 _KNOWN_TEMPLATES: Final = 256
 
@@ -145,7 +145,8 @@ class LineRenderer:
             if template is None:
                 template = self._add_template(worker_id, bits, what)
             has_gaps, _, _, has_error = what[len(_METRICS) :].tolist()
-            text = joined(template, _numbers(rows, values, places, what), len(places))
+            kinds, numbers = _numbers(rows, values, places, what)
+            text = filled(template, kinds, numbers, len(places))
             if has_gaps:
                 text = _filled(text, _GAPS, [_milliseconds(gaps_ns[place]) for place in places])
             if has_error:
@@ -228,28 +229,22 @@ def _alike(has: NDArray[np.bool_]) -> Mapping[bytes, Sequence[int]]:
 
 def _numbers(
     rows: Rows, values: NDArray[np.float64], places: Sequence[int], what: NDArray[np.bool_]
-) -> list[Text]:
-    """Text of all numbers of rows that have the same metrics, in the order of their template."""
-    has_ack = what[len(_METRICS) + 1]
+) -> tuple[bytes, list[NDArray[Any]]]:
+    """All numbers of rows that have the same metrics, in the order of their template, after their
+    kinds: what `filled` takes."""
     if len(places) != len(rows):
         rows, values = rows[places], values[:, places]
-    indexes = integer_text(np.stack([rows["index"], rows["index"] + INDEX_BASE]).astype(np.int64))
-    turns = integer_text(np.stack([rows["turn"], rows["turn"] + TURN_BASE]).astype(np.int64))
-    times = integer_text(np.stack([rows[name] for name in _TIMES]))
+    metadata = _METADATA if what[len(_METRICS) + 1] else _METADATA[:-1]
     by_name = {
-        "index": indexes[0],
-        "id_index": indexes[1],
-        "turn": turns[0],
-        "id_turn": turns[1],
-        "entry": padded_text([b"%06d" % entry for entry in rows["entry"].tolist()]),
-        **dict(zip(_TIMES, times, strict=True)),
+        name: rows[name].astype(np.int64) for name, _ in metadata if not name.startswith("id_")
     }
+    by_name["id_index"] = by_name["index"] + INDEX_BASE
+    by_name["id_turn"] = by_name["turn"] + TURN_BASE
     defined = np.flatnonzero(what[: len(_METRICS)])
-    return [
-        *(by_name[name] for name in _METADATA[: 10 + int(has_ack)]),
-        *integer_text(values[defined[defined < _INTEGERS]].astype(np.int64)),
-        *decimal_text(values[defined[defined >= _INTEGERS]]),
-    ]
+    integers = values[defined[defined < _INTEGERS]].astype(np.int64)
+    reals = np.ascontiguousarray(values[defined[defined >= _INTEGERS]])
+    kinds = _METADATA_KINDS[: len(metadata)] + INTEGER * len(integers) + DECIMAL * len(reals)
+    return kinds, [*(by_name[name] for name, _ in metadata), *integers, *reals]
 
 
 def _filled(text: bytes, hole: bytes, contents: Sequence[bytes]) -> bytes:

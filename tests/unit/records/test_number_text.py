@@ -1,15 +1,33 @@
 """Numbers as text: what Python's own formatting says, without its cost."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
+from aiperf_svc.core import number_text
 from aiperf_svc.core.number_text import (
+    DECIMAL,
+    INTEGER,
+    PADDED,
     Text,
     decimal_text,
     integer_text,
-    joined,
+    interpreted_filled,
     padded_text,
 )
+
+compiled = number_text.compiled
+needs_compiled = pytest.mark.skipif(compiled is None, reason="nothing is compiled: `make`")
+both = pytest.mark.parametrize(
+    "filled",
+    [
+        interpreted_filled,
+        pytest.param(compiled and compiled.filled, marks=needs_compiled, id="compiled"),
+    ],
+)
+Filled = Callable[[list[bytes], bytes, list[Any], int], bytes]
 
 
 def said(text: Text) -> list[bytes]:
@@ -58,6 +76,47 @@ def test_columns_of_several_rows_keep_their_shape() -> None:
     assert [said(column) for column in text] == [[b"1", b"22", b"333"], [b"4", b"5", b"66666"]]
 
 
-def test_pieces_and_numbers_become_one_text() -> None:
-    columns = [integer_text(np.array([5, 123_456])), padded_text([b"ab", b"c"])]
-    assert joined([b"<", b"|", b">\n"], columns, 2) == b"<5|ab>\n<123456|c>\n"
+def test_padded_integers_have_six_digits_at_least() -> None:
+    assert said(padded_text(np.array([0, 47, 1_234_567]))) == [b"000000", b"000047", b"1234567"]
+
+
+@both
+def test_pieces_and_numbers_become_one_text(filled: Filled) -> None:
+    columns = [np.array([5, 123_456]), np.array([7, 1]), np.array([0.25, -3.0])]
+    text = filled([b"<", b"|", b",", b">\n"], INTEGER + PADDED + DECIMAL, columns, 2)
+    assert text == b"<5|000007,0.25>\n<123456|000001,-3.0>\n"
+
+
+@both
+def test_without_numbers_there_is_no_text(filled: Filled) -> None:
+    assert filled([b"<", b">"], INTEGER, [np.array([], dtype=np.int64)], 0) == b""
+
+
+@both
+@pytest.mark.parametrize(
+    ("pieces", "columns"),
+    [([b"", b""], [np.array([1])]), ([b"", b"", b""], [np.array([1, 2])])],
+)
+def test_what_does_not_fit_together_is_refused(
+    filled: Filled, pieces: list[bytes], columns: list[Any]
+) -> None:
+    with pytest.raises(ValueError, match=r"so many numbers|between two pieces"):
+        filled(pieces, INTEGER, columns, 2)
+
+
+@needs_compiled
+def test_compiled_text_is_the_interpreted_one() -> None:
+    random = np.random.default_rng(5)
+    count = 2_000
+    integers = random.integers(-(10**18), 10**18, count) // 10 ** random.integers(0, 18, count)
+    halves = random.integers(-(10**9), 10**9, count) / 2e6
+    columns = [
+        integers,
+        np.abs(integers),
+        random.random(count) * 10.0 ** random.integers(-9, 9, count),
+        -halves,
+    ]
+    kinds, pieces = INTEGER + PADDED + DECIMAL + DECIMAL, [b"", b" ", b" ", b" ", b"\n"]
+    assert compiled.filled(pieces, kinds, columns, count) == interpreted_filled(
+        pieces, kinds, columns, count
+    )
