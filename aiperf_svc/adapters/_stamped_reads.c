@@ -20,21 +20,40 @@
 #define SCM_TIMESTAMPNS 35
 #endif
 #define READ_SIZE 65536
-#define ROW_SIZE 28 /* of protocol.records.READ */
 
 /* Of the process, not of a call: whoever reads holds the interpreter's lock, and takes the bytes out
  * before letting go of it. */
 static char arrived[READ_SIZE];
 
-static long long chunked, fragment_bytes, max_answer_bytes;
-static PyObject *name_buffer, *name_bytes_in, *name_fd, *name_framing, *name_kept, *name_left,
-    *name_line, *name_read_rows, *name_tls;
+static long long chunked, fragment_bytes, max_answer_bytes, head_state, flag_final, completed;
+
+/* Attributes of connections and of records. */
+#define NAMES(X) \
+    X(bodies) X(buffer) X(bytes_in) X(bytes_out) X(connect_ns) X(due) X(entry) X(fd) X(flags) \
+    X(fragments) X(framing) X(index) X(input_tokens) X(kept) X(last_seq) X(left) X(line) X(phase) \
+    X(read_rows) X(reads) X(request_id) X(sent) X(start) X(state) X(tls) X(tls_ns) X(turn)
+#define DECLARE(name) static PyObject *name_##name;
+NAMES(DECLARE)
 
 typedef struct {
     Py_ssize_t size;
     int64_t stamp; /* 0: none */
     int64_t now;
 } Read;
+
+/* Of protocol.records: READ and FRAGMENT. */
+typedef struct __attribute__((packed)) {
+    int64_t stamp, polled, read;
+    uint32_t length;
+} Row;
+typedef struct __attribute__((packed)) {
+    uint64_t request_id, seq, index;
+    int64_t due, start, sent, ack, end, connect, tls;
+    uint32_t bytes_out, body_offset, reads, body, message, entry;
+    int32_t input_tokens;
+    uint16_t part, turn, status, flags;
+    uint8_t phase, outcome, error, framing;
+} Fragment;
 
 /* --- attributes of a connection --------------------------------------------------------------- */
 
@@ -127,6 +146,142 @@ static PyObject *receive(PyObject *module, PyObject *connection) {
     return handed_back(&read);
 }
 
+/* --- gathering -------------------------------------------------------------------------------- */
+
+static int add(PyObject *gathered, const void *bytes, Py_ssize_t size) {
+    Py_ssize_t before = PyByteArray_Size(gathered);
+    if (PyByteArray_Resize(gathered, before + size) < 0)
+        return -1;
+    memcpy(PyByteArray_AsString(gathered) + before, bytes, size);
+    return 0;
+}
+
+static int add_to(PyObject *object, PyObject *name, const void *bytes, Py_ssize_t size) {
+    PyObject *gathered = PyObject_GetAttr(object, name);
+    int failed = gathered == NULL || add(gathered, bytes, size) < 0;
+    Py_XDECREF(gathered);
+    return failed ? -1 : 0;
+}
+
+static Row row_of(const Read *read, int64_t polled) {
+    return (Row){read->stamp, polled, read->now, (uint32_t)read->size};
+}
+
+/* --- a whole answer --------------------------------------------------------------------------- */
+
+/* Of core.answer_layouts.Layout. */
+typedef struct {
+    int64_t status, framing, body_offset;
+    const char *answer;
+    const char *spans;
+    Py_ssize_t span_count;
+} Layout;
+
+static int64_t item_of(PyObject *tuple, Py_ssize_t place) {
+    PyObject *item = PyTuple_GetItem(tuple, place);
+    return item == NULL ? -1 : PyLong_AsLongLong(item);
+}
+
+static const char *bytes_of(PyObject *tuple, Py_ssize_t place, Py_ssize_t *size) {
+    PyObject *item = PyTuple_GetItem(tuple, place);
+    char *bytes;
+    return item == NULL || PyBytes_AsStringAndSize(item, &bytes, size) < 0 ? NULL : bytes;
+}
+
+/* 1: there is one for answers of that size; 0: there is none; -1: an exception is set. */
+static int find_layout(PyObject *layouts, Py_ssize_t size, Layout *layout) {
+    PyObject *key = PyLong_FromSsize_t(size);
+    PyObject *found = key == NULL ? NULL : PyDict_GetItemWithError(layouts, key);
+    Py_XDECREF(key);
+    if (found == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    Py_ssize_t answer_size, spans_size;
+    layout->status = item_of(found, 2);
+    layout->framing = item_of(found, 3);
+    layout->body_offset = item_of(found, 4);
+    layout->answer = bytes_of(found, 5, &answer_size);
+    layout->spans = bytes_of(found, 6, &spans_size);
+    if (PyErr_Occurred())
+        return -1;
+    layout->span_count = spans_size / 8;
+    return answer_size == size;
+}
+
+static int is_laid_out(const Layout *layout) {
+    for (Py_ssize_t i = 0; i < layout->span_count; i++) {
+        uint32_t span[2];
+        memcpy(span, layout->spans + 8 * i, 8);
+        if (memcmp(arrived + span[0], layout->answer + span[0], span[1] - span[0]))
+            return 0;
+    }
+    return 1;
+}
+
+/* Whether the connection waits for the beginning of an answer whose bytes nobody else needs. */
+static int is_at_beginning(PyObject *connection) {
+    return get_integer(connection, name_state) == head_state && is_none(connection, name_buffer) &&
+           is_none(connection, name_kept) && is_none(connection, name_tls);
+}
+
+/* As RawRecords.add_whole. */
+static PyObject *record_whole(PyObject *connection, PyObject *records, const Layout *layout,
+                              const Read *read, int64_t polled) {
+    int64_t seq = get_integer(records, name_last_seq) + 1;
+    Fragment fragment = {
+        .request_id = (uint64_t)get_integer(connection, name_request_id),
+        .seq = (uint64_t)seq,
+        .index = (uint64_t)get_integer(connection, name_index),
+        .due = get_integer(connection, name_due),
+        .start = get_integer(connection, name_start),
+        .sent = get_integer(connection, name_sent),
+        .ack = read->stamp,
+        .end = read->stamp,
+        .connect = get_integer(connection, name_connect_ns),
+        .tls = get_integer(connection, name_tls_ns),
+        .bytes_out = (uint32_t)get_integer(connection, name_bytes_out),
+        .body_offset = (uint32_t)layout->body_offset,
+        .reads = 1,
+        .body = (uint32_t)read->size,
+        .entry = (uint32_t)get_integer(connection, name_entry),
+        .input_tokens = (int32_t)get_integer(connection, name_input_tokens),
+        .turn = (uint16_t)get_integer(connection, name_turn),
+        .status = (uint16_t)layout->status,
+        .flags = (uint16_t)(get_integer(connection, name_flags) | flag_final),
+        .phase = (uint8_t)get_integer(connection, name_phase),
+        .outcome = (uint8_t)completed,
+        .framing = (uint8_t)layout->framing,
+    };
+    Row row = row_of(read, polled);
+    if (PyErr_Occurred() || set_integer(records, name_last_seq, seq) < 0 ||
+        add_to(records, name_fragments, &fragment, sizeof fragment) < 0 ||
+        add_to(records, name_reads, &row, sizeof row) < 0 ||
+        add_to(records, name_bodies, arrived, read->size) < 0)
+        return NULL;
+    return PyLong_FromLongLong(read->stamp);
+}
+
+static PyObject *take_first(PyObject *module, PyObject *arguments) {
+    PyObject *connection, *layouts, *records;
+    long long polled;
+    Read read;
+    Layout layout;
+    if (!PyArg_ParseTuple(
+            arguments, "OLO!O", &connection, &polled, &PyDict_Type, &layouts, &records))
+        return NULL;
+    int got = read_socket(connection, &read);
+    if (got < 0)
+        return NULL;
+    if (got == 0)
+        Py_RETURN_NONE;
+    int is_known = read.stamp ? find_layout(layouts, read.size, &layout) : 0;
+    if (is_known > 0)
+        is_known = is_laid_out(&layout) && is_at_beginning(connection);
+    if (PyErr_Occurred())
+        return NULL;
+    return is_known ? record_whole(connection, records, &layout, &read, polled)
+                    : handed_back(&read);
+}
+
 /* --- in the middle of an answer --------------------------------------------------------------- */
 
 /* Follows the chunks of a body through `size` new bytes, of which the first `left` belong to the
@@ -143,24 +298,6 @@ static int64_t left_after(int64_t left, Py_ssize_t size) {
     return at - size;
 }
 
-static int add(PyObject *gathered, const void *bytes, Py_ssize_t size) {
-    Py_ssize_t before = PyByteArray_Size(gathered);
-    if (PyByteArray_Resize(gathered, before + size) < 0)
-        return -1;
-    memcpy(PyByteArray_AsString(gathered) + before, bytes, size);
-    return 0;
-}
-
-static int add_row(PyObject *rows, const Read *read, int64_t polled) {
-    char row[ROW_SIZE];
-    uint32_t length = (uint32_t)read->size;
-    memcpy(row, &read->stamp, 8);
-    memcpy(row + 8, &polled, 8);
-    memcpy(row + 16, &read->now, 8);
-    memcpy(row + 24, &length, 4);
-    return add(rows, row, ROW_SIZE);
-}
-
 static PyObject *take(PyObject *connection, PyObject *buffer, PyObject *rows, const Read *read,
                       int64_t polled) {
     int64_t left = get_integer(connection, name_left);
@@ -173,7 +310,8 @@ static PyObject *take(PyObject *connection, PyObject *buffer, PyObject *rows, co
         return NULL;
     if (rest < 0)
         return handed_back(read);
-    if (add(buffer, arrived, read->size) < 0 || add_row(rows, read, polled) < 0 ||
+    Row row = row_of(read, polled);
+    if (add(buffer, arrived, read->size) < 0 || add(rows, &row, sizeof row) < 0 ||
         set_integer(connection, name_left, rest) < 0 ||
         set_integer(connection, name_bytes_in, bytes_in) < 0)
         return NULL;
@@ -204,16 +342,23 @@ static PyObject *take_more(PyObject *module, PyObject *arguments) {
 
 /* --- the module ------------------------------------------------------------------------------- */
 
-static PyObject *set_limits(PyObject *module, PyObject *arguments) {
-    if (!PyArg_ParseTuple(arguments, "LLL", &chunked, &fragment_bytes, &max_answer_bytes))
+static PyObject *set_constants(PyObject *module, PyObject *arguments) {
+    long long fragment_size, row_size;
+    if (!PyArg_ParseTuple(arguments, "LLLLLLLL", &chunked, &fragment_bytes, &max_answer_bytes,
+                          &head_state, &fragment_size, &row_size, &flag_final, &completed))
         return NULL;
+    if (fragment_size != sizeof(Fragment) || row_size != sizeof(Row)) {
+        PyErr_SetString(PyExc_ImportError, "_stamped_reads was compiled for other rows: `make`");
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
 static PyMethodDef functions[] = {
     {"receive", receive, METH_O, NULL},
+    {"take_first", take_first, METH_VARARGS, NULL},
     {"take_more", take_more, METH_VARARGS, NULL},
-    {"set_limits", set_limits, METH_VARARGS, NULL},
+    {"set_constants", set_constants, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -221,16 +366,9 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_stamped_reads", NULL, -1, functions, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__stamped_reads(void) {
-    const struct {
-        PyObject **name;
-        const char *text;
-    } names[] = {
-        {&name_buffer, "buffer"}, {&name_bytes_in, "bytes_in"},   {&name_fd, "fd"},
-        {&name_framing, "framing"}, {&name_kept, "kept"},         {&name_left, "left"},
-        {&name_line, "line"},     {&name_read_rows, "read_rows"}, {&name_tls, "tls"},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL)
-            return NULL;
+#define INTERN(name) \
+    if ((name_##name = PyUnicode_InternFromString(#name)) == NULL) \
+        return NULL;
+    NAMES(INTERN)
     return PyModule_Create(&definition);
 }

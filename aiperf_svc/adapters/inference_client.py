@@ -36,7 +36,7 @@ from aiperf_svc.adapters.stamped_reads import (
     FRAGMENT_BYTES,
     MAX_ANSWER_BYTES,
     Read,
-    receive,
+    take_first,
     take_more,
 )
 from aiperf_svc.adapters.target import Target
@@ -377,6 +377,8 @@ class InferenceClient:
         conn.state = HEAD
         if conn.is_used:
             conn.flags |= _REUSED
+        # Of the answer before: a request that is never answered has none of them.
+        conn.status = conn.ack = conn.body_offset = 0
         self.requests_sent += 1
         conn.started_mono_ns = monotonic_ns()
         conn.start = time_ns()
@@ -436,11 +438,14 @@ class InferenceClient:
 
     def _readable(self, conn: Connection) -> None:
         try:
-            read = receive(conn)
+            read = take_first(conn, self._previous_poll, self._layouts, self._records)
         except OSError as error:
             self._disconnected(conn, ErrorKind.DISCONNECTED, error.strerror or str(error))
             return
-        if read is not None:
+        if isinstance(read, int):
+            self._records.flush_if_full()
+            self._ended_whole(conn, read)
+        elif read is not None:
             self._take_read(conn, read)
 
     def _more_readable(self, conn: Connection) -> None:
@@ -536,8 +541,11 @@ class InferenceClient:
         self, conn: Connection, data: bytes, stamp: int, now: int, layout: Layout
     ) -> None:
         """A good answer in one read, of a known layout: nothing in it must be looked for."""
-        _, _, conn.status, conn.framing, conn.body_offset = layout
+        _, _, conn.status, conn.framing, conn.body_offset, _, _ = layout
         self._records.add_whole(conn, data, stamp, self._previous_poll, now)
+        self._ended_whole(conn, stamp)
+
+    def _ended_whole(self, conn: Connection, stamp: int) -> None:
         conn.payload = None
         conn.state = IDLE
         if not conn.is_used:

@@ -27,9 +27,10 @@ class RawRecords:
 
     def __init__(self, on_batch: Callable[[bytes, bytes, bytes, int], None]) -> None:
         self._on_batch = on_batch
-        self._fragments = bytearray()
-        self._reads = bytearray()
-        self._bodies = bytearray()
+        self.fragments = bytearray()
+        self.reads = bytearray()
+        self.bodies = bytearray()
+        """Who adds to these three itself, as a compiled read does, calls `flush_if_full` then."""
         self.last_seq = 0
         """Number of the request that ended last."""
 
@@ -60,7 +61,7 @@ class RawRecords:
             conn.kept += data
         self.last_seq = seq = self.last_seq + 1
         size = len(data)
-        self._fragments += _pack_fragment(
+        self.fragments += _pack_fragment(
             conn.request_id,
             seq,
             conn.index,
@@ -87,9 +88,9 @@ class RawRecords:
             0,
             conn.framing,
         )
-        self._reads += _pack_read(stamp_wall_ns, polled_wall_ns, now, size)
-        self._bodies += data
-        self._flush_if_full()
+        self.reads += _pack_read(stamp_wall_ns, polled_wall_ns, now, size)
+        self.bodies += data
+        self.flush_if_full()
 
     def end(
         self, conn: Connection, outcome: int, error: int, end_wall_ns: int, message: bytes
@@ -105,11 +106,11 @@ class RawRecords:
 
     def flush(self) -> None:
         """Hand over the batch as it is, when it holds anything."""
-        if self._fragments:
-            batch = bytes(self._fragments), bytes(self._reads), bytes(self._bodies)
-            self._fragments.clear()
-            self._reads.clear()
-            self._bodies.clear()
+        if self.fragments:
+            batch = bytes(self.fragments), bytes(self.reads), bytes(self.bodies)
+            self.fragments.clear()
+            self.reads.clear()
+            self.bodies.clear()
             self._on_batch(*batch, self.last_seq)
 
     def _pack(
@@ -122,7 +123,7 @@ class RawRecords:
         message: bytes,
     ) -> None:
         body, rows = conn.buffer, conn.read_rows
-        self._fragments += _pack_fragment(
+        self.fragments += _pack_fragment(
             conn.request_id,
             seq,
             conn.index,
@@ -150,14 +151,15 @@ class RawRecords:
             conn.framing,
         )
         if body is not None:
-            self._bodies += body
-            self._reads += rows
+            self.bodies += body
+            self.reads += rows
             conn.buffer = conn.read_rows = None
         if message:
-            self._bodies += message
+            self.bodies += message
         conn.part += 1
-        self._flush_if_full()
+        self.flush_if_full()
 
-    def _flush_if_full(self) -> None:
-        if len(self._bodies) >= BATCH_BYTES or len(self._fragments) >= _BATCH_FRAGMENT_BYTES:
+    def flush_if_full(self) -> None:
+        """Hand over the batch when it is full."""
+        if len(self.bodies) >= BATCH_BYTES or len(self.fragments) >= _BATCH_FRAGMENT_BYTES:
             self.flush()

@@ -1,19 +1,23 @@
 """One read of a socket, with the kernel's stamp of its bytes: the innermost step of the client.
 
-There are tens of thousands of them a second, nearly all in the middle of an answer, where a read is
-only to be stamped and kept. That case is also in C (`_stamped_reads.c`), which is used where it has
-been compiled and halves what a chunk costs a worker. It hands all else back to the client, so
-what an answer means is decided in one place; without it `take_more` is `receive`, and the
-client does all of it.
+There are tens of thousands of them a second. Nearly all are in the middle of an answer, where a
+read is only to be stamped and kept, or a whole answer of a known layout, which is only to be
+recorded. These two are also in C (`_stamped_reads.c`), which is used where it has been compiled and
+halves what a chunk costs a worker. It hands all else back to the client, so what an answer means is
+decided in one place; without it every read is `receive`, and the client does all of it.
 """
 
 import socket
 import struct
+from collections.abc import Mapping
 from time import time_ns
 from typing import Final, Literal
 
-from aiperf_svc.adapters.connection import Connection
-from aiperf_svc.protocol.records import Framing
+from aiperf_svc.adapters.connection import HEAD, Connection
+from aiperf_svc.adapters.raw_records import RawRecords
+from aiperf_svc.core.answer_layouts import Layout
+from aiperf_svc.domain.outcomes import Outcome
+from aiperf_svc.protocol.records import FRAGMENT, READ, Flag, Framing
 
 try:
     from aiperf_svc.adapters import _stamped_reads as compiled
@@ -46,6 +50,18 @@ def interpreted_receive(conn: Connection) -> Read | None:
     return data, seconds * 1_000_000_000 + nanoseconds, now
 
 
+def interpreted_take_first(
+    conn: Connection, polled_wall_ns: int, layouts: Mapping[int, Layout], records: RawRecords
+) -> Read | int | None:
+    """What has come for a connection whose answer has yet to begin, polled last at
+    `polled_wall_ns`.
+
+    A stamp when that was a whole answer of one of the `layouts`: it is in the `records` as
+    `add_whole` puts it there, and the caller goes on from there. Else as `receive`.
+    """
+    return interpreted_receive(conn)
+
+
 def interpreted_take_more(conn: Connection, polled_wall_ns: int) -> Read | Literal[True] | None:
     """What has come for a connection in the middle of its answer, polled last at `polled_wall_ns`.
 
@@ -56,7 +72,12 @@ def interpreted_take_more(conn: Connection, polled_wall_ns: int) -> Read | Liter
 
 
 if compiled is None:
-    receive, take_more = interpreted_receive, interpreted_take_more
+    receive, take_first = interpreted_receive, interpreted_take_first
+    take_more = interpreted_take_more
 else:
-    receive, take_more = compiled.receive, compiled.take_more
-    compiled.set_limits(int(Framing.CHUNKED), FRAGMENT_BYTES, MAX_ANSWER_BYTES)
+    receive, take_first = compiled.receive, compiled.take_first
+    take_more = compiled.take_more
+    compiled.set_constants(
+        Framing.CHUNKED, FRAGMENT_BYTES, MAX_ANSWER_BYTES, HEAD, FRAGMENT.size, READ.size,
+        Flag.FINAL, Outcome.COMPLETED,
+    )  # fmt: skip

@@ -2,11 +2,12 @@
 
 To find the end of an answer is to read its head and then each chunk's size line; nothing else in it
 counts. Answers of one length mostly have the same head and the same size lines at the same offsets,
-so the framing of an answer that has been walked through once is remembered as a `struct` that picks
-just those bytes out of the next one: one comparison then says as much as the walk.
+so the framing of an answer that has been walked through once is remembered: a `struct` picks just
+those bytes out of the next one, and one comparison then says as much as the walk.
 """
 
 from collections.abc import Callable
+from itertools import chain
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +29,10 @@ class Layout(NamedTuple):
     status: int
     framing: int
     body_offset: int
+    answer: bytes
+    """One of them."""
+    spans: bytes
+    """Where in it the bytes are that are picked: begin and end, exclusive, of each as uint32."""
 
 
 def layout_of(answer: bytes, *, status: int, framing: int, body_offset: int) -> Layout | None:
@@ -35,22 +40,26 @@ def layout_of(answer: bytes, *, status: int, framing: int, body_offset: int) -> 
 
     `body_offset` is the length of its head, interim ones before it included.
     """
-    if framing == Framing.LENGTH:
-        pattern = f"{body_offset}s{len(answer) - body_offset}x"
-    elif framing == Framing.CHUNKED:
-        pattern, at = f"{body_offset}s", body_offset
+    spans = [(0, body_offset)]
+    if framing == Framing.CHUNKED:
+        at = body_offset
         for _ in range(_MAX_CHUNKS):
             begin = answer.find(b"\n", at) + 1
             size = chunk_size(answer[at:begin]) if begin else -1
             if size <= 0:
                 break
+            spans.append((at, begin))
             # The two bytes that end a chunk are passed over by all that look for an answer's end.
-            pattern += f"{begin - at}s{size + 2}x"
             at = begin + size + 2
         if answer[at:] != _LAST_CHUNK:
             return None
-        pattern += f"{len(_LAST_CHUNK)}s"
-    else:
+        spans.append((at, len(answer)))
+    elif framing != Framing.LENGTH:
         return None
-    pick = Struct(pattern).unpack
-    return Layout(pick, pick(answer), status, framing, body_offset)
+    pattern, at = "", 0
+    for begin, end in spans:
+        pattern += f"{begin - at}x{end - begin}s"
+        at = end
+    pick = Struct(f"{pattern}{len(answer) - at}x").unpack
+    places = Struct(f"{2 * len(spans)}I").pack(*chain.from_iterable(spans))
+    return Layout(pick, pick(answer), status, framing, body_offset, answer, places)

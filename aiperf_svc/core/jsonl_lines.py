@@ -218,9 +218,9 @@ def _values(rows: Rows) -> NDArray[np.float64]:
 
 def _alike(has: NDArray[np.bool_]) -> Mapping[bytes, Sequence[int]]:
     """Places of the rows that have the same metrics, by which these are; most often all rows."""
+    if (has == has[:, :1]).all():
+        return {np.packbits(has[:, 0]).tobytes(): range(has.shape[1])}
     bits = np.packbits(has, axis=0)
-    if (bits == bits[:, :1]).all():
-        return {bits[:, 0].tobytes(): range(bits.shape[1])}
     places: defaultdict[bytes, list[int]] = defaultdict(list)
     for place, column in enumerate(bits.T):
         places[column.tobytes()].append(place)

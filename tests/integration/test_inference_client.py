@@ -196,6 +196,27 @@ async def test_a_broken_answer_is_one_error_of_its_kind(answer: bytes, kind: Err
         assert b.client.in_flight == 0
 
 
+async def test_a_request_that_is_never_answered_has_nothing_of_the_answer_before() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(LENGTH)
+        await read_request(reader)
+        asked_again.set()
+        await reader.read()
+
+    asked_again = asyncio.Event()
+    async with bench(script) as b:
+        first = await b.one()
+        assert first["status"] == 200
+        b.send()
+        await asyncio.wait_for(asked_again.wait(), WAIT_S)
+        b.client.cancel_in_flight("cut")
+        b.client.flush()
+        last = b.sent.rows[-1]
+        assert last["outcome"] == Outcome.CANCELLED
+        assert (last["status"], last["ack_wall_ns"], last["body_offset"]) == (0, 0, 0)
+
+
 async def test_a_large_request_is_written_whole() -> None:
     received = asyncio.Queue[int]()
 

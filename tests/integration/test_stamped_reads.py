@@ -11,13 +11,14 @@ import pytest
 
 from aiperf_svc.adapters import stamped_reads
 from aiperf_svc.adapters.answer_framing import AnswerFraming
-from aiperf_svc.adapters.connection import BODY, Connection
+from aiperf_svc.adapters.connection import BODY, HEAD, IDLE, Connection
 from aiperf_svc.adapters.raw_records import RawRecords
 from aiperf_svc.adapters.stamped_reads import (
     FRAGMENT_BYTES,
     interpreted_receive,
     interpreted_take_more,
 )
+from aiperf_svc.core.answer_layouts import Layout, layout_of
 from aiperf_svc.protocol.records import READ_DTYPE, Framing
 
 SO_TIMESTAMPNS = 35
@@ -179,6 +180,82 @@ def test_bytes_that_somebody_keeps_are_the_client_s(
     read = compiled.take_more(conn, 5)
     assert isinstance(read, tuple)
     assert read[0] == chunked(EVENT)
+
+
+HEAD_BYTES = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+ANSWER = HEAD_BYTES + chunked(EVENT, b"data: [DONE]\n\n", b"")
+
+
+def waiting(client: socket.socket, number: int) -> Connection:
+    """A connection whose request has been sent, with a number of its own in each field."""
+    conn = Connection(client)
+    conn.state, conn.payload = HEAD, b"asked"
+    names = ("request_id", "index", "due", "start", "sent", "connect_ns", "tls_ns", "bytes_out")
+    for place, name in enumerate((*names, "entry", "turn", "flags", "phase")):
+        setattr(conn, name, number * 16 + place)
+    conn.input_tokens = -1
+    return conn
+
+
+def layout_of_answer() -> Layout:
+    layout = layout_of(ANSWER, status=200, framing=Framing.CHUNKED, body_offset=len(HEAD_BYTES))
+    assert layout is not None
+    return layout
+
+
+@needs_compiled
+def test_whole_answers_are_recorded_as_the_reference_records_them(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    assert compiled is not None
+    server, client = pair
+    layout = layout_of_answer()
+    done: list[tuple[bytes, bytes, bytes, int]] = []
+    records = RawRecords(lambda *batch: done.append(batch))
+    expected = RawRecords(lambda *batch: done.append(batch))
+    for number in range(1, 6):
+        answer = ANSWER.replace(b"word", b"wor%d" % number)
+        server.sendall(answer)
+        conn = waiting(client, number)
+        stamp = compiled.take_first(conn, number, {len(ANSWER): layout}, records)
+        assert isinstance(stamp, int)
+        _, _, conn.status, conn.framing, conn.body_offset, _, _ = layout
+        now = int(np.frombuffer(records.reads, dtype=READ_DTYPE)["read_wall_ns"][-1])
+        assert stamp <= now
+        expected.add_whole(conn, answer, stamp, number, now)
+    records.flush()
+    expected.flush()
+    assert done[0] == done[1]
+    assert done[0][3] == 5
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    ("answer", "changes"),
+    [
+        pytest.param(ANSWER.replace(b"200", b"500"), {}, id="another head"),
+        pytest.param(ANSWER[:-5] + b"1\r\n\r\n", {}, id="another size"),
+        pytest.param(ANSWER + b"more", {}, id="another length"),
+        pytest.param(ANSWER, {"kept": bytearray()}, id="kept"),
+        pytest.param(ANSWER, {"buffer": b"HTTP"}, id="the head came before"),
+        pytest.param(ANSWER, {"state": IDLE}, id="not asked for"),
+        pytest.param(ANSWER, {"tls": object()}, id="enciphered"),
+    ],
+)
+def test_any_other_beginning_is_the_client_s(
+    pair: tuple[socket.socket, socket.socket], answer: bytes, changes: dict[str, Any]
+) -> None:
+    assert compiled is not None
+    server, client = pair
+    conn = waiting(client, 1)
+    for name, value in changes.items():
+        setattr(conn, name, value)
+    records = RawRecords(lambda *batch: None)
+    server.sendall(answer)
+    read = compiled.take_first(conn, 5, {len(ANSWER): layout_of_answer()}, records)
+    assert isinstance(read, tuple)
+    assert read[0] == answer
+    assert (records.last_seq, bytes(records.fragments), bytes(records.bodies)) == (0, b"", b"")
 
 
 RECEIVES = [
