@@ -25,6 +25,8 @@ STOP_S = 4.0
 """Longest time for an orderly end after SIGTERM. Less than the launcher waits before it kills, so
 that the log says who was stuck, and where."""
 
+CORES = os.cpu_count() or 1
+
 log = logging.getLogger(__name__)
 
 
@@ -32,19 +34,24 @@ def run_services(names: Sequence[Service]) -> int:
     """Run the services until the run has ended (in a pod: until it is told to stop); an exit
     code."""
     die_with_parent()
-    if set(names) == {Service.RECORD_PROCESSOR}:
-        # They work on what has been measured already; workers must send and read in time.
-        give_way()
-    elif set(names) == {Service.WORKER}:
-        come_first()
     try:
         context = read_context()
+        _share_cores(context, names)
         set_up_logs(context.run_id, names, instance=context.instance)
         uvloop.run(_run(context, names))
     except AiperfError as error:
         log.error("%s", error)
         return int(error.exit_code)
     return int(ExitCode.OK)
+
+
+def _share_cores(context: RunContext, names: Sequence[Service]) -> None:
+    """Workers must send and read in time; processors work on what has been measured already. Where
+    there are more workers than cores, a processor that gave way would hardly run at all."""
+    if set(names) == {Service.WORKER}:
+        come_first()
+    elif set(names) == {Service.RECORD_PROCESSOR} and context.topology.workers <= CORES:
+        give_way()
 
 
 async def _run(context: RunContext, names: Sequence[Service]) -> None:
