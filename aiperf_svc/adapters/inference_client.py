@@ -54,6 +54,9 @@ READS_AT_ONCE: Final = 16
 FIRST_READS_BYTES: Final = 4 * READ.size
 """Rows of reads after which an answer is in its middle: headers may come alone, and a role, and the
 third read has the first token at the latest."""
+CUT_AT_ONCE: Final = 256
+"""Requests cancelled between two turns of the event loop: a worker with thousands of them must not
+be silent for longer than the others believe it alive."""
 MAX_EVENTS: Final = 65_536
 """All that is ready must be taken by one poll, or the previous poll would not bound a stamp."""
 CLOCK_JUMP_NS: Final = 1_000_000
@@ -110,6 +113,9 @@ class InferenceClient:
         self._previous_poll = self._polled
         """Before the one whose events are handled now, in the set that they come from."""
         self._wake_at = 0
+        self._to_cut: list[Connection] = []
+        self._cut_message = ""
+        self._nothing_expires_before_mono_ns = 0
         self._last_id = 0
         self._clock_gap_ns = time_ns() - monotonic_ns()
         self.in_flight = 0
@@ -195,10 +201,17 @@ class InferenceClient:
             self._timer.set(wall_ns)
 
     def cancel_in_flight(self, message: str) -> None:
-        """End every request in flight as cancelled and close its connection."""
-        for conn in list(self._connections.values()):
-            if conn.payload is not None:
-                self._finish(conn, _CANCELLED, 0, time_ns(), False, message)
+        """End every request in flight as cancelled and close its connection: some now, the others
+        in the next turns of the event loop, and then `on_timer` is called."""
+        self._to_cut = [conn for conn in self._connections.values() if conn.payload is not None]
+        self._cut_message = message
+        self._cut_some()
+
+    def _cut_some(self) -> None:
+        cut, self._to_cut = self._to_cut[:CUT_AT_ONCE], self._to_cut[CUT_AT_ONCE:]
+        for conn in cut:
+            if conn.payload is not None and conn.fd >= 0:
+                self._finish(conn, _CANCELLED, 0, time_ns(), False, self._cut_message)
         self._pool.close_sockets()
 
     def revoke_unwritten(self) -> int:
@@ -226,6 +239,10 @@ class InferenceClient:
             self._poll_bodies()
         if self._pool.wanted:
             self._pool.connect_ahead()
+        if self._to_cut:
+            self._cut_some()
+            if not self._to_cut:
+                self._on_timer(time_ns())
         if self._closing:
             self._pool.close_sockets()
 
@@ -313,15 +330,27 @@ class InferenceClient:
     def expire(self) -> None:
         """Every second or so: end the requests and connects that took too long."""
         now = monotonic_ns()
-        request_before = now - self._target.request_timeout_ns
-        connect_before = now - self._target.connect_timeout_ns
+        if now < self._nothing_expires_before_mono_ns:
+            return
+        target = self._target
+        # What begins after this look expires later than this.
+        next_mono_ns = now + min(target.request_timeout_ns, target.connect_timeout_ns)
         for conn in list(self._connections.values()):
             if conn.state < IDLE:
-                if conn.opened_mono_ns < connect_before:
+                expires = conn.opened_mono_ns + target.connect_timeout_ns
+                if expires < now:
                     self._broken(conn, ErrorKind.CONNECT, "timed out while connecting")
-            elif conn.payload is not None and conn.started_mono_ns < request_before:
-                seconds = self._target.request_timeout_ns / 1e9
-                self._broken(conn, ErrorKind.TIMEOUT, f"not answered within {seconds:g} s")
+                    continue
+            elif conn.payload is not None:
+                expires = conn.started_mono_ns + target.request_timeout_ns
+                if expires < now:
+                    seconds = target.request_timeout_ns / 1e9
+                    self._broken(conn, ErrorKind.TIMEOUT, f"not answered within {seconds:g} s")
+                    continue
+            else:
+                continue
+            next_mono_ns = min(next_mono_ns, expires)
+        self._nothing_expires_before_mono_ns = next_mono_ns
         self._pool.close_sockets()
 
     def flush(self) -> None:

@@ -34,6 +34,7 @@ class Sent:
     """What the client reported."""
 
     ends: list[tuple[Outcome, int]] = field(default_factory=list)
+    timers: list[int] = field(default_factory=list)
     fragments: bytes = b""
     reads: bytes = b""
     bodies: bytes = b""
@@ -128,7 +129,7 @@ async def bench(
     client = InferenceClient(
         target,
         on_end=sent.on_end,
-        on_timer=lambda now: None,
+        on_timer=sent.timers.append,
         on_batch=sent.on_batch,
         poll_every_ns=500_000,
     )

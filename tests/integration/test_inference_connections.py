@@ -13,6 +13,7 @@ from client_bench import (
     read_request,
 )
 
+from aiperf_svc.adapters.inference_client import CUT_AT_ONCE
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
 
@@ -108,6 +109,29 @@ async def test_a_cancel_cuts_what_is_in_flight_and_counts_it() -> None:
         assert (row["outcome"], row["flags"] & Flag.FINAL) == (Outcome.CANCELLED, Flag.FINAL)
         assert b.client.in_flight == 0
         assert b.client.connection_count == 0
+
+
+async def test_a_cancel_of_many_leaves_the_loop_its_turns() -> None:
+    count = CUT_AT_ONCE + 40
+    written = asyncio.Semaphore(0)
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        written.release()
+        await reader.read()
+
+    async with bench(script) as b:
+        b.client.poll_often(True)
+        for index in range(count):
+            b.send(index=index)
+        for _ in range(count):
+            await asyncio.wait_for(written.acquire(), WAIT_S)
+        b.client.cancel_in_flight("cut")
+        assert b.client.in_flight == 40
+        await b.sent.wait_for(count)
+        assert {outcome for outcome, _ in b.sent.ends} == {Outcome.CANCELLED}
+        assert b.client.in_flight == b.client.connection_count == 0
+        assert len(b.sent.timers) == 1
 
 
 async def test_as_many_connections_as_asked_are_open_before_they_are_needed() -> None:

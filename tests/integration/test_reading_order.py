@@ -85,15 +85,15 @@ def test_a_first_token_does_not_wait_for_all_streams(
     late = STREAMS
 
     def noted(read: Callable[..., Any]) -> Callable[..., Any]:
-        def note(conn: Connection, *polled: int) -> Any:
+        def note(conn: Connection, *rest: Any) -> Any:
             order.append(conn.index)
             if len(order) == READS_AT_ONCE + 1:
                 table.servers[late].sendall(HEAD + CHUNK)
-            return read(conn, *polled)
+            return read(conn, *rest)
 
         return note
 
-    for name in ("receive", "take_more"):
+    for name in ("take_first", "take_more"):
         monkeypatch.setattr(inference_client, name, noted(getattr(inference_client, name)))
     for index in range(STREAMS):
         table.servers[index].sendall(CHUNK)
