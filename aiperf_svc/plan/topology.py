@@ -30,8 +30,7 @@ LOCAL_CONNECTIONS_PER_WORKER = 15_000
 RESERVED_FDS = 512
 """File descriptors of a worker that are not connections: sockets of the bus, logs, libraries."""
 POLL_EVERY_NS = 500_000
-"""Costs about 1% of a core in each worker."""
-POLLING_WORKERS_PER_CORE = 4
+"""Costs a worker 5 to 9% of a core."""
 PROXY_CONCURRENCY_LIMIT = 5_000
 """Concurrent streams up to which raw records stay well below what one proxy passes: at 20 chunks of
 230 bytes a second each, 5,000 streams are 23 MB/s of the 350 MB/s that one thread forwards under
@@ -133,8 +132,8 @@ def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
 def _poll_every_ns(workers: int, facts: Facts) -> int:
     """Workers that share cores share the cost of polling; a later poll makes a stamp less certain,
     and whether that matters is the verdict's to say."""
-    sharing = workers / (POLLING_WORKERS_PER_CORE * facts.cores) if facts.where == "local" else 1
-    return round(POLL_EVERY_NS * max(1.0, sharing))
+    workers_a_core = workers / facts.cores if facts.where == "local" else 1.0
+    return round(POLL_EVERY_NS * max(1.0, workers_a_core))
 
 
 def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
