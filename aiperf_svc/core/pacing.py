@@ -4,8 +4,17 @@ from growing with the square of the run.
 A singleton's cost is messages a second times the cost of one. With few speakers everything is sent
 as soon as it helps; with thousands the interval grows with their number, so that what arrives at
 one process stays below what one interpreter takes in (about 20,000 small messages a second).
+
+On one machine workers share cores, and what each of them does just to be awake adds up: a wake-up
+costs some 60 µs, so they wake less often the more of them share a core.
 """
 
+POLL_INTERVAL_NS = 500_000
+"""Two thousand wake-ups a second: 5 to 9% of a core."""
+HOUSEKEEPING_S = 0.05
+MOST_CROWDED = 8.0
+"""Workers a core from which on housekeeping and returns do not get rarer: three returns are then as
+long as the credits held ahead last."""
 LEAST_RETURN_S = 0.02
 RETURNS_PER_S = 5_000
 """Of all workers together: a fifth of the timing manager's core."""
@@ -32,10 +41,22 @@ GRANT_S_PER_WORKER = 10e-6
 """Pause between two looks at all accounts: about twice what one look costs."""
 
 
-def return_interval_s(workers: int) -> float:
+def poll_interval_ns(workers_a_core: float) -> int:
+    """Longest time between two polls of a worker's sockets. A later poll makes a stamp less
+    certain, and whether that matters is the verdict's to say."""
+    return round(POLL_INTERVAL_NS * workers_a_core)
+
+
+def housekeeping_interval_s(workers_a_core: float) -> float:
+    """Time between two looks of a worker at its clocks and at what waits for a full batch."""
+    return HOUSEKEEPING_S * min(workers_a_core, MOST_CROWDED)
+
+
+def return_interval_s(workers: int, workers_a_core: float = 1.0) -> float:
     """Time between two reports of a worker about its credits. The ledger's look-ahead is longer, so
     no user waits for a credit."""
-    return max(LEAST_RETURN_S, workers / RETURNS_PER_S)
+    least_s = LEAST_RETURN_S * min(workers_a_core, MOST_CROWDED)
+    return max(least_s, workers / RETURNS_PER_S)
 
 
 def lookahead_s(workers: int) -> float:

@@ -29,8 +29,6 @@ LOCAL_CONNECTIONS_PER_WORKER = 15_000
 """Locally the fd limit and the cores set the number of workers, not `connections_per_worker`."""
 RESERVED_FDS = 512
 """File descriptors of a worker that are not connections: sockets of the bus, logs, libraries."""
-POLL_EVERY_NS = 500_000
-"""Costs a worker 5 to 9% of a core."""
 PROXY_CONCURRENCY_LIMIT = 5_000
 """Concurrent streams up to which raw records stay well below what one proxy passes: at 20 chunks of
 230 bytes a second each, 5,000 streams are 23 MB/s of the 350 MB/s that one thread forwards under
@@ -85,8 +83,8 @@ class Topology(msgspec.Struct, frozen=True, omit_defaults=True):
     workers: int
     record_processors: int
     raw_route: Literal["proxy", "direct"]
-    poll_every_ns: int = POLL_EVERY_NS
-    """Longest time between two polls of a worker's sockets."""
+    workers_a_core: float = 1.0
+    """Workers that share each core of a machine; 1 where they need not."""
 
     @property
     def expected(self) -> dict[Service, int]:
@@ -125,15 +123,8 @@ def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
         workers=workers,
         record_processors=processors,
         raw_route=raw_route,
-        poll_every_ns=_poll_every_ns(workers, facts),
+        workers_a_core=max(1.0, workers / facts.cores) if facts.where == "local" else 1.0,
     )
-
-
-def _poll_every_ns(workers: int, facts: Facts) -> int:
-    """Workers that share cores share the cost of polling; a later poll makes a stamp less certain,
-    and whether that matters is the verdict's to say."""
-    workers_a_core = workers / facts.cores if facts.where == "local" else 1.0
-    return round(POLL_EVERY_NS * max(1.0, workers_a_core))
 
 
 def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:

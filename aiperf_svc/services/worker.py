@@ -23,7 +23,11 @@ from aiperf_svc.core.answers import answer_text
 from aiperf_svc.core.clock import ClockOffset
 from aiperf_svc.core.endpoints.chat import append_history
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
-from aiperf_svc.core.pacing import return_interval_s
+from aiperf_svc.core.pacing import (
+    housekeeping_interval_s,
+    poll_interval_ns,
+    return_interval_s,
+)
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
     AnyMessage,
@@ -49,7 +53,6 @@ from aiperf_svc.services.base import BaseService, every, is_set_within, wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.load_generator import LoadGenerator
 
-HOUSEKEEPING_S = 0.05
 STARVED_RETURN_S = 0.002
 """Least time between returns when users wait for credits."""
 EXPIRE_S = 0.5
@@ -106,7 +109,9 @@ class Worker(BaseService):
             self._fetch_blocks(),
             self._send_returns(),
             self._ship(),
-            every(HOUSEKEEPING_S, self._housekeeping),
+            every(
+                housekeeping_interval_s(self.context.topology.workers_a_core), self._housekeeping
+            ),
             every(EXPIRE_S, self._expire),
         ]
 
@@ -135,7 +140,7 @@ class Worker(BaseService):
             on_end=generator.on_end,
             on_timer=generator.on_timer,
             on_batch=self._on_batch,
-            poll_every_ns=self.context.topology.poll_every_ns,
+            poll_every_ns=poll_interval_ns(self.context.topology.workers_a_core),
         )
         generator.attach(client)
         asyncio.get_running_loop().add_reader(client.fd, client.run_ready)
@@ -227,7 +232,8 @@ class Worker(BaseService):
         return (*self._past.values(), self._now())
 
     async def _send_returns(self) -> None:
-        interval_s = return_interval_s(self.context.topology.workers)
+        topology = self.context.topology
+        interval_s = return_interval_s(topology.workers, topology.workers_a_core)
         while True:
             if await is_set_within(self._return_now, interval_s):
                 await asyncio.sleep(STARVED_RETURN_S)
