@@ -14,21 +14,45 @@ from aiperf_svc.protocol.messages import Heartbeat, Member, Service
 
 SILENCE_NS = 3_500_000_000
 """Heartbeats come every second; a loss is declared within five seconds of the last sign of life."""
+WAITING_WORKERS_A_CORE = 4.0
+"""Workers that share a core from which on each is given longer: it waits for its turn."""
 CONTROL_SILENCE_NS = 30_000_000_000
 """The same for the five singletons. Losing one ends the run, nothing is taken over by another, and
 computing the results of millions of records may hold the interpreter for seconds."""
 
 
+LISTENED_AT_ONCE_NS = 1_500_000_000
+
+
+class ListeningClock:
+    """The time during which members could be heard, by whoever listens to itself on the same bus.
+
+    While the bus, its own process or the whole machine stands still nobody can be heard, and
+    nobody's silence means anything: between two heartbeats of its own this clock goes on by
+    `LISTENED_AT_ONCE_NS` at the most.
+    """
+
+    def __init__(self) -> None:
+        self.ns = 0
+        self._heard_itself_mono_ns = 0
+
+    def heard_itself(self, now_mono_ns: int) -> None:
+        """A heartbeat of one's own has come back."""
+        self.ns += min(now_mono_ns - self._heard_itself_mono_ns, LISTENED_AT_ONCE_NS)
+        self._heard_itself_mono_ns = now_mono_ns
+
+
 class _Entry(msgspec.Struct):
     member: Member
-    seen_mono_ns: int
+    heard_ns: int
 
 
 class Roster:
     """The members of a run. `number` grows with every change that others must know of."""
 
-    def __init__(self, expected: dict[Service, int]) -> None:
+    def __init__(self, expected: dict[Service, int], *, workers_a_core: float = 1.0) -> None:
         self._expected = expected
+        self._silence_ns = round(SILENCE_NS * max(1.0, workers_a_core / WAITING_WORKERS_A_CORE))
         self._entries: dict[str, _Entry] = {}
         self._counts = dict.fromkeys(expected, 0)
         self._are_ranks_due = False
@@ -38,12 +62,12 @@ class Roster:
         self.refused: set[str] = set()
         """Ids that came too late or too many; each is worth one line in the log."""
 
-    def heard(self, beat: Heartbeat, now_mono_ns: int) -> bool:
-        """Take a heartbeat; whether the roster changed."""
+    def heard(self, beat: Heartbeat, now_ns: int) -> bool:
+        """Take a heartbeat, at that time of a `ListeningClock`; whether the roster changed."""
         entry = self._entries.get(beat.sender)
         if entry is not None and entry.member.epoch == beat.epoch:
             if not entry.member.lost:
-                entry.seen_mono_ns = now_mono_ns
+                entry.heard_ns = now_ns
                 if beat.clock != entry.member.clock:
                     entry.member = msgspec.structs.replace(entry.member, clock=beat.clock)
             return False
@@ -63,17 +87,17 @@ class Roster:
             address=beat.address,
             clock=beat.clock,
         )
-        self._entries[beat.sender] = _Entry(member, now_mono_ns)
+        self._entries[beat.sender] = _Entry(member, now_ns)
         self._are_ranks_due = True
         self.number += 1
         return True
 
-    def lose_silent(self, now_mono_ns: int) -> list[Member]:
+    def lose_silent(self, now_ns: int) -> list[Member]:
         """Declare the silent lost; before the freeze they are only forgotten. The newly lost."""
         silent = [
             entry
             for entry in self._entries.values()
-            if not entry.member.lost and now_mono_ns - entry.seen_mono_ns > _patience_ns(entry)
+            if not entry.member.lost and now_ns - entry.heard_ns > self._patience_ns(entry)
         ]
         if not silent:
             return []
@@ -146,13 +170,12 @@ class Roster:
         entry = self._entries[member.id]
         entry.member = msgspec.structs.replace(entry.member, processor=processor)
 
+    def _patience_ns(self, entry: _Entry) -> int:
+        is_one_of_many = entry.member.service in (Service.WORKER, Service.RECORD_PROCESSOR)
+        return self._silence_ns if is_one_of_many else CONTROL_SILENCE_NS
+
     def _of(self, service: Service) -> Iterable[Member]:
         return (e.member for e in self._entries.values() if e.member.service is service)
-
-
-def _patience_ns(entry: _Entry) -> int:
-    is_one_of_many = entry.member.service in (Service.WORKER, Service.RECORD_PROCESSOR)
-    return SILENCE_NS if is_one_of_many else CONTROL_SILENCE_NS
 
 
 def _processes(member: Member) -> bool:

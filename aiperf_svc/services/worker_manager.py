@@ -6,7 +6,7 @@ from typing import Any
 
 from aiperf_svc.adapters.bus import DOWN, UP, Bus
 from aiperf_svc.core.pacing import republish_interval_s, roster_interval_s
-from aiperf_svc.core.roster import Roster
+from aiperf_svc.core.roster import ListeningClock, Roster
 from aiperf_svc.protocol.messages import Heartbeat, RosterPublished, RunState, Service
 from aiperf_svc.services.base import BaseService, is_set_within, mono_ns
 from aiperf_svc.services.context import RunContext
@@ -23,7 +23,9 @@ class WorkerManager(BaseService):
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         super().__init__(context, bus)
-        self._roster = Roster(context.topology.expected)
+        topology = context.topology
+        self._roster = Roster(topology.expected, workers_a_core=topology.workers_a_core)
+        self._clock = ListeningClock()
         self._seen: dict[str, int] = {}
         self._changed = asyncio.Event()
         self._refused: set[str] = set()
@@ -33,8 +35,10 @@ class WorkerManager(BaseService):
         return [self._publish_roster(), self._watch_silence()]
 
     def on_heartbeat(self, beat: Heartbeat) -> None:
+        if beat.sender == self.id:
+            self._clock.heard_itself(mono_ns())
         self._seen[beat.sender] = beat.seen_roster
-        if self._roster.heard(beat, mono_ns()):
+        if self._roster.heard(beat, self._clock.ns):
             self._changed.set()
         if len(self._roster.refused) > len(self._refused):
             for name in self._roster.refused - self._refused:
@@ -48,7 +52,7 @@ class WorkerManager(BaseService):
     async def _watch_silence(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
-            for member in self._roster.lose_silent(mono_ns()):
+            for member in self._roster.lose_silent(self._clock.ns):
                 self.log.error("%s is lost: no sign of life", member.id)
                 self._changed.set()
 

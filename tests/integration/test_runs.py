@@ -1,5 +1,6 @@
 """Whole runs in one loop against the mock server, compared with what the server says it did."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,12 @@ import numpy as np
 import pytest
 from in_one_loop import config, lines, server, stack
 
+from aiperf_svc.core.roster import SILENCE_NS
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import id_prefix
+
+SECOND_NS = 10**9
 
 
 async def test_a_closed_loop_sends_exactly_what_was_asked_at_exactly_the_concurrency(
@@ -57,6 +61,20 @@ async def test_workers_and_processors_share_a_run_without_overlap(tmp_path: Path
     indexes = sorted(r["metadata"]["session_num"] for r in lines(tmp_path / "artifacts"))
     assert indexes == list(range(600))
     assert summary["aiperf_svc"]["accounts"]["violations"] == []
+
+
+async def test_a_standstill_of_everybody_loses_nobody(tmp_path: Path) -> None:
+    with server(ttft="50ms", tokens=2) as mock:
+        settings = config(mock.url, concurrency=20, requests=400)
+        async with stack(settings, tmp_path, workers=2, processors=2) as run:
+            await run.wait_for_state("profiling")
+            # All services share this loop: as when a virtual machine is not run for a while.
+            time.sleep((SILENCE_NS + SECOND_NS) / 1e9)  # noqa: ASYNC251
+            summary = await run.results()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert (accounts["completed"], accounts["lost"]) == (400, 0)
+    checks = {reason["check"] for reason in summary["aiperf_svc"]["reasons"]}
+    assert "lost_processes" not in checks
 
 
 async def test_the_warmup_is_sent_first_and_left_out(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 
-from aiperf_svc.core.roster import CONTROL_SILENCE_NS, SILENCE_NS, Roster
+from aiperf_svc.core.roster import CONTROL_SILENCE_NS, SILENCE_NS, ListeningClock, Roster
 from aiperf_svc.protocol.messages import Heartbeat, RunState, Service
 
 EXPECTED = {Service.WORKER: 3, Service.RECORD_PROCESSOR: 2}
@@ -141,3 +141,35 @@ def calls_of(action: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
     return counter["call"] + counter["c_call"]
+
+
+def test_members_that_share_a_core_with_many_may_be_silent_for_longer() -> None:
+    roster = Roster({Service.WORKER: 1}, workers_a_core=26.5)
+    roster.heard(beat("worker-0"), 0)
+    roster.freeze()
+    assert roster.lose_silent(6 * SILENCE_NS) == []
+    assert len(roster.lose_silent(7 * SILENCE_NS)) == 1
+
+
+SECOND_NS = 1_000_000_000
+
+
+def test_a_standstill_of_whoever_listens_is_nobodys_silence() -> None:
+    clock, roster = ListeningClock(), full_roster()
+    for second in range(3):
+        clock.heard_itself(second * SECOND_NS)
+    for member in roster.members:
+        roster.heard(beat(member.id), clock.ns)
+    roster.freeze()
+    clock.heard_itself(60 * SECOND_NS)
+    assert roster.lose_silent(clock.ns) == []
+
+
+def test_silence_counts_while_the_others_are_heard() -> None:
+    clock, roster = ListeningClock(), full_roster()
+    roster.freeze()
+    for second in range(100, 106):
+        clock.heard_itself(second * SECOND_NS)
+        for name in ("worker-1", "worker-10", "record-processor-0", "record-processor-1"):
+            roster.heard(beat(name), clock.ns)
+    assert [m.id for m in roster.lose_silent(clock.ns)] == ["worker-2"]
