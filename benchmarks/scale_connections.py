@@ -1,8 +1,8 @@
 """How many streaming connections one machine holds, its own server included, and what each costs.
 
     python -m benchmarks.scale_connections --connections 100000 --duration 300s
-    python -m benchmarks.scale_connections --connections 1000000 --lean --duration 270s \\
-        --ramp 200s --ttft uniform:10s,20s --itl 60s --tokens 3 --grace 20s
+    python -m benchmarks.scale_connections --connections 1000000 --lean --duration 590s \\
+        --ramp 540s --ttft uniform:480s,570s --itl 200s --tokens 2 --grace 5s
 
 Starts the mock server with slow streams, runs `aiperf-svc run STACK --local` against it, where
 STACK is stacks/Pulumi.bench-100k.yaml with the concurrency and the times given here, and asks the
