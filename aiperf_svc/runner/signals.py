@@ -2,21 +2,25 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+_T = TypeVar("_T")
 _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class Interrupts:
     """Counts the signals that ask this process to stop, instead of obeying them. A context manager
-    within a running loop."""
+    within a running loop; the innermost one counts."""
 
-    def __init__(self) -> None:
+    _entered: ClassVar[list["Interrupts"]] = []
+
+    def __init__(self, on_signal: Callable[[], object] | None = None) -> None:
         self.count = 0
+        self._on_signal = on_signal
         self._changed = asyncio.Event()
         self._before: dict[signal.Signals, _Handler] = {}
 
@@ -27,6 +31,7 @@ class Interrupts:
                 continue  # The user has said `nohup`.
             self._before[number] = before
             asyncio.get_running_loop().add_signal_handler(number, self.add)
+        self._entered.append(self)
         return self
 
     def __exit__(
@@ -35,17 +40,43 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._entered.remove(self)
+        loop = asyncio.get_running_loop()
         for number, before in self._before.items():
-            asyncio.get_running_loop().remove_signal_handler(number)
-            signal.signal(number, before)
+            if self._entered:
+                loop.add_signal_handler(number, self._entered[-1].add)
+            else:
+                loop.remove_signal_handler(number)
+                signal.signal(number, before)
 
     def add(self) -> None:
         """One more."""
         self.count += 1
         self._changed.set()
+        if self._on_signal is not None:
+            self._on_signal()
 
     async def reached(self, count: int) -> None:
         """Wait until there have been so many."""
         while self.count < count:
             self._changed.clear()
             await self._changed.wait()
+
+
+def run(work: Coroutine[Any, Any, _T]) -> _T:
+    """As `asyncio.run`, but a signal cancels between two callbacks of the loop. asyncio itself
+    cancels where the signal finds it: a callback that is just about to resolve what has been
+    cancelled then fails with a traceback. Raises KeyboardInterrupt when it was a signal."""
+
+    async def interruptible() -> _T:
+        task = asyncio.current_task()
+        assert task is not None
+        with Interrupts(task.cancel) as interrupts:
+            try:
+                return await work
+            except asyncio.CancelledError:
+                if interrupts.count:
+                    raise KeyboardInterrupt from None
+                raise
+
+    return asyncio.run(interruptible())

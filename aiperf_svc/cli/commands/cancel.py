@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask for the stop."""
-    import asyncio
 
+    from aiperf_svc.runner import signals
     from aiperf_svc.runner.stack.attached import attach
 
     async def cancel() -> None:
@@ -28,6 +28,6 @@ def run(args: argparse.Namespace) -> int:
         async with attach(args.stack, environ=os.environ, **where) as attached:
             await attached.client.cancel("cancelled by `aiperf-svc cancel`")
 
-    asyncio.run(cancel())
+    signals.run(cancel())
     print(f"stack {args.stack}: the run stops and keeps what it has measured", file=sys.stderr)
     return int(ExitCode.OK)

@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Remove, and say what is left."""
-    import asyncio
     import json
 
+    from aiperf_svc.runner import signals
     from aiperf_svc.runner.stack import terminal
     from aiperf_svc.runner.stack.garbage import GarbageRequest, collect_garbage
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         yes=args.yes,
     )
     with terminal.heard_or_not():
-        done = asyncio.run(collect_garbage(request))
+        done = signals.run(collect_garbage(request))
     for name, found in done.removed.items():
         print(f"removed: {name}; {found}", file=sys.stderr)
     for line in done.not_touched:

@@ -27,9 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fetch and print."""
-    import asyncio
 
-    from aiperf_svc.runner import manifests, printing
+    from aiperf_svc.runner import manifests, printing, signals
     from aiperf_svc.runner.options import RunOptions
     from aiperf_svc.runner.outcome import Outcome
     from aiperf_svc.runner.stack.attached import attach, fetch
@@ -39,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         async with attach(args.stack, environ=os.environ, **where) as attached:
             return await fetch(attached, parent=args.artifact_dir)
 
-    outcome = asyncio.run(fetched())
+    outcome = signals.run(fetched())
     if outcome.artifacts is not None:
         manifests.refresh(outcome.artifacts)
     printing.print_outcome(outcome, RunOptions(json=args.json))

@@ -22,12 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look, and print."""
-    import asyncio
 
     import msgspec
 
     from aiperf_svc.adapters.run_status import Status
     from aiperf_svc.protocol.messages import RunState
+    from aiperf_svc.runner import signals
     from aiperf_svc.runner.display import final_line, plain_line
     from aiperf_svc.runner.stack.attached import attach
 
@@ -51,5 +51,5 @@ def run(args: argparse.Namespace) -> int:
                     show(status)
             return status
 
-    is_failed = asyncio.run(look()).state == RunState.FAILED
+    is_failed = signals.run(look()).state == RunState.FAILED
     return int(ExitCode.BENCHMARK_FAILED if is_failed else ExitCode.OK)

@@ -4,7 +4,6 @@ Who owns the namespace is found out once, here, and written into the stack's con
 looked each time would take its own namespace for somebody else's.
 """
 
-import asyncio
 import copy
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from aiperf_svc.adapters.cluster.connection import connect
 from aiperf_svc.adapters.cluster.leaks import uid_of_namespace
 from aiperf_svc.config.deployment import Namespace
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner import signals
 from aiperf_svc.runner.stack import terminal
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
@@ -26,7 +26,7 @@ def run_ephemeral(
     # What is wrong with the request is said before a cluster is asked.
     request.check_secrets()
     if namespace is not None:
-        mode = asyncio.run(_mode(request, namespace))
+        mode = signals.run(_mode(request, namespace))
         what = (
             "is there and stays"
             if mode == "existing"

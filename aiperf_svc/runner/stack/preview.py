@@ -1,12 +1,12 @@
 """What a stack's file would change, without a cluster."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 from aiperf_svc.config.load_config import load_config
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.plan.stack import stated
+from aiperf_svc.runner import signals
 from aiperf_svc.runner.stack import bring_up
 from aiperf_svc.runner.stack.changes import Comparison, changes
 from aiperf_svc.runner.stack.project import read_settings
@@ -37,6 +37,6 @@ def compare_with_deployed(request: StackRequest) -> Comparison:
         home = StateHome(request.environ)
         project = open_project(request.stack, request.file_content(), home, request.environ)
         with project as cli:
-            return asyncio.run(bring_up.compare(request, cli))
+            return signals.run(bring_up.compare(request, cli))
     except AiperfError as error:
         return Comparison(base=bring_up.DEPLOYED, not_compared=str(error))

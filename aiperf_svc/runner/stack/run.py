@@ -1,11 +1,9 @@
 """`run`: a stack from its file to its results and to nothing."""
 
-import asyncio
-
 from aiperf_svc.adapters.cluster.connection import Cluster, connect
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner import manifests, printing
+from aiperf_svc.runner import manifests, printing, signals
 from aiperf_svc.runner.outcome import Outcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import terminal
@@ -22,7 +20,7 @@ def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
     request.check_secrets()
     try:
         with terminal.heard_or_not():
-            outcome = asyncio.run(_run(request, options))
+            outcome = signals.run(_run(request, options))
     except AiperfError as error:
         if options.run.json:
             printing.print_failure(request.plan.identity.run_id, error)

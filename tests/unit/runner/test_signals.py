@@ -1,11 +1,13 @@
 """Ctrl-C and its relatives are counted while a run lasts, and are as before after it."""
 
+import asyncio
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from aiperf_svc.runner.signals import SIGNALS, Interrupts
+from aiperf_svc.runner.signals import SIGNALS, Interrupts, run
 
 
 @pytest.fixture
@@ -41,3 +43,53 @@ async def test_nohup_is_respected() -> None:
         signal.raise_signal(signal.SIGTERM)
         await interrupts.reached(1)
     assert interrupts.count == 1
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_within_a_callback_ends_the_work_after_it(number: signal.Signals) -> None:
+    complaints: list[dict[str, Any]] = []
+    resolved = []
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: complaints.append(context))
+        answer = loop.create_future()
+
+        def resolve() -> None:
+            assert not answer.done()
+            signal.raise_signal(number)
+            answer.set_result(None)
+            resolved.append(True)
+
+        loop.call_soon(resolve)
+        await answer
+        await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(work())
+    assert resolved
+    assert complaints == []
+
+
+@pytest.mark.usefixtures("handlers")
+def test_after_signals_were_counted_for_a_while_they_end_the_work_again() -> None:
+    async def work() -> None:
+        with Interrupts() as interrupts:
+            signal.raise_signal(signal.SIGINT)
+            await interrupts.reached(1)
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(work())
+
+
+@pytest.mark.usefixtures("handlers")
+def test_work_that_ends_by_itself_leaves_the_handlers_as_they_were() -> None:
+    async def work() -> int:
+        return 7
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    assert run(work()) == 7
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
