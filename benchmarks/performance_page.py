@@ -27,7 +27,10 @@ def page(results: Figures, *, source: str) -> str:
     lines += _table(("", ""), results["machine"].items())
     lines += [f"Taken on {results['date']}.", ""]
     for name, part in results["parts"].items():
-        lines += [f"## {part['title']}", "", f"`{part['command']}`, {part['took_s']:g} s", ""]
+        stolen = part.get("stolen_share")
+        of_host = f", {stolen:.1%} of the CPU taken by the host" if stolen is not None else ""
+        how = f"`{part['command']}`, {part['took_s']:g} s{of_host}"
+        lines += [f"## {part['title']}", "", how, ""]
         if "failed" in part:
             lines += [f"Failed: {part['failed']}.", ""]
             continue

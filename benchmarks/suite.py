@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from aiperf_svc.adapters.vitals import stolen_ns
 from benchmarks.machine import describe
 from benchmarks.performance_page import page, plots
 
@@ -104,7 +105,7 @@ def _run(part: Part, *, is_quick: bool) -> dict[str, Any]:
     command = part.command(is_quick=is_quick)
     print(f"{part.name}: {command}", file=sys.stderr)
     found: dict[str, Any] = {"title": part.title, "command": command}
-    began = time.monotonic()
+    began, stolen_before_ns = time.monotonic(), stolen_ns()
     try:
         done = subprocess.run(
             [sys.executable, *shlex.split(command)[1:]],
@@ -118,7 +119,9 @@ def _run(part: Part, *, is_quick: bool) -> dict[str, Any]:
         found["failed"] = f"took longer than {error.timeout:g} s"
     except ValueError:
         found["failed"] = f"exit {done.returncode} without figures; run the command to see why"
-    found["took_s"] = round(time.monotonic() - began, 1)
+    took_s = time.monotonic() - began
+    found["took_s"] = round(took_s, 1)
+    found["stolen_share"] = round((stolen_ns() - stolen_before_ns) / 1e9 / took_s, 3)
     return found
 
 
