@@ -7,7 +7,7 @@ from typing import Any
 
 from aiperf_svc.adapters import stamped_reads
 from aiperf_svc.adapters.machine import cpu_model, memory_bytes, raise_fd_limit, usable_cores
-from aiperf_svc.core import known_events
+from aiperf_svc.core import known_events, number_text
 
 
 def describe() -> dict[str, Any]:
@@ -21,6 +21,7 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "reads": "compiled" if stamped_reads.compiled else "interpreted",
         "events": "compiled" if known_events.compiled else "interpreted",
+        "lines": "compiled" if number_text.compiled else "interpreted",
         "load_average": os.getloadavg()[0],
         "aiperf_svc": version("aiperf-svc"),
     }
