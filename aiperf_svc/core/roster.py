@@ -22,6 +22,7 @@ computing the results of millions of records may hold the interpreter for second
 
 
 LISTENED_AT_ONCE_NS = 1_500_000_000
+"""An interval of heartbeats and a half."""
 
 
 class ListeningClock:
