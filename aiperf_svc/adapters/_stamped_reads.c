@@ -136,16 +136,6 @@ static PyObject *handed_back(const Read *read) {
         "(y#LL)", arrived, read->size, (long long)read->stamp, (long long)read->now);
 }
 
-static PyObject *receive(PyObject *module, PyObject *connection) {
-    Read read;
-    int got = read_socket(connection, &read);
-    if (got < 0)
-        return NULL;
-    if (got == 0)
-        Py_RETURN_NONE;
-    return handed_back(&read);
-}
-
 /* --- gathering -------------------------------------------------------------------------------- */
 
 static int add(PyObject *gathered, const void *bytes, Py_ssize_t size) {
@@ -355,7 +345,6 @@ static PyObject *set_constants(PyObject *module, PyObject *arguments) {
 }
 
 static PyMethodDef functions[] = {
-    {"receive", receive, METH_O, NULL},
     {"take_first", take_first, METH_VARARGS, NULL},
     {"take_more", take_more, METH_VARARGS, NULL},
     {"set_constants", set_constants, METH_VARARGS, NULL},

@@ -7,7 +7,6 @@ from aiperf_svc.core.answer_layouts import Layout
 
 Read = tuple[bytes, int, int]
 
-def receive(conn: Connection) -> Read | None: ...
 def take_first(
     conn: Connection, polled_wall_ns: int, layouts: Mapping[int, Layout], records: RawRecords
 ) -> Read | int | None: ...

@@ -570,7 +570,8 @@ class InferenceClient:
         self, conn: Connection, data: bytes, stamp: int, now: int, layout: Layout
     ) -> None:
         """A good answer in one read, of a known layout: nothing in it must be looked for."""
-        _, _, conn.status, conn.framing, conn.body_offset, _, _ = layout
+        conn.status, conn.framing = layout.status, layout.framing
+        conn.body_offset = layout.body_offset
         self._records.add_whole(conn, data, stamp, self._previous_poll, now)
         self._ended_whole(conn, stamp)
 

@@ -4,7 +4,7 @@ There are tens of thousands of them a second. Nearly all are in the middle of an
 read is only to be stamped and kept, or a whole answer of a known layout, which is only to be
 recorded. These two are also in C (`_stamped_reads.c`), which is used where it has been compiled and
 halves what a chunk costs a worker. It hands all else back to the client, so what an answer means is
-decided in one place; without it every read is `receive`, and the client does all of it.
+decided in one place; without it every read is `interpreted_receive`, and the client does all of it.
 """
 
 import socket
@@ -57,7 +57,7 @@ def interpreted_take_first(
     `polled_wall_ns`.
 
     A stamp when that was a whole answer of one of the `layouts`: it is in the `records` as
-    `add_whole` puts it there, and the caller goes on from there. Else as `receive`.
+    `add_whole` puts it there, and the caller goes on from there. Else as `interpreted_receive`.
     """
     return interpreted_receive(conn)
 
@@ -66,17 +66,16 @@ def interpreted_take_more(conn: Connection, polled_wall_ns: int) -> Read | Liter
     """What has come for a connection in the middle of its answer, polled last at `polled_wall_ns`.
 
     None when nothing is left to do: there was nothing, or it has been added to the connection. True
-    when with it there are `FRAGMENT_BYTES`. Else as `receive`, and it is the caller's to add.
+    when with it there are `FRAGMENT_BYTES`. Else as `interpreted_receive`, and it is the caller's
+    to add.
     """
     return interpreted_receive(conn)
 
 
 if compiled is None:
-    receive, take_first = interpreted_receive, interpreted_take_first
-    take_more = interpreted_take_more
+    take_first, take_more = interpreted_take_first, interpreted_take_more
 else:
-    receive, take_first = compiled.receive, compiled.take_first
-    take_more = compiled.take_more
+    take_first, take_more = compiled.take_first, compiled.take_more
     compiled.set_constants(
         Framing.CHUNKED, FRAGMENT_BYTES, MAX_ANSWER_BYTES, HEAD, FRAGMENT.size, READ.size,
         Flag.FINAL, Outcome.COMPLETED,

@@ -19,8 +19,6 @@ WAITING_WORKERS_A_CORE = 4.0
 CONTROL_SILENCE_NS = 30_000_000_000
 """The same for the five singletons. Losing one ends the run, nothing is taken over by another, and
 computing the results of millions of records may hold the interpreter for seconds."""
-
-
 LISTENED_AT_ONCE_NS = 1_500_000_000
 """An interval of heartbeats and a half."""
 
