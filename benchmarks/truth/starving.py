@@ -25,7 +25,7 @@ _BUSY_S = 20
 Client = subprocess.Popen[bytes]
 
 _CLOCK_PATCH = """
-import os, struct, time
+import os, struct, sys, time
 if os.environ.get("AIPERF_SERVICE_ID", "").startswith("worker-"):
     real_ns, step_ns, Plain = time.time_ns, int(os.environ["STEP_NS"]), struct.Struct
     begin_ns = real_ns() + int(os.environ["STEP_AFTER_NS"])
@@ -41,10 +41,12 @@ if os.environ.get("AIPERF_SERVICE_ID", "").startswith("worker-"):
 
     time.time_ns = lambda: stepped(real_ns())
     struct.Struct = lambda form: Timespec(form) if form == "@qq" else Plain(form)
+    sys.modules["aiperf_svc.adapters._stamped_reads"] = None
 """
 """A `sitecustomize` of the workers: their wall clock and the kernel's stamps are set by `STEP_NS`
 once, as on a machine whose clock is set. The machine's own clock stays: to set it would disturb all
-that runs there, and a time namespace has no wall clock of its own."""
+that runs there, and a time namespace has no wall clock of its own. Reads are interpreted, for the
+compiled ones ask the kernel for the time themselves."""
 
 
 def rest(client: Client, seconds: float) -> bool:
