@@ -6,7 +6,7 @@ import msgspec
 
 from aiperf_svc.adapters.exports import config_export, csv_export, json_export, verdict_export
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
-from aiperf_svc.adapters.exports.manifest import Manifest, take_stock
+from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, take_stock
 from aiperf_svc.adapters.exports.parquet_export import write_records
 from aiperf_svc.adapters.report import page
 from aiperf_svc.adapters.whole_files import unwritable, write_file, write_with
@@ -14,9 +14,11 @@ from aiperf_svc.core.columns import Columns
 from aiperf_svc.core.results import Summary
 
 
-def write_all(folder: Path, summary: Summary, columns: Columns) -> Manifest:
+def write_all(
+    folder: Path, summary: Summary, columns: Columns, *, known: tuple[ManifestEntry, ...] = ()
+) -> Manifest:
     """Write every result file of a run and the manifest over all that `folder` then holds, the
-    files that others put there included.
+    files that others put there included; `known` are files that need not be read again.
 
     Raises EnvironmentProblem that names the file which could not be written; those before it stay,
     and `summary` is untouched.
@@ -31,13 +33,13 @@ def write_all(folder: Path, summary: Summary, columns: Columns) -> Manifest:
     write_with(
         folder / "records.parquet", lambda part: write_records(part, columns, summary.context)
     )
-    return write_manifest(folder, summary.context.run_id)
+    return write_manifest(folder, summary.context.run_id, known=known)
 
 
-def write_manifest(folder: Path, run_id: str) -> Manifest:
+def write_manifest(folder: Path, run_id: str, *, known: tuple[ManifestEntry, ...] = ()) -> Manifest:
     """Write `manifest.json` over all that `folder` holds; again when files were added."""
     try:
-        manifest = take_stock(folder, run_id)
+        manifest = take_stock(folder, run_id, known=Manifest(run_id, known))
     except OSError as error:
         raise unwritable(folder, error) from error
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"

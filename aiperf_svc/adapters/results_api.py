@@ -166,7 +166,7 @@ class _Routes:
     async def status(self, request: web.Request) -> web.Response:
         after = _number(request, "after", int)
         timeout_s = _number(request, "timeout", float)
-        if after is not None and self._provider.status().number == after:
+        if after is not None:
             wait_s = min(20.0 if timeout_s is None else timeout_s, LONGEST_POLL_S)
             await self._provider.wait_change(int(after), wait_s)
         return _json(self._provider.status())

@@ -8,6 +8,7 @@ numbered is here or declared lost, then computes the summary and writes the arti
 import asyncio
 import json
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -54,6 +55,7 @@ from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.run_progress import RunProgress
 
 PROGRESS_S = 0.5
+HASH_PAUSE_S = 0.01
 MISSING_S = 15.0
 """After this long without any new record while draining, what is missing is lost."""
 
@@ -75,6 +77,7 @@ class RecordsManager(BaseService):
         )
         self._gaps = Histogram()
         self._errors: dict[tuple[Phase, int, int], ErrorSample] = {}
+        self._hashing: asyncio.Task[None] | None = None
         self._lost_records: dict[str, int] = {}
         self._health = HealthLog()
         self._counts: dict[str, tuple[WorkerCounts, ...]] = {}
@@ -125,7 +128,9 @@ class RecordsManager(BaseService):
             return
         rows = np.frombuffer(message.rows, dtype=METRIC_DTYPE)
         self._store.append(rows)
-        self._jsonl.append(message.jsonl)
+        # A line for each request of the profiling phase: two kilobytes each, too many to count.
+        count = int(np.count_nonzero(rows["phase"] == Phase.PROFILING))
+        self._jsonl.append(message.jsonl, count)
         for delta in message.histograms:
             if delta.phase is Phase.PROFILING:
                 self._gaps.merge(delta)
@@ -185,6 +190,7 @@ class RecordsManager(BaseService):
     # --- the end ---------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
+        self._hashing = asyncio.create_task(self._hash_lines())
         self._last_arrival_mono_ns = mono_ns()
         while True:
             missing = self._missing()
@@ -219,6 +225,16 @@ class RecordsManager(BaseService):
                 missing[worker.id] = count
         return missing
 
+    async def _hash_lines(self) -> None:
+        """From the end of the load, when cores are free, until the closed file has been read."""
+        while True:
+            is_closed = self._jsonl.is_closed
+            if await asyncio.to_thread(self._jsonl.hash_more):
+                continue
+            if is_closed:
+                return
+            await asyncio.sleep(HASH_PAUSE_S)
+
     async def _process(self) -> None:
         self._jsonl.close()
         columns = self._store.open()
@@ -228,6 +244,10 @@ class RecordsManager(BaseService):
         summary = await asyncio.to_thread(summarise, columns, self._gaps, run)
         self.summary_json = json.loads(await asyncio.to_thread(render_json, summary))
         self.progress.set_verdict(summary.verdict.verdict.value)
+        if self._hashing is not None:
+            # What could not be read is found again where the file is named.
+            with suppress(OSError):
+                await self._hashing
         try:
             await asyncio.to_thread(self._write, summary, columns)
         except EnvironmentProblem as error:
@@ -237,7 +257,9 @@ class RecordsManager(BaseService):
     def _write(self, summary: Summary, columns: Columns) -> None:
         if self._jsonl.error:
             self.progress.set_artifact_error(self._jsonl.error)
-        manifest = artifacts.write_all(self.context.artifacts, summary, columns)
+        manifest = artifacts.write_all(
+            self.context.artifacts, summary, columns, known=(self._jsonl.entry(),)
+        )
         s3 = self.context.config.artifacts.s3
         if s3 is not None:
             into = uploads.folder_of(

@@ -7,9 +7,10 @@ moments, and numbered, so that a client can wait for the next change.
 import asyncio
 from collections import deque
 from time import monotonic_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.config.models import BenchmarkConfig
@@ -32,6 +33,16 @@ UNCHANGED_NS = 2_000_000_000
 """Counts that stay the same for so long show a standstill, not a heartbeat to come."""
 
 
+Times = NDArray[np.int64]
+
+
+class _Latencies(NamedTuple):
+    """Of some completed requests, in ns; below 0 where there was no token."""
+
+    ttft_ns: Times
+    latency_ns: Times
+
+
 class RunProgress:
     """Builds `Status`."""
 
@@ -50,10 +61,9 @@ class RunProgress:
         self._phase_mono_ns = 0
         self._dataset: dict[str, Any] = {}
         self._roster: RosterPublished | None = None
-        self._recent: deque[Rows] = deque()
+        self._recent: deque[_Latencies] = deque()
         self._recent_count = 0
         self._rate_points: deque[tuple[int, int]] = deque()
-        self._records = 0
         self._verdict: str | None = None
         self._artifact_error = ""
         self._uploaded_to = ""
@@ -64,13 +74,19 @@ class RunProgress:
 
     def add(self, rows: Rows) -> None:
         """Finished requests."""
-        self._records += len(rows)
-        good = rows[(rows["phase"] == int(Phase.PROFILING)) & (rows["outcome"] == 0)]
-        if len(good):
-            self._recent.append(good)
-            self._recent_count += len(good)
-        while self._recent and self._recent_count - len(self._recent[0]) > RECENT_RECORDS:
-            self._recent_count -= len(self._recent.popleft())
+        is_good = (rows["phase"] == int(Phase.PROFILING)) & (rows["outcome"] == 0)
+        # Columns, and of the newest only: to copy whole rows costs more than all else here.
+        starts = rows["start_wall_ns"][is_good][-RECENT_RECORDS:]
+        if not len(starts):
+            return
+        ttft, latency = (
+            rows[until][is_good][-RECENT_RECORDS:] - starts
+            for until in ("first_token_wall_ns", "last_token_wall_ns")
+        )
+        self._recent.append(_Latencies(ttft, latency))
+        self._recent_count += len(starts)
+        while self._recent_count - len(self._recent[0].ttft_ns) > RECENT_RECORDS:
+            self._recent_count -= len(self._recent.popleft().ttft_ns)
 
     def set_counts(self, worker: str, counts: tuple[WorkerCounts, ...]) -> None:
         """A worker's accounts."""
@@ -147,10 +163,8 @@ class RunProgress:
         load, warmup = self._config.load, self._config.load.warmup
         limits = warmup if phase is Phase.WARMUP and warmup is not None else load
         members = self._roster.members if self._roster is not None else ()
-        ttft, latency = (
-            self._recent_ms("first_token_wall_ns"),
-            self._recent_ms("last_token_wall_ns"),
-        )
+        ttft_p50_ms, ttft_p99_ms = _percentiles_ms([r.ttft_ns for r in self._recent], 50, 99)
+        (latency_p50_ms,) = _percentiles_ms([r.latency_ns for r in self._recent], 50)
         now = monotonic_ns()
         missing = self._roster.missing if self._roster is not None else ()
         return Status(
@@ -168,9 +182,9 @@ class RunProgress:
             cancelled=sum(c.cancelled for c in counts),
             in_flight=sum(c.in_flight for c in counts),
             requests_per_s=self._rate(),
-            ttft_p50_ms=_percentile(ttft, 50),
-            ttft_p99_ms=_percentile(ttft, 99),
-            latency_p50_ms=_percentile(latency, 50),
+            ttft_p50_ms=ttft_p50_ms,
+            ttft_p99_ms=ttft_p99_ms,
+            latency_p50_ms=latency_p50_ms,
             workers=sum(m.service is Service.WORKER for m in members),
             workers_lost=sum(m.service is Service.WORKER and m.lost for m in members),
             record_processors=sum(m.service is Service.RECORD_PROCESSOR for m in members),
@@ -195,16 +209,16 @@ class RunProgress:
         (start, before), (end, after) = self._rate_points[0], self._rate_points[-1]
         return max(0, after - before) / ((end - start) / 1e9) if end > start else 0.0
 
-    def _recent_ms(self, until: str) -> np.ndarray[Any, Any]:
-        rows = [r[until] - r["start_wall_ns"] for r in self._recent]
-        values = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
-        return values[values >= 0] / 1e6
-
     def _bump(self) -> None:
         self._number += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
 
-def _percentile(values: np.ndarray[Any, Any], q: float) -> float | None:
-    return float(np.percentile(values, q)) if len(values) else None
+def _percentiles_ms(parts_ns: list[Times], *wanted: float) -> list[float | None]:
+    """Percentiles of all parts together, without what was never reached; None without any."""
+    values = np.concatenate(parts_ns) if parts_ns else np.empty(0, dtype=np.int64)
+    values = values[values >= 0]
+    if not len(values):
+        return [None] * len(wanted)
+    return [float(at_ns) / 1e6 for at_ns in np.percentile(values, wanted)]

@@ -43,6 +43,8 @@ class Provider:
         return self.now
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
+        if self.now.number != after:
+            return
         self.waits.append((after, timeout_s))
         self.asked.set()
         await self.changed.wait()
