@@ -14,6 +14,7 @@ import uvloop
 
 from aiperf_svc.adapters.child_processes import die_with_parent
 from aiperf_svc.adapters.logs import set_up_logs
+from aiperf_svc.adapters.machine import usable_cores
 from aiperf_svc.adapters.scheduling import come_first, give_way
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -24,8 +25,6 @@ from aiperf_svc.services.context import RunContext, make_bus, read_context
 STOP_S = 4.0
 """Longest time for an orderly end after SIGTERM. Less than the launcher waits before it kills, so
 that the log says who was stuck, and where."""
-
-CORES = os.cpu_count() or 1
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +45,17 @@ def run_services(names: Sequence[Service]) -> int:
 
 
 def _share_cores(context: RunContext, names: Sequence[Service]) -> None:
-    """Workers must send and read in time; processors work on what has been measured already. Where
-    there are more workers than cores, a processor that gave way would hardly run at all."""
+    """Workers must send and read in time; processors work on what has been measured already.
+
+    A schedule must be kept, and a worker that keeps one goes before all, if that leaves a core to
+    others. In closed loop there is none, and a client that takes turns with a server on its machine
+    reads more at once. Where there are more workers than cores, a processor that gave way would
+    hardly run at all.
+    """
+    workers, cores = context.topology.workers, usable_cores()
     if set(names) == {Service.WORKER}:
-        come_first()
-    elif set(names) == {Service.RECORD_PROCESSOR} and context.topology.workers <= CORES:
+        come_first(before_all=context.config.load.is_open_loop and workers < cores)
+    elif set(names) == {Service.RECORD_PROCESSOR} and workers <= cores:
         give_way()
 
 

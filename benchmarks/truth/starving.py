@@ -90,6 +90,7 @@ def cpu_quota(pids: list[int], share: float) -> Iterator[None]:
             (group / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}")
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
+                _make_ordinary(pid)
                 (group / "cgroup.procs").write_text(str(pid))
         yield
     finally:
@@ -104,6 +105,7 @@ def busy_neighbours(pids: list[int], count: int) -> Iterator[None]:
     """Busy processes that go before the given ones."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
+            _make_ordinary(pid)
             os.setpriority(os.PRIO_PROCESS, pid, 19)
     neighbours = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=_bound_cpu)
@@ -115,6 +117,11 @@ def busy_neighbours(pids: list[int], count: int) -> Iterator[None]:
         for neighbour in neighbours:
             neighbour.kill()
             neighbour.wait()
+
+
+def _make_ordinary(pid: int) -> None:
+    """Take away a real-time priority, which neither quotas nor neighbours bound."""
+    os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _bound_cpu() -> None:

@@ -1,6 +1,8 @@
 """Which connection a request gets, how long it lives, and when it is given up."""
 
 import asyncio
+import resource
+from pathlib import Path
 from time import time_ns
 
 from client_bench import (
@@ -13,6 +15,7 @@ from client_bench import (
     read_request,
 )
 
+from aiperf_svc.adapters.connection_pool import ROOM_FOR
 from aiperf_svc.adapters.inference_client import CUT_AT_ONCE
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
@@ -26,6 +29,17 @@ async def test_a_server_that_is_not_there_is_a_connect_error() -> None:
         assert (row["error"], row["start_wall_ns"]) == (ErrorKind.CONNECT, 0)
         assert b"refused" in b.sent.bodies
         assert b.client.requests_sent == 0
+
+
+async def test_no_request_waits_for_room_for_its_descriptor() -> None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with bench(answers()):
+        assert room_for_descriptors() >= min(limit, ROOM_FOR)
+
+
+def room_for_descriptors() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("FDSize:"))
 
 
 async def test_an_answer_that_never_comes_times_out() -> None:

@@ -1,21 +1,40 @@
 """What a process asks of the kernel's scheduler, asked by processes of their own."""
 
+import os
 import subprocess
 import sys
 
 LOOK = """
 import os
 from aiperf_svc.adapters import scheduling
+{setup}
 before = os.getpriority(os.PRIO_PROCESS, 0)
-print(scheduling.{call}() is not False, os.getpriority(os.PRIO_PROCESS, 0) - before)
+print(scheduling.{call} is not False, os.getpriority(os.PRIO_PROCESS, 0) - before)
 group = "/proc/self/autogroup"
 print(open(group).read().split()[-1:] if os.path.exists(group) else [])
 print([line.split()[-1] for line in open("/proc/self/sched") if line.startswith("se.slice")])
+print(os.sched_getscheduler(0) == os.SCHED_RR | os.SCHED_RESET_ON_FORK)
 """
 
 
-def said(call: str, *, has_session: bool = True) -> list[str]:
-    command = [sys.executable, "-c", LOOK.format(call=call)]
+WITHOUT_RIGHTS = """
+def refuse(*_): raise PermissionError
+os.sched_setscheduler = refuse
+"""
+
+
+def may_be_real_time() -> bool:
+    policy = os.sched_getscheduler(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        return False
+    os.sched_setscheduler(0, policy, os.sched_param(0))
+    return True
+
+
+def said(call: str, *, has_session: bool = True, setup: str = "") -> list[str]:
+    command = [sys.executable, "-c", LOOK.format(call=call, setup=setup)]
     done = subprocess.run(
         command, check=True, capture_output=True, text=True, start_new_session=has_session
     )
@@ -23,18 +42,27 @@ def said(call: str, *, has_session: bool = True) -> list[str]:
 
 
 def test_a_worker_s_slice_is_short_and_its_share_the_same() -> None:
-    done, _, slices = said("come_first")
+    done, _, slices, is_real_time = said("come_first(before_all=False)")
     assert done == "True 0"
     assert slices in ("['100000']", "[]")  # kernels without the file's line take no notice
+    assert is_real_time == "False"
+
+
+def test_before_all_is_real_time_for_who_may_and_a_short_slice_for_others() -> None:
+    *_, is_real_time = said("come_first(before_all=True)")
+    assert is_real_time == str(may_be_real_time())
+    _, _, slices, is_real_time = said("come_first(before_all=True)", setup=WITHOUT_RIGHTS)
+    assert slices in ("['100000']", "[]")
+    assert is_real_time == "False"
 
 
 def test_a_record_processor_gives_way_and_its_session_does() -> None:
-    done, group, _ = said("give_way")
+    done, group, *_ = said("give_way()")
     assert done == "True 10"
     assert group in ("['10']", "[]")  # kernels without autogroups have no file
 
 
 def test_a_session_that_others_share_stays_as_it_is() -> None:
-    done, group, _ = said("give_way", has_session=False)
+    done, group, *_ = said("give_way()", has_session=False)
     assert done == "True 10"
     assert group in ("['0']", "[]")
