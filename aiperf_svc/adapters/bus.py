@@ -27,6 +27,8 @@ from aiperf_svc.protocol.ports import BOUND_BY, Port
 HIGH_WATER_MESSAGES = 1_000
 """Per socket and direction. The largest messages, records with their lines, are about 1 MiB."""
 BACKLOG = 4_096
+ASK_AGAIN_S = 20.0
+"""Longer than thousands of workers that ask in the same second wait for their answers."""
 RECEIVE_NS = 2_000_000
 """Longest time for which messages are taken without letting other tasks run."""
 LINGER_MS = 2_000
@@ -213,6 +215,14 @@ class Bus:
         sock.setsockopt(zmq.LINGER, LINGER_MS)
         sock.setsockopt(zmq.SNDHWM, HIGH_WATER_MESSAGES)
         sock.setsockopt(zmq.RCVHWM, HIGH_WATER_MESSAGES)
+        if sock.type == zmq.REP:
+            # It drops answers beyond the limit without a word, and counts those as waiting of which
+            # it has not been told yet that they are gone. Who asks waits for one answer at a time.
+            sock.setsockopt(zmq.SNDHWM, 0)
+        if sock.type == zmq.REQ:
+            # So that `ask` may ask again, and knows an answer to the question before.
+            sock.setsockopt(zmq.REQ_RELAXED, 1)
+            sock.setsockopt(zmq.REQ_CORRELATE, 1)
         # Thousands may connect in the same second; who is turned away waits a second to try again.
         sock.setsockopt(zmq.BACKLOG, BACKLOG)
         if sock.type == zmq.ROUTER:
@@ -268,6 +278,21 @@ async def receive_each(
             except zmq.Again:
                 break
         await asyncio.sleep(0)
+
+
+async def ask(sock: zmq.asyncio.Socket, request: bytes, *, again_s: float = ASK_AGAIN_S) -> bytes:
+    """The answer to what a REQ socket asks, again where none comes: a connection that breaks takes
+    along what was on its way. Each time it waits twice as long, since the answer may not be ready.
+    """
+    while True:
+        await sock.send(request)
+        try:
+            async with asyncio.timeout(again_s):
+                answer: bytes = await sock.recv()
+                return answer
+        except TimeoutError:
+            log.info("no answer within %g s; asking again", again_s)
+            again_s *= 2
 
 
 async def _hand_over(

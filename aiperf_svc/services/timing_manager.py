@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from aiperf_svc.adapters.bus import Bus, decode, encode, receive_each
+from aiperf_svc.adapters.bus import Bus, ask, decode, encode, receive_each
 from aiperf_svc.core.arrivals import Arrivals
 from aiperf_svc.core.credit_ledger import CreditLedger, Grant
 from aiperf_svc.core.pacing import grant_interval_s
@@ -153,8 +153,7 @@ class TimingManager(BaseService):
 
     async def _fetch_shape(self) -> None:
         sock = self.bus.connect(zmq.REQ, self.bus.addresses.connect(Port.DATASET_FRONT))
-        await sock.send(encode(DatasetShapeRequested(*self.header)))
-        shape = decode(await sock.recv())
+        shape = decode(await ask(sock, encode(DatasetShapeRequested(*self.header))))
         sock.close()
         assert isinstance(shape, DatasetShape)
         self._shape = shape

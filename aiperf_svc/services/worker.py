@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from aiperf_svc.adapters.bus import Bus, decode, encode, receive_each
+from aiperf_svc.adapters.bus import Bus, ask, decode, encode, receive_each
 from aiperf_svc.adapters.connection import Connection
 from aiperf_svc.adapters.entry_cache import EntryCache
 from aiperf_svc.adapters.inference_client import InferenceClient
@@ -162,8 +162,8 @@ class Worker(BaseService):
     async def _fetch_blocks(self) -> None:
         while True:
             number = await self._wanted.get()
-            await self._dataset.send(encode(DatasetBlockRequested(*self.header, block=number)))
-            data = await self._dataset.recv()
+            wanted = DatasetBlockRequested(*self.header, block=number)
+            data = await ask(self._dataset, encode(wanted))
             block = decode(data) if data else None
             if not isinstance(block, DatasetBlock):
                 self.fail(f"the dataset manager has no block {number}")

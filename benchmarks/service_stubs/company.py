@@ -22,6 +22,9 @@ from benchmarks.service_stubs.worker import WorkerStub
 
 TICK_S = 0.05
 
+Reader = tuple[Any, Callable[[bytes], None]]
+"""A socket, and who takes what comes."""
+
 
 class Company:
     """All stubs of one process, in one loop."""
@@ -30,21 +33,26 @@ class Company:
         context = read_context()
         self._bus = PlainBus(context)
         self._epoll = select.epoll()
-        self._readers: dict[int, tuple[Any, Callable[[bytes], None]]] = {}
+        self._readers: dict[int, Reader] = {}
         self.workers = [WorkerStub(context, self._bus, name) for name in workers]
         self.processors = [ProcessorStub(context, self._bus, name) for name in processors]
         self._known: dict[bytes, Any] = {}
         self._rosters: dict[bytes, tuple[RosterPublished, dict[str, Member]]] = {}
         for stub in (*self.workers, *self.processors):
             self._watch(stub.subscriber, lambda data, stub=stub: self._on_event(stub, data))
+        self._credits: list[Reader] = []
         for worker in self.workers:
-            self._watch(worker.credits, lambda data, w=worker: w.on_credit(decode(data)))
+            self._credits.append(
+                self._watch(worker.credits, lambda data, w=worker: w.on_credit(decode(data)))
+            )
             self._watch(worker.dataset, lambda data, w=worker: w.on_block(self._shared(data)))
             worker.attach()
 
-    def _watch(self, sock: Any, handle: Callable[[bytes], None]) -> None:
-        self._readers[sock.FD] = sock, handle
-        self._epoll.register(sock.FD, select.EPOLLIN)
+    def _watch(self, sock: Any, handle: Callable[[bytes], None]) -> Reader:
+        fd = sock.getsockopt(zmq.FD)
+        self._readers[fd] = reader = sock, handle
+        self._epoll.register(fd, select.EPOLLIN)
+        return reader
 
     def _shared(self, data: bytes) -> Any:
         """A message that all stubs get, decoded once."""
@@ -90,9 +98,10 @@ class Company:
             for fd, _ in self._epoll.poll(0):
                 self._drain(*self._readers[fd])
             now = monotonic()
-            for worker in self.workers:
+            for worker, credits in zip(self.workers, self._credits, strict=True):
                 worker.work(now)
-                self._drain(*self._readers[worker.credits.FD])
+                # A send may have taken the sign that something has come.
+                self._drain(*credits)
             for processor in self.processors:
                 processor.work(now)
             for stub in everybody:
@@ -101,7 +110,7 @@ class Company:
 
     @staticmethod
     def _drain(sock: Any, handle: Callable[[bytes], None]) -> None:
-        while sock.EVENTS & zmq.POLLIN:
+        while sock.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             handle(sock.recv_multipart(zmq.NOBLOCK)[-1])
 
     def result(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from aiperf_svc.adapters.bus import DOWN, UP, Addresses, Bus, CurveKeys, decode, encode
+from aiperf_svc.adapters.bus import DOWN, UP, Addresses, Bus, CurveKeys, ask, decode, encode
 from aiperf_svc.adapters.proxies import Proxies
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import CancelRequested, WorkerAttached
@@ -70,6 +70,41 @@ async def test_a_router_refuses_to_drop_what_has_no_receiver(bus: Bus) -> None:
     router = bus.bind(zmq.ROUTER, Port.CREDIT_DROP)
     with pytest.raises(zmq.ZMQError, match="unreachable"):
         await router.send_multipart([b"nobody", b""])
+
+
+async def test_no_answer_is_dropped_where_thousands_wait_for_theirs(bus: Bus) -> None:
+    questions, answer = 3_000, bytes(10_000)
+    many = bus.bind(zmq.DEALER, Port.DATASET_BACK)
+    replier = bus.connect(zmq.REP, bus.addresses.connect(Port.DATASET_BACK))
+
+    async def reply() -> None:
+        for _ in range(questions):
+            await replier.recv()
+            await replier.send(answer)
+
+    replying = asyncio.create_task(reply())
+    for _ in range(questions):
+        await many.send_multipart([b"", b"?"])
+    await asyncio.wait_for(replying, WAIT_S)
+    for _ in range(questions):
+        assert (await receive(many))[-1] == answer
+
+
+async def test_what_is_not_answered_is_asked_again(bus: Bus) -> None:
+    deaf = bus.bind(zmq.ROUTER, Port.DATASET_FRONT)
+    asker = bus.connect(zmq.REQ, bus.addresses.connect(Port.DATASET_FRONT))
+    asking = asyncio.create_task(ask(asker, b"?", again_s=0.01))
+    first, second = await receive(deaf), await receive(deaf)
+    await deaf.send_multipart([*first[:-1], b"to the question before"])
+    await deaf.send_multipart([*second[:-1], b"to this one"])
+    while not asking.done():
+        third = asyncio.create_task(receive(deaf))
+        await asyncio.wait((asking, third), return_when=asyncio.FIRST_COMPLETED)
+        if third.done():
+            await deaf.send_multipart([*third.result()[:-1], b"to this one"])
+        else:
+            third.cancel()
+    assert await asking == b"to this one"
 
 
 async def test_the_event_proxy_carries_both_topics(bus: Bus) -> None:
