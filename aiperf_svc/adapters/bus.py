@@ -27,6 +27,9 @@ from aiperf_svc.protocol.ports import BOUND_BY, Port
 HIGH_WATER_MESSAGES = 1_000
 """Per socket and direction. The largest messages, records with their lines, are about 1 MiB."""
 BACKLOG = 4_096
+HANDSHAKE_MS = 300_000
+"""Who gives up a handshake that waits for its turn joins the end of the queue again, and leaves a
+dead connection in it: where thousands connect at once that goes on for ever."""
 ASK_AGAIN_S = 20.0
 """Longer than thousands of workers that ask in the same second wait for their answers."""
 RECEIVE_NS = 2_000_000
@@ -230,8 +233,14 @@ class Bus:
             # A worker that reconnects before its old connection is noticed keeps its name.
             sock.setsockopt(zmq.ROUTER_HANDOVER, 1)
         if self.addresses.is_tcp:
-            sock.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
-            sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10_000)
+            sock.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+            # The kernel finds peers that vanished, within ten seconds. ZeroMQ's own heartbeats look
+            # through the timers of all connections at each one: thousands choke on it.
+            sock.setsockopt(zmq.TCP_KEEPALIVE, 1)
+            sock.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 4)
+            sock.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 2)
+            sock.setsockopt(zmq.TCP_KEEPALIVE_CNT, 3)
+            sock.setsockopt(zmq.TCP_MAXRT, 10_000)
             sock.setsockopt(zmq.RECONNECT_IVL, 100)
             sock.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
 

@@ -25,6 +25,10 @@ half of what it should hold it is given more."""
 LEAST_BATCH_S = 0.1
 """Making rows and lines of ten requests takes as long as of a hundred, so they wait for each other;
 of all that a run needs, records are the least urgent."""
+LEAST_PROBE_S = 1.0
+PROBES_PER_S = 500
+"""Questions for the timing manager's time, each answered in about 0.15 ms. Between two of them a
+worker's clock drifts by some 10 us a second."""
 BATCHES_PER_S = 2_500
 """Of all workers' records together; each batch costs the records manager about 0.1 ms."""
 LEAST_ACKNOWLEDGE_S = 0.5
@@ -57,6 +61,11 @@ def return_interval_s(workers: int, workers_a_core: float = 1.0) -> float:
     no user waits for a credit."""
     least_s = LEAST_RETURN_S * min(workers_a_core, MOST_CROWDED)
     return max(least_s, workers / RETURNS_PER_S)
+
+
+def probe_interval_s(workers: int) -> float:
+    """Time between two comparisons of a worker's clock with the timing manager's."""
+    return max(LEAST_PROBE_S, workers / PROBES_PER_S)
 
 
 def lookahead_s(workers: int) -> float:

@@ -26,6 +26,7 @@ from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.core.pacing import (
     housekeeping_interval_s,
     poll_interval_ns,
+    probe_interval_s,
     return_interval_s,
 )
 from aiperf_svc.domain.outcomes import Phase
@@ -179,10 +180,11 @@ class Worker(BaseService):
 
     async def _probe_clock(self) -> None:
         sent = 0
+        usual_s = probe_interval_s(self.context.topology.workers)
         while True:
             await self._credits.send(encode(ClockProbed(*self.header, sent_wall_ns=wall_ns())))
             sent += 1
-            await asyncio.sleep(0.02 if sent < FIRST_PROBES else 1.0)
+            await asyncio.sleep(0.02 if sent < FIRST_PROBES else usual_s)
 
     def clock(self) -> ClockEstimate:
         return self._clock.at(wall_ns()) if self._clock.is_known else ClockEstimate()

@@ -96,7 +96,8 @@ class WorkerStub(Stub):
         """End what has ended since the last tick."""
         if now >= self.probe_at:
             self.probes += 1
-            self.probe_at = now + (0.02 if self.probes < 8 else 1.0)
+            usual_s = pacing.probe_interval_s(self.context.topology.workers)
+            self.probe_at = now + (0.02 if self.probes < 8 else usual_s)
             self.credits.send(encode(ClockProbed(*self.header, sent_wall_ns=time_ns())))
         opened = self.opened
         if opened is None or time_ns() < opened.start_wall_ns:
