@@ -37,12 +37,17 @@ RECEIVE_NS = 2_000_000
 LINGER_MS = 2_000
 """Longest time that a closing socket goes on delivering."""
 UP, DOWN = b"up", b"down"
-"""Topics of the event bus: to the control services, and to everybody."""
+"""Topics of the event bus: to the control services, and to everybody; see `topic_of`."""
 
 _VERSION_BYTE = bytes([VERSION])
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 log = logging.getLogger(__name__)
+
+
+def topic_of(name: str) -> bytes:
+    """What goes to one service instance, and to no other whose name begins like its own."""
+    return f"to {name} ".encode()
 
 
 class ProtocolMismatch(Exception):

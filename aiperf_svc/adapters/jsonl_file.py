@@ -68,6 +68,7 @@ class JsonlFile:
         data = self._written.read(HASHED_AT_ONCE)
         if was_closed and not data:
             self._written.close()
+            self._written = None
         self._hash.update(data)
         self._hashed += len(data)
         return bool(data)

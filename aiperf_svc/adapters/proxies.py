@@ -40,7 +40,8 @@ class Proxies:
     def start(self) -> None:
         """Bind all six ports, then forward. Raises EnvironmentProblem when one is taken."""
         plain, routed = self._forward, self._route_by_name
-        self._start("events", plain, zmq.XSUB, Port.EVENTS_IN, zmq.XPUB, Port.EVENTS_OUT)
+        events = self._forward_events
+        self._start("events", events, zmq.XSUB, Port.EVENTS_IN, zmq.XPUB, Port.EVENTS_OUT)
         self._start("dataset", plain, zmq.ROUTER, Port.DATASET_FRONT, zmq.DEALER, Port.DATASET_BACK)
         self._start("raw", routed, zmq.ROUTER, Port.RAW_FRONT, zmq.ROUTER, Port.RAW_BACK)
 
@@ -71,6 +72,20 @@ class Proxies:
     @staticmethod
     def _forward(front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
         zmq.proxy(front, back)
+
+    @staticmethod
+    def _forward_events(front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
+        """As `zmq.proxy`, but subscriptions end here: every service has a topic of its own, and
+        each of thousands would be told to each of thousands of publishers."""
+        front.send(b"\x01")  # everything
+        poller = zmq.Poller()
+        poller.register(front, zmq.POLLIN)
+        poller.register(back, zmq.POLLIN)
+        while True:
+            for sock, _ in poller.poll():
+                frames = sock.recv_multipart(copy=False)
+                if sock is front:
+                    back.send_multipart(frames, copy=False)
 
     def _route_by_name(self, front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
         while True:

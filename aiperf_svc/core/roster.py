@@ -136,6 +136,25 @@ class Roster:
         members = (entry.member for entry in self._entries.values())
         return tuple(sorted(members, key=lambda m: (m.service, m.rank)))
 
+    def around(self) -> dict[str, tuple[Member, ...]]:
+        """For each member those that it deals with, itself included: a worker its processor, a
+        processor its workers, the others all. Processors come before the workers that will send to
+        them."""
+        members = self.members
+        by_name = {member.id: member for member in members}
+        workers: dict[str, list[Member]] = {m.id: [] for m in members if _processes(m)}
+        for member in members:
+            if member.processor:
+                workers[member.processor].append(member)
+        found = {name: (by_name[name], *its_own) for name, its_own in workers.items()}
+        for member in members:
+            if member.service is Service.WORKER:
+                processor = by_name.get(member.processor)
+                found[member.id] = (member, processor) if processor is not None else (member,)
+            elif not _processes(member):
+                found[member.id] = members
+        return found
+
     @property
     def missing(self) -> tuple[str, ...]:
         """What is still expected, in words: `worker (3 of 4)`."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import zmq
 
-from aiperf_svc.adapters.bus import DOWN, UP, Bus, encode, receive_each
+from aiperf_svc.adapters.bus import DOWN, UP, Bus, encode, receive_each, topic_of
 from aiperf_svc.adapters.logs import set_phase
 from aiperf_svc.adapters.vitals import VitalsProbe
 from aiperf_svc.domain.errors import AiperfError
@@ -72,6 +72,7 @@ class BaseService:
         self._publisher = bus.connect(zmq.PUB, bus.addresses.connect(Port.EVENTS_IN))
         self._subscriber = bus.connect(zmq.SUB, bus.addresses.connect(Port.EVENTS_OUT))
         self._subscriber.setsockopt(zmq.SUBSCRIBE, DOWN)
+        self._subscriber.setsockopt(zmq.SUBSCRIBE, topic_of(self.id))
         if self.is_control:
             self._subscriber.setsockopt(zmq.SUBSCRIBE, UP)
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from aiperf_svc.adapters.bus import DOWN, UP, Bus
+from aiperf_svc.adapters.bus import UP, Bus, topic_of
 from aiperf_svc.core.pacing import republish_interval_s, roster_interval_s
 from aiperf_svc.core.roster import ListeningClock, Roster
-from aiperf_svc.protocol.messages import Heartbeat, RosterPublished, RunState, Service
+from aiperf_svc.protocol.messages import Heartbeat, Member, RosterPublished, RunState, Service
 from aiperf_svc.services.base import BaseService, is_set_within, mono_ns
 from aiperf_svc.services.context import RunContext
 
@@ -15,8 +15,8 @@ CHECK_S = 0.25
 
 
 class WorkerManager(BaseService):
-    """Publishes the roster: to the control services while it grows, to everybody once it is
-    frozen."""
+    """Publishes the roster: to the control services while it grows, and once it is frozen to each
+    member what concerns it."""
 
     service = Service.WORKER_MANAGER
     is_control = True
@@ -58,20 +58,32 @@ class WorkerManager(BaseService):
 
     async def _publish_roster(self) -> None:
         while True:
-            if self._changed.is_set() or not self._everybody_has_seen_it():
+            if self._changed.is_set() or self._unseen():
                 self._changed.clear()
-                # Who joins is of interest to the control services only; to send everybody the
-                # names of everybody at every join would be more than one process can.
-                topic = DOWN if self._roster.is_frozen else UP
-                await self.publish(topic, self._message())
+                await self._publish()
                 await asyncio.sleep(roster_interval_s(self._roster.count))
             await is_set_within(self._changed, republish_interval_s(self._roster.count))
 
-    def _everybody_has_seen_it(self) -> bool:
-        members = (m for m in self._roster.members if not m.lost)
-        return all(self._seen.get(m.id, 0) >= self._roster.number for m in members)
+    def _unseen(self) -> list[Member]:
+        """Who has yet to confirm the roster as it is."""
+        number = self._roster.number
+        members = self._roster.members
+        return [m for m in members if not m.lost and self._seen.get(m.id, 0) < number]
 
-    def _message(self) -> RosterPublished:
+    async def _publish(self) -> None:
+        """Until the roster is frozen it is of interest to the control services only. Then each
+        learns what concerns it: everybody's names to everybody would be more than one process can
+        carry."""
+        if not self._roster.is_frozen:
+            await self.publish(UP, self._message(self._roster.members))
+            return
+        around = self._roster.around()
+        for member in self._unseen():
+            await self.publish(topic_of(member.id), self._message(around[member.id]))
+        for name in self._refused:
+            await self.publish(topic_of(name), self._message(()))
+
+    def _message(self, members: tuple[Member, ...]) -> RosterPublished:
         missing = self._roster.missing
         return RosterPublished(
             *self.header,
@@ -79,5 +91,5 @@ class WorkerManager(BaseService):
             frozen=self._roster.is_frozen,
             complete=not missing,
             missing=missing,
-            members=self._roster.members,
+            members=members,
         )

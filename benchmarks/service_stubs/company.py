@@ -10,7 +10,6 @@ import zmq
 from aiperf_svc.adapters.bus import decode
 from aiperf_svc.core.run_machine import ORDER
 from aiperf_svc.protocol.messages import (
-    Member,
     RecordsAcknowledged,
     RosterPublished,
     RunStatePublished,
@@ -37,7 +36,6 @@ class Company:
         self.workers = [WorkerStub(context, self._bus, name) for name in workers]
         self.processors = [ProcessorStub(context, self._bus, name) for name in processors]
         self._known: dict[bytes, Any] = {}
-        self._rosters: dict[bytes, tuple[RosterPublished, dict[str, Member]]] = {}
         for stub in (*self.workers, *self.processors):
             self._watch(stub.subscriber, lambda data, stub=stub: self._on_event(stub, data))
         self._credits: list[Reader] = []
@@ -69,26 +67,13 @@ class Company:
             case RunStatePublished():
                 stub.on_state(message)
             case RosterPublished() if message.number > stub.roster_number:
-                if data not in self._rosters:
-                    self._rosters.clear()
-                    self._rosters[data] = message, {m.id: m for m in message.members}
-                stub.on_roster(
-                    message.number, self._rosters[data][1].get(stub.name), message.frozen
-                )
-                if message.frozen:
-                    self._take_workers(message)
+                members = {member.id: member for member in message.members}
+                stub.on_roster(message.number, members.get(stub.name), message.frozen)
+                if isinstance(stub, ProcessorStub):
+                    # The launcher puts a processor's workers into its own process.
+                    stub.workers = [worker for worker in self.workers if worker.name in members]
             case RecordsAcknowledged() if isinstance(stub, WorkerStub):
                 stub.acknowledged(message.highest.get(stub.name, 0), monotonic())
-
-    def _take_workers(self, roster: RosterPublished) -> None:
-        """The launcher puts a processor's workers into its own process: ranks are natural."""
-        if any(p.workers for p in self.processors):
-            return
-        mine = {processor.name: processor for processor in self.processors}
-        by_name = {worker.name: worker for worker in self.workers}
-        for member in roster.members:
-            if member.processor in mine and member.id in by_name:
-                mine[member.processor].workers.append(by_name[member.id])
 
     def run(self) -> None:
         """Until the run has ended."""

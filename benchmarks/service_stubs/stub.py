@@ -2,7 +2,7 @@
 
 import zmq
 
-from aiperf_svc.adapters.bus import DOWN, UP, Bus, encode
+from aiperf_svc.adapters.bus import DOWN, UP, Bus, encode, topic_of
 from aiperf_svc.protocol.messages import (
     ClockEstimate,
     Heartbeat,
@@ -42,6 +42,7 @@ class Stub:
         self.publisher = bus.connect(zmq.PUB, connect(Port.EVENTS_IN))
         self.subscriber = bus.connect(zmq.SUB, connect(Port.EVENTS_OUT))
         self.subscriber.setsockopt(zmq.SUBSCRIBE, DOWN)
+        self.subscriber.setsockopt(zmq.SUBSCRIBE, topic_of(name))
         self.reached, self.state, self.state_number = RunState.PENDING, RunState.PENDING, 0
         self.roster_number = 0
         self.member: Member | None = None

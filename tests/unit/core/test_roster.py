@@ -4,6 +4,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
+
 from aiperf_svc.core.roster import CONTROL_SILENCE_NS, SILENCE_NS, ListeningClock, Roster
 from aiperf_svc.protocol.messages import Heartbeat, RunState, Service
 
@@ -33,6 +35,36 @@ def test_ranks_follow_the_numbers_in_the_names_whatever_the_order_of_arrival() -
     assert ranks["worker-1"] == 0
     assert ranks["worker-2"] == 1
     assert ranks["worker-10"] == 2
+
+
+def test_each_member_hears_of_those_that_it_deals_with() -> None:
+    roster = Roster(EXPECTED | {Service.TIMING_MANAGER: 1})
+    timing_manager = msgspec.structs.replace(beat("timing-manager"), service=Service.TIMING_MANAGER)
+    roster.heard(timing_manager, 0)
+    for member in full_roster().members:
+        roster.heard(beat(member.id), 0)
+    roster.freeze()
+    around = {name: [m.id for m in members] for name, members in roster.around().items()}
+    assert around == {
+        "record-processor-0": ["record-processor-0", "worker-1", "worker-10"],
+        "record-processor-1": ["record-processor-1", "worker-2"],
+        "worker-1": ["worker-1", "record-processor-0"],
+        "worker-2": ["worker-2", "record-processor-1"],
+        "worker-10": ["worker-10", "record-processor-0"],
+        "timing-manager": [m.id for m in roster.members],
+    }
+
+
+def test_a_processor_hears_of_a_worker_that_it_gets_and_of_one_that_is_lost() -> None:
+    roster = full_roster()
+    roster.freeze()
+    alive = ("record-processor-1", "worker-1", "worker-2")
+    for name in alive:
+        roster.heard(beat(name), SILENCE_NS + 1)
+    roster.lose_silent(SILENCE_NS + 1)
+    around = roster.around()
+    assert [m.id for m in around["record-processor-1"]][1:] == ["worker-1", "worker-2", "worker-10"]
+    assert [m.lost for m in around["record-processor-1"]] == [False, False, False, True]
 
 
 def test_what_is_missing_is_counted_by_service() -> None:

@@ -64,6 +64,7 @@ def test_it_is_hashed_while_it_grows(tmp_path: Path) -> None:
     file.close()
     while file.hash_more():
         pass
+    assert not file.hash_more()
     content = (tmp_path / "lines.jsonl").read_bytes()
     assert file.entry() == ManifestEntry(
         "lines.jsonl", len(content), hashlib.sha256(content).hexdigest()
