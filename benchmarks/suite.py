@@ -61,7 +61,13 @@ PARTS = (
         "--connections 100000 --duration 300s",
         None,
     ),
-    Part("control_plane", "The control plane", "control_plane", "--workers 2000", "--seconds 10"),
+    Part(
+        "control_plane",
+        "The control plane",
+        "control_plane",
+        "--workers 2000 --seconds 20 --most-seconds 300",
+        "--seconds 10",
+    ),
     Part("records", "Millions of records", "records_15m", "", None),
     Part("collecting", "Collecting results", "collect_results", "", "--size 64Mi --rounds 1"),
 )
