@@ -47,6 +47,7 @@ class Context:
 
 host.read_context = Context
 host.make_bus = lambda context: NoBus()
+host._share_cores = lambda context, names: None
 host.service_class = lambda name: Stuck
 host.STOP_S = float(sys.argv[1])
 sys.exit(host.run_services([Service.WORKER]))
