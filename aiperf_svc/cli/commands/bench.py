@@ -13,12 +13,16 @@ The server takes 20 ms to the first token and 5 ms for each of 31 more, so the r
 checked by eye. The flags of `profile` change the load."""
 
 TTFT, ITL, TOKENS = "20ms", "5ms", 32
+RAMP = "175ms"
+"""An answer's time: users whose answers all take the same stay as far apart as they began, and
+twenty who began together would be due together for ever."""
 PRESET = {
     "name": "bench",
     "endpoint.url": "http://127.0.0.1",
     "endpoint.model": "mock-model",
     "endpoint.streaming": True,
     "load.concurrency": 20,
+    "load.ramp": RAMP,
     "load.requests": 400,
     "load.warmup.requests": 100,
     "dataset.entries": 200,
