@@ -33,7 +33,6 @@ from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import SINGLETONS, Facts, plan
 from aiperf_svc.protocol.messages import (
-    RosterPublished,
     RunState,
     RunStatePublished,
     Service,
@@ -111,7 +110,6 @@ class Simulation:
         self.states: dict[str, float] = {}
         self._listener = socket.create_server((LOOPBACK, 0))
         self._began = 0.0
-        self._missing: tuple[str, ...] = ()
 
     def start(self) -> None:
         """The singletons, then everybody else at once."""
@@ -161,15 +159,13 @@ class Simulation:
                 self.samples.append(self._sample(now, state))
             if self._watcher.poll(100):
                 message = decode(self._watcher.recv_multipart()[-1])
-                if isinstance(message, RosterPublished):
-                    self._missing = message.missing
                 if isinstance(message, RunStatePublished) and message.state is not state:
                     state = message.state
                     self.states[state.value] = time.monotonic() - self._began
                     print(f"{now:7.1f} s {state.value} {message.reason}", file=sys.stderr)
             dead = [p.args for p in (*self.singletons.values(), *self.stubs) if p.poll()]
             if dead or now > at_most_s:
-                problem = dead or f"takes too long; missing {self._missing}"
+                problem = dead or "takes too long"
                 raise SystemExit(f"after {now:.0f} s, {state.value}: {problem}; {self._last()}")
 
     def _last(self) -> str:

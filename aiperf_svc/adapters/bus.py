@@ -5,7 +5,8 @@ within a test's loop, `ipc://` on one machine, `tcp://` with CURVE between pods;
 differs.
 
 Bounds: nothing is dropped silently. PUSH and DEALER block their sender at the high-water mark,
-ROUTER raises when a peer is unknown, and PUB/SUB carries only state that is published again.
+ROUTER raises when a peer is unknown, REP has no mark, and PUB/SUB carries only state that is
+published again.
 """
 
 import asyncio

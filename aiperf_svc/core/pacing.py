@@ -39,8 +39,8 @@ ROSTER_S_PER_MEMBER = 0.0004
 """A roster of 2,500 members is 250 KB and takes milliseconds to read: at most once a second."""
 LEAST_REPUBLISH_S = 1.0
 REPUBLISH_S_PER_MEMBER = 0.004
-"""A frozen roster of 2,500 is 250 KB to each of 2,500: the bus needs seconds for it, so ten pass
-before it is sent again to those who have not confirmed it."""
+"""Confirmations come with heartbeats, and where thousands start at once both wait for their turn on
+the bus: with 2,500 members ten seconds pass before those who have not confirmed are told again."""
 GRANT_S_PER_WORKER = 10e-6
 """Pause between two looks at all accounts: about twice what one look costs."""
 

@@ -170,7 +170,7 @@ class Member(Value, frozen=True):
 
 class RosterPublished(Message, frozen=True):
     """Who takes part. Published by the worker manager on change, and again until everybody has
-    seen it."""
+    seen it; once it is frozen, to each member by itself."""
 
     number: int
     frozen: bool
@@ -178,6 +178,8 @@ class RosterPublished(Message, frozen=True):
     """Every expected instance has registered."""
     missing: tuple[str, ...]
     members: tuple[Member, ...]
+    """In a frozen one those that its receiver deals with: to a singleton all, to a worker itself
+    and its processor, to a processor itself and its workers."""
 
 
 class RunStatePublished(Message, frozen=True):

@@ -58,9 +58,12 @@ class WorkerManager(BaseService):
 
     async def _publish_roster(self) -> None:
         while True:
-            if self._changed.is_set() or self._unseen():
+            unseen = self._unseen()
+            if self._changed.is_set() or unseen:
                 self._changed.clear()
-                await self._publish()
+                # Made before the first is sent: while one waits, the roster may change.
+                for topic, message in self._messages(unseen):
+                    await self.publish(topic, message)
                 await asyncio.sleep(roster_interval_s(self._roster.count))
             await is_set_within(self._changed, republish_interval_s(self._roster.count))
 
@@ -70,18 +73,15 @@ class WorkerManager(BaseService):
         members = self._roster.members
         return [m for m in members if not m.lost and self._seen.get(m.id, 0) < number]
 
-    async def _publish(self) -> None:
+    def _messages(self, unseen: list[Member]) -> list[tuple[bytes, RosterPublished]]:
         """Until the roster is frozen it is of interest to the control services only. Then each
         learns what concerns it: everybody's names to everybody would be more than one process can
         carry."""
         if not self._roster.is_frozen:
-            await self.publish(UP, self._message(self._roster.members))
-            return
+            return [(UP, self._message(self._roster.members))]
         around = self._roster.around()
-        for member in self._unseen():
-            await self.publish(topic_of(member.id), self._message(around[member.id]))
-        for name in self._refused:
-            await self.publish(topic_of(name), self._message(()))
+        messages = [(topic_of(m.id), self._message(around[m.id])) for m in unseen]
+        return messages + [(topic_of(name), self._message(())) for name in self._refused]
 
     def _message(self, members: tuple[Member, ...]) -> RosterPublished:
         missing = self._roster.missing
