@@ -82,9 +82,11 @@ class Command:
         inodes = set()
         for pid in (self.process.pid, *self.processes()):
             for link in Path(f"/proc/{pid}/fd").iterdir():
-                target = str(link.readlink())
-                if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
+                # A process may close one between the listing and the reading.
+                with suppress(FileNotFoundError):
+                    target = str(link.readlink())
+                    if target.startswith("socket:["):
+                        inodes.add(target[8:-1])
         self._ports |= {a for inode, a in listening_sockets().items() if inode in inodes}
         return self._ports
 
