@@ -1,4 +1,4 @@
-/* What `stamped_reads` does for every read of a socket, compiled.
+/* What `stamped_reads` does for every request and every read of a socket, compiled.
  *
  * What is meant is said there, and by the inference client, whose sources remain the reference: all
  * but the plain case is handed back to it. Built against the stable ABI, so that one library serves
@@ -7,10 +7,13 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
+#include <structmember.h>
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -25,15 +28,8 @@
  * before letting go of it. */
 static char arrived[READ_SIZE];
 
-static long long chunked, fragment_bytes, max_answer_bytes, head_state, flag_final, completed;
-
-/* Attributes of connections and of records. */
-#define NAMES(X) \
-    X(bodies) X(buffer) X(bytes_in) X(bytes_out) X(connect_ns) X(due) X(entry) X(fd) X(flags) \
-    X(fragments) X(framing) X(index) X(input_tokens) X(kept) X(last_seq) X(left) X(line) X(phase) \
-    X(read_rows) X(reads) X(request_id) X(sent) X(start) X(state) X(tls) X(tls_ns) X(turn)
-#define DECLARE(name) static PyObject *name_##name;
-NAMES(DECLARE)
+static long long chunked, fragment_bytes, max_answer_bytes, idle_state, head_state, flag_final,
+    flag_reused, completed;
 
 typedef struct {
     Py_ssize_t size;
@@ -55,54 +51,135 @@ typedef struct __attribute__((packed)) {
     uint8_t phase, outcome, error, framing;
 } Fragment;
 
-/* --- attributes of a connection --------------------------------------------------------------- */
+/* --- the fields of a connection --------------------------------------------------------------- */
 
-/* -1 with an exception set when there is none. */
-static int64_t get_integer(PyObject *object, PyObject *name) {
-    PyObject *value = PyObject_GetAttr(object, name);
-    if (value == NULL)
-        return -1;
-    int64_t number = PyLong_AsLongLong(value);
-    Py_DECREF(value);
-    return number;
+#define INTEGERS(X) \
+    X(ack) X(body_offset) X(bytes_in) X(bytes_out) X(connect_ns) X(due) X(entry) X(fd) X(flags) \
+    X(framing) X(index) X(input_tokens) X(left) X(opened_mono_ns) X(part) X(phase) X(request_id) \
+    X(sent) X(start) X(started_mono_ns) X(state) X(status) X(tls_ns) X(turn)
+#define OBJECTS(X) X(buffer) X(kept) X(line) X(payload) X(read_rows) X(session) X(tls) X(unsent)
+
+typedef struct {
+    PyObject_HEAD
+#define INTEGER(name) long long name;
+    INTEGERS(INTEGER)
+#define OBJECT(name) PyObject *name;
+    OBJECTS(OBJECT)
+    char is_used, keep_alive;
+} Fields;
+
+static PyMemberDef members[] = {
+#define INTEGER_MEMBER(name) {#name, T_LONGLONG, offsetof(Fields, name), 0, NULL},
+    INTEGERS(INTEGER_MEMBER)
+#define OBJECT_MEMBER(name) {#name, T_OBJECT, offsetof(Fields, name), 0, NULL},
+    OBJECTS(OBJECT_MEMBER)
+    {"is_used", T_BOOL, offsetof(Fields, is_used), 0, NULL},
+    {"keep_alive", T_BOOL, offsetof(Fields, keep_alive), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+/* None of its objects ever leads back to a connection, so the collector need not know of them. */
+static void free_fields(PyObject *self) {
+    Fields *fields = (Fields *)self;
+#define RELEASE(name) Py_XDECREF(fields->name);
+    OBJECTS(RELEASE)
+    PyTypeObject *type = Py_TYPE(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
 }
 
-static int set_integer(PyObject *object, PyObject *name, int64_t number) {
-    PyObject *value = PyLong_FromLongLong(number);
-    if (value == NULL)
-        return -1;
-    int failed = PyObject_SetAttr(object, name, value);
-    Py_DECREF(value);
-    return failed;
+static PyType_Slot slots[] = {{Py_tp_members, members}, {Py_tp_dealloc, free_fields}, {0, NULL}};
+static PyType_Spec spec = {
+    "aiperf_svc.adapters._stamped_reads.Fields", sizeof(Fields), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+static PyTypeObject *fields_type;
+
+/* NULL with an exception set when it is none. */
+static Fields *fields_of(PyObject *connection) {
+    if (PyObject_TypeCheck(connection, fields_type))
+        return (Fields *)connection;
+    PyErr_SetString(PyExc_TypeError, "not a connection");
+    return NULL;
 }
 
-static int is_none(PyObject *object, PyObject *name) {
-    PyObject *value = PyObject_GetAttr(object, name);
-    Py_XDECREF(value);
-    return value == Py_None;
+static int is_none(const PyObject *object) {
+    return object == NULL || object == Py_None;
 }
 
-/* Whether the connection waits for more of a chunk, or for the line of the next one, in a body whose
- * bytes nobody else needs. */
-static int is_plain(PyObject *connection) {
-    PyObject *line = PyObject_GetAttr(connection, name_line);
-    int is_between_lines = line != NULL && PyBytes_Check(line) && PyBytes_Size(line) == 0;
-    Py_XDECREF(line);
-    return is_between_lines && is_none(connection, name_kept) && is_none(connection, name_tls) &&
-           get_integer(connection, name_framing) == chunked;
+static void set_object(PyObject **field, PyObject *value) {
+    PyObject *before = *field;
+    Py_INCREF(value);
+    *field = value;
+    Py_XDECREF(before);
+}
+
+static int has_arguments(Py_ssize_t count, Py_ssize_t expected) {
+    if (count != expected)
+        PyErr_Format(PyExc_TypeError, "%zd arguments, not %zd", expected, count);
+    return count == expected;
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+static int64_t now_of(clockid_t clock) {
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static PyObject *begin(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    Fields *fields;
+    char *bytes;
+    Py_ssize_t size;
+    if (!has_arguments(count, 11) || (fields = fields_of(arguments[0])) == NULL ||
+        PyBytes_AsStringAndSize(arguments[1], &bytes, &size) < 0)
+        return NULL;
+    set_object(&fields->payload, arguments[1]);
+    fields->bytes_out = size;
+    fields->request_id = PyLong_AsLongLong(arguments[2]);
+    fields->phase = PyLong_AsLongLong(arguments[3]);
+    fields->index = PyLong_AsLongLong(arguments[4]);
+    fields->entry = PyLong_AsLongLong(arguments[5]);
+    fields->turn = PyLong_AsLongLong(arguments[6]);
+    fields->due = PyLong_AsLongLong(arguments[7]);
+    fields->flags = PyLong_AsLongLong(arguments[8]);
+    fields->input_tokens = PyLong_AsLongLong(arguments[9]);
+    set_object(&fields->session, arguments[10]);
+    fields->start = fields->bytes_in = fields->part = 0;
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *write_request(PyObject *module, PyObject *connection) {
+    Fields *fields = fields_of(connection);
+    char *bytes;
+    Py_ssize_t size;
+    if (fields == NULL || PyBytes_AsStringAndSize(fields->payload, &bytes, &size) < 0)
+        return NULL;
+    fields->state = head_state;
+    if (fields->is_used)
+        fields->flags |= flag_reused;
+    fields->status = fields->ack = fields->body_offset = 0;
+    fields->started_mono_ns = now_of(CLOCK_MONOTONIC);
+    fields->start = now_of(CLOCK_REALTIME);
+    ssize_t sent;
+    do {
+        sent = send((int)fields->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    if (sent < 0) {
+        if (errno != EAGAIN && errno != EWOULDBLOCK)
+            return PyErr_SetFromErrno(PyExc_OSError);
+        sent = 0;
+    }
+    fields->sent = now_of(CLOCK_REALTIME);
+    return PyLong_FromSsize_t(sent);
 }
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-static int64_t nanoseconds(const struct timespec *time) {
-    return (int64_t)time->tv_sec * 1000000000 + time->tv_nsec;
-}
-
 /* 1: bytes have arrived; 0: there are none; -1: an exception is set. */
-static int read_socket(PyObject *connection, Read *read) {
-    int fd = (int)get_integer(connection, name_fd);
-    if (fd == -1 && PyErr_Occurred())
-        return -1;
+static int read_socket(const Fields *fields, Read *read) {
     union {
         char bytes[CMSG_SPACE(sizeof(struct timespec))];
         struct cmsghdr aligned;
@@ -111,7 +188,7 @@ static int read_socket(PyObject *connection, Read *read) {
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     do {
-        read->size = recvmsg(fd, &message, MSG_DONTWAIT);
+        read->size = recvmsg((int)fields->fd, &message, MSG_DONTWAIT);
     } while (read->size < 0 && errno == EINTR);
     if (read->size < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK)
@@ -119,14 +196,13 @@ static int read_socket(PyObject *connection, Read *read) {
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;
     }
-    struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
-    read->now = nanoseconds(&time);
+    read->now = now_of(CLOCK_REALTIME);
     read->stamp = 0;
     struct cmsghdr *first = CMSG_FIRSTHDR(&message);
     if (first != NULL && first->cmsg_level == SOL_SOCKET && first->cmsg_type == SCM_TIMESTAMPNS) {
+        struct timespec time;
         memcpy(&time, CMSG_DATA(first), sizeof time);
-        read->stamp = nanoseconds(&time);
+        read->stamp = (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
     }
     return 1;
 }
@@ -164,8 +240,11 @@ typedef struct {
     int64_t status, framing, body_offset;
     const char *answer;
     const char *spans;
-    Py_ssize_t span_count;
+    Py_ssize_t answer_size, span_count;
 } Layout;
+
+/* Attributes of records. */
+static PyObject *name_bodies, *name_fragments, *name_last_seq, *name_reads;
 
 static int64_t item_of(PyObject *tuple, Py_ssize_t place) {
     PyObject *item = PyTuple_GetItem(tuple, place);
@@ -178,23 +257,28 @@ static const char *bytes_of(PyObject *tuple, Py_ssize_t place, Py_ssize_t *size)
     return item == NULL || PyBytes_AsStringAndSize(item, &bytes, size) < 0 ? NULL : bytes;
 }
 
-/* 1: there is one for answers of that size; 0: there is none; -1: an exception is set. */
-static int find_layout(PyObject *layouts, Py_ssize_t size, Layout *layout) {
+/* The layout for answers of that size; NULL where there is none, or with an exception set. The
+ * latest is kept: most answers have the one of the answer before. */
+static const Layout *find_layout(PyObject *layouts, Py_ssize_t size) {
+    static PyObject *latest;
+    static Layout layout;
     PyObject *key = PyLong_FromSsize_t(size);
     PyObject *found = key == NULL ? NULL : PyDict_GetItemWithError(layouts, key);
     Py_XDECREF(key);
     if (found == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    Py_ssize_t answer_size, spans_size;
-    layout->status = item_of(found, 2);
-    layout->framing = item_of(found, 3);
-    layout->body_offset = item_of(found, 4);
-    layout->answer = bytes_of(found, 5, &answer_size);
-    layout->spans = bytes_of(found, 6, &spans_size);
-    if (PyErr_Occurred())
-        return -1;
-    layout->span_count = spans_size / 8;
-    return answer_size == size;
+        return NULL;
+    if (found != latest) {
+        Py_ssize_t spans_size = 0;
+        Layout taken = {item_of(found, 2), item_of(found, 3), item_of(found, 4), NULL, NULL, 0, 0};
+        taken.answer = bytes_of(found, 5, &taken.answer_size);
+        taken.spans = bytes_of(found, 6, &spans_size);
+        taken.span_count = spans_size / 8;
+        if (PyErr_Occurred())
+            return NULL;
+        set_object(&latest, found);
+        layout = taken;
+    }
+    return layout.answer_size == size ? &layout : NULL;
 }
 
 static int is_laid_out(const Layout *layout) {
@@ -208,134 +292,213 @@ static int is_laid_out(const Layout *layout) {
 }
 
 /* Whether the connection waits for the beginning of an answer whose bytes nobody else needs. */
-static int is_at_beginning(PyObject *connection) {
-    return get_integer(connection, name_state) == head_state && is_none(connection, name_buffer) &&
-           is_none(connection, name_kept) && is_none(connection, name_tls);
+static int is_at_beginning(const Fields *fields) {
+    return fields->state == head_state && is_none(fields->buffer) && is_none(fields->kept) &&
+           is_none(fields->tls);
+}
+
+/* As Connection.become_idle. */
+static void become_idle(Fields *fields) {
+    set_object(&fields->payload, Py_None);
+    fields->state = idle_state;
+    if (!fields->is_used) {
+        fields->is_used = 1;
+        fields->connect_ns = fields->tls_ns = 0;
+    }
 }
 
 /* As RawRecords.add_whole. */
-static PyObject *record_whole(PyObject *connection, PyObject *records, const Layout *layout,
+static PyObject *record_whole(Fields *fields, PyObject *records, const Layout *layout,
                               const Read *read, int64_t polled) {
-    int64_t seq = get_integer(records, name_last_seq) + 1;
+    PyObject *last = PyObject_GetAttr(records, name_last_seq);
+    int64_t seq = last == NULL ? 0 : PyLong_AsLongLong(last) + 1;
+    Py_XDECREF(last);
+    PyObject *next = PyErr_Occurred() ? NULL : PyLong_FromLongLong(seq);
+    if (next == NULL)
+        return NULL;
+    int failed = PyObject_SetAttr(records, name_last_seq, next) < 0;
+    Py_DECREF(next);
     Fragment fragment = {
-        .request_id = (uint64_t)get_integer(connection, name_request_id),
+        .request_id = (uint64_t)fields->request_id,
         .seq = (uint64_t)seq,
-        .index = (uint64_t)get_integer(connection, name_index),
-        .due = get_integer(connection, name_due),
-        .start = get_integer(connection, name_start),
-        .sent = get_integer(connection, name_sent),
+        .index = (uint64_t)fields->index,
+        .due = fields->due,
+        .start = fields->start,
+        .sent = fields->sent,
         .ack = read->stamp,
         .end = read->stamp,
-        .connect = get_integer(connection, name_connect_ns),
-        .tls = get_integer(connection, name_tls_ns),
-        .bytes_out = (uint32_t)get_integer(connection, name_bytes_out),
+        .connect = fields->connect_ns,
+        .tls = fields->tls_ns,
+        .bytes_out = (uint32_t)fields->bytes_out,
         .body_offset = (uint32_t)layout->body_offset,
         .reads = 1,
         .body = (uint32_t)read->size,
-        .entry = (uint32_t)get_integer(connection, name_entry),
-        .input_tokens = (int32_t)get_integer(connection, name_input_tokens),
-        .turn = (uint16_t)get_integer(connection, name_turn),
+        .entry = (uint32_t)fields->entry,
+        .input_tokens = (int32_t)fields->input_tokens,
+        .turn = (uint16_t)fields->turn,
         .status = (uint16_t)layout->status,
-        .flags = (uint16_t)(get_integer(connection, name_flags) | flag_final),
-        .phase = (uint8_t)get_integer(connection, name_phase),
+        .flags = (uint16_t)(fields->flags | flag_final),
+        .phase = (uint8_t)fields->phase,
         .outcome = (uint8_t)completed,
         .framing = (uint8_t)layout->framing,
     };
     Row row = row_of(read, polled);
-    if (PyErr_Occurred() || set_integer(records, name_last_seq, seq) < 0 ||
-        add_to(records, name_fragments, &fragment, sizeof fragment) < 0 ||
+    if (failed || add_to(records, name_fragments, &fragment, sizeof fragment) < 0 ||
         add_to(records, name_reads, &row, sizeof row) < 0 ||
         add_to(records, name_bodies, arrived, read->size) < 0)
         return NULL;
+    become_idle(fields);
     return PyLong_FromLongLong(read->stamp);
 }
 
-static PyObject *take_first(PyObject *module, PyObject *arguments) {
-    PyObject *connection, *layouts, *records;
-    long long polled;
+static PyObject *take_first(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    Fields *fields;
     Read read;
-    Layout layout;
-    if (!PyArg_ParseTuple(
-            arguments, "OLO!O", &connection, &polled, &PyDict_Type, &layouts, &records))
+    if (!has_arguments(count, 4) || (fields = fields_of(arguments[0])) == NULL)
         return NULL;
-    int got = read_socket(connection, &read);
+    int64_t polled = PyLong_AsLongLong(arguments[1]);
+    if (polled == -1 && PyErr_Occurred())
+        return NULL;
+    int got = read_socket(fields, &read);
     if (got < 0)
         return NULL;
     if (got == 0)
         Py_RETURN_NONE;
-    int is_known = read.stamp ? find_layout(layouts, read.size, &layout) : 0;
-    if (is_known > 0)
-        is_known = is_laid_out(&layout) && is_at_beginning(connection);
-    if (PyErr_Occurred())
-        return NULL;
-    return is_known ? record_whole(connection, records, &layout, &read, polled)
-                    : handed_back(&read);
-}
-
-/* --- in the middle of an answer --------------------------------------------------------------- */
-
-/* Follows the chunks of a body through `size` new bytes, of which the first `left` belong to the
- * chunk that has begun. What is then left of the last one; -1 where it is not that plain: the body
- * ends here, a line of the framing is cut, or has more to it than a size. */
-static int64_t left_after(int64_t left, Py_ssize_t size) {
-    Py_ssize_t at = left;
-    while (at < size) {
-        Py_ssize_t chunk = chunk_size(arrived, &at, size);
-        if (chunk <= 0 || at + 2 > size || arrived[at] != '\r' || arrived[at + 1] != '\n')
-            return -1;
-        at += 2 + chunk + 2;
+    if (read.stamp && is_at_beginning(fields)) {
+        const Layout *layout = find_layout(arguments[2], read.size);
+        if (layout == NULL && PyErr_Occurred())
+            return NULL;
+        if (layout != NULL && is_laid_out(layout))
+            return record_whole(fields, arguments[3], layout, &read, polled);
     }
-    return at - size;
+    return handed_back(&read);
 }
 
-static PyObject *take(PyObject *connection, PyObject *buffer, PyObject *rows, const Read *read,
-                      int64_t polled) {
-    int64_t left = get_integer(connection, name_left);
-    int64_t bytes_in = get_integer(connection, name_bytes_in) + read->size;
-    int64_t rest = -1;
-    if (read->size && read->stamp && left >= 0 && bytes_in <= max_answer_bytes &&
-        PyByteArray_Check(buffer) && PyByteArray_Check(rows) && is_plain(connection))
-        rest = left_after(left, read->size);
-    if (PyErr_Occurred())
-        return NULL;
-    if (rest < 0)
-        return handed_back(read);
-    Row row = row_of(read, polled);
-    if (add(buffer, arrived, read->size) < 0 || add(rows, &row, sizeof row) < 0 ||
-        set_integer(connection, name_left, rest) < 0 ||
-        set_integer(connection, name_bytes_in, bytes_in) < 0)
-        return NULL;
-    PyObject *result = PyByteArray_Size(buffer) >= fragment_bytes ? Py_True : Py_None;
-    Py_INCREF(result);
-    return result;
+/* --- in the middle of answers ----------------------------------------------------------------- */
+
+/* Offset after the whole chunks from `at` on, beyond `size` when the last goes on in a later read. It
+ * stops at a line that is not that plain: the last one, a cut one, or one with more than a size. */
+static Py_ssize_t after_chunks(const char *bytes, Py_ssize_t at, Py_ssize_t size) {
+    while (at < size) {
+        Py_ssize_t line = at, chunk = chunk_size(bytes, &line, size);
+        if (chunk <= 0 || line + 2 > size || bytes[line] != '\r' || bytes[line + 1] != '\n')
+            break;
+        at = line + 2 + chunk + 2;
+    }
+    return at;
 }
 
-static PyObject *take_more(PyObject *module, PyObject *arguments) {
-    PyObject *connection, *result = NULL;
-    long long polled;
+static PyObject *pass_chunks(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    char *bytes;
+    Py_ssize_t size;
+    if (!has_arguments(count, 2) || PyBytes_AsStringAndSize(arguments[0], &bytes, &size) < 0)
+        return NULL;
+    Py_ssize_t at = PyLong_AsSsize_t(arguments[1]);
+    if (at < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_IndexError, "outside of the data");
+        return NULL;
+    }
+    return PyLong_FromSsize_t(after_chunks(bytes, at, size));
+}
+
+/* Whether the connection waits for more of a chunk, or for the line of the next one, in a body whose
+ * bytes nobody else needs. */
+static int is_plain(const Fields *fields) {
+    return fields->framing == chunked && fields->left >= 0 && is_none(fields->kept) &&
+           is_none(fields->tls) && fields->buffer != NULL && PyByteArray_Check(fields->buffer) &&
+           fields->read_rows != NULL && PyByteArray_Check(fields->read_rows) &&
+           fields->line != NULL && PyBytes_Check(fields->line) && PyBytes_Size(fields->line) == 0;
+}
+
+/* What is left to do for one connection, None for nothing; NULL with an exception set. */
+static PyObject *take_more(Fields *fields, int64_t polled) {
     Read read;
-    if (!PyArg_ParseTuple(arguments, "OL", &connection, &polled))
-        return NULL;
-    int got = read_socket(connection, &read);
+    int got = read_socket(fields, &read);
     if (got < 0)
         return NULL;
     if (got == 0)
         Py_RETURN_NONE;
-    PyObject *buffer = PyObject_GetAttr(connection, name_buffer);
-    PyObject *rows = PyObject_GetAttr(connection, name_read_rows);
-    if (buffer != NULL && rows != NULL)
-        result = take(connection, buffer, rows, &read, polled);
-    Py_XDECREF(buffer);
-    Py_XDECREF(rows);
-    return result;
+    int64_t rest = -1;
+    if (read.size && read.stamp && fields->bytes_in + read.size <= max_answer_bytes &&
+        is_plain(fields))
+        rest = after_chunks(arrived, fields->left, read.size) - read.size;
+    if (rest < 0)
+        return handed_back(&read);
+    Row row = row_of(&read, polled);
+    if (add(fields->buffer, arrived, read.size) < 0 ||
+        add(fields->read_rows, &row, sizeof row) < 0)
+        return NULL;
+    fields->left = rest;
+    fields->bytes_in += read.size;
+    return PyBool_FromLong(PyByteArray_Size(fields->buffer) >= fragment_bytes);
+}
+
+/* As `take_more`; an error of the socket is also something left to do. */
+static PyObject *taken_or_broken(Fields *fields, int64_t polled) {
+    PyObject *left = take_more(fields, polled);
+    if (left == NULL && PyErr_ExceptionMatches(PyExc_OSError)) {
+        PyObject *type, *traceback;
+        PyErr_Fetch(&type, &left, &traceback);
+        PyErr_NormalizeException(&type, &left, &traceback);
+        Py_XDECREF(type);
+        Py_XDECREF(traceback);
+    }
+    return left;
+}
+
+static int append_pair(PyObject *list, PyObject *first, PyObject *second) {
+    PyObject *pair = PyTuple_Pack(2, first, second);
+    int failed = pair == NULL || PyList_Append(list, pair) < 0;
+    Py_XDECREF(pair);
+    return failed ? -1 : 0;
+}
+
+/* Does what there is to do for one event, and adds to `rest` what is left; -1 with an exception. */
+static int take_event(PyObject *event, PyObject *connections, int64_t polled, PyObject *rest) {
+    PyObject *fd = PyTuple_GetItem(event, 0), *mask = PyTuple_GetItem(event, 1);
+    PyObject *found = mask == NULL ? NULL : PyDict_GetItemWithError(connections, fd);
+    if (found == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    if (PyLong_AsLong(mask) != EPOLLIN)
+        return append_pair(rest, found, mask);
+    Fields *fields = fields_of(found);
+    PyObject *left = fields == NULL ? NULL : taken_or_broken(fields, polled);
+    if (left == NULL)
+        return -1;
+    int failed = left == Py_None || left == Py_False ? 0 : append_pair(rest, found, left);
+    Py_DECREF(left);
+    return failed;
+}
+
+static PyObject *take_ready(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    if (!has_arguments(count, 5))
+        return NULL;
+    PyObject *events = arguments[0], *connections = arguments[3];
+    Py_ssize_t at = PyLong_AsSsize_t(arguments[1]), stop = PyLong_AsSsize_t(arguments[2]);
+    int64_t polled = PyLong_AsLongLong(arguments[4]);
+    PyObject *rest = PyErr_Occurred() ? NULL : PyList_New(0);
+    if (rest == NULL)
+        return NULL;
+    if (stop > PyList_Size(events))
+        stop = PyList_Size(events);
+    for (; at < stop; at++) {
+        PyObject *event = PyList_GetItem(events, at);
+        if (event == NULL || take_event(event, connections, polled, rest) < 0) {
+            Py_DECREF(rest);
+            return NULL;
+        }
+    }
+    return rest;
 }
 
 /* --- the module ------------------------------------------------------------------------------- */
 
 static PyObject *set_constants(PyObject *module, PyObject *arguments) {
     long long fragment_size, row_size;
-    if (!PyArg_ParseTuple(arguments, "LLLLLLLL", &chunked, &fragment_bytes, &max_answer_bytes,
-                          &head_state, &fragment_size, &row_size, &flag_final, &completed))
+    if (!PyArg_ParseTuple(arguments, "LLLLLLLLLL", &chunked, &fragment_bytes, &max_answer_bytes,
+                          &idle_state, &head_state, &fragment_size, &row_size, &flag_final,
+                          &flag_reused, &completed))
         return NULL;
     if (fragment_size != sizeof(Fragment) || row_size != sizeof(Row)) {
         PyErr_SetString(PyExc_ImportError, "_stamped_reads was compiled for other rows: `make`");
@@ -344,9 +507,13 @@ static PyObject *set_constants(PyObject *module, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+#define FAST(function) {#function, (PyCFunction)(void (*)(void))function, METH_FASTCALL, NULL}
 static PyMethodDef functions[] = {
-    {"take_first", take_first, METH_VARARGS, NULL},
-    {"take_more", take_more, METH_VARARGS, NULL},
+    FAST(begin),
+    FAST(pass_chunks),
+    FAST(take_first),
+    FAST(take_ready),
+    {"write_request", write_request, METH_O, NULL},
     {"set_constants", set_constants, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -355,9 +522,16 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_stamped_reads", NULL, -1, functions, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__stamped_reads(void) {
-#define INTERN(name) \
-    if ((name_##name = PyUnicode_InternFromString(#name)) == NULL) \
+    if ((name_bodies = PyUnicode_InternFromString("bodies")) == NULL ||
+        (name_fragments = PyUnicode_InternFromString("fragments")) == NULL ||
+        (name_last_seq = PyUnicode_InternFromString("last_seq")) == NULL ||
+        (name_reads = PyUnicode_InternFromString("reads")) == NULL ||
+        (fields_type = (PyTypeObject *)PyType_FromSpec(&spec)) == NULL)
         return NULL;
-    NAMES(INTERN)
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module != NULL && PyModule_AddType(module, fields_type) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
 }

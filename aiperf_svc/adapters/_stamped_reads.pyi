@@ -1,23 +1,83 @@
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from aiperf_svc.adapters.connection import Connection
 from aiperf_svc.adapters.raw_records import RawRecords
+from aiperf_svc.adapters.tls_stream import TlsStream
 from aiperf_svc.core.answer_layouts import Layout
 
 Read = tuple[bytes, int, int]
 
+class Fields:
+    ack: int
+    body_offset: int
+    buffer: Any
+    bytes_in: int
+    bytes_out: int
+    connect_ns: int
+    due: int
+    entry: int
+    fd: int
+    flags: int
+    framing: int
+    index: int
+    input_tokens: int
+    is_used: bool
+    keep_alive: bool
+    kept: bytearray | None
+    left: int
+    line: bytes
+    opened_mono_ns: int
+    part: int
+    payload: bytes | None
+    phase: int
+    read_rows: Any
+    request_id: int
+    sent: int
+    session: Any
+    start: int
+    started_mono_ns: int
+    state: int
+    status: int
+    tls: TlsStream | None
+    tls_ns: int
+    turn: int
+    unsent: memoryview | None
+
+def begin(
+    conn: Connection,
+    payload: bytes,
+    request_id: int,
+    phase: int,
+    index: int,
+    entry: int,
+    turn: int,
+    due_wall_ns: int,
+    flags: int,
+    input_tokens: int,
+    session: Any,
+) -> None: ...
+def write_request(conn: Connection) -> int: ...
+def pass_chunks(data: bytes, at: int) -> int: ...
 def take_first(
     conn: Connection, polled_wall_ns: int, layouts: Mapping[int, Layout], records: RawRecords
 ) -> Read | int | None: ...
-def take_more(conn: Connection, polled_wall_ns: int) -> Read | Literal[True] | None: ...
+def take_ready(
+    events: list[tuple[int, int]],
+    begin: int,
+    end: int,
+    connections: Mapping[int, Connection],
+    polled_wall_ns: int,
+) -> list[tuple[Connection, Read | OSError | int | Literal[True]]]: ...
 def set_constants(
     chunked: int,
     fragment_bytes: int,
     max_answer_bytes: int,
+    idle: int,
     head: int,
     fragment_size: int,
     read_size: int,
     final: int,
+    reused: int,
     completed: int,
 ) -> None: ...

@@ -7,6 +7,7 @@ and every chunk size has been seen, and finding the end is a few dictionary look
 from typing import Final
 
 from aiperf_svc.adapters.connection import BODY, Connection
+from aiperf_svc.adapters.stamped_reads import pass_chunks
 from aiperf_svc.core.http1 import Head, ProtocolViolation, chunk_size, parse_head
 from aiperf_svc.protocol.records import Framing
 
@@ -74,13 +75,15 @@ class AnswerFraming:
         left, sizes, find = conn.left, self._chunk_sizes, data.find
         if conn.line:
             return self._end_of_split_line(conn, data, at)
+        if left >= 0:
+            at, left = pass_chunks(data, at + left), 0
         while True:
             if left > 0:
                 at += left
-                if at > size:
-                    conn.left = at - size
-                    return GOES_ON
                 left = 0
+            if at > size:
+                conn.left = at - size
+                return GOES_ON
             stop = find(b"\n", at) + 1
             if not stop:
                 conn.left = left

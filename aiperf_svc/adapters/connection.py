@@ -15,47 +15,55 @@ HEAD: Final = 3
 BODY: Final = 4
 
 
-class Connection:
+try:
+    from aiperf_svc.adapters._stamped_reads import Fields
+except ImportError:
+
+    class Fields:  # type: ignore[no-redef]  # no C compiler was there
+        """What the compiled steps read and write without a look-up by name."""
+
+        __slots__ = (
+            "ack",
+            "body_offset",
+            "buffer",
+            "bytes_in",
+            "bytes_out",
+            "connect_ns",
+            "due",
+            "entry",
+            "fd",
+            "flags",
+            "framing",
+            "index",
+            "input_tokens",
+            "is_used",
+            "keep_alive",
+            "kept",
+            "left",
+            "line",
+            "opened_mono_ns",
+            "part",
+            "payload",
+            "phase",
+            "read_rows",
+            "request_id",
+            "sent",
+            "session",
+            "start",
+            "started_mono_ns",
+            "state",
+            "status",
+            "tls",
+            "tls_ns",
+            "turn",
+            "unsent",
+        )
+
+
+class Connection(Fields):
     """A socket and the request that it carries."""
 
-    __slots__ = (
-        "ack",
-        "body_offset",
-        "buffer",
-        "bytes_in",
-        "bytes_out",
-        "connect_ns",
-        "due",
-        "entry",
-        "epoll",
-        "fd",
-        "flags",
-        "framing",
-        "index",
-        "input_tokens",
-        "is_used",
-        "keep_alive",
-        "kept",
-        "left",
-        "line",
-        "opened_mono_ns",
-        "part",
-        "payload",
-        "phase",
-        "read_rows",
-        "request_id",
-        "sent",
-        "session",
-        "sock",
-        "start",
-        "started_mono_ns",
-        "state",
-        "status",
-        "tls",
-        "tls_ns",
-        "turn",
-        "unsent",
-    )
+    __slots__ = ("epoll", "sock")
 
     def __init__(self, sock: socket.socket | None) -> None:
         """Without a socket it only carries a request that could not even be tried to its record."""
@@ -83,3 +91,11 @@ class Connection:
         self.entry = self.turn = self.part = self.phase = self.status = self.flags = 0
         self.input_tokens = -1
         self.keep_alive = True
+
+    def become_idle(self) -> None:
+        """Its request has ended, and another may follow."""
+        self.payload = None
+        self.state = IDLE
+        if not self.is_used:
+            self.is_used = True
+            self.connect_ns = self.tls_ns = 0

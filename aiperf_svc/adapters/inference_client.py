@@ -35,9 +35,13 @@ from aiperf_svc.adapters.raw_records import RawRecords
 from aiperf_svc.adapters.stamped_reads import (
     FRAGMENT_BYTES,
     MAX_ANSWER_BYTES,
+    Left,
     Read,
+    begin,
+    stamp_start,
     take_first,
-    take_more,
+    take_ready,
+    write_request,
 )
 from aiperf_svc.adapters.target import Target
 from aiperf_svc.adapters.timerfd import Ticker, WallTimer
@@ -65,7 +69,7 @@ _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
 _CANCELLED, _STATUS = int(Outcome.CANCELLED), int(ErrorKind.STATUS)
-_FINAL, _REUSED, _RETRIED = int(Flag.FINAL), int(Flag.REUSED), int(Flag.RETRIED)
+_REUSED, _RETRIED = int(Flag.REUSED), int(Flag.RETRIED)
 _UNSTAMPED, _CLOCK_JUMP = int(Flag.UNSTAMPED), int(Flag.CLOCK_JUMP)
 
 
@@ -159,20 +163,22 @@ class InferenceClient:
         while conn.fd < 0 and conn.state == IDLE:
             # Closed by the server since: thousands may be at once, so each is met only here.
             conn = self._idle.pop() if self._idle else self._pool.spare_or_new()
-        conn.payload = payload
-        conn.bytes_out = len(payload)
-        conn.phase = phase
-        conn.index = index
-        conn.entry = entry
-        conn.turn = turn
-        conn.due = due_wall_ns
-        conn.flags = flags
-        conn.input_tokens = input_tokens
-        conn.session = session
+        self._last_id = request_id = self._last_id + 1
+        begin(
+            conn,
+            payload,
+            request_id,
+            phase,
+            index,
+            entry,
+            turn,
+            due_wall_ns,
+            flags,
+            input_tokens,
+            session,
+        )
         if keep_answer:
             conn.kept = bytearray()
-        self._last_id = conn.request_id = self._last_id + 1
-        conn.start = conn.bytes_in = conn.part = 0
         self.in_flight += 1
         if conn.state == IDLE:
             self._write(conn)
@@ -282,14 +288,10 @@ class InferenceClient:
             if at:
                 self._poll_first()
             self._previous_poll = previous
-            for fd, mask in events[at : at + READS_AT_ONCE]:
-                conn = connections.get(fd)
-                if conn is None:
-                    continue
-                if mask == _IN:
-                    self._more_readable(conn)
-                else:
-                    self._ready_for(conn, mask)
+            for conn, left in take_ready(events, at, at + READS_AT_ONCE, connections, previous):
+                # What is done for one may end another.
+                if conn.fd >= 0:
+                    self._finish_read(conn, left)
 
     def _ready_for(self, conn: Connection, mask: int) -> None:
         """Ready for writing as well, or broken."""
@@ -401,32 +403,26 @@ class InferenceClient:
     # --- writing ---------------------------------------------------------------------------------
 
     def _write(self, conn: Connection) -> None:
-        payload = conn.payload
-        assert payload is not None
-        conn.state = HEAD
-        if conn.is_used:
-            conn.flags |= _REUSED
-        # Of the answer before: a request that is never answered has none of them.
-        conn.status = conn.ack = conn.body_offset = 0
         self.requests_sent += 1
-        conn.started_mono_ns = monotonic_ns()
-        conn.start = time_ns()
         if conn.tls is not None:
-            conn.tls.encrypt(payload)
-            self._send_pending_tls(conn)
-            conn.sent = time_ns()
+            self._encrypt(conn, conn.tls)
             return
         try:
-            count = conn.sock.send(payload)
-        except BlockingIOError:
-            count = 0
+            count = write_request(conn)
         except OSError as error:
             self._disconnected(conn, ErrorKind.SEND, error.strerror or str(error))
             return
-        conn.sent = time_ns()
-        if count < len(payload):
-            conn.unsent = memoryview(payload)[count:]
+        if count < conn.bytes_out:
+            assert conn.payload is not None
+            conn.unsent = memoryview(conn.payload)[count:]
             conn.epoll.modify(conn.fd, _IN | _OUT)
+
+    def _encrypt(self, conn: Connection, tls: TlsStream) -> None:
+        assert conn.payload is not None
+        stamp_start(conn)
+        tls.encrypt(conn.payload)
+        self._send_pending_tls(conn)
+        conn.sent = time_ns()
 
     def _continue_write(self, conn: Connection) -> None:
         if conn.unsent is None or conn.sock is None:
@@ -477,19 +473,16 @@ class InferenceClient:
         elif read is not None:
             self._take_read(conn, read)
 
-    def _more_readable(self, conn: Connection) -> None:
-        """In the middle of an answer, where most reads are."""
-        try:
-            read = take_more(conn, self._previous_poll)
-        except OSError as error:
-            self._disconnected(conn, ErrorKind.DISCONNECTED, error.strerror or str(error))
-            return
-        if read is None:
-            return
-        if read is True:
+    def _finish_read(self, conn: Connection, left: Left) -> None:
+        """What is left to do in the middle of an answer."""
+        if left is True:
             self._records.take_part(conn)
+        elif isinstance(left, tuple):
+            self._take_read(conn, left)
+        elif isinstance(left, int):
+            self._ready_for(conn, left)
         else:
-            self._take_read(conn, read)
+            self._disconnected(conn, ErrorKind.DISCONNECTED, left.strerror or str(left))
 
     def _take_read(self, conn: Connection, read: Read) -> None:
         """What a read means for the request that waits for it."""
@@ -573,14 +566,10 @@ class InferenceClient:
         conn.status, conn.framing = layout.status, layout.framing
         conn.body_offset = layout.body_offset
         self._records.add_whole(conn, data, stamp, self._previous_poll, now)
+        conn.become_idle()
         self._ended_whole(conn, stamp)
 
     def _ended_whole(self, conn: Connection, stamp: int) -> None:
-        conn.payload = None
-        conn.state = IDLE
-        if not conn.is_used:
-            conn.is_used = True
-            conn.connect_ns = conn.tls_ns = 0
         self.in_flight -= 1
         self._idle.append(conn)
         self._on_end(conn, _COMPLETED, stamp)
@@ -659,12 +648,9 @@ class InferenceClient:
         conn.payload = None
         self.in_flight -= 1
         if reuse and self._keeps_connections:
-            conn.state = IDLE
+            conn.become_idle()
             if conn.epoll is self._bodies:
                 self._watch_in(self._epoll, conn)
-            if not conn.is_used:
-                conn.is_used = True
-                conn.connect_ns = conn.tls_ns = 0
             self._idle.append(conn)
         else:
             self._pool.drop(conn)

@@ -1,19 +1,21 @@
-"""One read of a socket, with the kernel's stamp of its bytes: the innermost step of the client.
+"""One write or one read of a socket, with its stamps: the innermost steps of the client.
 
-There are tens of thousands of them a second. Nearly all are in the middle of an answer, where a
-read is only to be stamped and kept, or a whole answer of a known layout, which is only to be
-recorded. These two are also in C (`_stamped_reads.c`), which is used where it has been compiled and
-halves what a chunk costs a worker. It hands all else back to the client, so what an answer means is
-decided in one place; without it every read is `interpreted_receive`, and the client does all of it.
+There are tens of thousands of them a second. Nearly all reads are in the middle of an answer, where
+one is only to be stamped and kept, or are a whole answer of a known layout, which is only to be
+recorded. These are also in C (`_stamped_reads.c`), and so are a request's beginning and its write;
+it is used where it has been compiled and takes a third of the time. It hands all else back to the
+client, so what an answer means is decided in one place; without it every read is
+`interpreted_receive`, and the client does all of it.
 """
 
+import select
 import socket
 import struct
 from collections.abc import Mapping
-from time import time_ns
-from typing import Final, Literal
+from time import monotonic_ns, time_ns
+from typing import Any, Final, Literal
 
-from aiperf_svc.adapters.connection import HEAD, Connection
+from aiperf_svc.adapters.connection import HEAD, IDLE, Connection
 from aiperf_svc.adapters.raw_records import RawRecords
 from aiperf_svc.core.answer_layouts import Layout
 from aiperf_svc.domain.outcomes import Outcome
@@ -30,11 +32,67 @@ FRAGMENT_BYTES: Final = 4_096
 MAX_ANSWER_BYTES: Final = 256 * 2**20
 
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(16)
+_REUSED: Final = int(Flag.REUSED)
 _unpack_timespec = struct.Struct("@qq").unpack
 
 Read = tuple[bytes, int, int]
 """Bytes (none at the end of the stream), the kernel's stamp of the last of them (wall clock, ns; 0
 if it gave none), and the time at which our code had them (ns)."""
+Left = Read | OSError | int | Literal[True]
+"""What is left to do for a connection: take what was read; end it because reading failed; look at
+its event's mask, which says more than that there is something to read; with True, pass on the
+`FRAGMENT_BYTES` of its answer that there are now."""
+
+
+def interpreted_begin(
+    conn: Connection,
+    payload: bytes,
+    request_id: int,
+    phase: int,
+    index: int,
+    entry: int,
+    turn: int,
+    due_wall_ns: int,
+    flags: int,
+    input_tokens: int,
+    session: Any,
+) -> None:
+    """A connection's next request."""
+    conn.payload = payload
+    conn.bytes_out = len(payload)
+    conn.request_id = request_id
+    conn.phase = phase
+    conn.index = index
+    conn.entry = entry
+    conn.turn = turn
+    conn.due = due_wall_ns
+    conn.flags = flags
+    conn.input_tokens = input_tokens
+    conn.session = session
+    conn.start = conn.bytes_in = conn.part = 0
+
+
+def stamp_start(conn: Connection) -> None:
+    """The connection's request is about to be written."""
+    conn.state = HEAD
+    if conn.is_used:
+        conn.flags |= _REUSED
+    # Of the answer before: a request that is never answered has none of them.
+    conn.status = conn.ack = conn.body_offset = 0
+    conn.started_mono_ns = monotonic_ns()
+    conn.start = time_ns()
+
+
+def interpreted_write_request(conn: Connection) -> int:
+    """Write a connection's request with the times before and after; the bytes that the kernel took.
+    Raises OSError."""
+    stamp_start(conn)
+    try:
+        count: int = conn.sock.send(conn.payload)
+    except BlockingIOError:
+        count = 0
+    conn.sent = time_ns()
+    return count
 
 
 def interpreted_receive(conn: Connection) -> Read | None:
@@ -57,26 +115,58 @@ def interpreted_take_first(
     `polled_wall_ns`.
 
     A stamp when that was a whole answer of one of the `layouts`: it is in the `records` as
-    `add_whole` puts it there, and the caller goes on from there. Else as `interpreted_receive`.
+    `add_whole` puts it there, and the connection is idle. Else as `interpreted_receive`.
     """
     return interpreted_receive(conn)
 
 
-def interpreted_take_more(conn: Connection, polled_wall_ns: int) -> Read | Literal[True] | None:
-    """What has come for a connection in the middle of its answer, polled last at `polled_wall_ns`.
+def interpreted_take_ready(
+    events: list[tuple[int, int]],
+    begin: int,
+    end: int,
+    connections: Mapping[int, Connection],
+    polled_wall_ns: int,
+) -> list[tuple[Connection, Left]]:
+    """Take what has come for the connections of `events[begin:end]`, descriptors and masks, all of
+    which are in the middle of an answer and were polled last at `polled_wall_ns`.
 
-    None when nothing is left to do: there was nothing, or it has been added to the connection. True
-    when with it there are `FRAGMENT_BYTES`. Else as `interpreted_receive`, and it is the caller's
-    to add.
+    What is left to do of each; none where there was nothing, or where it has been added to the
+    connection.
     """
-    return interpreted_receive(conn)
+    rest: list[tuple[Connection, Left]] = []
+    for fd, mask in events[begin:end]:
+        conn = connections.get(fd)
+        if conn is None:
+            continue
+        left: Left | None = mask
+        if mask == select.EPOLLIN:
+            try:
+                left = interpreted_receive(conn)
+            except OSError as error:
+                left = error
+        if left is not None:
+            rest.append((conn, left))
+    return rest
+
+
+def interpreted_pass_chunks(data: bytes, at: int) -> int:
+    """Offset in `data` after the whole chunks from `at` on, beyond its end when the last of them
+    goes on in a later read.
+
+    Where it stops the caller goes on, so none is a right answer.
+    """
+    return at
 
 
 if compiled is None:
-    take_first, take_more = interpreted_take_first, interpreted_take_more
+    pass_chunks = interpreted_pass_chunks
+    begin, write_request = interpreted_begin, interpreted_write_request
+    take_first, take_ready = interpreted_take_first, interpreted_take_ready
 else:
-    take_first, take_more = compiled.take_first, compiled.take_more
+    pass_chunks = compiled.pass_chunks
+    begin, write_request = compiled.begin, compiled.write_request
+    take_first, take_ready = compiled.take_first, compiled.take_ready
     compiled.set_constants(
-        Framing.CHUNKED, FRAGMENT_BYTES, MAX_ANSWER_BYTES, HEAD, FRAGMENT.size, READ.size,
-        Flag.FINAL, Outcome.COMPLETED,
+        Framing.CHUNKED, FRAGMENT_BYTES, MAX_ANSWER_BYTES, IDLE, HEAD, FRAGMENT.size, READ.size,
+        Flag.FINAL, Flag.REUSED, Outcome.COMPLETED,
     )  # fmt: skip

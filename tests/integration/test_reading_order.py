@@ -2,7 +2,7 @@
 
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from time import time_ns
 from typing import Any
@@ -83,18 +83,22 @@ def test_a_first_token_does_not_wait_for_all_streams(
             table.run()
     order: list[int] = []
     late = STREAMS
+    take_first, take_ready = inference_client.take_first, inference_client.take_ready
 
-    def noted(read: Callable[..., Any]) -> Callable[..., Any]:
-        def note(conn: Connection, *rest: Any) -> Any:
-            order.append(conn.index)
-            if len(order) == READS_AT_ONCE + 1:
-                table.servers[late].sendall(HEAD + CHUNK)
-            return read(conn, *rest)
+    def note_first(conn: Connection, *rest: Any) -> Any:
+        order.append(conn.index)
+        return take_first(conn, *rest)
 
-        return note
+    def note_ready(
+        events: list[tuple[int, int]], at: int, stop: int, by_fd: dict[int, Connection], polled: int
+    ) -> Any:
+        if at == READS_AT_ONCE:
+            table.servers[late].sendall(HEAD + CHUNK)
+        order.extend(by_fd[fd].index for fd, _ in events[at:stop])
+        return take_ready(events, at, stop, by_fd, polled)
 
-    for name in ("take_first", "take_more"):
-        monkeypatch.setattr(inference_client, name, noted(getattr(inference_client, name)))
+    monkeypatch.setattr(inference_client, "take_first", note_first)
+    monkeypatch.setattr(inference_client, "take_ready", note_ready)
     for index in range(STREAMS):
         table.servers[index].sendall(CHUNK)
     table.run()

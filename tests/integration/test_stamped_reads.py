@@ -1,28 +1,36 @@
 """The compiled reads leave a connection as the interpreted ones and the client do, to the byte."""
 
+import gc
 import itertools
 import random
+import select
 import socket
 from collections.abc import Callable, Iterator
+from time import monotonic_ns, time_ns
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from aiperf_svc.adapters import stamped_reads
-from aiperf_svc.adapters.answer_framing import AnswerFraming
-from aiperf_svc.adapters.connection import BODY, HEAD, IDLE, Connection
+from aiperf_svc.adapters import answer_framing, stamped_reads
+from aiperf_svc.adapters.answer_framing import GOES_ON, AnswerFraming
+from aiperf_svc.adapters.connection import BODY, HEAD, IDLE, Connection, Fields
 from aiperf_svc.adapters.raw_records import RawRecords
 from aiperf_svc.adapters.stamped_reads import (
     FRAGMENT_BYTES,
+    Left,
+    interpreted_begin,
+    interpreted_pass_chunks,
     interpreted_receive,
-    interpreted_take_more,
+    interpreted_take_ready,
+    interpreted_write_request,
 )
 from aiperf_svc.core.answer_layouts import Layout, layout_of
-from aiperf_svc.protocol.records import READ_DTYPE, Framing
+from aiperf_svc.protocol.records import READ_DTYPE, Flag, Framing
 
 SO_TIMESTAMPNS = 35
 EVENT = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
+FIELDS = [name for name in dir(Fields) if not name.startswith("__")]
 compiled = stamped_reads.compiled
 needs_compiled = pytest.mark.skipif(compiled is None, reason="the reads are not compiled: `make`")
 
@@ -61,8 +69,17 @@ class Received(NamedTuple):
     rest: tuple[int, bytes, int]
 
 
+TakeReady = Callable[[list[tuple[int, int]], int, int, dict[int, Connection], int], Any]
+
+
+def taken(take_ready: TakeReady, conn: Connection, polled: int) -> list[Left]:
+    """What is left to do for one connection when there is something to read."""
+    events = [(conn.fd, select.EPOLLIN)]
+    return [left for _, left in take_ready(events, 0, 1, {conn.fd: conn}, polled)]
+
+
 def received(
-    take_more: Callable[[Connection, int], Any],
+    take_ready: TakeReady,
     pair: tuple[socket.socket, socket.socket],
     pieces: list[bytes],
     *,
@@ -80,11 +97,12 @@ def received(
         awaited = conn.bytes_in + len(piece)
         server.sendall(piece)
         while conn.bytes_in < awaited:
-            read = take_more(conn, number)
-            if read is True:
-                records.take_part(conn)
-            elif read is not None:
-                data, stamp, now = read
+            for left in taken(take_ready, conn, number):
+                if left is True:
+                    records.take_part(conn)
+                    continue
+                assert isinstance(left, tuple)
+                data, stamp, now = left
                 ends.append(answers.end_of_body(conn, data, 0))
                 records.add_read(conn, data, stamp, number, now)
                 if len(conn.buffer) >= FRAGMENT_BYTES:
@@ -135,9 +153,34 @@ def test_a_body_is_taken_as_the_reference_takes_it(
     assert compiled is not None
     rng = random.Random(seed)
     pieces = cut(body_of(rng), rng)
-    expected = received(interpreted_take_more, pair, pieces)
-    assert received(compiled.take_more, pair, pieces) == expected
+    expected = received(interpreted_take_ready, pair, pieces)
+    assert received(compiled.take_ready, pair, pieces) == expected
     assert expected.bodies == b"".join(pieces)
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", range(40))
+def test_an_end_is_found_where_walking_all_chunks_finds_it(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Heads and ends come with chunks in the same read, which are the client's to pass over."""
+    rng = random.Random(seed)
+    pieces = cut(HEAD_BYTES + body_of(rng), rng)
+    ways = []
+    for pass_chunks in (stamped_reads.pass_chunks, interpreted_pass_chunks):
+        monkeypatch.setattr(answer_framing, "pass_chunks", pass_chunks)
+        framing, conn, head = AnswerFraming(), Connection(None), b""
+        found = []
+        for piece in pieces:
+            if conn.state == BODY:
+                found.append((framing.end_of_body(conn, piece, 0), conn.left, conn.line))
+            else:
+                head += piece
+                found.append((framing.take_head(conn, head, 1), conn.left, conn.line))
+            if found[-1][0] != GOES_ON:
+                break
+        ways.append(found)
+    assert ways[0] == ways[1]
 
 
 @needs_compiled
@@ -147,8 +190,8 @@ def test_other_framings_are_the_client_s(
 ) -> None:
     assert compiled is not None
     pieces = [b"some ", b"bytes ", b"of ", b"twenty-six"]
-    expected = received(interpreted_take_more, pair, pieces, framing=framing, left=24)
-    assert received(compiled.take_more, pair, pieces, framing=framing, left=24) == expected
+    expected = received(interpreted_take_ready, pair, pieces, framing=framing, left=24)
+    assert received(compiled.take_ready, pair, pieces, framing=framing, left=24) == expected
     assert expected.ends == ([10] if framing is Framing.LENGTH else [])
 
 
@@ -162,8 +205,8 @@ def test_what_is_plain_never_reaches_the_client(pair: tuple[socket.socket, socke
     said = []
     for _ in range(FRAGMENT_BYTES // len(chunked(EVENT)) + 1):
         server.sendall(chunked(EVENT))
-        said.append(compiled.take_more(conn, 5))
-    assert said == [None] * (len(said) - 1) + [True]
+        said.append(taken(compiled.take_ready, conn, 5))
+    assert said == [[]] * (len(said) - 1) + [[True]]
     assert len(conn.read_rows) == 28 * (len(said) + 1)
 
 
@@ -177,9 +220,51 @@ def test_bytes_that_somebody_keeps_are_the_client_s(
     conn.state, conn.framing = BODY, int(Framing.CHUNKED)
     conn.buffer, conn.read_rows, conn.kept = bytearray(), bytearray(), bytearray()
     server.sendall(chunked(EVENT))
-    read = compiled.take_more(conn, 5)
+    [read] = taken(compiled.take_ready, conn, 5)
     assert isinstance(read, tuple)
     assert read[0] == chunked(EVENT)
+
+
+TAKE_READY = [
+    pytest.param(interpreted_take_ready, id="interpreted"),
+    pytest.param(compiled and compiled.take_ready, id="compiled", marks=needs_compiled),
+]
+
+
+@pytest.mark.parametrize("take_ready", TAKE_READY)
+def test_only_what_is_asked_for_and_still_known_is_read(
+    pair: tuple[socket.socket, socket.socket], take_ready: TakeReady
+) -> None:
+    server, client = pair
+    server.sendall(b"bytes")
+    conn = Connection(client)
+    events = [(conn.fd, select.EPOLLIN), (conn.fd, select.EPOLLIN | select.EPOLLHUP)]
+    assert take_ready(events, 0, 2, {}, 5) == []
+    assert take_ready(events, 2, 18, {conn.fd: conn}, 5) == []
+    assert take_ready(events, 1, 2, {conn.fd: conn}, 5) == [(conn, events[1][1])]
+    [(found, read)] = take_ready(events, 0, 1, {conn.fd: conn}, 5)
+    assert found is conn
+    assert read[0] == b"bytes"
+    assert take_ready(events, 0, 1, {conn.fd: conn}, 5) == []
+
+
+@pytest.mark.parametrize("take_ready", TAKE_READY)
+def test_a_connection_that_breaks_takes_nothing_from_the_others(
+    pair: tuple[socket.socket, socket.socket], take_ready: TakeReady
+) -> None:
+    server, client = pair
+    other, others_server = socket.socketpair()
+    with other, others_server:
+        conns = {conn.fd: conn for conn in (Connection(client), Connection(other))}
+        others_server.sendall(b"bytes")
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        server.close()
+        events = [(client.fileno(), select.EPOLLIN), (other.fileno(), select.EPOLLIN)]
+        (first, error), (second, read) = take_ready(events, 0, 2, conns, 5)
+        assert (first, second) == tuple(conns.values())
+        assert isinstance(error, ConnectionResetError)
+        assert error.strerror
+        assert read[0] == b"bytes"
 
 
 HEAD_BYTES = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -219,6 +304,9 @@ def test_whole_answers_are_recorded_as_the_reference_records_them(
         conn = waiting(client, number)
         stamp = compiled.take_first(conn, number, {len(ANSWER): layout}, records)
         assert isinstance(stamp, int)
+        assert (conn.state, conn.payload, conn.is_used) == (IDLE, None, True)
+        assert conn.connect_ns == conn.tls_ns == 0
+        conn = waiting(client, number)
         conn.status, conn.framing = layout.status, layout.framing
         conn.body_offset = layout.body_offset
         now = int(np.frombuffer(records.reads, dtype=READ_DTYPE)["read_wall_ns"][-1])
@@ -257,6 +345,71 @@ def test_any_other_beginning_is_the_client_s(
     assert isinstance(read, tuple)
     assert read[0] == answer
     assert (records.last_seq, bytes(records.fragments), bytes(records.bodies)) == (0, b"", b"")
+
+
+@needs_compiled
+def test_a_request_is_begun_and_written_as_the_reference_does_it(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    assert compiled is not None
+    server, client = pair
+    payload = b"a request"
+    numbers = tuple(range(2, 10))
+    for is_used in (False, True):
+        ways = []
+        for begin, write in (
+            (compiled.begin, compiled.write_request),
+            (interpreted_begin, interpreted_write_request),
+        ):
+            conn = Connection(client)
+            conn.state, conn.is_used = IDLE, is_used
+            conn.status = conn.ack = conn.body_offset = conn.bytes_in = conn.part = 77
+            begin(conn, payload, *numbers, "session")
+            before = time_ns(), monotonic_ns()
+            assert write(conn) == len(payload)
+            assert server.recv(100) == payload
+            assert before[0] <= conn.start <= conn.sent <= time_ns()
+            assert before[1] <= conn.started_mono_ns <= monotonic_ns()
+            conn.start = conn.sent = conn.started_mono_ns = 0
+            ways.append({name: getattr(conn, name) for name in FIELDS})
+        assert ways[0] == ways[1]
+        assert ways[0]["state"] == HEAD
+        assert bool(ways[0]["flags"] & Flag.REUSED) is is_used
+
+
+@needs_compiled
+def test_a_write_takes_what_the_kernel_takes_and_says_why_it_takes_nothing(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    assert compiled is not None
+    server, client = pair
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    for write in (compiled.write_request, interpreted_write_request):
+        conn = Connection(client)
+        conn.payload = bytes(8 * 2**20)
+        counts = [write(conn), write(conn)]
+        while counts[-1]:
+            counts.append(write(conn))
+        assert 0 < counts[0] < len(conn.payload)
+        expected = sum(counts)
+        while expected:
+            expected -= len(server.recv(expected))
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    server.close()
+    for write in (compiled.write_request, interpreted_write_request):
+        conn = Connection(client)
+        conn.payload = b"more"
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            write(conn)
+
+
+def test_a_connection_that_nobody_holds_is_freed_with_what_it_holds() -> None:
+    before = len(gc.get_objects())
+    for _ in range(1_000):
+        conn = Connection(None)
+        conn.session, conn.kept, conn.payload = [1], bytearray(100), b"payload"
+    del conn
+    assert len(gc.get_objects()) < before + 100
 
 
 def compiled_receive(conn: Connection) -> Any:
