@@ -28,8 +28,8 @@
  * before letting go of it. */
 static char arrived[READ_SIZE];
 
-static long long chunked, fragment_bytes, max_answer_bytes, idle_state, head_state, flag_final,
-    flag_reused, completed;
+static long long chunked, fragment_bytes, first_reads_bytes, max_answer_bytes, idle_state, head_state,
+    flag_final, flag_reused, completed;
 
 typedef struct {
     Py_ssize_t size;
@@ -127,30 +127,6 @@ static int64_t now_of(clockid_t clock) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-static PyObject *begin(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    Fields *fields;
-    char *bytes;
-    Py_ssize_t size;
-    if (!has_arguments(count, 11) || (fields = fields_of(arguments[0])) == NULL ||
-        PyBytes_AsStringAndSize(arguments[1], &bytes, &size) < 0)
-        return NULL;
-    set_object(&fields->payload, arguments[1]);
-    fields->bytes_out = size;
-    fields->request_id = PyLong_AsLongLong(arguments[2]);
-    fields->phase = PyLong_AsLongLong(arguments[3]);
-    fields->index = PyLong_AsLongLong(arguments[4]);
-    fields->entry = PyLong_AsLongLong(arguments[5]);
-    fields->turn = PyLong_AsLongLong(arguments[6]);
-    fields->due = PyLong_AsLongLong(arguments[7]);
-    fields->flags = PyLong_AsLongLong(arguments[8]);
-    fields->input_tokens = PyLong_AsLongLong(arguments[9]);
-    set_object(&fields->session, arguments[10]);
-    fields->start = fields->bytes_in = fields->part = 0;
-    if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
-}
-
 static PyObject *write_request(PyObject *module, PyObject *connection) {
     Fields *fields = fields_of(connection);
     char *bytes;
@@ -174,6 +150,30 @@ static PyObject *write_request(PyObject *module, PyObject *connection) {
     }
     fields->sent = now_of(CLOCK_REALTIME);
     return PyLong_FromSsize_t(sent);
+}
+
+static PyObject *begin(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    Fields *fields;
+    char *bytes;
+    Py_ssize_t size;
+    if (!has_arguments(count, 11) || (fields = fields_of(arguments[0])) == NULL ||
+        PyBytes_AsStringAndSize(arguments[1], &bytes, &size) < 0)
+        return NULL;
+    set_object(&fields->payload, arguments[1]);
+    fields->bytes_out = size;
+    fields->request_id = PyLong_AsLongLong(arguments[2]);
+    fields->phase = PyLong_AsLongLong(arguments[3]);
+    fields->index = PyLong_AsLongLong(arguments[4]);
+    fields->entry = PyLong_AsLongLong(arguments[5]);
+    fields->turn = PyLong_AsLongLong(arguments[6]);
+    fields->due = PyLong_AsLongLong(arguments[7]);
+    fields->flags = PyLong_AsLongLong(arguments[8]);
+    fields->input_tokens = PyLong_AsLongLong(arguments[9]);
+    set_object(&fields->session, arguments[10]);
+    fields->start = fields->bytes_in = fields->part = 0;
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 /* --- reading ---------------------------------------------------------------------------------- */
@@ -347,31 +347,9 @@ static PyObject *record_whole(Fields *fields, PyObject *records, const Layout *l
         add_to(records, name_reads, &row, sizeof row) < 0 ||
         add_to(records, name_bodies, arrived, read->size) < 0)
         return NULL;
+    fields->ack = read->stamp;
     become_idle(fields);
-    return PyLong_FromLongLong(read->stamp);
-}
-
-static PyObject *take_first(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    Fields *fields;
-    Read read;
-    if (!has_arguments(count, 4) || (fields = fields_of(arguments[0])) == NULL)
-        return NULL;
-    int64_t polled = PyLong_AsLongLong(arguments[1]);
-    if (polled == -1 && PyErr_Occurred())
-        return NULL;
-    int got = read_socket(fields, &read);
-    if (got < 0)
-        return NULL;
-    if (got == 0)
-        Py_RETURN_NONE;
-    if (read.stamp && is_at_beginning(fields)) {
-        const Layout *layout = find_layout(arguments[2], read.size);
-        if (layout == NULL && PyErr_Occurred())
-            return NULL;
-        if (layout != NULL && is_laid_out(layout))
-            return record_whole(fields, arguments[3], layout, &read, polled);
-    }
-    return handed_back(&read);
+    Py_RETURN_NONE;
 }
 
 /* --- in the middle of answers ----------------------------------------------------------------- */
@@ -411,32 +389,52 @@ static int is_plain(const Fields *fields) {
            fields->line != NULL && PyBytes_Check(fields->line) && PyBytes_Size(fields->line) == 0;
 }
 
-/* What is left to do for one connection, None for nothing; NULL with an exception set. */
-static PyObject *take_more(Fields *fields, int64_t polled) {
+/* As `take_ready` for a read that has been made in the middle of an answer. */
+static PyObject *take_more(Fields *fields, const Read *read, int64_t polled) {
+    Row row = row_of(read, polled);
+    if (add(fields->buffer, arrived, read->size) < 0 ||
+        add(fields->read_rows, &row, sizeof row) < 0)
+        return NULL;
+    fields->bytes_in += read->size;
+    return PyBool_FromLong(PyByteArray_Size(fields->buffer) >= fragment_bytes ||
+                           PyByteArray_Size(fields->read_rows) == first_reads_bytes);
+}
+
+/* --- what is ready ---------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *connections, *layouts, *records, *left;
+    int64_t polled;
+} Ready;
+
+/* What is left to do for a connection, False for nothing; NULL with an exception set. */
+static PyObject *take(Fields *fields, const Ready *ready) {
     Read read;
     int got = read_socket(fields, &read);
     if (got < 0)
         return NULL;
     if (got == 0)
-        Py_RETURN_NONE;
-    int64_t rest = -1;
-    if (read.size && read.stamp && fields->bytes_in + read.size <= max_answer_bytes &&
-        is_plain(fields))
-        rest = after_chunks(arrived, fields->left, read.size) - read.size;
-    if (rest < 0)
-        return handed_back(&read);
-    Row row = row_of(&read, polled);
-    if (add(fields->buffer, arrived, read.size) < 0 ||
-        add(fields->read_rows, &row, sizeof row) < 0)
-        return NULL;
-    fields->left = rest;
-    fields->bytes_in += read.size;
-    return PyBool_FromLong(PyByteArray_Size(fields->buffer) >= fragment_bytes);
+        Py_RETURN_FALSE;
+    if (read.size && read.stamp && is_at_beginning(fields)) {
+        const Layout *layout = find_layout(ready->layouts, read.size);
+        if (layout == NULL && PyErr_Occurred())
+            return NULL;
+        if (layout != NULL && is_laid_out(layout))
+            return record_whole(fields, ready->records, layout, &read, ready->polled);
+    } else if (read.size && read.stamp && is_plain(fields) &&
+               fields->bytes_in + read.size <= max_answer_bytes) {
+        Py_ssize_t after = after_chunks(arrived, fields->left, read.size);
+        if (after >= read.size) {
+            fields->left = after - read.size;
+            return take_more(fields, &read, ready->polled);
+        }
+    }
+    return handed_back(&read);
 }
 
-/* As `take_more`; an error of the socket is also something left to do. */
-static PyObject *taken_or_broken(Fields *fields, int64_t polled) {
-    PyObject *left = take_more(fields, polled);
+/* As `take`; an error of the socket is also something left to do. */
+static PyObject *taken_or_broken(Fields *fields, const Ready *ready) {
+    PyObject *left = take(fields, ready);
     if (left == NULL && PyErr_ExceptionMatches(PyExc_OSError)) {
         PyObject *type, *traceback;
         PyErr_Fetch(&type, &left, &traceback);
@@ -447,57 +445,61 @@ static PyObject *taken_or_broken(Fields *fields, int64_t polled) {
     return left;
 }
 
-static int append_pair(PyObject *list, PyObject *first, PyObject *second) {
-    PyObject *pair = PyTuple_Pack(2, first, second);
-    int failed = pair == NULL || PyList_Append(list, pair) < 0;
+static int leave(const Ready *ready, PyObject *connection, PyObject *what) {
+    PyObject *pair = PyTuple_Pack(2, connection, what);
+    int failed = pair == NULL || PyList_Append(ready->left, pair) < 0;
     Py_XDECREF(pair);
     return failed ? -1 : 0;
 }
 
-/* Does what there is to do for one event, and adds to `rest` what is left; -1 with an exception. */
-static int take_event(PyObject *event, PyObject *connections, int64_t polled, PyObject *rest) {
+/* Does what there is to do for one event; -1 with an exception set. */
+static int take_event(PyObject *event, const Ready *ready) {
     PyObject *fd = PyTuple_GetItem(event, 0), *mask = PyTuple_GetItem(event, 1);
-    PyObject *found = mask == NULL ? NULL : PyDict_GetItemWithError(connections, fd);
+    PyObject *found = mask == NULL ? NULL : PyDict_GetItemWithError(ready->connections, fd);
     if (found == NULL)
-        return PyErr_Occurred() ? -1 : 0;
+        return PyErr_Occurred() ? -1 : leave(ready, Py_None, fd);
     if (PyLong_AsLong(mask) != EPOLLIN)
-        return append_pair(rest, found, mask);
+        return leave(ready, found, mask);
     Fields *fields = fields_of(found);
-    PyObject *left = fields == NULL ? NULL : taken_or_broken(fields, polled);
-    if (left == NULL)
+    PyObject *what = fields == NULL ? NULL : taken_or_broken(fields, ready);
+    if (what == NULL)
         return -1;
-    int failed = left == Py_None || left == Py_False ? 0 : append_pair(rest, found, left);
-    Py_DECREF(left);
+    int failed = what == Py_False ? 0 : leave(ready, found, what);
+    Py_DECREF(what);
     return failed;
 }
 
 static PyObject *take_ready(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    if (!has_arguments(count, 5))
+    if (!has_arguments(count, 7))
         return NULL;
-    PyObject *events = arguments[0], *connections = arguments[3];
+    PyObject *events = arguments[0];
     Py_ssize_t at = PyLong_AsSsize_t(arguments[1]), stop = PyLong_AsSsize_t(arguments[2]);
-    int64_t polled = PyLong_AsLongLong(arguments[4]);
-    PyObject *rest = PyErr_Occurred() ? NULL : PyList_New(0);
-    if (rest == NULL)
+    Ready ready = {
+        .connections = arguments[3],
+        .layouts = arguments[5],
+        .records = arguments[6],
+        .polled = PyLong_AsLongLong(arguments[4]),
+    };
+    if (PyErr_Occurred() || (ready.left = PyList_New(0)) == NULL)
         return NULL;
     if (stop > PyList_Size(events))
         stop = PyList_Size(events);
     for (; at < stop; at++) {
         PyObject *event = PyList_GetItem(events, at);
-        if (event == NULL || take_event(event, connections, polled, rest) < 0) {
-            Py_DECREF(rest);
+        if (event == NULL || take_event(event, &ready) < 0) {
+            Py_DECREF(ready.left);
             return NULL;
         }
     }
-    return rest;
+    return ready.left;
 }
 
 /* --- the module ------------------------------------------------------------------------------- */
 
 static PyObject *set_constants(PyObject *module, PyObject *arguments) {
     long long fragment_size, row_size;
-    if (!PyArg_ParseTuple(arguments, "LLLLLLLLLL", &chunked, &fragment_bytes, &max_answer_bytes,
-                          &idle_state, &head_state, &fragment_size, &row_size, &flag_final,
+    if (!PyArg_ParseTuple(arguments, "LLLLLLLLLLL", &chunked, &fragment_bytes,
+                          &first_reads_bytes, &max_answer_bytes, &idle_state, &head_state, &fragment_size, &row_size, &flag_final,
                           &flag_reused, &completed))
         return NULL;
     if (fragment_size != sizeof(Fragment) || row_size != sizeof(Row)) {
@@ -511,7 +513,6 @@ static PyObject *set_constants(PyObject *module, PyObject *arguments) {
 static PyMethodDef functions[] = {
     FAST(begin),
     FAST(pass_chunks),
-    FAST(take_first),
     FAST(take_ready),
     {"write_request", write_request, METH_O, NULL},
     {"set_constants", set_constants, METH_VARARGS, NULL},

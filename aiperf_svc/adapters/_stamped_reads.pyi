@@ -1,5 +1,5 @@
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from aiperf_svc.adapters.connection import Connection
 from aiperf_svc.adapters.raw_records import RawRecords
@@ -59,19 +59,19 @@ def begin(
 ) -> None: ...
 def write_request(conn: Connection) -> int: ...
 def pass_chunks(data: bytes, at: int) -> int: ...
-def take_first(
-    conn: Connection, polled_wall_ns: int, layouts: Mapping[int, Layout], records: RawRecords
-) -> Read | int | None: ...
 def take_ready(
     events: list[tuple[int, int]],
     begin: int,
     end: int,
     connections: Mapping[int, Connection],
     polled_wall_ns: int,
-) -> list[tuple[Connection, Read | OSError | int | Literal[True]]]: ...
+    layouts: Mapping[int, Layout],
+    records: RawRecords,
+) -> list[tuple[Connection | None, Read | OSError | int | None]]: ...
 def set_constants(
     chunked: int,
     fragment_bytes: int,
+    first_reads_bytes: int,
     max_answer_bytes: int,
     idle: int,
     head: int,

@@ -33,13 +33,13 @@ from aiperf_svc.adapters.connection import BODY, CONNECTING, HANDSHAKING, HEAD, 
 from aiperf_svc.adapters.connection_pool import ConnectionPool, connect_error
 from aiperf_svc.adapters.raw_records import RawRecords
 from aiperf_svc.adapters.stamped_reads import (
+    FIRST_READS_BYTES,
     FRAGMENT_BYTES,
     MAX_ANSWER_BYTES,
     Left,
     Read,
     begin,
     stamp_start,
-    take_first,
     take_ready,
     write_request,
 )
@@ -48,16 +48,13 @@ from aiperf_svc.adapters.timerfd import Ticker, WallTimer
 from aiperf_svc.adapters.tls_stream import TlsStream
 from aiperf_svc.core.answer_layouts import MAX_LAYOUTS, Layout, layout_of
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
-from aiperf_svc.protocol.records import READ, Flag, Framing
+from aiperf_svc.protocol.records import Flag, Framing
 
 LAYOUTS_PER_TICK: Final = 32
 """Layouts of answers learned between two housekeeping ticks: where lengths hardly repeat, learning
 costs more than it saves."""
 READS_AT_ONCE: Final = 16
 """Reads in the middle of answers between two looks at what must not wait: half a millisecond."""
-FIRST_READS_BYTES: Final = 4 * READ.size
-"""Rows of reads after which an answer is in its middle: headers may come alone, and a role, and the
-third read has the first token at the latest."""
 CUT_AT_ONCE: Final = 256
 """Requests cancelled between two turns of the event loop: a worker with thousands of them must not
 be silent for longer than the others believe it alive."""
@@ -112,6 +109,8 @@ class InferenceClient:
         self._layouts: dict[int, Layout] = {}
         """By the length of a whole answer that comes in one read."""
         self._layouts_left = LAYOUTS_PER_TICK
+        self._has_bodies = False
+        """Whether the last look at the first set has found something in the other."""
         self._records = RawRecords(on_batch)
         self._polled = self._bodies_polled = time_ns()
         self._previous_poll = self._polled
@@ -255,50 +254,67 @@ class InferenceClient:
     def _poll_first(self) -> bool:
         """Handle what must not wait; whether there is something to read of the other answers."""
         events = self._epoll.poll(0, MAX_EVENTS)
-        self._previous_poll = self._polled
-        self._polled = time_ns()
-        connections = self._connections
-        bodies_fd, timer_fd, ticker_fd = self._bodies_fd, self._timer.fd, self._ticker.fd
-        has_bodies = False
-        for fd, mask in events:
-            conn = connections.get(fd)
-            if conn is not None:
-                if mask == _IN:
-                    self._readable(conn)
-                elif conn.state == CONNECTING:
-                    self._connected(conn)
-                else:
-                    self._ready_for(conn, mask)
-            elif fd == bodies_fd:
-                has_bodies = True
-            elif fd == timer_fd:
-                self._timer.clear()
-                self._wake()
-            elif fd == ticker_fd:
-                self._ticker.clear()
-        if not has_bodies:
+        previous, self._polled = self._polled, time_ns()
+        self._has_bodies = False
+        for at in range(0, len(events), READS_AT_ONCE):
+            self._take_some(events, at, previous)
+        if not self._has_bodies:
             self._bodies_polled = self._polled
-        return has_bodies
+        return self._has_bodies
 
     def _poll_bodies(self) -> None:
         events = self._bodies.poll(0, MAX_EVENTS)
         previous, self._bodies_polled = self._bodies_polled, time_ns()
-        connections = self._connections
         for at in range(0, len(events), READS_AT_ONCE):
             if at:
                 self._poll_first()
-            self._previous_poll = previous
-            for conn, left in take_ready(events, at, at + READS_AT_ONCE, connections, previous):
-                # What is done for one may end another.
-                if conn.fd >= 0:
-                    self._finish_read(conn, left)
+            self._take_some(events, at, previous)
+
+    def _take_some(self, events: list[tuple[int, int]], at: int, previous_poll: int) -> None:
+        """Handle the next `READS_AT_ONCE` events of one poll."""
+        self._previous_poll = previous_poll
+        stop = at + READS_AT_ONCE
+        connections, records = self._connections, self._records
+        for conn, left in take_ready(
+            events, at, stop, connections, previous_poll, self._layouts, records
+        ):
+            if conn is None:
+                self._ready_other(left)
+            elif left is None:
+                self._ended_whole(conn, conn.ack)
+            elif conn.fd >= 0:  # else what was done for another has ended it
+                self._finish_read(conn, left)
+        records.flush_if_full()
+
+    def _ready_other(self, fd: Left) -> None:
+        """Not a connection, or one that is gone."""
+        if fd == self._bodies_fd:
+            self._has_bodies = True
+        elif fd == self._timer.fd:
+            self._timer.clear()
+            self._wake()
+        elif fd == self._ticker.fd:
+            self._ticker.clear()
+
+    def _finish_read(self, conn: Connection, left: Left) -> None:
+        if left is True:
+            self._look_at_parts(conn)
+        elif isinstance(left, tuple):
+            self._take_read(conn, left)
+        elif isinstance(left, int):
+            self._ready_for(conn, left)
+        elif left is not None:
+            self._disconnected(conn, ErrorKind.DISCONNECTED, left.strerror or str(left))
 
     def _ready_for(self, conn: Connection, mask: int) -> None:
         """Ready for writing as well, or broken."""
+        if conn.state == CONNECTING:
+            self._connected(conn)
+            return
         if mask & _OUT:
             self._continue_write(conn)
         if conn.fd >= 0 and mask & ~_OUT:
-            self._readable(conn)
+            self._take_some([(conn.fd, _IN)], 0, self._previous_poll)
 
     def _watch_in(self, epoll: select.epoll, conn: Connection) -> None:
         """Move a connection into that one of the two sets."""
@@ -461,28 +477,12 @@ class InferenceClient:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _readable(self, conn: Connection) -> None:
-        try:
-            read = take_first(conn, self._previous_poll, self._layouts, self._records)
-        except OSError as error:
-            self._disconnected(conn, ErrorKind.DISCONNECTED, error.strerror or str(error))
-            return
-        if isinstance(read, int):
-            self._records.flush_if_full()
-            self._ended_whole(conn, read)
-        elif read is not None:
-            self._take_read(conn, read)
-
-    def _finish_read(self, conn: Connection, left: Left) -> None:
-        """What is left to do in the middle of an answer."""
-        if left is True:
+    def _look_at_parts(self, conn: Connection) -> None:
+        """What there is of an answer that goes on."""
+        if conn.epoll is self._epoll and len(conn.read_rows) >= FIRST_READS_BYTES:
+            self._watch_in(self._bodies, conn)
+        if len(conn.buffer) >= FRAGMENT_BYTES:
             self._records.take_part(conn)
-        elif isinstance(left, tuple):
-            self._take_read(conn, left)
-        elif isinstance(left, int):
-            self._ready_for(conn, left)
-        else:
-            self._disconnected(conn, ErrorKind.DISCONNECTED, left.strerror or str(left))
 
     def _take_read(self, conn: Connection, read: Read) -> None:
         """What a read means for the request that waits for it."""
@@ -529,10 +529,7 @@ class InferenceClient:
         elif end < 0:
             self._records.add_read(conn, data, stamp, self._previous_poll, now)
             if conn.state == BODY:
-                if conn.epoll is self._epoll and len(conn.read_rows) >= FIRST_READS_BYTES:
-                    self._watch_in(self._bodies, conn)
-                if len(conn.buffer) >= FRAGMENT_BYTES:
-                    self._records.take_part(conn)
+                self._look_at_parts(conn)
             if conn.bytes_in > MAX_ANSWER_BYTES:
                 self._broken(conn, ErrorKind.TOO_LARGE, f"over {MAX_ANSWER_BYTES} bytes")
         else:

@@ -13,7 +13,7 @@ import socket
 import struct
 from collections.abc import Mapping
 from time import monotonic_ns, time_ns
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from aiperf_svc.adapters.connection import HEAD, IDLE, Connection
 from aiperf_svc.adapters.raw_records import RawRecords
@@ -29,6 +29,9 @@ except ImportError:
 READ_SIZE: Final = 65_536
 FRAGMENT_BYTES: Final = 4_096
 """Buffered bytes at which a part of an answer leaves: bounds the memory of a held connection."""
+FIRST_READS_BYTES: Final = 4 * READ.size
+"""Rows of reads after which an answer is in its middle: headers may come alone, and a role, and the
+third read has the first token at the latest."""
 MAX_ANSWER_BYTES: Final = 256 * 2**20
 
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(16)
@@ -38,10 +41,11 @@ _unpack_timespec = struct.Struct("@qq").unpack
 Read = tuple[bytes, int, int]
 """Bytes (none at the end of the stream), the kernel's stamp of the last of them (wall clock, ns; 0
 if it gave none), and the time at which our code had them (ns)."""
-Left = Read | OSError | int | Literal[True]
+Left = Read | OSError | int | None
 """What is left to do for a connection: take what was read; end it because reading failed; look at
-its event's mask, which says more than that there is something to read; with True, pass on the
-`FRAGMENT_BYTES` of its answer that there are now."""
+its event's mask, which says more than that there is something to read; with True, look at what
+there is of its answer, `FRAGMENT_BYTES` now or `FIRST_READS_BYTES` of rows; with None, go on after
+a whole answer, at whose stamp `ack` is."""
 
 
 def interpreted_begin(
@@ -108,44 +112,38 @@ def interpreted_receive(conn: Connection) -> Read | None:
     return data, seconds * 1_000_000_000 + nanoseconds, now
 
 
-def interpreted_take_first(
-    conn: Connection, polled_wall_ns: int, layouts: Mapping[int, Layout], records: RawRecords
-) -> Read | int | None:
-    """What has come for a connection whose answer has yet to begin, polled last at
-    `polled_wall_ns`.
-
-    A stamp when that was a whole answer of one of the `layouts`: it is in the `records` as
-    `add_whole` puts it there, and the connection is idle. Else as `interpreted_receive`.
-    """
-    return interpreted_receive(conn)
-
-
 def interpreted_take_ready(
     events: list[tuple[int, int]],
     begin: int,
     end: int,
     connections: Mapping[int, Connection],
     polled_wall_ns: int,
-) -> list[tuple[Connection, Left]]:
-    """Take what has come for the connections of `events[begin:end]`, descriptors and masks, all of
-    which are in the middle of an answer and were polled last at `polled_wall_ns`.
+    layouts: Mapping[int, Layout],
+    records: RawRecords,
+) -> list[tuple[Connection | None, Left]]:
+    """Read what has come for the connections of `events[begin:end]`, descriptors and masks, of
+    which none had anything at `polled_wall_ns`.
 
-    What is left to do of each; none where there was nothing, or where it has been added to the
-    connection.
+    What is left to do of each, and for descriptors that are of no connection just these. Nothing is
+    left where nothing had come, or where it went on with an answer and has been added to the
+    connection. A whole answer of one of the `layouts` is in the `records` as `add_whole` puts it
+    there, and its connection is idle.
     """
-    rest: list[tuple[Connection, Left]] = []
+    rest: list[tuple[Connection | None, Left]] = []
     for fd, mask in events[begin:end]:
         conn = connections.get(fd)
         if conn is None:
-            continue
-        left: Left | None = mask
-        if mask == select.EPOLLIN:
+            rest.append((None, fd))
+        elif mask != select.EPOLLIN:
+            rest.append((conn, mask))
+        else:
             try:
-                left = interpreted_receive(conn)
+                read = interpreted_receive(conn)
             except OSError as error:
-                left = error
-        if left is not None:
-            rest.append((conn, left))
+                rest.append((conn, error))
+            else:
+                if read is not None:
+                    rest.append((conn, read))
     return rest
 
 
@@ -161,12 +159,12 @@ def interpreted_pass_chunks(data: bytes, at: int) -> int:
 if compiled is None:
     pass_chunks = interpreted_pass_chunks
     begin, write_request = interpreted_begin, interpreted_write_request
-    take_first, take_ready = interpreted_take_first, interpreted_take_ready
+    take_ready = interpreted_take_ready
 else:
     pass_chunks = compiled.pass_chunks
     begin, write_request = compiled.begin, compiled.write_request
-    take_first, take_ready = compiled.take_first, compiled.take_ready
+    take_ready = compiled.take_ready
     compiled.set_constants(
-        Framing.CHUNKED, FRAGMENT_BYTES, MAX_ANSWER_BYTES, IDLE, HEAD, FRAGMENT.size, READ.size,
-        Flag.FINAL, Flag.REUSED, Outcome.COMPLETED,
+        Framing.CHUNKED, FRAGMENT_BYTES, FIRST_READS_BYTES, MAX_ANSWER_BYTES, IDLE, HEAD,
+        FRAGMENT.size, READ.size, Flag.FINAL, Flag.REUSED, Outcome.COMPLETED,
     )  # fmt: skip

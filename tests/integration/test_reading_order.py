@@ -83,22 +83,17 @@ def test_a_first_token_does_not_wait_for_all_streams(
             table.run()
     order: list[int] = []
     late = STREAMS
-    take_first, take_ready = inference_client.take_first, inference_client.take_ready
+    take_ready = inference_client.take_ready
 
-    def note_first(conn: Connection, *rest: Any) -> Any:
-        order.append(conn.index)
-        return take_first(conn, *rest)
-
-    def note_ready(
-        events: list[tuple[int, int]], at: int, stop: int, by_fd: dict[int, Connection], polled: int
+    def note(
+        events: list[tuple[int, int]], at: int, stop: int, by_fd: dict[int, Connection], *rest: Any
     ) -> Any:
-        if at == READS_AT_ONCE:
+        order.extend(by_fd[fd].index for fd, _ in events[at:stop] if fd in by_fd)
+        if len(order) == 2 * READS_AT_ONCE:
             table.servers[late].sendall(HEAD + CHUNK)
-        order.extend(by_fd[fd].index for fd, _ in events[at:stop])
-        return take_ready(events, at, stop, by_fd, polled)
+        return take_ready(events, at, stop, by_fd, *rest)
 
-    monkeypatch.setattr(inference_client, "take_first", note_first)
-    monkeypatch.setattr(inference_client, "take_ready", note_ready)
+    monkeypatch.setattr(inference_client, "take_ready", note)
     for index in range(STREAMS):
         table.servers[index].sendall(CHUNK)
     table.run()

@@ -17,6 +17,7 @@ from aiperf_svc.adapters.answer_framing import GOES_ON, AnswerFraming
 from aiperf_svc.adapters.connection import BODY, HEAD, IDLE, Connection, Fields
 from aiperf_svc.adapters.raw_records import RawRecords
 from aiperf_svc.adapters.stamped_reads import (
+    FIRST_READS_BYTES,
     FRAGMENT_BYTES,
     Left,
     interpreted_begin,
@@ -26,7 +27,7 @@ from aiperf_svc.adapters.stamped_reads import (
     interpreted_write_request,
 )
 from aiperf_svc.core.answer_layouts import Layout, layout_of
-from aiperf_svc.protocol.records import READ_DTYPE, Flag, Framing
+from aiperf_svc.protocol.records import READ, READ_DTYPE, Flag, Framing
 
 SO_TIMESTAMPNS = 35
 EVENT = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
@@ -69,13 +70,22 @@ class Received(NamedTuple):
     rest: tuple[int, bytes, int]
 
 
-TakeReady = Callable[[list[tuple[int, int]], int, int, dict[int, Connection], int], Any]
+TakeReady = Callable[..., Any]
+NO_RECORDS = RawRecords(lambda *batch: None)
 
 
-def taken(take_ready: TakeReady, conn: Connection, polled: int) -> list[Left]:
+def taken(
+    take_ready: TakeReady,
+    conn: Connection,
+    polled: int,
+    layouts: dict[int, Layout] | None = None,
+    records: RawRecords = NO_RECORDS,
+) -> list[Left]:
     """What is left to do for one connection when there is something to read."""
-    events = [(conn.fd, select.EPOLLIN)]
-    return [left for _, left in take_ready(events, 0, 1, {conn.fd: conn}, polled)]
+    events, conns = [(conn.fd, select.EPOLLIN)], {conn.fd: conn}
+    rest = take_ready(events, 0, 1, conns, polled, layouts or {}, records)
+    assert [found for found, _ in rest] == [conn] * len(rest)
+    return [left for _, left in rest]
 
 
 def received(
@@ -99,7 +109,8 @@ def received(
         while conn.bytes_in < awaited:
             for left in taken(take_ready, conn, number):
                 if left is True:
-                    records.take_part(conn)
+                    if len(conn.buffer) >= FRAGMENT_BYTES:
+                        records.take_part(conn)
                     continue
                 assert isinstance(left, tuple)
                 data, stamp, now = left
@@ -206,8 +217,10 @@ def test_what_is_plain_never_reaches_the_client(pair: tuple[socket.socket, socke
     for _ in range(FRAGMENT_BYTES // len(chunked(EVENT)) + 1):
         server.sendall(chunked(EVENT))
         said.append(taken(compiled.take_ready, conn, 5))
-    assert said == [[]] * (len(said) - 1) + [[True]]
-    assert len(conn.read_rows) == 28 * (len(said) + 1)
+    in_the_middle = FIRST_READS_BYTES // READ.size - 2
+    assert [number for number, left in enumerate(said) if left] == [in_the_middle, len(said) - 1]
+    assert [left for left in said if left] == [[True], [True]]
+    assert len(conn.read_rows) == READ.size * (len(said) + 1)
 
 
 @needs_compiled
@@ -239,13 +252,14 @@ def test_only_what_is_asked_for_and_still_known_is_read(
     server.sendall(b"bytes")
     conn = Connection(client)
     events = [(conn.fd, select.EPOLLIN), (conn.fd, select.EPOLLIN | select.EPOLLHUP)]
-    assert take_ready(events, 0, 2, {}, 5) == []
-    assert take_ready(events, 2, 18, {conn.fd: conn}, 5) == []
-    assert take_ready(events, 1, 2, {conn.fd: conn}, 5) == [(conn, events[1][1])]
-    [(found, read)] = take_ready(events, 0, 1, {conn.fd: conn}, 5)
+    rest = 5, {}, NO_RECORDS
+    assert take_ready(events, 0, 2, {}, *rest) == [(None, conn.fd)] * 2
+    assert take_ready(events, 2, 18, {conn.fd: conn}, *rest) == []
+    assert take_ready(events, 1, 2, {conn.fd: conn}, *rest) == [(conn, events[1][1])]
+    [(found, read)] = take_ready(events, 0, 1, {conn.fd: conn}, *rest)
     assert found is conn
     assert read[0] == b"bytes"
-    assert take_ready(events, 0, 1, {conn.fd: conn}, 5) == []
+    assert take_ready(events, 0, 1, {conn.fd: conn}, *rest) == []
 
 
 @pytest.mark.parametrize("take_ready", TAKE_READY)
@@ -260,7 +274,7 @@ def test_a_connection_that_breaks_takes_nothing_from_the_others(
         server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         server.close()
         events = [(client.fileno(), select.EPOLLIN), (other.fileno(), select.EPOLLIN)]
-        (first, error), (second, read) = take_ready(events, 0, 2, conns, 5)
+        (first, error), (second, read) = take_ready(events, 0, 2, conns, 5, {}, NO_RECORDS)
         assert (first, second) == tuple(conns.values())
         assert isinstance(error, ConnectionResetError)
         assert error.strerror
@@ -302,8 +316,9 @@ def test_whole_answers_are_recorded_as_the_reference_records_them(
         answer = ANSWER.replace(b"word", b"wor%d" % number)
         server.sendall(answer)
         conn = waiting(client, number)
-        stamp = compiled.take_first(conn, number, {len(ANSWER): layout}, records)
-        assert isinstance(stamp, int)
+        layouts = {len(ANSWER): layout}
+        assert taken(compiled.take_ready, conn, number, layouts, records) == [None]
+        stamp = conn.ack
         assert (conn.state, conn.payload, conn.is_used) == (IDLE, None, True)
         assert conn.connect_ns == conn.tls_ns == 0
         conn = waiting(client, number)
@@ -341,7 +356,8 @@ def test_any_other_beginning_is_the_client_s(
         setattr(conn, name, value)
     records = RawRecords(lambda *batch: None)
     server.sendall(answer)
-    read = compiled.take_first(conn, 5, {len(ANSWER): layout_of_answer()}, records)
+    layouts = {len(ANSWER): layout_of_answer()}
+    [read] = taken(compiled.take_ready, conn, 5, layouts, records)
     assert isinstance(read, tuple)
     assert read[0] == answer
     assert (records.last_seq, bytes(records.fragments), bytes(records.bodies)) == (0, b"", b"")
@@ -415,7 +431,11 @@ def test_a_connection_that_nobody_holds_is_freed_with_what_it_holds() -> None:
 def compiled_receive(conn: Connection) -> Any:
     """A read that is nothing but a read."""
     assert compiled is not None
-    return compiled.take_first(conn, 0, {}, RawRecords(lambda *batch: None))
+    for left in taken(compiled.take_ready, conn, 0):
+        if isinstance(left, OSError):
+            raise left
+        return left
+    return None
 
 
 RECEIVES = [
