@@ -250,7 +250,8 @@ class LoadGenerator:
         if self._blocks and end < self._stop and not self._users:
             entry = self._peek()
             if entry is not None:
-                self._begin(entry, self._take(), end, 0)
+                index, turns = self._take()
+                self._begin(entry, index, turns, end, 0)
                 return
         self._users.append(end)
         if not self._blocks:
@@ -303,7 +304,8 @@ class LoadGenerator:
             entry = self._peek()
             if entry is None:
                 return
-            self._begin(entry, self._take(), users.popleft(), 0)
+            index, turns = self._take()
+            self._begin(entry, index, turns, users.popleft(), 0)
 
     def _run_open_loop(self, now: int) -> None:
         waiting, blocks = self._waiting, self._blocks
@@ -313,7 +315,7 @@ class LoadGenerator:
             if entry is None:
                 return
             waiting.popleft()
-            self._begin(entry, (index, turns), due, _CAPPED)
+            self._begin(entry, index, turns, due, _CAPPED)
         while blocks:
             block = blocks[0]
             due = block.due[block.at]
@@ -327,7 +329,8 @@ class LoadGenerator:
             entry = self._peek()
             if entry is None:
                 return
-            self._begin(entry, self._take(), due, 0)
+            index, turns = self._take()
+            self._begin(entry, index, turns, due, 0)
             now = time_ns()
 
     def _peek(self) -> Entry | None:
@@ -335,8 +338,7 @@ class LoadGenerator:
         manager."""
         return self._entries.find(self.phase, self._blocks[0].index)
 
-    def _begin(self, entry: Entry, credit: tuple[int, int], due: int, flags: int) -> None:
-        index, turns = credit
+    def _begin(self, entry: Entry, index: int, turns: int, due: int, flags: int) -> None:
         self._active = active = self._active + 1
         if active > self.max_in_flight:
             self.max_in_flight = active
