@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -29,7 +30,7 @@
 static char arrived[READ_SIZE];
 
 static long long chunked, fragment_bytes, first_reads_bytes, max_answer_bytes, idle_state, head_state,
-    flag_final, flag_reused, completed;
+    flag_final, flag_reused, completed, not_written;
 
 typedef struct {
     Py_ssize_t size;
@@ -127,11 +128,10 @@ static int64_t now_of(clockid_t clock) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-static PyObject *write_request(PyObject *module, PyObject *connection) {
-    Fields *fields = fields_of(connection);
+static PyObject *write_payload(Fields *fields) {
     char *bytes;
     Py_ssize_t size;
-    if (fields == NULL || PyBytes_AsStringAndSize(fields->payload, &bytes, &size) < 0)
+    if (PyBytes_AsStringAndSize(fields->payload, &bytes, &size) < 0)
         return NULL;
     fields->state = head_state;
     if (fields->is_used)
@@ -149,31 +149,62 @@ static PyObject *write_request(PyObject *module, PyObject *connection) {
         sent = 0;
     }
     fields->sent = now_of(CLOCK_REALTIME);
-    return PyLong_FromSsize_t(sent);
+    return PyLong_FromSsize_t(size - sent);
+}
+
+static PyObject *write_request(PyObject *module, PyObject *connection) {
+    Fields *fields = fields_of(connection);
+    return fields == NULL ? NULL : write_payload(fields);
+}
+
+/* Three parts with a number in decimal before the last. */
+static PyObject *joined(PyObject *const *parts, PyObject *number) {
+    char *bytes[3], digits[24];
+    Py_ssize_t sizes[3];
+    for (int i = 0; i < 3; i++)
+        if (PyBytes_AsStringAndSize(parts[i], &bytes[i], &sizes[i]) < 0)
+            return NULL;
+    long long value = PyLong_AsLongLong(number);
+    if (value == -1 && PyErr_Occurred())
+        return NULL;
+    int digit_count = snprintf(digits, sizeof digits, "%lld", value);
+    PyObject *whole = PyBytes_FromStringAndSize(NULL, sizes[0] + sizes[1] + digit_count + sizes[2]);
+    if (whole == NULL)
+        return NULL;
+    char *at = PyBytes_AsString(whole);
+    memcpy(at, bytes[0], sizes[0]);
+    memcpy(at += sizes[0], bytes[1], sizes[1]);
+    memcpy(at += sizes[1], digits, digit_count);
+    memcpy(at + digit_count, bytes[2], sizes[2]);
+    return whole;
 }
 
 static PyObject *begin(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     Fields *fields;
-    char *bytes;
-    Py_ssize_t size;
-    if (!has_arguments(count, 11) || (fields = fields_of(arguments[0])) == NULL ||
-        PyBytes_AsStringAndSize(arguments[1], &bytes, &size) < 0)
+    if (!has_arguments(count, 14) || (fields = fields_of(arguments[0])) == NULL)
         return NULL;
-    set_object(&fields->payload, arguments[1]);
-    fields->bytes_out = size;
-    fields->request_id = PyLong_AsLongLong(arguments[2]);
-    fields->phase = PyLong_AsLongLong(arguments[3]);
-    fields->index = PyLong_AsLongLong(arguments[4]);
-    fields->entry = PyLong_AsLongLong(arguments[5]);
-    fields->turn = PyLong_AsLongLong(arguments[6]);
-    fields->due = PyLong_AsLongLong(arguments[7]);
-    fields->flags = PyLong_AsLongLong(arguments[8]);
-    fields->input_tokens = PyLong_AsLongLong(arguments[9]);
-    set_object(&fields->session, arguments[10]);
+    PyObject *const parts[] = {arguments[1], arguments[2], arguments[4]};
+    PyObject *payload = joined(parts, arguments[3]);
+    if (payload == NULL)
+        return NULL;
+    set_object(&fields->payload, payload);
+    Py_DECREF(payload);
+    fields->bytes_out = PyBytes_Size(payload);
+    fields->request_id = PyLong_AsLongLong(arguments[5]);
+    fields->phase = PyLong_AsLongLong(arguments[6]);
+    fields->index = PyLong_AsLongLong(arguments[7]);
+    fields->entry = PyLong_AsLongLong(arguments[8]);
+    fields->turn = PyLong_AsLongLong(arguments[9]);
+    fields->due = PyLong_AsLongLong(arguments[10]);
+    fields->flags = PyLong_AsLongLong(arguments[11]);
+    fields->input_tokens = PyLong_AsLongLong(arguments[12]);
+    set_object(&fields->session, arguments[13]);
     fields->start = fields->bytes_in = fields->part = 0;
     if (PyErr_Occurred())
         return NULL;
-    Py_RETURN_NONE;
+    if (fields->state != idle_state || !is_none(fields->tls))
+        return PyLong_FromLongLong(not_written);
+    return write_payload(fields);
 }
 
 /* --- reading ---------------------------------------------------------------------------------- */
@@ -498,9 +529,9 @@ static PyObject *take_ready(PyObject *module, PyObject *const *arguments, Py_ssi
 
 static PyObject *set_constants(PyObject *module, PyObject *arguments) {
     long long fragment_size, row_size;
-    if (!PyArg_ParseTuple(arguments, "LLLLLLLLLLL", &chunked, &fragment_bytes,
+    if (!PyArg_ParseTuple(arguments, "LLLLLLLLLLLL", &chunked, &fragment_bytes,
                           &first_reads_bytes, &max_answer_bytes, &idle_state, &head_state, &fragment_size, &row_size, &flag_final,
-                          &flag_reused, &completed))
+                          &flag_reused, &completed, &not_written))
         return NULL;
     if (fragment_size != sizeof(Fragment) || row_size != sizeof(Row)) {
         PyErr_SetString(PyExc_ImportError, "_stamped_reads was compiled for other rows: `make`");

@@ -46,7 +46,10 @@ class Fields:
 
 def begin(
     conn: Connection,
-    payload: bytes,
+    before: bytes,
+    id_prefix: bytes,
+    number: int,
+    after: bytes,
     request_id: int,
     phase: int,
     index: int,
@@ -56,7 +59,7 @@ def begin(
     flags: int,
     input_tokens: int,
     session: Any,
-) -> None: ...
+) -> int: ...
 def write_request(conn: Connection) -> int: ...
 def pass_chunks(data: bytes, at: int) -> int: ...
 def take_ready(
@@ -80,4 +83,5 @@ def set_constants(
     final: int,
     reused: int,
     completed: int,
+    not_written: int,
 ) -> None: ...

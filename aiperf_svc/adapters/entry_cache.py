@@ -144,6 +144,14 @@ class EntryCache:
             return None
         return block[number - self._starts[at]]
 
+    def whole(self, phase: int) -> list[Entry] | None:
+        """All entries of a phase; credit `index` sends `whole[index % len(whole)]`. None while, or
+        where, not all of them are here."""
+        if self._all is None:
+            return None
+        first, count = self._sizes[phase]
+        return self._all[first : first + count]
+
     def _touch(self, phase: int, index: int) -> int:
         """Ask for the block of a credit, or keep it longer; credits from this one on that have no
         other block."""

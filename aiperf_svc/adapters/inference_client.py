@@ -143,7 +143,10 @@ class InferenceClient:
 
     def send(
         self,
-        payload: bytes,
+        before: bytes,
+        id_prefix: bytes,
+        number: int,
+        after: bytes,
         phase: int,
         index: int,
         entry: int,
@@ -154,32 +157,47 @@ class InferenceClient:
         session: Any = None,
         keep_answer: bool = False,
     ) -> None:
-        """Write `payload`, whole HTTP request bytes, on an idle connection or on a new one.
+        """Write a request, on an idle connection or on a new one: HTTP bytes `before` and `after`
+        its `X-Request-Id`, which is a prefix and a number in decimal.
 
         With `keep_answer` the raw answer is in the connection's `kept` when `on_end` is called.
         """
-        conn = self._idle.pop() if self._idle else self._pool.spare_or_new()
+        idle = self._idle
+        conn = idle.pop() if idle else self._pool.spare_or_new()
         while conn.fd < 0 and conn.state == IDLE:
             # Closed by the server since: thousands may be at once, so each is met only here.
-            conn = self._idle.pop() if self._idle else self._pool.spare_or_new()
-        self._last_id = request_id = self._last_id + 1
-        begin(
-            conn,
-            payload,
-            request_id,
-            phase,
-            index,
-            entry,
-            turn,
-            due_wall_ns,
-            flags,
-            input_tokens,
-            session,
-        )
+            conn = idle.pop() if idle else self._pool.spare_or_new()
         if keep_answer:
             conn.kept = bytearray()
+        self._last_id = request_id = self._last_id + 1
         self.in_flight += 1
-        if conn.state == IDLE:
+        try:
+            unsent = begin(
+                conn,
+                before,
+                id_prefix,
+                number,
+                after,
+                request_id,
+                phase,
+                index,
+                entry,
+                turn,
+                due_wall_ns,
+                flags,
+                input_tokens,
+                session,
+            )
+        except OSError as error:
+            self.requests_sent += 1
+            self._disconnected(conn, ErrorKind.SEND, error.strerror or str(error))
+            return
+        if not unsent:
+            self.requests_sent += 1
+        elif unsent > 0:
+            self.requests_sent += 1
+            self._send_later(conn, unsent)
+        elif conn.state == IDLE:
             self._write(conn)
         elif conn.fd < 0:
             self._connect_failed(conn)
@@ -424,14 +442,17 @@ class InferenceClient:
             self._encrypt(conn, conn.tls)
             return
         try:
-            count = write_request(conn)
+            unsent = write_request(conn)
         except OSError as error:
             self._disconnected(conn, ErrorKind.SEND, error.strerror or str(error))
             return
-        if count < conn.bytes_out:
-            assert conn.payload is not None
-            conn.unsent = memoryview(conn.payload)[count:]
-            conn.epoll.modify(conn.fd, _IN | _OUT)
+        if unsent:
+            self._send_later(conn, unsent)
+
+    def _send_later(self, conn: Connection, unsent: int) -> None:
+        assert conn.payload is not None
+        conn.unsent = memoryview(conn.payload)[-unsent:]
+        conn.epoll.modify(conn.fd, _IN | _OUT)
 
     def _encrypt(self, conn: Connection, tls: TlsStream) -> None:
         assert conn.payload is not None

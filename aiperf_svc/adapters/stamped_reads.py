@@ -34,6 +34,9 @@ FIRST_READS_BYTES: Final = 4 * READ.size
 third read has the first token at the latest."""
 MAX_ANSWER_BYTES: Final = 256 * 2**20
 
+NOT_WRITTEN: Final = -1
+"""Instead of bytes that are left to write."""
+
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(16)
 _REUSED: Final = int(Flag.REUSED)
 _unpack_timespec = struct.Struct("@qq").unpack
@@ -50,7 +53,10 @@ a whole answer, at whose stamp `ack` is."""
 
 def interpreted_begin(
     conn: Connection,
-    payload: bytes,
+    before: bytes,
+    id_prefix: bytes,
+    number: int,
+    after: bytes,
     request_id: int,
     phase: int,
     index: int,
@@ -60,9 +66,13 @@ def interpreted_begin(
     flags: int,
     input_tokens: int,
     session: Any,
-) -> None:
-    """A connection's next request."""
-    conn.payload = payload
+) -> int:
+    """A connection's next request: its bytes are `before`, the prefix of its `X-Request-Id`, the
+    `number` in which that ends, and `after`. On an idle connection without TLS they are written.
+
+    Bytes that the kernel did not take, or NOT_WRITTEN. Raises OSError.
+    """
+    conn.payload = payload = b"%b%b%d%b" % (before, id_prefix, number, after)
     conn.bytes_out = len(payload)
     conn.request_id = request_id
     conn.phase = phase
@@ -74,6 +84,9 @@ def interpreted_begin(
     conn.input_tokens = input_tokens
     conn.session = session
     conn.start = conn.bytes_in = conn.part = 0
+    if conn.state != IDLE or conn.tls is not None:
+        return NOT_WRITTEN
+    return interpreted_write_request(conn)
 
 
 def stamp_start(conn: Connection) -> None:
@@ -88,15 +101,16 @@ def stamp_start(conn: Connection) -> None:
 
 
 def interpreted_write_request(conn: Connection) -> int:
-    """Write a connection's request with the times before and after; the bytes that the kernel took.
-    Raises OSError."""
+    """Write a connection's request with the times before and after; the bytes that the kernel did
+    not take. Raises OSError."""
     stamp_start(conn)
+    assert conn.payload is not None
     try:
         count: int = conn.sock.send(conn.payload)
     except BlockingIOError:
         count = 0
     conn.sent = time_ns()
-    return count
+    return len(conn.payload) - count
 
 
 def interpreted_receive(conn: Connection) -> Read | None:
@@ -166,5 +180,5 @@ else:
     take_ready = compiled.take_ready
     compiled.set_constants(
         Framing.CHUNKED, FRAGMENT_BYTES, FIRST_READS_BYTES, MAX_ANSWER_BYTES, IDLE, HEAD,
-        FRAGMENT.size, READ.size, Flag.FINAL, Flag.REUSED, Outcome.COMPLETED,
+        FRAGMENT.size, READ.size, Flag.FINAL, Flag.REUSED, Outcome.COMPLETED, NOT_WRITTEN,
     )  # fmt: skip

@@ -40,28 +40,6 @@ _CANCELLED = int(Outcome.CANCELLED)
 _LAST_TURN, _STREAMED, _CAPPED = int(Flag.LAST_TURN), int(Flag.STREAMED), int(Flag.CAPPED)
 
 
-class _Block:
-    """Credits in hand: indexes in steps of `stride`, in open loop with their due times."""
-
-    __slots__ = ("at", "count", "due", "index", "last_turns", "stride")
-
-    def __init__(self, message: CreditsGranted, offset_ns: int) -> None:
-        self.index = message.first_index
-        """Of the next credit."""
-        self.stride = message.stride
-        self.count = message.count
-        self.at = 0
-        self.last_turns = message.last_turns
-        self.due: list[int] = []
-        if message.due_wall_ns:
-            times = np.frombuffer(message.due_wall_ns, dtype="<i8") - offset_ns
-            self.due = times.tolist()
-
-    @property
-    def left(self) -> int:
-        return self.count - self.at
-
-
 class _Session:
     """A conversation under way."""
 
@@ -111,7 +89,14 @@ class LoadGenerator:
         self._id_prefix = id_prefix(self._run_id, phase).encode()
         self._first_id_prefix = b"%b%d-" % (self._id_prefix, TURN_BASE)
         self._is_open_loop = False
-        self._blocks: deque[_Block] = deque()
+        self._credits: deque[int] = deque()
+        """Indexes of the credits in hand."""
+        self._due: deque[int] = deque()
+        """Open loop: when each of them is due."""
+        self._turns: dict[int, int] = {}
+        """Number of turns of a credit where that is limited."""
+        self._whole: list[Entry] | None = None
+        """All entries of the phase, when they are here."""
         self._users: deque[int] = deque()
         """Users that wait for a credit: the time from which each has been free."""
         self._openings: deque[int] = deque()
@@ -120,8 +105,8 @@ class LoadGenerator:
         """Of these the times for which no connection has been made yet."""
         self._later: list[tuple[int, int, _Session | None]] = []
         """Heap of (due, order, session for its next turn | None for a user to be freed)."""
-        self._waiting: deque[tuple[int, int, int]] = deque()
-        """Open loop, at the cap: (index, due, turns)."""
+        self._waiting: deque[tuple[int, int]] = deque()
+        """Open loop, at the cap: (index, due)."""
         self._limit = NEVER
         self._active = 0
         """Credits begun and not ended."""
@@ -139,6 +124,7 @@ class LoadGenerator:
         manager's."""
         self._reset(message.phase)
         self._is_open = True
+        self._whole = self._entries.whole(self.phase)
         self._sent_before = self.client.requests_sent
         self.client.poll_often(True)
         self._is_open_loop = message.is_open_loop
@@ -174,8 +160,13 @@ class LoadGenerator:
         if message.phase != self.phase or not self._is_open:
             return
         self.granted += message.count
-        self._blocks.append(_Block(message, offset_ns))
         last = message.first_index + (message.count - 1) * message.stride
+        self._credits.extend(range(message.first_index, last + 1, message.stride))
+        if message.due_wall_ns:
+            due = np.frombuffer(message.due_wall_ns, dtype="<i8") - offset_ns
+            self._due.extend(due.tolist())
+        if message.last_turns:
+            self._turns[last] = message.last_turns
         self._entries.prefetch(self.phase, message.first_index, last)
         self._run_due(time_ns())
 
@@ -188,6 +179,7 @@ class LoadGenerator:
 
     def entries_arrived(self) -> None:
         """Dataset entries that were missing are there."""
+        self._whole = self._entries.whole(self.phase)
         self._run_due(time_ns())
 
     # --- for reports -----------------------------------------------------------------------------
@@ -195,7 +187,7 @@ class LoadGenerator:
     @property
     def is_idle(self) -> bool:
         """No credit in hand and none under way."""
-        return not self._active and not self._blocks and not self._waiting
+        return not self._active and not self._credits and not self._waiting
 
     def counts(self, *, last_seq: int, records_dropped: int) -> WorkerCounts:
         """What became of this phase's credits so far."""
@@ -247,36 +239,30 @@ class LoadGenerator:
             if self._waiting:
                 self._run_due(time_ns())
             return
-        if self._blocks and end < self._stop and not self._users:
-            entry = self._peek()
+        credits = self._credits
+        if credits and end < self._stop and not self._users:
+            entry = self._find(credits[0])
             if entry is not None:
-                index, turns = self._take()
-                self._begin(entry, index, turns, end, 0)
+                self._begin(entry, credits.popleft(), end, 0)
                 return
         self._users.append(end)
-        if not self._blocks:
+        if not credits:
             self._on_starved()
         if end >= self._stop:
             self._run_due(end)
 
     # --- sending ---------------------------------------------------------------------------------
 
-    def _take(self) -> tuple[int, int]:
-        """Index of the next credit, and its number of turns when that is limited (0: all)."""
-        block = self._blocks[0]
-        index = block.index
-        block.index = index + block.stride
-        block.at += 1
-        if block.at < block.count:
-            return index, 0
-        self._blocks.popleft()
-        return index, block.last_turns
+    def _find(self, index: int) -> Entry | None:
+        """What a credit sends; None while it is still on its way from the dataset manager."""
+        whole = self._whole
+        return whole[index % len(whole)] if whole else self._entries.find(self.phase, index)
 
     def _run_due(self, now: int) -> None:
         """Send everything that is due by `now`, and arm the timer for what is due next."""
         if not self._is_open:
             return
-        if now >= self._stop and (not self._is_stopped or self._blocks):
+        if now >= self._stop and (not self._is_stopped or self._credits):
             # A grant may have been on its way when the phase stopped.
             self._give_back()
         if now >= self._cancel:
@@ -297,57 +283,46 @@ class LoadGenerator:
         self._arm()
 
     def _run_closed_loop(self, now: int) -> None:
-        openings, users, blocks = self._openings, self._users, self._blocks
+        openings, users, credits = self._openings, self._users, self._credits
         while openings and openings[0] <= now:
             users.append(openings.popleft())
-        while users and blocks:
-            entry = self._peek()
+        while users and credits:
+            entry = self._find(credits[0])
             if entry is None:
                 return
-            index, turns = self._take()
-            self._begin(entry, index, turns, users.popleft(), 0)
+            self._begin(entry, credits.popleft(), users.popleft(), 0)
 
     def _run_open_loop(self, now: int) -> None:
-        waiting, blocks = self._waiting, self._blocks
+        waiting, credits, due = self._waiting, self._credits, self._due
         while waiting and self._active < self._limit:
-            index, due, turns = waiting[0]
-            entry = self._entries.find(self.phase, index)
+            entry = self._find(waiting[0][0])
             if entry is None:
                 return
-            waiting.popleft()
-            self._begin(entry, index, turns, due, _CAPPED)
-        while blocks:
-            block = blocks[0]
-            due = block.due[block.at]
-            if due > now:
-                return
+            self._begin(entry, *waiting.popleft(), _CAPPED)
+        while credits and due[0] <= now:
             if self._active >= self._limit:
                 self.capped += 1
-                index, turns = self._take()
-                waiting.append((index, due, turns))
+                waiting.append((credits.popleft(), due.popleft()))
                 continue
-            entry = self._peek()
+            entry = self._find(credits[0])
             if entry is None:
                 return
-            index, turns = self._take()
-            self._begin(entry, index, turns, due, 0)
+            self._begin(entry, credits.popleft(), due.popleft(), 0)
             now = time_ns()
 
-    def _peek(self) -> Entry | None:
-        """What the next credit sends; None while it is still on its way from the dataset
-        manager."""
-        return self._entries.find(self.phase, self._blocks[0].index)
-
-    def _begin(self, entry: Entry, index: int, turns: int, due: int, flags: int) -> None:
+    def _begin(self, entry: Entry, index: int, due: int, flags: int) -> None:
         self._active = active = self._active + 1
         if active > self.max_in_flight:
             self.max_in_flight = active
         if entry.turns > 1:
-            turns = min(turns or entry.turns, entry.turns)
+            turns = min(self._turns.get(index, entry.turns), entry.turns)
             self._send_turn(_Session(index, entry, turns, flags), due)
             return
         self.client.send(
-            b"%b%b%d%b" % (entry.before, self._first_id_prefix, INDEX_BASE + index, entry.after),
+            entry.before,
+            self._first_id_prefix,
+            INDEX_BASE + index,
+            entry.after,
             self.phase,
             index,
             entry.number,
@@ -362,14 +337,10 @@ class LoadGenerator:
         entry = session.entry
         before, after = entry.turn_request(session.turn, session.history)
         self.client.send(
-            b"%b%b%d-%d%b"
-            % (
-                before,
-                self._id_prefix,
-                TURN_BASE + session.turn,
-                INDEX_BASE + session.index,
-                after,
-            ),
+            before,
+            b"%b%d-" % (self._id_prefix, TURN_BASE + session.turn),
+            INDEX_BASE + session.index,
+            after,
             self.phase,
             session.index,
             entry.number,
@@ -409,13 +380,11 @@ class LoadGenerator:
         self._users.clear()
         unsent = len(self._waiting)
         self._waiting.clear()
-        for block in self._blocks:
-            due_by_now = 0
-            if block.due:
-                due_by_now = sum(due < self._stop for due in block.due[block.at :])
-            unsent += due_by_now
-            self.revoked += block.left - due_by_now
-        self._blocks.clear()
+        due_by_now = sum(due < self._stop for due in self._due)
+        unsent += due_by_now
+        self.revoked += len(self._credits) - due_by_now
+        self._credits.clear()
+        self._due.clear()
         unwritten = self.client.revoke_unwritten()
         self._active -= unwritten
         if self._is_open_loop:
@@ -441,10 +410,9 @@ class LoadGenerator:
                 wake = self._later[0][0]
             if self._openings and self._openings[0] < wake:
                 wake = self._openings[0]
-            blocks = self._blocks
             # At the limit too: what gets due then waits for the cap, and is counted so.
-            if self._is_open_loop and blocks and (self._active >= self._limit or self._peek()):
-                wake = min(wake, blocks[0].due[blocks[0].at])
+            if self._due and (self._active >= self._limit or self._find(self._credits[0])):
+                wake = min(wake, self._due[0])
         elif self._active:
             wake = self._cancel
         else:

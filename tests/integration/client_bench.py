@@ -74,7 +74,10 @@ class Bench:
     def send(self, *, index: int = 0, body: bytes = b"{}", due: int = 0) -> None:
         before, after = self.target.request(body)
         self.client.send(
-            before + b"id" + after,
+            before,
+            b"id",
+            0,
+            after,
             1,
             index,
             3,

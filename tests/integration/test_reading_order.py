@@ -60,7 +60,7 @@ class Table:
     def _send(self, index: int) -> None:
         before, after = self.target.request(b"{}")
         flags = int(Flag.LAST_TURN)
-        self.client.send(before + b"id" + after, 1, index, 0, 0, time_ns(), flags, -1)
+        self.client.send(before, b"id", 0, after, 1, index, 0, 0, time_ns(), flags, -1)
 
     def run(self) -> None:
         """One wake-up, when there is something."""

@@ -19,6 +19,7 @@ from aiperf_svc.adapters.raw_records import RawRecords
 from aiperf_svc.adapters.stamped_reads import (
     FIRST_READS_BYTES,
     FRAGMENT_BYTES,
+    NOT_WRITTEN,
     Left,
     interpreted_begin,
     interpreted_pass_chunks,
@@ -369,9 +370,8 @@ def test_a_request_is_begun_and_written_as_the_reference_does_it(
 ) -> None:
     assert compiled is not None
     server, client = pair
-    payload = b"a request"
     numbers = tuple(range(2, 10))
-    for is_used in (False, True):
+    for is_used, tls in ((False, None), (True, None), (True, object())):
         ways = []
         for begin, write in (
             (compiled.begin, compiled.write_request),
@@ -379,11 +379,15 @@ def test_a_request_is_begun_and_written_as_the_reference_does_it(
         ):
             conn = Connection(client)
             conn.state, conn.is_used = IDLE, is_used
+            conn.tls = tls  # type: ignore[assignment]
             conn.status = conn.ack = conn.body_offset = conn.bytes_in = conn.part = 77
-            begin(conn, payload, *numbers, "session")
             before = time_ns(), monotonic_ns()
-            assert write(conn) == len(payload)
-            assert server.recv(100) == payload
+            unsent = begin(conn, b"GET ", b"run-", 8_000_000_012, b" end", *numbers, "session")
+            if tls is not None:
+                assert (unsent, conn.state, conn.start) == (NOT_WRITTEN, IDLE, 0)
+                unsent = write(conn)
+            assert unsent == 0
+            assert server.recv(100) == b"GET run-8000000012 end" == conn.payload
             assert before[0] <= conn.start <= conn.sent <= time_ns()
             assert before[1] <= conn.started_mono_ns <= monotonic_ns()
             conn.start = conn.sent = conn.started_mono_ns = 0
@@ -391,6 +395,17 @@ def test_a_request_is_begun_and_written_as_the_reference_does_it(
         assert ways[0] == ways[1]
         assert ways[0]["state"] == HEAD
         assert bool(ways[0]["flags"] & Flag.REUSED) is is_used
+
+
+@needs_compiled
+def test_a_request_on_a_connection_that_is_being_made_waits(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    assert compiled is not None
+    for begin in (compiled.begin, interpreted_begin):
+        conn = Connection(pair[1])
+        assert begin(conn, b"a", b"b", 1, b"c", *range(8), None) == NOT_WRITTEN
+        assert (conn.payload, conn.bytes_out, conn.start) == (b"ab1c", 4, 0)
 
 
 @needs_compiled
@@ -403,9 +418,9 @@ def test_a_write_takes_what_the_kernel_takes_and_says_why_it_takes_nothing(
     for write in (compiled.write_request, interpreted_write_request):
         conn = Connection(client)
         conn.payload = bytes(8 * 2**20)
-        counts = [write(conn), write(conn)]
+        counts = [len(conn.payload) - write(conn)]
         while counts[-1]:
-            counts.append(write(conn))
+            counts.append(len(conn.payload) - write(conn))
         assert 0 < counts[0] < len(conn.payload)
         expected = sum(counts)
         while expected:

@@ -1,0 +1,211 @@
+"""The compiled steps answer the requests that they know, and a server with them is the same server."""
+
+import contextlib
+import random
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bare_client import connected, request_bytes
+from loopback_pairs import loopback_pair, received
+
+from aiperf_svc.mock_server import quick_serving
+from aiperf_svc.mock_server.accounts import Account
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.connections import Connections
+from aiperf_svc.mock_server.replies import Ending, Reply
+from aiperf_svc.mock_server.requests import split_request_id
+from aiperf_svc.mock_server.running import running
+
+pytestmark = pytest.mark.skipif(
+    quick_serving.compiled is None, reason="the steps are not compiled: `make`"
+)
+
+REPLY = Reply(
+    status=200,
+    writes=[b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes"],
+    early=0,
+    delay_tokens=0,
+    ending=Ending.KEEP,
+)
+HUGE = Reply(status=200, writes=[bytes(8 << 20)], early=0, delay_tokens=0, ending=Ending.KEEP)
+REQUEST = b"POST /v1/x HTTP/1.1\r\nHost: mock\r\n\r\n{}"
+
+
+class Desk:
+    """Compiled events with the one connection that they are of."""
+
+    def __init__(self, server: socket.socket, client: socket.socket) -> None:
+        assert quick_serving.compiled is not None
+        self.client = client
+        self.account = Account(row_limit=None)
+        self.connections = Connections(self.account, keepalive_ns=0)
+        self.quick: dict[bytes, Reply] = {}
+        self.events = quick_serving.compiled.QuickEvents(
+            self.connections.epoll, self.connections.table, self.quick, self.account
+        )
+        sock = server.dup()
+        sock.setblocking(False)
+        self.connections.open(sock)
+        found = self.connections.table[sock.fileno()]
+        assert found is not None
+        self.connection = found
+
+    def serve(self) -> quick_serving.Left | None:
+        """Goes through the events that there are once there is one."""
+        self.connections.epoll.poll(20)
+        self.events.poll(False)
+        return self.events.next_left()
+
+    def close(self) -> None:
+        if self.connection.fd >= 0:
+            self.connections.close(self.connection)
+        self.connections.epoll.close()
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with loopback_pair() as pair, contextlib.closing(Desk(*pair)) as made:
+        yield made
+
+
+def request_with_id(rng: random.Random) -> bytes:
+    """A request, near one at least, with what may be an id somewhere in it."""
+    lines = [b"Host: mock", b"Content-Length: 2", b"X-Other: x-request-id: 4", b"X", b"a\rb"]
+    ids = [b"X-Request-Id: 17", b"x-request-ID:", b"X-REQUEST-ID:\t a\rb ", b"X-Request-Id : 5"]
+    lines += rng.choices(ids, k=rng.randint(0, 2))
+    rng.shuffle(lines)
+    end = rng.choice((b"\r\n\r\n", b"\r\n\r\n", b"\r\n", b"", b"\r\r\n\r\n"))
+    body = rng.choice((b"{}", b"", b"\r\nX-Request-Id: 5\r\n", b"\r"))
+    return b"\r\n".join([b"POST /v1/x HTTP/1.1", *lines[rng.randint(0, 3) :]]) + end + body
+
+
+def test_a_request_is_known_by_what_it_is_without_its_id(desk: Desk) -> None:
+    rng, served = random.Random(4), 0
+    for _ in range(600):
+        request = request_with_id(rng)
+        end = request.find(b"\r\n\r\n")
+        desk.quick.clear()
+        if end >= 0:
+            head, _ = split_request_id(request[:end])
+            desk.quick[head + request[end:]] = REPLY
+        desk.client.sendall(request)
+        left = desk.serve()
+        if end >= 0:
+            assert left is None, request
+            assert received(desk.client, len(REPLY.writes[0])) == REPLY.writes[0]
+            served += 1
+        else:
+            assert left == (desk.connection.fd, 1, request, None, 0)
+    counters = {name: value for name, value in desk.account.counters().items() if value}
+    assert counters["requests"] == counters["completed"] == counters["writes"] == served > 100
+    assert counters["bytes_out"] == served * len(REPLY.writes[0])
+    assert counters["max_in_flight"] == 1
+    assert "in_flight" not in counters
+
+
+def test_what_is_not_known_is_left_with_its_bytes(desk: Desk) -> None:
+    desk.quick[REQUEST] = REPLY
+    for request in (REQUEST + REQUEST, REQUEST[:-1], REQUEST.replace(b"{}", b"[]")):
+        desk.client.sendall(request)
+        assert desk.serve() == (desk.connection.fd, 1, request, None, 0)
+    assert desk.account.requests == 0
+
+
+def test_input_of_a_connection_that_does_not_wait_for_a_request_is_not_read(desk: Desk) -> None:
+    desk.quick[REQUEST] = REPLY
+    desk.client.sendall(REQUEST)
+    desk.connection.reply = REPLY
+    assert desk.serve() == (desk.connection.fd, 1, None, None, 0)
+    desk.connection.reply, desk.connection.inbuf = None, bytearray(b"POST")
+    assert desk.serve() == (desk.connection.fd, 1, None, None, 0)
+    desk.connection.inbuf = None
+    assert desk.serve() is None
+    assert received(desk.client, len(REPLY.writes[0])) == REPLY.writes[0]
+
+
+def test_a_reply_that_does_not_go_out_whole_is_left_with_what_did(desk: Desk) -> None:
+    desk.quick[REQUEST] = HUGE
+    desk.client.sendall(REQUEST)
+    left = desk.serve()
+    assert left is not None
+    *event, reply, sent = left
+    assert (event, reply) == ([desk.connection.fd, 1, REQUEST], HUGE)
+    assert 0 < sent < len(HUGE.writes[0])
+    assert desk.account.requests == desk.account.writes == 0
+    assert received(desk.client, sent) == HUGE.writes[0][:sent]
+
+
+def test_the_end_of_a_connection_is_left_as_no_bytes(desk: Desk) -> None:
+    desk.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    desk.client.close()
+    left = desk.serve()
+    assert left is not None
+    assert (left[0], left[2:]) == (desk.connection.fd, (b"", None, 0))
+
+
+# Whole servers
+
+
+def inputs() -> list[list[bytes]]:
+    """What clients send, one after the other: the pieces of each request."""
+    rng, found = random.Random(9), []
+    asks = [
+        request_bytes(stream=False),
+        request_bytes(stream=True, max_tokens=5),
+        request_bytes(stream=True, max_tokens=1),
+        request_bytes(stream=False, headers={"X-Mock-Fault": "error-503"}),
+        request_bytes("/v1/completions", prompt="a b"),
+        b"GET /v1/models HTTP/1.1\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 3\r\n\r\n{x}",
+    ]
+    for number in range(150):
+        ask = rng.choice(asks)
+        if rng.random() < 0.5:
+            name = rng.choice((b"X-Request-Id", b"x-request-id", b"X-REQUEST-ID"))
+            ask = ask.replace(b"\r\n", b"\r\n%b: %d\r\n" % (name, number), 1)
+        cut = rng.randint(1, len(ask) - 1) if rng.random() < 0.3 else len(ask)
+        found.append([ask[:cut], ask[cut:]] if cut < len(ask) else [ask])
+    return found
+
+
+def served() -> tuple[list[tuple[int, bytes]], dict[str, Any]]:
+    """What a server answers to the inputs, and its account of them."""
+    answers = []
+    with (
+        running(MockServerConfig(tokens=1)) as server,
+        connected(server) as one,
+        connected(server) as other,
+    ):
+        for number, pieces in enumerate(inputs()):
+            client = (one, other)[number % 2]
+            for piece in pieces:
+                client.send(piece)
+            status, body = client.answer()
+            answers.append((status, body))
+        one.send(request_bytes(stream=False) * 3)
+        answers += [one.answer() for _ in range(3)]
+        truth = server.truth()
+    return answers, truth
+
+
+def without_times(answers: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Answers carry the second at which their server was started."""
+    return [(status, re.sub(rb'"created":\d+', b"", body)) for status, body in answers]
+
+
+def test_a_server_without_the_compiled_steps_is_the_same_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers, truth = served()
+    hidden = f"{quick_serving.__package__}._quick_serving"
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{hidden!r}] = None\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    plain_answers, plain_truth = served()
+    assert without_times(answers) == without_times(plain_answers)
+    assert truth == plain_truth
+    assert {status for status, _ in answers} == {200, 400, 503}
+    assert truth["requests"] > 100
