@@ -29,8 +29,8 @@
  * before letting go of it. */
 static char arrived[READ_SIZE];
 
-static long long chunked, fragment_bytes, first_reads_bytes, max_answer_bytes, idle_state, head_state,
-    flag_final, flag_reused, completed, not_written;
+static long long chunked, fragment_bytes, first_parts, first_reads_bytes, max_answer_bytes, idle_state,
+    head_state, flag_final, flag_reused, completed, not_written;
 
 typedef struct {
     Py_ssize_t size;
@@ -420,6 +420,11 @@ static int is_plain(const Fields *fields) {
            fields->line != NULL && PyBytes_Check(fields->line) && PyBytes_Size(fields->line) == 0;
 }
 
+static int64_t part_bytes(const Fields *fields) {
+    return fields->part ? fragment_bytes
+                        : fragment_bytes / first_parts * (1 + fields->request_id % first_parts);
+}
+
 /* As `take_ready` for a read that has been made in the middle of an answer. */
 static PyObject *take_more(Fields *fields, const Read *read, int64_t polled) {
     Row row = row_of(read, polled);
@@ -427,7 +432,7 @@ static PyObject *take_more(Fields *fields, const Read *read, int64_t polled) {
         add(fields->read_rows, &row, sizeof row) < 0)
         return NULL;
     fields->bytes_in += read->size;
-    return PyBool_FromLong(PyByteArray_Size(fields->buffer) >= fragment_bytes ||
+    return PyBool_FromLong(PyByteArray_Size(fields->buffer) >= part_bytes(fields) ||
                            PyByteArray_Size(fields->read_rows) == first_reads_bytes);
 }
 
@@ -529,8 +534,8 @@ static PyObject *take_ready(PyObject *module, PyObject *const *arguments, Py_ssi
 
 static PyObject *set_constants(PyObject *module, PyObject *arguments) {
     long long fragment_size, row_size;
-    if (!PyArg_ParseTuple(arguments, "LLLLLLLLLLLL", &chunked, &fragment_bytes,
-                          &first_reads_bytes, &max_answer_bytes, &idle_state, &head_state, &fragment_size, &row_size, &flag_final,
+    if (!PyArg_ParseTuple(arguments, "LLLLLLLLLLLLL", &chunked, &fragment_bytes,
+                          &first_parts, &first_reads_bytes, &max_answer_bytes, &idle_state, &head_state, &fragment_size, &row_size, &flag_final,
                           &flag_reused, &completed, &not_written))
         return NULL;
     if (fragment_size != sizeof(Fragment) || row_size != sizeof(Row)) {

@@ -74,6 +74,7 @@ def take_ready(
 def set_constants(
     chunked: int,
     fragment_bytes: int,
+    first_parts: int,
     first_reads_bytes: int,
     max_answer_bytes: int,
     idle: int,

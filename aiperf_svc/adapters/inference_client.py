@@ -34,11 +34,11 @@ from aiperf_svc.adapters.connection_pool import ConnectionPool, connect_error
 from aiperf_svc.adapters.raw_records import RawRecords
 from aiperf_svc.adapters.stamped_reads import (
     FIRST_READS_BYTES,
-    FRAGMENT_BYTES,
     MAX_ANSWER_BYTES,
     Left,
     Read,
     begin,
+    part_bytes,
     stamp_start,
     take_ready,
     write_request,
@@ -502,7 +502,7 @@ class InferenceClient:
         """What there is of an answer that goes on."""
         if conn.epoll is self._epoll and len(conn.read_rows) >= FIRST_READS_BYTES:
             self._watch_in(self._bodies, conn)
-        if len(conn.buffer) >= FRAGMENT_BYTES:
+        if len(conn.buffer) >= part_bytes(conn):
             self._records.take_part(conn)
 
     def _take_read(self, conn: Connection, read: Read) -> None:

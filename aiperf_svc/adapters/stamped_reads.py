@@ -29,6 +29,9 @@ except ImportError:
 READ_SIZE: Final = 65_536
 FRAGMENT_BYTES: Final = 4_096
 """Buffered bytes at which a part of an answer leaves: bounds the memory of a held connection."""
+FIRST_PARTS: Final = 16
+"""Sizes that the first part of an answer may have. Streams that begin together would otherwise all
+fill their buffers, and send them on, at the same moment for as long as they last."""
 FIRST_READS_BYTES: Final = 4 * READ.size
 """Rows of reads after which an answer is in its middle: headers may come alone, and a role, and the
 third read has the first token at the latest."""
@@ -47,7 +50,7 @@ if it gave none), and the time at which our code had them (ns)."""
 Left = Read | OSError | int | None
 """What is left to do for a connection: take what was read; end it because reading failed; look at
 its event's mask, which says more than that there is something to read; with True, look at what
-there is of its answer, `FRAGMENT_BYTES` now or `FIRST_READS_BYTES` of rows; with None, go on after
+there is of its answer, `part_bytes` now or `FIRST_READS_BYTES` of rows; with None, go on after
 a whole answer, at whose stamp `ack` is."""
 
 
@@ -87,6 +90,13 @@ def interpreted_begin(
     if conn.state != IDLE or conn.tls is not None:
         return NOT_WRITTEN
     return interpreted_write_request(conn)
+
+
+def part_bytes(conn: Connection) -> int:
+    """Buffered bytes at which the next part of an answer leaves."""
+    if conn.part:
+        return FRAGMENT_BYTES
+    return FRAGMENT_BYTES // FIRST_PARTS * (1 + conn.request_id % FIRST_PARTS)
 
 
 def stamp_start(conn: Connection) -> None:
@@ -179,6 +189,7 @@ else:
     begin, write_request = compiled.begin, compiled.write_request
     take_ready = compiled.take_ready
     compiled.set_constants(
-        Framing.CHUNKED, FRAGMENT_BYTES, FIRST_READS_BYTES, MAX_ANSWER_BYTES, IDLE, HEAD,
-        FRAGMENT.size, READ.size, Flag.FINAL, Flag.REUSED, Outcome.COMPLETED, NOT_WRITTEN,
+        Framing.CHUNKED, FRAGMENT_BYTES, FIRST_PARTS, FIRST_READS_BYTES, MAX_ANSWER_BYTES,
+        IDLE, HEAD, FRAGMENT.size, READ.size, Flag.FINAL, Flag.REUSED, Outcome.COMPLETED,
+        NOT_WRITTEN,
     )  # fmt: skip

@@ -62,22 +62,29 @@ def lifecycle(*, is_quick: bool) -> Figures:
 
 def memory(*, is_quick: bool) -> Figures:
     """Memory for each held connection, with streams of 500 tokens: the difference between many and
-    few of them, so that what every run takes falls out."""
+    few of them, so that what every run takes falls out. At the end of the time in which all of them
+    are held, when an answer occupies most; and with what follows, when all of them end at once."""
     counts, itl_ms = ((200, 600), 30) if is_quick else ((1_000, 4_000), 250)
     with _server(MockServerConfig(tokens=HELD_TOKENS, itl=f"{itl_ms}ms")) as (server, folder):
         few, many = (
             _run(server, folder / str(count), concurrency=count, count=count, watches_memory=True)
             for count in counts
         )
+    if not few.held_pss or not many.held_pss:
+        raise RuntimeError("no time in which all requests had begun and none had ended was seen")
+    kib = (counts[1] - counts[0]) * 1024
+    held = {name: (pss - few.held_pss.get(name, 0)) / kib for name, pss in many.held_pss.items()}
     return {
         "connections": counts[1],
         "tokens": HELD_TOKENS,
-        "kib_per_connection": (many.load_peak_pss - few.load_peak_pss)
-        / (counts[1] - counts[0])
-        / 1024,
+        "kib_per_connection": sum(held.values()),
+        "kib_per_connection_by_service": dict(sorted(held.items())),
+        "kib_per_connection_with_ends": (many.peak_pss - few.peak_pss) / kib,
         "idle_pss_mib": many.idle_pss / MIB,
-        f"peak_pss_mib_{counts[0]}": few.load_peak_pss / MIB,
-        f"peak_pss_mib_{counts[1]}": many.load_peak_pss / MIB,
+        f"held_pss_mib_{counts[0]}": sum(few.held_pss.values()) / MIB,
+        f"held_pss_mib_{counts[1]}": sum(many.held_pss.values()) / MIB,
+        f"peak_pss_mib_{counts[0]}": few.peak_pss / MIB,
+        f"peak_pss_mib_{counts[1]}": many.peak_pss / MIB,
         "chunks_per_s": many.total("content_chunk_count") / many.load_s,
         "inter_token_ms": many.stat("inter_token_latency"),
         "inter_token_ms_of_server": itl_ms,

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks import machine_use
 
-SAMPLE_S, FAMILY_S, MEMORY_S = 0.1, 0.5, 1.0
+SAMPLE_S, FAMILY_S, MEMORY_S = 0.1, 0.5, 0.2
 TIMEOUT_S = 180.0
 
 
@@ -25,8 +25,8 @@ class Watched:
 
     cpu: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     """(wall time, CPU seconds since each process' start)."""
-    memory: list[tuple[float, int, int]] = field(default_factory=list)
-    """(wall time, PSS, RSS): bytes of all processes."""
+    memory: list[tuple[float, dict[str, int], int]] = field(default_factory=list)
+    """(wall time, PSS of each service, RSS of all): bytes."""
 
     def cpu_at(self, wall_s: float) -> dict[str, float]:
         """CPU seconds at a moment, interpolated."""
@@ -41,6 +41,11 @@ class Watched:
                 }
             before = sample
         return before[1]
+
+    def peak_pss(self, begin_s: float, end_s: float) -> dict[str, int]:
+        """By service, when together they had most between two moments; empty without a sample."""
+        seen = [pss for at, pss, _ in self.memory if begin_s <= at <= end_s]
+        return max(seen, key=lambda pss: sum(pss.values()), default={})
 
 
 @dataclass(kw_only=True)
@@ -61,8 +66,12 @@ class Run:
     idle_pss: int
     idle_rss: int
     """Bytes of all our processes, last look before the first request."""
-    load_peak_pss: int
-    """Bytes of all our processes, the most seen before the last answer."""
+    held_pss: dict[str, int]
+    """Bytes by service, at the moment of most while every request had begun and none had ended;
+    empty when there was no such time, or nobody watched."""
+    peak_pss: int
+    """Bytes of all our processes, the most seen until the command's end: with the burst of ends,
+    the summary and the exports."""
     artifact_bytes: dict[str, int]
 
     def total(self, tag: str) -> float:
@@ -132,7 +141,8 @@ def run_profile(
     at_start, at_end = watched.cpu_at(began), watched.cpu_at(over)
     load_cpu_s = {name: used - at_start.get(name, 0.0) for name, used in sorted(at_end.items())}
     ours_at_end = sum(value for name, value in at_end.items() if name != "server")
-    before = [m for m in watched.memory if m[0] <= began] or watched.memory[:1] or [(0.0, 0, 0)]
+    before = [m for m in watched.memory if m[0] <= began] or watched.memory[:1] or [(0.0, {}, 0)]
+    held = _held(Path(told["artifacts"])) if watches_memory else (0.0, 0.0)
     return Run(
         results=results,
         exit_code=told["exit_code"],
@@ -142,9 +152,10 @@ def run_profile(
         # The kernel's sum over the whole family, which misses nothing of the last moments.
         finish_cpu_s=usage.ru_utime + usage.ru_stime - ours_at_end,
         load_cpu_s=load_cpu_s,
-        idle_pss=before[-1][1],
+        idle_pss=sum(before[-1][1].values()),
         idle_rss=before[-1][2],
-        load_peak_pss=max((m[1] for m in watched.memory if m[0] <= over), default=0),
+        held_pss=watched.peak_pss(*held),
+        peak_pss=sum(watched.peak_pss(launched, ended).values()),
         artifact_bytes={
             path.name: path.stat().st_size for path in Path(told["artifacts"]).iterdir()
         },
@@ -174,12 +185,23 @@ def _watch(pid: int, server_pid: int, watches_memory: bool) -> Watched:
         watched.cpu.append((time.time(), used))
         if watches_memory and now >= memory_at:
             memory_at = now + MEMORY_S
-            pids = list(names)
-            watched.memory.append(
-                (time.time(), machine_use.pss_bytes(pids), machine_use.rss_bytes(pids))
-            )
+            pss: dict[str, int] = {}
+            for member, name in names.items():
+                pss[name] = pss.get(name, 0) + machine_use.pss_bytes([member])
+            watched.memory.append((time.time(), pss, machine_use.rss_bytes(names)))
         time.sleep(SAMPLE_S)
     return watched
+
+
+def _held(artifacts: Path) -> tuple[float, float]:
+    """Wall times of the last request's start and of the first answer's end."""
+    starts, ends = [], []
+    with (artifacts / "profile_export.jsonl").open("rb") as lines:
+        for line in lines:
+            metadata = json.loads(line)["metadata"]
+            starts.append(metadata["request_start_ns"] / 1e9)
+            ends.append(metadata["request_end_ns"] / 1e9)
+    return max(starts, default=0.0), min(ends, default=0.0)
 
 
 def _service(command: str) -> str:

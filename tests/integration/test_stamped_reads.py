@@ -26,6 +26,7 @@ from aiperf_svc.adapters.stamped_reads import (
     interpreted_receive,
     interpreted_take_ready,
     interpreted_write_request,
+    part_bytes,
 )
 from aiperf_svc.core.answer_layouts import Layout, layout_of
 from aiperf_svc.protocol.records import READ, READ_DTYPE, Flag, Framing
@@ -110,14 +111,14 @@ def received(
         while conn.bytes_in < awaited:
             for left in taken(take_ready, conn, number):
                 if left is True:
-                    if len(conn.buffer) >= FRAGMENT_BYTES:
+                    if len(conn.buffer) >= part_bytes(conn):
                         records.take_part(conn)
                     continue
                 assert isinstance(left, tuple)
                 data, stamp, now = left
                 ends.append(answers.end_of_body(conn, data, 0))
                 records.add_read(conn, data, stamp, number, now)
-                if len(conn.buffer) >= FRAGMENT_BYTES:
+                if len(conn.buffer) >= part_bytes(conn):
                     records.take_part(conn)
     records.take_part(conn)
     records.flush()
@@ -213,7 +214,7 @@ def test_what_is_plain_never_reaches_the_client(pair: tuple[socket.socket, socke
     server, client = pair
     conn = Connection(client)
     conn.state, conn.framing = BODY, int(Framing.CHUNKED)
-    conn.buffer, conn.read_rows = bytearray(b"x"), bytearray(28)
+    conn.buffer, conn.read_rows, conn.request_id = bytearray(b"x"), bytearray(28), 15
     said = []
     for _ in range(FRAGMENT_BYTES // len(chunked(EVENT)) + 1):
         server.sendall(chunked(EVENT))
@@ -222,6 +223,24 @@ def test_what_is_plain_never_reaches_the_client(pair: tuple[socket.socket, socke
     assert [number for number, left in enumerate(said) if left] == [in_the_middle, len(said) - 1]
     assert [left for left in said if left] == [[True], [True]]
     assert len(conn.read_rows) == READ.size * (len(said) + 1)
+
+
+@needs_compiled
+@pytest.mark.parametrize(("number", "part"), [(0, 0), (1, 0), (14, 0), (15, 0), (17, 0), (3, 1)])
+def test_streams_that_begin_together_send_on_their_parts_one_after_the_other(
+    pair: tuple[socket.socket, socket.socket], number: int, part: int
+) -> None:
+    assert compiled is not None
+    server, client = pair
+    conn = Connection(client)
+    conn.state, conn.framing, conn.request_id, conn.part = BODY, int(Framing.CHUNKED), number, part
+    rows = bytearray(FIRST_READS_BYTES)
+    expected = FRAGMENT_BYTES if part else FRAGMENT_BYTES * (1 + number % 16) // 16
+    assert part_bytes(conn) == expected
+    for size, left in ((expected - 1, []), (expected, [True])):
+        conn.buffer, conn.read_rows = bytearray(size - len(chunked(EVENT))), rows
+        server.sendall(chunked(EVENT))
+        assert taken(compiled.take_ready, conn, 5) == left
 
 
 @needs_compiled

@@ -1,4 +1,4 @@
-"""The compiled steps answer the requests that they know, and a server with them is the same server."""
+"""The compiled steps answer what they know, and a server with them is the same server."""
 
 import contextlib
 import random
