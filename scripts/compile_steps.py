@@ -1,4 +1,4 @@
-"""Compiles the innermost steps of worker and record processor, each in a second.
+"""Compiles the innermost steps of worker, record processor and mock server, each in a second.
 
     python scripts/compile_steps.py     next to their sources, where Python finds them
 
@@ -17,9 +17,10 @@ SOURCES = (
     PROJECT / "aiperf_svc" / "adapters" / "_stamped_reads.c",
     PROJECT / "aiperf_svc" / "core" / "_known_events.c",
     PROJECT / "aiperf_svc" / "core" / "_number_text.c",
+    PROJECT / "aiperf_svc" / "mock_server" / "_quick_serving.c",
 )
 SUFFIX = ".abi3.so"
-FLAGS = ("-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC")
+FLAGS = ("-O2", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC")
 
 
 def main() -> None:

@@ -7,42 +7,27 @@ import time
 from collections import OrderedDict
 
 from aiperf_svc.mock_server.accounts import Account, Outcome
-from aiperf_svc.mock_server.replies import Reply
+from aiperf_svc.mock_server.serving_state import ConnectionState
 
 
-class Connection:
+class Connection(ConnectionState):
     """One open connection. Between requests, and while a reply is on its way, it holds no
     buffer.
     """
 
-    __slots__ = (
-        "arrival_wall_ns",
-        "due",
-        "fd",
-        "inbuf",
-        "is_counted",
-        "need",
-        "number",
-        "out",
-        "reply",
-        "row",
-        "sock",
-        "step",
-    )
+    __slots__ = ("arrival_wall_ns", "is_counted", "need", "number", "out", "sock")
 
     def __init__(self, sock: socket.socket, fd: int, number: int) -> None:
         self.sock = sock
-        self.fd = fd  # -1 once closed
+        self.fd = fd
         self.number = number
-        self.reply: Reply | None = None  # the reply on its way
-        self.step = 0  # its next write
-        self.due = 0  # the timer entry of its next write; the last one's while that is on its way
+        self.reply = None
+        self.step = 0
+        self.due_ns = 0
         self.is_counted = False  # the reply is to an inference request: it appears in the account
         self.row = -1
         self.arrival_wall_ns = 0  # when the newest bytes arrived, if rows are kept
-        self.inbuf: bytearray | None = (
-            None  # a request not complete, or one that came during a reply
-        )
+        self.inbuf = None
         self.need = 0  # bytes that inbuf must hold before parsing makes sense
         self.out: memoryview | None = None  # what the kernel did not take of the last write
 

@@ -1,35 +1,28 @@
 """Sends replies, each write when it is due.
 
-What is due waits in a heap of integers, the due time (monotonic ns) above the descriptor: an entry
-costs 40 bytes and compares fast. An entry that no longer equals its connection's `due` is stale and
-is dropped when it comes up. One pass makes at most one write per connection, so that streams
-without delay take turns. Each due time is computed from the one before it, not from the send:
-lateness does not add up.
+One pass makes at most one write per connection, so that streams without delay take turns. Each due
+time is computed from the one before it, not from the send: lateness does not add up. Tokens within
+a stream need little of this: `DueWrites` makes most of their writes itself.
 """
 
 import random
 import select
 import socket
-import ssl
 import struct
 import time
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
 
 from aiperf_svc.mock_server.accounts import Account, Outcome
 from aiperf_svc.mock_server.connections import Connection, Connections
 from aiperf_svc.mock_server.delays import Delay
+from aiperf_svc.mock_server.quick_serving import DueWrites, send
 from aiperf_svc.mock_server.replies import Ending, Reply
 
-_FD_BITS = 24
-_FD_MASK = (1 << _FD_BITS) - 1
 _SENDS_PER_PASS = 512
 """Reading and accepting have their turn after so many sends, even if more are due."""
 _LEAST_REPEAT_NS = 1_000_000
 """Gap between the writes of a reply that never ends, when tokens have no delay."""
 _LINGER_RESET = struct.pack("ii", 1, 0)
-AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a socket raises when there is nothing to do now."""
 
 _monotonic_ns = time.monotonic_ns
 
@@ -47,6 +40,7 @@ class Sender:
         ttft: Delay,
         itl: Delay,
         rng: random.Random,
+        has_tls: bool,
         on_free: Callable[[Connection], None],
     ) -> None:
         self._connections = connections
@@ -56,21 +50,18 @@ class Sender:
         self._ttft_ns, self._draw_ttft = ttft.fixed_ns, ttft.sampler(rng)
         self._itl_ns, self._draw_itl = itl.fixed_ns, itl.sampler(rng)
         self.is_instant = self._ttft_ns == 0 and self._itl_ns == 0
-        self.heap: list[int] = []
-        self._pass_ns = 0
-
-    def next_due_ns(self) -> int:
+        itl_ns = -1 if self._itl_ns is None or has_tls else self._itl_ns
+        self._due = DueWrites(connections.table, account, account.rows, itl_ns)
+        self.next_due_ns = self._due.first_ns
         """Monotonic time of the next write, 0 if none is planned."""
-        return self.heap[0] >> _FD_BITS if self.heap else 0
+        self._pass_ns = 0
 
     def shift(self, by_ns: int) -> None:
         """Moves every planned write into the future."""
-        by = by_ns << _FD_BITS
         for connection in self._connections.table:
             if connection is not None:
-                connection.due += by
-        self.heap[:] = [entry + by for entry in self.heap]
-        heapify(self.heap)
+                connection.due_ns += by_ns
+        self._due.shift(by_ns)
 
     def begin(
         self, connection: Connection, reply: Reply, request_id: bytes | None, size: int
@@ -105,17 +96,18 @@ class Sender:
         """As `begin`, for a plain reply that goes out in one send on a server without delays and
         rows.
         """
+        assert reply.whole is not None
+        self.whole_sent(connection, reply, size, send(connection.sock, reply.whole))
+
+    def whole_sent(self, connection: Connection, reply: Reply, size: int, sent: int) -> None:
+        """The rest of `begin_whole`, when that many bytes are sent (-1: the client is gone)."""
         account, whole = self._account, reply.whole
         assert whole is not None
         account.requests += 1
         account.bytes_in += size
         if account.in_flight >= account.max_in_flight:
             account.max_in_flight = account.in_flight + 1
-        try:
-            sent = connection.sock.send(whole)
-        except AGAIN:
-            sent = 0
-        except OSError:
+        if sent < 0:
             account.disconnected += 1
             self._connections.drop(connection)
             return
@@ -139,7 +131,7 @@ class Sender:
 
     def _start(self, connection: Connection, reply: Reply) -> None:
         connection.step = 0
-        connection.due = _monotonic_ns() << _FD_BITS | connection.fd
+        connection.due_ns = _monotonic_ns()
         if reply.count == 0:
             self._finish(connection, reply)
         elif reply.early or not (delay_ns := self._first_delay_ns(reply)):
@@ -163,53 +155,21 @@ class Sender:
         """Plans the next write, that long after the last one was due, but not within the pass that
         is going on.
         """
-        due_ns = max((connection.due >> _FD_BITS) + gap_ns, self._pass_ns + 1)
-        connection.due = due_ns << _FD_BITS | connection.fd
-        heappush(self.heap, connection.due)
+        connection.due_ns = max(connection.due_ns + gap_ns, self._pass_ns + 1)
+        self._due.add(connection)
 
     def send_due(self) -> None:
         """Makes every write that is due, one per connection."""
-        heap, table, account, rows = self.heap, self._connections.table, self._account, self._rows
-        itl_ns = self._itl_ns
-        self._pass_ns = _monotonic_ns()
-        bound = (self._pass_ns + 1) << _FD_BITS
-        for _ in range(_SENDS_PER_PASS):
-            if not heap or heap[0] >= bound:
-                return
-            entry = heappop(heap)
-            fd = entry & _FD_MASK
-            connection = table[fd]
-            if connection is None or connection.due != entry:
-                continue
+        next_write, pass_ns, left = self._due.next_write, _monotonic_ns(), _SENDS_PER_PASS
+        self._pass_ns = pass_ns
+        while (found := next_write(pass_ns, left)) is not None:
+            connection, left, sent = found
             reply = connection.reply
             assert reply is not None
-            step = connection.step
-            if itl_ns is None or step + 1 >= reply.count:
-                if self._write(connection, reply):
-                    self._go_on(connection, reply)
-                continue
-            # A token within a stream of fixed pace: `_write` and `_plan` without the calls.
-            data = reply.writes[step]
-            if rows is not None:
-                rows.sent(connection.row, step == 0, True, False)
-            try:
-                sent = connection.sock.send(data)
-            except AGAIN:
-                sent = 0
-            except OSError:
-                self._connections.drop(connection)
-                continue
-            account.writes += 1
-            account.bytes_out += sent
-            connection.step = step + 1
-            if sent != len(data):
-                self._stall(connection, memoryview(data)[sent:])
-                continue
-            entry += itl_ns << _FD_BITS
-            if entry < bound:
-                entry = bound | fd
-            connection.due = entry
-            heappush(heap, entry)
+            if sent is not None:
+                self._sent(connection, reply.writes[connection.step - 1], sent)
+            elif self._write(connection, reply):
+                self._go_on(connection, reply)
 
     def _write(self, connection: Connection, reply: Reply) -> bool:
         """Makes the next write of a reply; False if the connection is gone or not all of it was
@@ -222,11 +182,13 @@ class Sender:
         return self._send(connection, reply.writes[step])
 
     def _send(self, connection: Connection, data: bytes) -> bool:
-        try:
-            sent = connection.sock.send(data)
-        except AGAIN:
-            sent = 0
-        except OSError:
+        return self._sent(connection, data, send(connection.sock, data))
+
+    def _sent(self, connection: Connection, data: bytes, sent: int) -> bool:
+        """Accounts for a send of which that many bytes are out (-1: the client is gone); False if
+        it was not all.
+        """
+        if sent < 0:
             self._connections.drop(connection)
             return False
         if connection.is_counted:
@@ -249,11 +211,8 @@ class Sender:
         assert reply is not None
         if self._rows is not None and connection.is_counted and connection.step == reply.count:
             self._rows.sent_rest(connection.row)
-        try:
-            sent = connection.sock.send(rest)
-        except AGAIN:
-            return
-        except OSError:
+        sent = send(connection.sock, rest)
+        if sent < 0:
             self._connections.drop(connection)
             return
         if connection.is_counted:

@@ -22,15 +22,15 @@ from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.connections import Connection, Connections
 from aiperf_svc.mock_server.controls import Controls
 from aiperf_svc.mock_server.delays import duration_ns, parse_delay
+from aiperf_svc.mock_server.quick_serving import AGAIN, InterpretedQuickEvents, QuickEvents
 from aiperf_svc.mock_server.replies import Ending, Reply
 from aiperf_svc.mock_server.requests import MAX_BODY, MAX_HEAD, BadRequest, split_request_id
-from aiperf_svc.mock_server.sender import AGAIN, Sender
+from aiperf_svc.mock_server.sender import Sender
 from aiperf_svc.mock_server.timers import Timer
 
 _READ_SIZE = 64 * 1024
-_EVENTS_PER_POLL = 512
 _ACCEPTS_PER_POLL = 256
-"""Bounds that keep reading, accepting and sending in turn when all three have plenty to do."""
+"""Reading and sending have their turn after so many, even if more wait."""
 _SO_TIMESTAMPNS = 35
 """Linux's number; Python's socket module has no name for it."""
 _TIMESPEC = struct.Struct("qq")
@@ -71,6 +71,7 @@ class Server:
             ttft=parse_delay(config.ttft),
             itl=parse_delay(config.itl),
             rng=rng,
+            has_tls=tls is not None,
             on_free=self._resume,
         )
         self._has_idle = duration_ns(config.keepalive_timeout) > 0
@@ -91,6 +92,11 @@ class Server:
             and not self._freeze_for_ns
         )
         self._quick = self._answers.quick
+        has_steps = self._is_quick and tls is None and not self._has_idle
+        events = QuickEvents if has_steps else InterpretedQuickEvents
+        self._events = events(
+            self._connections.epoll, self._connections.table, self._quick, self._account
+        )
         self._timer = Timer()
         self._armed_ns = 0
         self._specials: dict[int, Callable[[], None]] = {}
@@ -105,46 +111,50 @@ class Server:
 
     def run(self) -> None:
         """Serves until the process is killed."""
-        connections, sender, read = self._connections, self._sender, self._read
-        poll, table, heap = connections.epoll.poll, connections.table, sender.heap
-        has_idle = self._has_idle
-        size = len(table)
         while True:
-            events = poll(self._timeout_s(), _EVENTS_PER_POLL)
-            if self._freeze_for_ns:
-                self._sit_out_freeze()
-            for fd, event in events:
-                if fd >= size:
-                    size = len(table)
-                connection = table[fd] if fd < size else None
-                if connection is None:
-                    special = self._specials.get(fd)
-                    if special is not None:
-                        special()
-                    continue
+            self._serve_once()
+
+    def _serve_once(self) -> None:
+        """Waits for what is next, and does all of it."""
+        next_left, table = self._events.next_left, self._connections.table
+        self._events.poll(self._arm())
+        if self._freeze_for_ns:
+            self._sit_out_freeze()
+        while (left := next_left()) is not None:
+            fd, event, data, reply, sent = left
+            connection = table[fd] if fd < len(table) else None
+            if connection is None:
+                special = self._specials.get(fd)
+                if special is not None:
+                    special()
+            elif data is None:
                 if event & select.EPOLLOUT and connection.out is not None:
-                    sender.flush(connection)
+                    self._sender.flush(connection)
                 if event != select.EPOLLOUT and connection.fd >= 0:
-                    read(connection)
-            if heap:
-                sender.send_due()
-            if has_idle:
-                connections.close_idle()
+                    self._read(connection)
+            elif reply is None:
+                self._take(connection, data)
+            else:
+                self._sender.whole_sent(connection, reply, len(data), sent)
+        if self._sender.next_due_ns():
+            self._sender.send_due()
+        if self._has_idle:
+            self._connections.close_idle()
 
     # Waiting
 
-    def _timeout_s(self) -> float:
-        """0 if something is due, else -1 with the timer armed for what comes first."""
+    def _arm(self) -> bool:
+        """Arms the timer for what comes first; False if that is due already."""
         due_ns = self._sender.next_due_ns()
         close_ns = self._connections.next_close_ns()
         if close_ns and (close_ns < due_ns or not due_ns):
             due_ns = close_ns
         if due_ns and due_ns != self._armed_ns:
             if due_ns <= time.monotonic_ns():
-                return 0
+                return False
             self._armed_ns = due_ns
             self._timer.arm(due_ns)
-        return -1
+        return True
 
     def _disarm(self) -> None:
         self._armed_ns = 0
@@ -211,6 +221,10 @@ class Server:
         except OSError:
             self._connections.drop(connection)
             return
+        self._take(connection, data)
+
+    def _take(self, connection: Connection, data: bytes) -> None:
+        """Goes on with what was read; nothing was when the client is gone."""
         if not data:
             self._connections.drop(connection)
             return

@@ -1,14 +1,16 @@
 """Tokens leave as they were planned, once each, and are accounted for."""
 
+import contextlib
 import json
 import random
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
 
+from aiperf_svc.mock_server import quick_serving, sender
 from aiperf_svc.mock_server.accounts import Account
 from aiperf_svc.mock_server.connections import Connection, Connections
 from aiperf_svc.mock_server.delays import parse_delay
@@ -30,6 +32,7 @@ class Stage:
             ttft=parse_delay("0"),
             itl=parse_delay(f"{ITL_NS}ns"),
             rng=random.Random(1),
+            has_tls=False,
             on_free=lambda connection: None,
         )
         self.clients: list[socket.socket] = []
@@ -60,11 +63,31 @@ class Stage:
         self.connections.epoll.close()
 
 
+DUE_WRITES = [
+    pytest.param(quick_serving.InterpretedDueWrites, id="interpreted"),
+    pytest.param(
+        quick_serving.DueWrites,
+        id="compiled",
+        marks=pytest.mark.skipif(
+            quick_serving.compiled is None, reason="the steps are not compiled: `make`"
+        ),
+    ),
+]
+
+
+@pytest.fixture(params=DUE_WRITES)
+def limit_to_stage(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[int], Stage]]:
+    """Makes a stage whose rows have that limit."""
+    monkeypatch.setattr(sender, "DueWrites", request.param)
+    with contextlib.ExitStack() as stack:
+        yield lambda limit: stack.enter_context(contextlib.closing(Stage(limit)))
+
+
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    made = Stage(limit=1_000)
-    yield made
-    made.close()
+def stage(limit_to_stage: Callable[[int], Stage]) -> Stage:
+    return limit_to_stage(1_000)
 
 
 def reply_of(*writes: bytes) -> Reply:
@@ -82,7 +105,7 @@ def test_every_token_goes_out_once_in_order_and_is_accounted(stage: Stage) -> No
     replies = [reply_of(*(b"%d.%d " % (n, i) for i in range(2 + 3 * n))) for n in range(6)]
     for reply in replies:
         stage.ask(reply)
-    while stage.sender.heap:
+    while stage.sender.next_due_ns():
         stage.send_due()
     for reply, client in zip(replies, stage.clients, strict=True):
         whole = b"".join(reply.writes)
@@ -102,8 +125,8 @@ def test_every_token_goes_out_once_in_order_and_is_accounted(stage: Stage) -> No
 
 def test_gaps_are_of_the_plan_and_not_of_the_sends(stage: Stage) -> None:
     connection = stage.ask(reply_of(*[b"x"] * 10))
-    first_ns, dues = connection.due >> 24, []
-    while stage.sender.heap:
+    first_ns, dues = connection.due_ns, []
+    while stage.sender.next_due_ns():
         dues.append(stage.sender.next_due_ns())
         time.sleep(0.0003)
         stage.send_due()
@@ -119,7 +142,7 @@ def test_a_client_that_reads_slowly_gets_every_byte(stage: Stage) -> None:
     connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_608)
     whole, got, stalls = b"".join(reply.writes), b"", 0
     while len(got) < len(whole):
-        while stage.sender.heap:
+        while stage.sender.next_due_ns():
             stage.send_due()
         stalls += connection.out is not None
         got += stage.clients[0].recv(1_000)
@@ -135,17 +158,16 @@ def test_a_client_that_leaves_ends_as_disconnected(stage: Stage) -> None:
     stage.ask(reply_of(*[b"x"] * 10))
     stage.ask(reply_of(*[b"y"] * 10))
     stage.clients[0].close()
-    while stage.sender.heap:
+    while stage.sender.next_due_ns():
         stage.send_due()
     account = stage.account
     assert (account.completed, account.disconnected, account.in_flight) == (1, 1, 0)
 
 
-def test_what_there_is_no_room_for_is_counted() -> None:
-    stage = Stage(limit=5)
+def test_what_there_is_no_room_for_is_counted(limit_to_stage: Callable[[int], Stage]) -> None:
+    stage = limit_to_stage(5)
     stage.ask(reply_of(*[b"x"] * 9))
-    while stage.sender.heap:
+    while stage.sender.next_due_ns():
         stage.send_due()
     assert stage.account.rows is not None
     assert stage.account.rows.chunks_dropped == 4
-    stage.close()
