@@ -338,9 +338,15 @@ static void become_idle(Fields *fields) {
     }
 }
 
-/* As RawRecords.add_whole. */
-static PyObject *record_whole(Fields *fields, PyObject *records, const Layout *layout,
-                              const Read *read, int64_t polled) {
+/* What the record of an answer has that is not among the fields of its connection. */
+typedef struct {
+    int64_t ack, end, status, framing, body_offset;
+    const void *body, *rows;
+    Py_ssize_t body_size, rows_size;
+} Answer;
+
+/* As RawRecords.end, for an answer that completed; None, or NULL with an exception set. */
+static PyObject *record(Fields *fields, PyObject *records, const Answer *answer) {
     PyObject *last = PyObject_GetAttr(records, name_last_seq);
     int64_t seq = last == NULL ? 0 : PyLong_AsLongLong(last) + 1;
     Py_XDECREF(last);
@@ -356,31 +362,48 @@ static PyObject *record_whole(Fields *fields, PyObject *records, const Layout *l
         .due = fields->due,
         .start = fields->start,
         .sent = fields->sent,
-        .ack = read->stamp,
-        .end = read->stamp,
+        .ack = answer->ack,
+        .end = answer->end,
         .connect = fields->connect_ns,
         .tls = fields->tls_ns,
         .bytes_out = (uint32_t)fields->bytes_out,
-        .body_offset = (uint32_t)layout->body_offset,
-        .reads = 1,
-        .body = (uint32_t)read->size,
+        .body_offset = (uint32_t)answer->body_offset,
+        .reads = (uint32_t)(answer->rows_size / (Py_ssize_t)sizeof(Row)),
+        .body = (uint32_t)answer->body_size,
         .entry = (uint32_t)fields->entry,
         .input_tokens = (int32_t)fields->input_tokens,
+        .part = (uint16_t)fields->part,
         .turn = (uint16_t)fields->turn,
-        .status = (uint16_t)layout->status,
+        .status = (uint16_t)answer->status,
         .flags = (uint16_t)(fields->flags | flag_final),
         .phase = (uint8_t)fields->phase,
         .outcome = (uint8_t)completed,
-        .framing = (uint8_t)layout->framing,
+        .framing = (uint8_t)answer->framing,
     };
-    Row row = row_of(read, polled);
     if (failed || add_to(records, name_fragments, &fragment, sizeof fragment) < 0 ||
-        add_to(records, name_reads, &row, sizeof row) < 0 ||
-        add_to(records, name_bodies, arrived, read->size) < 0)
+        add_to(records, name_reads, answer->rows, answer->rows_size) < 0 ||
+        add_to(records, name_bodies, answer->body, answer->body_size) < 0)
         return NULL;
-    fields->ack = read->stamp;
+    fields->ack = answer->end;
     become_idle(fields);
     Py_RETURN_NONE;
+}
+
+static PyObject *record_whole(Fields *fields, PyObject *records, const Layout *layout,
+                              const Read *read, int64_t polled) {
+    Row row = row_of(read, polled);
+    const Answer answer = {
+        .ack = read->stamp,
+        .end = read->stamp,
+        .status = layout->status,
+        .framing = layout->framing,
+        .body_offset = layout->body_offset,
+        .body = arrived,
+        .body_size = read->size,
+        .rows = &row,
+        .rows_size = sizeof row,
+    };
+    return record(fields, records, &answer);
 }
 
 /* --- in the middle of answers ----------------------------------------------------------------- */
@@ -425,15 +448,51 @@ static int64_t part_bytes(const Fields *fields) {
                         : fragment_bytes / first_parts * (1 + fields->request_id % first_parts);
 }
 
-/* As `take_ready` for a read that has been made in the middle of an answer. */
-static PyObject *take_more(Fields *fields, const Read *read, int64_t polled) {
+static int add_read(Fields *fields, const Read *read, int64_t polled) {
     Row row = row_of(read, polled);
     if (add(fields->buffer, arrived, read->size) < 0 ||
         add(fields->read_rows, &row, sizeof row) < 0)
-        return NULL;
+        return -1;
     fields->bytes_in += read->size;
+    return 0;
+}
+
+/* The read goes on with an answer: True when there is enough of that to be looked at. */
+static PyObject *take_more(Fields *fields, const Read *read, int64_t polled) {
+    if (add_read(fields, read, polled) < 0)
+        return NULL;
     return PyBool_FromLong(PyByteArray_Size(fields->buffer) >= part_bytes(fields) ||
                            PyByteArray_Size(fields->read_rows) == first_reads_bytes);
+}
+
+/* Whether a good answer, after which the connection stays open, ends at `at` and nothing follows. */
+static int is_end(const Fields *fields, Py_ssize_t at, Py_ssize_t size) {
+    static const char last_chunk[] = "0\r\n\r\n";
+    return size - at == sizeof last_chunk - 1 && !memcmp(arrived + at, last_chunk, size - at) &&
+           fields->status < 400 && fields->keep_alive;
+}
+
+/* The read ends an answer. */
+static PyObject *take_last(Fields *fields, PyObject *records, const Read *read, int64_t polled) {
+    if (add_read(fields, read, polled) < 0)
+        return NULL;
+    const Answer answer = {
+        .ack = fields->ack,
+        .end = read->stamp,
+        .status = fields->status,
+        .framing = fields->framing,
+        .body_offset = fields->body_offset,
+        .body = PyByteArray_AsString(fields->buffer),
+        .body_size = PyByteArray_Size(fields->buffer),
+        .rows = PyByteArray_AsString(fields->read_rows),
+        .rows_size = PyByteArray_Size(fields->read_rows),
+    };
+    PyObject *done = record(fields, records, &answer);
+    if (done != NULL) {
+        set_object(&fields->buffer, Py_None);
+        set_object(&fields->read_rows, Py_None);
+    }
+    return done;
 }
 
 /* --- what is ready ---------------------------------------------------------------------------- */
@@ -464,6 +523,8 @@ static PyObject *take(Fields *fields, const Ready *ready) {
             fields->left = after - read.size;
             return take_more(fields, &read, ready->polled);
         }
+        if (is_end(fields, after, read.size))
+            return take_last(fields, ready->records, &read, ready->polled);
     }
     return handed_back(&read);
 }

@@ -588,8 +588,14 @@ class InferenceClient:
         self._ended_whole(conn, stamp)
 
     def _ended_whole(self, conn: Connection, stamp: int) -> None:
+        """Its answer is recorded and it is idle."""
         self.in_flight -= 1
-        self._idle.append(conn)
+        if not self._keeps_connections:
+            self._pool.drop(conn)
+        else:
+            if conn.epoll is self._bodies:
+                self._watch_in(self._epoll, conn)
+            self._idle.append(conn)
         self._on_end(conn, _COMPLETED, stamp)
 
     def _decrypt(self, conn: Connection, data: bytes) -> bytes | None:

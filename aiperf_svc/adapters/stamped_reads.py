@@ -51,7 +51,7 @@ Left = Read | OSError | int | None
 """What is left to do for a connection: take what was read; end it because reading failed; look at
 its event's mask, which says more than that there is something to read; with True, look at what
 there is of its answer, `part_bytes` now or `FIRST_READS_BYTES` of rows; with None, go on after
-a whole answer, at whose stamp `ack` is."""
+an answer that is recorded and whose last stamp is in `ack`."""
 
 
 def interpreted_begin(
@@ -150,8 +150,9 @@ def interpreted_take_ready(
 
     What is left to do of each, and for descriptors that are of no connection just these. Nothing is
     left where nothing had come, or where it went on with an answer and has been added to the
-    connection. A whole answer of one of the `layouts` is in the `records` as `add_whole` puts it
-    there, and its connection is idle.
+    connection. A whole answer of one of the `layouts`, or a good one that ended and whose
+    connection stays open, is in the `records` as `add_whole` or `end` put it there, and its
+    connection is idle.
     """
     rest: list[tuple[Connection | None, Left]] = []
     for fd, mask in events[begin:end]:

@@ -16,126 +16,103 @@
 static const char END[] = "\n\n\r\n";
 #define END_SIZE ((Py_ssize_t)sizeof END - 1)
 
-static PyObject *name_frombytes, *name_is_plain;
+typedef struct {
+    const char *data, *between; /* `between` begins with the end of a size's line */
+    Py_ssize_t stop, between_size;
+    PyObject *known, *texts;
+    const int64_t *ends, *stamps;
+    Py_ssize_t reads;
+} Source;
 
-static int append_pair(PyObject *list, PyObject *first, Py_ssize_t second) {
-    PyObject *pair = Py_BuildValue("(On)", first, second);
-    if (pair == NULL)
-        return -1;
-    int failed = PyList_Append(list, pair);
-    Py_DECREF(pair);
-    return failed;
-}
+/* --- one event -------------------------------------------------------------------------------- */
 
-/* --- from bytes to events --------------------------------------------------------------------- */
-
-/* Offset after the chunk at `at`, and in *rest where it goes on after what is `common` to all, which
- * begins with the end of its size's line; -1 where it is not one event with that beginning. */
-static Py_ssize_t plain_chunk(const char *data, Py_ssize_t at, Py_ssize_t stop, const char *common,
-                              Py_ssize_t common_size, Py_ssize_t *rest) {
-    Py_ssize_t size = chunk_size(data, &at, stop);
+/* Offset after the chunk at `at`, and in *rest where it goes on after what is `between` events; -1
+ * where it is not one event with that beginning. */
+static Py_ssize_t plain_chunk(const Source *source, Py_ssize_t at, Py_ssize_t *rest) {
+    const char *data = source->data;
+    Py_ssize_t size = chunk_size(data, &at, source->stop);
     Py_ssize_t after = at + 2 + size + 2;
-    if (size <= 0 || size < common_size || after > stop || memcmp(data + at, common, common_size) ||
+    if (size <= 0 || size < source->between_size || after > source->stop ||
+        memcmp(data + at, source->between, source->between_size) ||
         memcmp(data + after - END_SIZE, END, END_SIZE))
         return -1;
-    *rest = at + common_size;
+    *rest = at + source->between_size;
     return after;
 }
 
-static PyObject *take_known(PyObject *module, PyObject *arguments) {
-    const char *data, *common;
-    Py_ssize_t size, common_size, at, stop;
-    PyObject *known, *found;
-    if (!PyArg_ParseTuple(arguments, "y#nny#O!O!", &data, &size, &at, &stop, &common, &common_size,
-                          &PyDict_Type, &known, &PyList_Type, &found))
+/* What is known of these bytes, a borrowed reference; NULL where nothing is, or with an exception. */
+static PyObject *text_of(const Source *source, Py_ssize_t begin, Py_ssize_t end) {
+    PyObject *key = PyBytes_FromStringAndSize(source->data + begin, end - begin);
+    if (key == NULL)
         return NULL;
-    if (at < 0 || stop > size) {
-        PyErr_SetString(PyExc_IndexError, "outside of the data");
-        return NULL;
-    }
-    Py_ssize_t rest, after;
-    while ((after = plain_chunk(data, at, stop, common, common_size, &rest)) >= 0) {
-        PyObject *key = PyBytes_FromStringAndSize(data + rest, after - END_SIZE - rest);
-        if (key == NULL)
-            return NULL;
-        PyObject *delta = PyDict_GetItemWithError(known, key);
-        Py_DECREF(key);
-        if (delta == NULL) {
-            if (PyErr_Occurred())
-                return NULL;
+    PyObject *text = PyDict_GetItemWithError(source->known, key);
+    Py_DECREF(key);
+    return text;
+}
+
+/* --- as many as there are --------------------------------------------------------------------- */
+
+/* How many, whose times are put at `times`; moves *at and *read. -1: an exception is set. */
+static Py_ssize_t take(const Source *source, Py_ssize_t *at, Py_ssize_t *read, int64_t *times) {
+    Py_ssize_t rest, after, count = 0;
+    while ((after = plain_chunk(source, *at, &rest)) >= 0) {
+        PyObject *text = text_of(source, rest, after - END_SIZE);
+        if (text == NULL)
             break;
+        while (*read < source->reads && source->ends[*read] < after - 2)
+            ++*read;
+        if (*read >= source->reads) {
+            PyErr_SetString(PyExc_IndexError, "an event after the last read");
+            return -1;
         }
-        at = after;
-        if (append_pair(found, delta, at - 2) < 0)
-            return NULL;
+        times[count++] = source->stamps[*read];
+        if (source->texts != Py_None && PyList_Append(source->texts, text) < 0)
+            return -1;
+        *at = after;
     }
-    return PyLong_FromSsize_t(at);
+    return PyErr_Occurred() ? -1 : count;
 }
 
-/* --- from events to times --------------------------------------------------------------------- */
-
-/* 1: plain; 0: not; -1: an exception is set. */
-static int is_plain(PyObject *delta) {
-    PyObject *value = PyObject_GetAttr(delta, name_is_plain);
-    Py_XDECREF(value);
-    return value == NULL ? -1 : value == Py_True;
-}
-
-static int64_t integer_at(PyObject *list, Py_ssize_t place) {
-    PyObject *value = PyList_GetItem(list, place);
-    return value == NULL ? -1 : PyLong_AsLongLong(value);
+static PyObject *take_all(const Source *source, Py_ssize_t at, Py_ssize_t read) {
+    /* No event is shorter than what is between two. */
+    Py_ssize_t room = (source->stop - at) / (source->between_size + END_SIZE) + 1;
+    int64_t *times = PyMem_Malloc(room * sizeof *times);
+    if (times == NULL)
+        return PyErr_NoMemory();
+    Py_ssize_t count = take(source, &at, &read, times);
+    PyObject *taken = NULL;
+    if (count >= 0)
+        taken = Py_BuildValue("(nny#)", at, read, times, count * (Py_ssize_t)sizeof *times);
+    PyMem_Free(times);
+    return taken;
 }
 
 static PyObject *take_plain(PyObject *module, PyObject *arguments) {
-    PyObject *events, *ends, *stamps, *times;
-    Py_ssize_t place, read, last_end;
-    if (!PyArg_ParseTuple(arguments, "O!nO!O!nnO", &PyList_Type, &events, &place, &PyList_Type, &ends,
-                          &PyList_Type, &stamps, &read, &last_end, &times))
+    Source source;
+    Py_buffer ends, stamps;
+    Py_ssize_t size, at, read;
+    PyObject *taken = NULL;
+    if (!PyArg_ParseTuple(arguments, "y#nny#O!y*y*nO", &source.data, &size, &at, &source.stop,
+                          &source.between, &source.between_size, &PyDict_Type, &source.known, &ends,
+                          &stamps, &read, &source.texts))
         return NULL;
-    Py_ssize_t count = PyList_Size(events), first = place;
-    PyObject *gathered = PyBytes_FromStringAndSize(NULL, (count - place) * 8);
-    if (gathered == NULL)
-        return NULL;
-    char *next = PyBytes_AsString(gathered);
-    for (; place < count; place++) {
-        PyObject *pair = PyList_GetItem(events, place);
-        PyObject *delta = PyTuple_GetItem(pair, 0), *value = PyTuple_GetItem(pair, 1);
-        int plain = delta == NULL || value == NULL ? -1 : is_plain(delta);
-        if (plain == 0)
-            break;
-        Py_ssize_t end = plain < 0 ? -1 : PyLong_AsSsize_t(value);
-        int64_t read_end;
-        while (end >= 0 && (read_end = integer_at(ends, read)) < end && !PyErr_Occurred())
-            read++;
-        int64_t stamp = PyErr_Occurred() ? -1 : integer_at(stamps, read);
-        if (PyErr_Occurred()) {
-            Py_DECREF(gathered);
-            return NULL;
-        }
-        memcpy(next, &stamp, 8);
-        next += 8;
-        last_end = end;
-    }
-    if (place > first) {
-        PyObject *view = PyMemoryView_FromMemory(
-            PyBytes_AsString(gathered), (place - first) * 8, PyBUF_READ);
-        PyObject *done =
-            view == NULL ? NULL : PyObject_CallMethodObjArgs(times, name_frombytes, view, NULL);
-        Py_XDECREF(view);
-        Py_XDECREF(done);
-        if (done == NULL) {
-            Py_DECREF(gathered);
-            return NULL;
-        }
-    }
-    Py_DECREF(gathered);
-    return Py_BuildValue("(nnn)", place, read, last_end);
+    source.ends = ends.buf;
+    source.stamps = stamps.buf;
+    source.reads = ends.len / (Py_ssize_t)sizeof *source.ends;
+    if (at < 0 || at > source.stop || source.stop > size || read < 0 || ends.len != stamps.len)
+        PyErr_SetString(PyExc_IndexError, "outside of the data");
+    else if (source.texts != Py_None && !PyList_Check(source.texts))
+        PyErr_SetString(PyExc_TypeError, "texts are a list or None");
+    else
+        taken = take_all(&source, at, read);
+    PyBuffer_Release(&ends);
+    PyBuffer_Release(&stamps);
+    return taken;
 }
 
 /* --- the module ------------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
-    {"take_known", take_known, METH_VARARGS, NULL},
     {"take_plain", take_plain, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -144,8 +121,5 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_known_events", NULL, -1, functions, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__known_events(void) {
-    if ((name_frombytes = PyUnicode_InternFromString("frombytes")) == NULL ||
-        (name_is_plain = PyUnicode_InternFromString("is_plain")) == NULL)
-        return NULL;
     return PyModule_Create(&definition);
 }

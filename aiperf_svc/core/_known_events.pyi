@@ -1,22 +1,13 @@
-from array import array
 from collections.abc import Mapping
 
-from aiperf_svc.core.endpoints.base import Delta
-
-def take_known(
+def take_plain(
     data: bytes,
     at: int,
     stop: int,
-    common: bytes,
-    known: Mapping[bytes, Delta],
-    found: list[tuple[Delta, int]],
-) -> int: ...
-def take_plain(
-    events: list[tuple[Delta, int]],
-    place: int,
-    ends: list[int],
-    stamps: list[int],
+    between: bytes,
+    known: Mapping[bytes, str],
+    ends: memoryview,
+    stamps: memoryview,
     read: int,
-    last_end: int,
-    times: array[int],
-) -> tuple[int, int, int]: ...
+    texts: list[str] | None,
+) -> tuple[int, int, bytes]: ...

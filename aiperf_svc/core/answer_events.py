@@ -1,10 +1,10 @@
 """The events of an answer's body, out of its transfer framing and decoded.
 
 Nearly every server writes one event, ended by LF LF, into one chunk. Then the chunk's framing and
-the event's end are one fixed string, and what differs between events is looked up (`event_memo`,
-and where it has been compiled `known_events`): a third of the time that the general way takes, or
-less. What does not look exactly like that (part of a chunk, two events in one, CRLF, a comment)
-goes the general way: first the chunks, then the events, then JSON.
+the event's end are one fixed string, and what differs between events is looked up (`event_memo`).
+Most of those only add a token, of which nothing is left but its time (`known_events`). What does
+not look exactly like that (part of a chunk, two events in one, CRLF, a comment) goes the general
+way: first the chunks, then the events, then JSON.
 """
 
 from collections.abc import Iterable
@@ -13,12 +13,15 @@ from typing import Final
 from aiperf_svc.core.endpoints.base import DONE, Delta, MalformedAnswer, error_message
 from aiperf_svc.core.event_memo import CUT, EventMemo
 from aiperf_svc.core.http1 import ChunkedBody, Piece, chunk_size
-from aiperf_svc.core.known_events import DecodedEvent, take_known
+from aiperf_svc.core.known_events import AFTER_EVENT, END
 from aiperf_svc.core.sse import EventStream
 from aiperf_svc.domain.outcomes import ErrorKind
 from aiperf_svc.protocol.records import Framing
 
-_END: Final = b"\n\n\r\n"
+DecodedEvent = tuple[Delta, int]
+"""What an event says; its end, exclusive, within the bytes that were fed. `[DONE]` is a finish
+reason."""
+
 _BEGIN: Final = b"\r\ndata: "
 _LINE: Final = len(_BEGIN)
 _FRAMED: Final = len("data: ") + len("\n\n")
@@ -41,28 +44,35 @@ def _data_size(size: bytes) -> int:
 class AnswerEvents:
     """The events of one answer."""
 
-    __slots__ = ("_chunks", "_events", "_has_begun", "_is_chunked", "_memo", "failure")
+    __slots__ = ("_begin", "_chunks", "_events", "_is_chunked", "_memo", "between", "failure")
 
     def __init__(self, memo: EventMemo, framing: int) -> None:
         self._memo = memo
+        self._begin = _begin(memo)
         self._is_chunked = framing == Framing.CHUNKED
-        self._has_begun = False
         # Made only for an answer that needs them.
         self._chunks: ChunkedBody | None = None
         self._events: EventStream | None = None
+        self.between = b""
+        """What goes before the text of an event, from its size's line on, as `known_events` takes
+        it; empty where the next byte does not begin both a chunk and an event that is not the
+        first."""
         self.failure: tuple[ErrorKind, str] | None = None
         """Why there are no further events: one was malformed, or of type `error`."""
 
-    def feed(self, data: bytes, at: int, stop: int) -> list[DecodedEvent]:
-        """The events that end within `data[at:stop]`. Raises ProtocolViolation."""
+    def feed(self, data: bytes, at: int, stop: int) -> tuple[list[DecodedEvent], int]:
+        """The next events of `data[at:stop]`, up to a token, after which `known_events` may find
+        more; the offset to go on from. That is `stop` after a failure. Raises ProtocolViolation."""
         found: list[DecodedEvent] = []
         if self._is_chunked and self._is_between():
             at = self._split(data, at, stop, found)
-            self._has_begun = self._has_begun or bool(found)
-        if at == stop or self.failure is not None:
-            return found
+            if self.failure is not None:
+                return found, stop
+            if found or at == stop:
+                self.between = self._begin
+                return found, at
         if self._events is None:
-            self._events = EventStream(has_begun=self._has_begun)
+            self._events = EventStream(has_begun=self.between != b"")
         pieces: Iterable[Piece] = ((at, stop),)
         if self._is_chunked:
             if self._chunks is None:
@@ -80,7 +90,8 @@ class AnswerEvents:
                 except MalformedAnswer as error:
                     self.failure = ErrorKind.MALFORMED, str(error)
                     break
-        return found
+        self.between = self._begin if self._is_chunked and self._is_between() else b""
+        return found, stop
 
     @property
     def is_done_unfinished(self) -> bool:
@@ -94,39 +105,40 @@ class AnswerEvents:
         )
 
     def _split(self, data: bytes, at: int, stop: int, found: list[DecodedEvent]) -> int:
-        """Add the events of the leading chunks that hold one plain event each, and return the
-        offset after them; after the last chunk too, when that follows."""
+        """Add the events of the leading chunks that hold one event each, up to a token, and return
+        the offset after them; after the last chunk too, when that follows."""
         memo, known, sizes = self._memo, self._memo.known, _data_sizes
-        between = _BEGIN + memo.beginning + CUT
         while True:
-            at = take_known(data, at, stop, between, known, found)
-            end = data.find(_END, at, stop)
+            end = data.find(END, at, stop)
             if end < 0:
                 return stop if data[at:stop] == _LAST_CHUNK else at
             chunk = data[at:end]
             # All events of an answer begin alike: what is left is a known size and a known rest.
-            size, begins_alike, rest = chunk.partition(between)
+            size, begins_alike, rest = chunk.partition(self._begin)
             if begins_alike and rest in known and sizes.get(size) == len(chunk) - len(size) - _LINE:
-                at += len(chunk) + 4
-                found.append((known[rest], at - 2))
-                continue
-            size, _, payload = chunk.partition(_BEGIN)
-            length = sizes[size] if size in sizes else _data_size(size)
-            if length != len(payload):
-                return at
-            beginning, _, rest = payload.partition(CUT)
-            if beginning == memo.beginning and rest in known:
                 delta = known[rest]
-            elif payload == DONE:
-                delta = _ENDED
-            elif b"\n" in payload or b"\r" in payload:
-                return at
             else:
-                try:
-                    delta = memo.parse(payload)
-                except MalformedAnswer as error:
-                    self.failure = ErrorKind.MALFORMED, str(error)
+                size, _, payload = chunk.partition(_BEGIN)
+                length = sizes[size] if size in sizes else _data_size(size)
+                if length != len(payload):
                     return at
-            at += len(chunk) + 4
-            found.append((delta, at - 2))
-            between = _BEGIN + memo.beginning + CUT
+                if payload == DONE:
+                    delta = _ENDED
+                elif b"\n" in payload or b"\r" in payload:
+                    return at
+                else:
+                    try:
+                        delta = memo.parse(payload)
+                    except MalformedAnswer as error:
+                        self.failure = ErrorKind.MALFORMED, str(error)
+                        return at
+                    self._begin = _begin(memo)
+            at += len(chunk) + len(END)
+            found.append((delta, at - AFTER_EVENT))
+            if delta.content or delta.reasoning:
+                return at
+
+
+def _begin(memo: EventMemo) -> bytes:
+    """What goes before the text of an event that begins as the latest."""
+    return _BEGIN + memo.beginning + CUT

@@ -20,6 +20,7 @@ time-out or a disconnect that the worker reports. A cancelled request stays canc
 """
 
 from array import array
+from collections.abc import Mapping
 from typing import Final
 
 from aiperf_svc.core.answer_events import AnswerEvents
@@ -32,7 +33,7 @@ from aiperf_svc.core.endpoints.base import (
 )
 from aiperf_svc.core.event_memo import EventMemo
 from aiperf_svc.core.http1 import ChunkedBody, Head, ProtocolViolation, parse_head
-from aiperf_svc.core.known_events import DecodedEvent, take_plain
+from aiperf_svc.core.known_events import AFTER_EVENT, take_plain
 from aiperf_svc.core.read_times import ReadTimes
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Framing
@@ -92,6 +93,10 @@ class AnswerReader:
     _body: bytearray | None = None
     _is_ended = False
     _content_type = ""
+    _plain: Mapping[bytes, str] | None = None
+    """The known events that say no more than the token before: none before the first."""
+    _plain_texts: list[str] | None = None
+    """Where what they say is kept, if it is."""
 
     first_output_wall_ns = 0
     last_token_wall_ns = 0
@@ -152,9 +157,7 @@ class AnswerReader:
         if self._mode != _NO_HEAD and not self.error:
             try:
                 if self._events is not None:
-                    self._take_events(data, self._events.feed(data, at, stop), reads, first)
-                    if self._events.failure is not None and not self.error:
-                        self._fail(*self._events.failure)
+                    self._take_events(self._events, data, at, stop, reads, first)
                 else:
                     chunks = self._chunks
                     pieces = ((at, stop),) if chunks is None else chunks.feed(data, at, stop)
@@ -167,43 +170,67 @@ class AnswerReader:
             self.read_count += count
 
     def _take_events(
-        self, data: bytes, events: list[DecodedEvent], reads: ReadTimes, first: int
+        self, events: AnswerEvents, data: bytes, at: int, stop: int, reads: ReadTimes, first: int
     ) -> None:
-        keeps_text = self._format.keeps_text
-        ends, stamps, times = reads.ends, reads.stamps, self.times_wall_ns
-        read, last_end, place = first, 0, 0
-        while place < len(events):
-            delta, end = events[place]
-            if delta.is_plain and self.first_output_wall_ns and not keeps_text:
-                place, read, last_end = take_plain(
-                    events, place, ends, stamps, read, last_end, times
-                )
-                continue
-            place += 1
-            if delta.content or delta.reasoning or delta.tool_calls:
-                while ends[read] < end:
-                    read += 1
-                stamp = stamps[read]
-                if not times:
-                    before = stamps[read - 1] if read > first else self._stamp
-                    self.ttft_uncertainty_ns = reads.uncertainty_ns(data, end, read, before)
-                times.append(stamp)
-                last_end = end
-                if not self.first_output_wall_ns and (delta.content or delta.tool_calls):
-                    self.first_output_wall_ns = stamp
-                if keeps_text:
-                    self._keep_text(delta)
-            if delta.error:
-                self._fail(ErrorKind.SERVER, delta.error)
-                break
-            if delta.finish_reason:
-                self._is_ended = True
-            if delta.completion_tokens >= 0 or delta.prompt_tokens >= 0:
-                self._take_usage(delta)
-        if last_end:
-            self.last_token_wall_ns = stamps[read]
-            before = stamps[read - 1] if read > first else self._stamp
-            self.last_uncertainty_ns = reads.uncertainty_ns(data, last_end, read, before)
+        read, token_end = first, 0
+        try:
+            while at < stop and not self.error:
+                if self._plain is not None and events.between:
+                    at, read, came = take_plain(
+                        data, at, stop, events.between, self._plain, reads.ends, reads.stamps,
+                        read, self._plain_texts,
+                    )  # fmt: skip
+                    if came:
+                        self.times_wall_ns.frombytes(came)
+                        token_end = at - AFTER_EVENT
+                        if at == stop:
+                            # A fragment ends with a read, which holds nothing more.
+                            self.last_token_wall_ns = reads.stamps[read]
+                            self.last_uncertainty_ns = token_end = 0
+                            break
+                found, at = events.feed(data, at, stop)
+                for delta, end in found:
+                    if delta.content or delta.reasoning or delta.tool_calls:
+                        while reads.ends[read] < end:
+                            read += 1
+                        self._take_token(delta, data, end, reads, read, first)
+                        token_end = end
+                    if delta.error:
+                        self._fail(ErrorKind.SERVER, delta.error)
+                        break
+                    if delta.finish_reason:
+                        self._is_ended = True
+                    if delta.completion_tokens >= 0 or delta.prompt_tokens >= 0:
+                        self._take_usage(delta)
+                if events.failure is not None and not self.error:
+                    self._fail(*events.failure)
+        finally:
+            if token_end:
+                self.last_token_wall_ns = reads.stamps[read]
+                self.last_uncertainty_ns = self._uncertainty(data, token_end, reads, read, first)
+
+    def _take_token(
+        self, delta: Delta, data: bytes, end: int, reads: ReadTimes, read: int, first: int
+    ) -> None:
+        stamp, keeps_text = reads.stamps[read], self._format.keeps_text
+        if not self.times_wall_ns:
+            self.ttft_uncertainty_ns = self._uncertainty(data, end, reads, read, first)
+        self.times_wall_ns.append(stamp)
+        # From here on of most tokens nothing is needed but their times, and their texts.
+        if not self.first_output_wall_ns:
+            if delta.content or delta.tool_calls:
+                self.first_output_wall_ns = stamp
+                self._plain = self._format.memo.content
+                self._plain_texts = self.text if keeps_text else None
+            else:
+                self._plain = self._format.memo.reasoning
+                self._plain_texts = self.reasoning if keeps_text else None
+        if keeps_text:
+            self._keep_text(delta)
+
+    def _uncertainty(self, data: bytes, end: int, reads: ReadTimes, read: int, first: int) -> int:
+        before = reads.stamps[read - 1] if read > first else self._stamp
+        return reads.uncertainty_ns(data, end, read, before)
 
     def _take_body(self, part: bytes) -> None:
         if self._body is None:

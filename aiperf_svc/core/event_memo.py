@@ -30,6 +30,10 @@ class EventMemo:
         """The latest that was found to be without meaning; a stream has but one."""
         self.known: dict[bytes, Delta] = {}
         """What follows a meaningless beginning and `CUT`, without line ends, to what it says."""
+        self.content: dict[bytes, str] = {}
+        """Of those the ones that add content and nothing else, as nearly all events do."""
+        self.reasoning: dict[bytes, str] = {}
+        """The same for reasoning."""
 
     def parse(self, data: bytes) -> Delta:
         """As `parse_event`. Raises MalformedAnswer."""
@@ -43,9 +47,13 @@ class EventMemo:
         delta = self._parse_event(data)
         if len(rest) <= MAX_REST and b"\n" not in rest:
             if len(self.known) >= MAX_KNOWN:
-                self.known.clear()
-            delta.is_plain = delta.content != "" and delta == Delta(content=delta.content)
+                for memory in (self.known, self.content, self.reasoning):
+                    memory.clear()
             self.known[rest] = delta
+            if delta.content and delta == Delta(content=delta.content):
+                self.content[rest] = delta.content
+            elif delta.reasoning and delta == Delta(reasoning=delta.reasoning):
+                self.reasoning[rest] = delta.reasoning
         return delta
 
     def is_meaningless(self, beginning: bytes) -> bool:

@@ -119,13 +119,13 @@ class LineRenderer:
         *,
         worker_id: str,
         gaps_ns: Sequence[NDArray[np.int64] | None],
-        messages: Sequence[str],
+        messages: Sequence[str] | Mapping[int, str],
     ) -> bytes:
         """One line for each of the METRIC_DTYPE rows, all of the profiling phase and of one worker,
         in their order.
 
         `gaps_ns` are the gaps between content chunks, None where there are none; `messages` say
-        what went wrong.
+        what went wrong, by the place of each row with an error.
         """
         values = _values(rows)
         has = np.vstack(

@@ -8,6 +8,7 @@ at 2; what was 2 there is the read's stamp of every later one.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -15,11 +16,13 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.answer_reader import AnswerFormat, AnswerReader
 from aiperf_svc.core.read_times import ReadTimes
-from aiperf_svc.core.request_metrics import answer_columns
+from aiperf_svc.core.request_metrics import answer_columns, put_answer
 from aiperf_svc.domain.outcomes import Outcome
-from aiperf_svc.protocol.records import READ_DTYPE, Rows
+from aiperf_svc.protocol.records import READ_DTYPE, Flag, Rows
 
 Ints = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+Mask = NDArray[np.bool_]
 
 MAX_ANSWER: Final = 4_096
 """Bytes of an answer that is worth remembering; longer ones hardly come in one read."""
@@ -28,6 +31,10 @@ MAX_KNOWN: Final = 1_024
 LEARNED_PER_BATCH: Final = 16
 """Where answers do not repeat, looking for them must cost little."""
 
+MANY: Final = 8
+"""Answers of one length from which on to compare all at once costs less than one by one."""
+
+_FINAL: Final = int(Flag.FINAL)
 _COMPLETED: Final = int(Outcome.COMPLETED)
 _SENT, _CAME = 1, 2
 _TIMES: Final = (
@@ -38,14 +45,20 @@ _TIMES: Final = (
 )
 _UNCERTAINTIES: Final = ("ttft_uncertainty_ns", "last_uncertainty_ns")
 _ID: Final = rb'\{"id":"[0-9A-Za-z_-]{1,64}"'
+_ID_BEGIN: Final = b'{"id":"'
+_ID_END: Final = b'"'
 _find_id = re.compile(_ID).search
 _is_id = re.compile(_ID).fullmatch
+_OUTSIDE_OF_ID: Final = bytes(
+    re.fullmatch("[0-9A-Za-z_-]", chr(code)) is None for code in range(256)
+)
+"""By code: 0 for a character that an id may have, 1 for any other."""
 
 
 class KnownAnswer:
     """What an answer says that came whole, in one read, and without any error."""
 
-    __slots__ = ("columns", "id_bytes", "parts", "reader")
+    __slots__ = ("_bytes", "_ids", "columns", "id_bytes", "parts", "reader")
 
     def __init__(self, reader: AnswerReader, id_bytes: int, parts: list[bytes]) -> None:
         """`reader` has read it on the clock of this module; `parts` are what is left of the answer
@@ -53,20 +66,38 @@ class KnownAnswer:
         self.reader = reader
         self.id_bytes = id_bytes
         self.parts = parts
-        self.columns = answer_columns(reader)
+        self.columns = answer_columns(1)
+        put_answer(self.columns, 0, reader)
+        value = bytes(id_bytes - len(_ID_BEGIN) - len(_ID_END))
+        self._bytes = np.frombuffer((_ID_BEGIN + value + _ID_END).join(parts), dtype=np.uint8)
+        """With zeros for the id's values."""
+        ends = np.cumsum([len(part) + id_bytes for part in parts[:-1]]) - len(_ID_END)
+        self._ids = [slice(end - len(value), end) for end in ends.tolist()]
+
+    def are(self, answers: Bytes) -> Mask:
+        """Which of some answers of its length, shape (answers, bytes), are this one but for their
+        id; overwrites them."""
+        first, *others = self._ids
+        ids = answers[:, first].copy()
+        for place in others:
+            answers[:, place] -= ids
+        outside = np.frombuffer(ids.tobytes().translate(_OUTSIDE_OF_ID), dtype=np.uint8)
+        answers[:, first] = outside.reshape(ids.shape)
+        are: Mask = (answers == self._bytes).all(axis=1)
+        return are
 
 
-def on_the_wall_clock(rows: Rows, *, polled_wall_ns: Ints, stamp_wall_ns: Ints, lag: Ints) -> Rows:
-    """METRIC_DTYPE rows of known answers, with the times at which these came and not at which they
-    were learned; the arrays have an item for each row."""
-    latest = np.maximum(rows["start_wall_ns"], polled_wall_ns)
+def put_on_the_wall_clock(rows: Rows, reads: Rows) -> None:
+    """Give METRIC_DTYPE rows of known answers the times at which these came, and not at which they
+    were learned. `reads` are READ_DTYPE rows, the one read of each."""
+    stamp_wall_ns = reads["stamp_wall_ns"]
+    latest = np.maximum(rows["start_wall_ns"], reads["polled_wall_ns"])
     uncertainty = np.maximum(stamp_wall_ns - latest, 0)
     for name in _TIMES:
         rows[name] = (rows[name] > 0) * stamp_wall_ns
     for name in _UNCERTAINTIES:
         rows[name] = (rows[name] > 0) * uncertainty
-    rows["receive_lag_ns"] = np.maximum(lag, 0)
-    return rows
+    rows["receive_lag_ns"] = np.maximum(reads["read_wall_ns"] - stamp_wall_ns, 0)
 
 
 class KnownAnswers:
@@ -79,9 +110,35 @@ class KnownAnswers:
         """By length: where all answers are alike, looking at the latest is all that is needed."""
         self._may_learn = LEARNED_PER_BATCH
 
-    def next_batch(self) -> None:
-        """Some further answers may be learned."""
+    def find_all(
+        self, bodies: bytes, fragments: Rows, begins: Ints
+    ) -> Iterator[tuple[Ints, KnownAnswer]]:
+        """The known ones in a batch: the places of some of its fragments, and what is known of all
+        of those. `begins` are the offsets of all fragments in the `bodies`."""
         self._may_learn = LEARNED_PER_BATCH
+        places = np.flatnonzero(_are_whole(fragments))
+        if not len(places):
+            return
+        sizes = fragments["body"][places]
+        for size in np.unique(sizes).tolist():
+            left = places[sizes == size]
+            are_many_alike = True
+            while len(left):
+                first = fragments[left[0]]
+                begin = int(begins[left[0]])
+                known = self.find(
+                    bodies[begin : begin + size],
+                    body_offset=int(first["body_offset"]),
+                    framing=int(first["framing"]),
+                )
+                if known is None or not are_many_alike or len(left) < MANY:
+                    same, left = left[:1], left[1:]
+                else:
+                    is_same = known.are(_slices(bodies, begins[left], size))
+                    same, left = left[is_same], left[~is_same]
+                    are_many_alike = len(same) >= MANY
+                if known is not None:
+                    yield same, known
 
     def find(self, answer: bytes, *, body_offset: int, framing: int) -> KnownAnswer | None:
         """What is known of a whole answer, its head and framing included; None for one that must
@@ -116,7 +173,28 @@ class KnownAnswers:
         reader = AnswerReader(self._format, _SENT)
         reader.take_head(answer[:body_offset], framing)
         reads = np.array([(_CAME, 0, _CAME, len(answer))], dtype=READ_DTYPE)
-        reader.take(answer, body_offset, len(answer), ReadTimes(reads, [len(answer)]), 0, 1)
+        reader.take(
+            answer, body_offset, len(answer), ReadTimes(reads, np.array([len(answer)])), 0, 1
+        )
         reader.finish(_COMPLETED, 0, "", 0)
         reader.bytes_in = len(answer)
         return None if reader.error else reader
+
+
+def _are_whole(fragments: Rows) -> Mask:
+    """Which hold a whole answer, in one read, that ended well and is not too long."""
+    are: Mask = (
+        (fragments["reads"] == 1)
+        & (fragments["part"] == 0)
+        & ((fragments["flags"] & _FINAL) != 0)
+        & (fragments["outcome"] == _COMPLETED)
+        & (fragments["body"] <= MAX_ANSWER)
+    )
+    return are
+
+
+def _slices(data: bytes, begins: Ints, size: int) -> Bytes:
+    """`size` bytes from each offset on, copied; shape (offsets, size)."""
+    # At every offset begins an item; picked out, each is copied as one.
+    items: NDArray[Any] = np.ndarray(len(data) - size + 1, np.dtype((np.void, size)), data, 0, (1,))
+    return items[begins].view(np.uint8).reshape(-1, size)

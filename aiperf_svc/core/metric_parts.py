@@ -15,11 +15,11 @@ from aiperf_svc.core.answer_reader import AnswerReader
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.histogram import delta_of
 from aiperf_svc.core.jsonl_lines import GAPS_TAG, LineRenderer
-from aiperf_svc.core.known_answers import on_the_wall_clock
-from aiperf_svc.core.request_metrics import metric_rows, set_tokens
+from aiperf_svc.core.known_answers import put_on_the_wall_clock
+from aiperf_svc.core.request_metrics import AnswerColumns, metric_rows, set_tokens
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import ErrorSample, HistogramDelta, SequenceSpan
-from aiperf_svc.protocol.records import Rows
+from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Rows
 
 
 class MetricParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,15 +52,16 @@ class FinishedRequests:
         self.worker_id = worker_id
         self.epoch = epoch
         self.rank = rank
-        self.fragments: list[Rows] = []
-        """Their last ones: FRAGMENT_DTYPE rows, an array for each batch."""
+        self.fragments: list[bytes] = []
+        """Their last ones: FRAGMENT_DTYPE rows of each batch."""
         self.readers: list[AnswerReader] = []
-        self.columns: list[bytes] = []
-        """What `metric_rows` takes of each."""
-        self.known: list[int] = []
-        """Which of them are known answers, whose readers and columns have no times of their own."""
-        self.known_reads: list[Rows] = []
-        """The one read of each of those: READ_DTYPE rows, an array for each batch."""
+        self.columns: list[AnswerColumns] = []
+        """What `metric_rows` takes of them, of each batch."""
+        self.known: list[NDArray[np.int64]] = []
+        """Which of them are known answers, whose readers and columns have no times of their own:
+        ascending places, of each batch."""
+        self.known_reads: list[bytes] = []
+        """The one read of each of those: READ_DTYPE rows of each batch."""
         self.lost: list[Rows] = []
         """Numbers of requests that ended, but whose beginnings are unknown."""
 
@@ -71,10 +72,25 @@ class FinishedRequests:
         """Whether there is anything to say."""
         return bool(self.readers or self.lost)
 
+    def add_batch(
+        self,
+        fragments: bytes,
+        readers: NDArray[np.object_],
+        columns: AnswerColumns,
+        is_known: NDArray[np.bool_],
+        known_reads: bytes,
+    ) -> None:
+        """Those that end in the next batch."""
+        self.fragments.append(fragments)
+        self.known.append(len(self.readers) + np.flatnonzero(is_known))
+        self.readers += readers.tolist()
+        self.columns.append(columns)
+        self.known_reads.append(known_reads)
+
     def add(self, later: "FinishedRequests") -> None:
         """More of the same worker, from its next batch."""
         before = len(self.readers)
-        self.known += [before + place for place in later.known]
+        self.known += [before + places for places in later.known]
         self.fragments += later.fragments
         self.readers += later.readers
         self.columns += later.columns
@@ -119,16 +135,16 @@ class PartsMaker:
         return made
 
     def _rows(self, finished: FinishedRequests) -> Rows:
-        rows = metric_rows(np.concatenate(finished.fragments), finished.columns, finished.rank)
-        if finished.known:
-            came = np.concatenate(finished.known_reads)
-            known = slice(None) if len(finished.known) == len(rows) else finished.known
-            rows[known] = on_the_wall_clock(
-                rows[known],
-                polled_wall_ns=came["polled_wall_ns"],
-                stamp_wall_ns=came["stamp_wall_ns"],
-                lag=came["read_wall_ns"] - came["stamp_wall_ns"],
-            )
+        fragments = np.frombuffer(b"".join(finished.fragments), dtype=FRAGMENT_DTYPE)
+        rows = metric_rows(fragments, np.concatenate(finished.columns), finished.rank)
+        came = np.frombuffer(b"".join(finished.known_reads), dtype=READ_DTYPE)
+        if len(came) == len(rows):
+            put_on_the_wall_clock(rows, came)
+        elif len(came):
+            places = np.concatenate(finished.known)
+            known = rows[places]
+            put_on_the_wall_clock(known, came)
+            rows[places] = known
         set_tokens(rows, finished.readers, self._counter)
         return rows
 
@@ -143,11 +159,14 @@ class PartsMaker:
         chosen = np.flatnonzero(rows["phase"] == Phase.PROFILING).tolist()
         if not chosen:
             return b""
+        if len(chosen) < len(rows):
+            rows = rows[chosen]
+            gaps, readers = [gaps[i] for i in chosen], [readers[i] for i in chosen]
         return self._renderer.render(
-            rows if len(chosen) == len(rows) else rows[chosen],
+            rows,
             worker_id=finished.worker_id,
-            gaps_ns=[gaps[i] for i in chosen],
-            messages=[readers[i].message for i in chosen],
+            gaps_ns=gaps,
+            messages={i: readers[i].message for i in np.flatnonzero(rows["error"]).tolist()},
         )
 
 

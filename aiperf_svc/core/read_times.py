@@ -9,6 +9,7 @@ previous poll (which found nothing to read here) nor before the previous read.
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aiperf_svc.protocol.records import Rows
 
@@ -22,15 +23,16 @@ class ReadTimes:
 
     __slots__ = ("ends", "polled", "stamps")
 
-    def __init__(self, reads: Rows, ends: list[int], counts: Rows | None = None) -> None:
+    def __init__(self, reads: Rows, ends: NDArray[np.int64], counts: Rows | None = None) -> None:
         """`reads` are READ_DTYPE rows, `ends` their ends, exclusive, within the bodies, `counts`
         the reads of each fragment."""
-        self.ends = ends
         stamps = reads["stamp_wall_ns"]
         if counts is not None:
             stamps = in_order(stamps, counts)
-        self.stamps: list[int] = stamps.tolist()
-        self.polled: list[int] = reads["polled_wall_ns"].tolist()
+        # Of most reads nothing is asked in Python, so none of them becomes an object here.
+        self.ends = ends.data
+        self.stamps = np.ascontiguousarray(stamps).data
+        self.polled = np.ascontiguousarray(reads["polled_wall_ns"]).data
 
     def uncertainty_ns(self, data: bytes, end: int, read: int, previous_wall_ns: int) -> int:
         """How much earlier than its read's stamp something that ends at offset `end` of the bodies
@@ -69,12 +71,11 @@ def in_order(stamps: Rows, counts: Rows) -> Rows:
     return stamps
 
 
-def ends_of_reads(reads: Rows, counts: Rows, messages: Rows) -> list[int]:
+def ends_of_reads(reads: Rows, counts: Rows, messages: Rows) -> NDArray[np.int64]:
     """Ends of reads within the bodies of a batch, in which the error text of each fragment
     (`messages` bytes) follows its reads (`counts` rows)."""
-    ends = np.cumsum(reads["length"], dtype=np.int64)
+    ends: NDArray[np.int64] = np.cumsum(reads["length"], dtype=np.int64)
     if messages.any():
         before = np.cumsum(messages, dtype=np.int64) - messages
         ends += np.repeat(before, counts)
-    offsets: list[int] = ends.tolist()
-    return offsets
+    return ends

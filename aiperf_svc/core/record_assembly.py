@@ -9,25 +9,39 @@ already has. The manager can only drop a message whole, so each record of such a
 message of its own: its chunk gaps must not be counted twice.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.answer_reader import AnswerFormat, AnswerReader
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.core.jsonl_lines import LineRenderer
-from aiperf_svc.core.known_answers import MAX_ANSWER, KnownAnswer, KnownAnswers
+from aiperf_svc.core.known_answers import KnownAnswers
 from aiperf_svc.core.metric_parts import FinishedRequests, MetricParts, PartsMaker
 from aiperf_svc.core.read_times import ReadTimes, ends_of_reads
-from aiperf_svc.core.request_metrics import answer_columns
-from aiperf_svc.domain.outcomes import Outcome
+from aiperf_svc.core.request_metrics import AnswerColumns, answer_columns, put_answer
 from aiperf_svc.protocol.messages import RawBatch
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
 
 _FINAL: Final = int(Flag.FINAL)
-_COMPLETED: Final = int(Outcome.COMPLETED)
+_READ_FIELDS: Final = (
+    "request_id",
+    "part",
+    "reads",
+    "body",
+    "message",
+    "body_offset",
+    "flags",
+    "framing",
+    "start_wall_ns",
+    "outcome",
+    "error",
+    "status",
+)
+"""Of a fragment, what reading it takes."""
 
 
 class RecordAssembler:
@@ -96,17 +110,54 @@ class RecordAssembler:
         fragments = np.frombuffer(batch.fragments, dtype=FRAGMENT_DTYPE)
         reads = np.frombuffer(batch.reads, dtype=READ_DTYPE)
         _check(batch, fragments, reads)
+        begins, first_reads = _begins(fragments)
+        readers = np.full(len(fragments), None, dtype=np.object_)
+        columns = answer_columns(len(fragments))
+        is_known = np.zeros(len(fragments), dtype=np.bool_)
+        for places, answer in self._known.find_all(batch.bodies, fragments, begins):
+            is_known[places] = True
+            columns[places] = answer.columns
+            readers[places] = answer.reader
         finished = FinishedRequests(batch.sender, batch.epoch, worker_rank)
-        places: list[int] = []  # of last fragments
-        lost: list[int] = []  # of those whose earlier ones are unknown
-        known_reads: list[int] = []
-        is_open = self._readers_of(batch)
-        counts, bodies = fragments["reads"], batch.bodies
-        times = ReadTimes(reads, ends_of_reads(reads, counts, fragments["message"]), counts)
-        known_answers = self._known
-        known_answers.next_batch()
-        at = first = 0
-        for place, (
+        if is_known.all():
+            finished.add_batch(batch.fragments, readers, columns, is_known, batch.reads)
+        else:
+            lost = self._read(batch, fragments, reads, np.flatnonzero(~is_known), readers, columns)
+            ended = np.flatnonzero(readers.astype(np.bool_))
+            finished.add_batch(
+                fragments[ended].tobytes(),
+                readers[ended],
+                columns[ended],
+                is_known[ended],
+                reads[first_reads[is_known]].tobytes(),
+            )
+            finished.lost += [fragments["seq"][lost]] if lost else []
+        return finished
+
+    def _read(
+        self,
+        batch: RawBatch,
+        all_fragments: Rows,
+        reads: Rows,
+        places: NDArray[np.int64],
+        finished: NDArray[np.object_],
+        columns: AnswerColumns,
+    ) -> list[int]:
+        """Read the fragments at these places; put the readers of those that end a request into
+        `finished`, and what they say into `columns`. The places of last fragments whose earlier
+        ones are unknown."""
+        lost: list[int] = []
+        is_open, bodies = self._readers_of(batch), batch.bodies
+        begins, first_reads = _begins(all_fragments)
+        counts = all_fragments["reads"]
+        times = ReadTimes(reads, ends_of_reads(reads, counts, all_fragments["message"]), counts)
+        lags = _receive_lags(reads, counts, first_reads)
+        fragments = all_fragments[places] if len(places) < len(all_fragments) else all_fragments
+        for (
+            place,
+            at,
+            first,
+            lag,
             request_id,
             part,
             count,
@@ -119,55 +170,24 @@ class RecordAssembler:
             outcome,
             error,
             status,
-            lag,
-        ) in enumerate(
-            zip(
-                fragments["request_id"].tolist(),
-                fragments["part"].tolist(),
-                counts.tolist(),
-                fragments["body"].tolist(),
-                fragments["message"].tolist(),
-                fragments["body_offset"].tolist(),
-                fragments["flags"].tolist(),
-                fragments["framing"].tolist(),
-                fragments["start_wall_ns"].tolist(),
-                fragments["outcome"].tolist(),
-                fragments["error"].tolist(),
-                fragments["status"].tolist(),
-                _receive_lags(reads, counts),
-                strict=True,
-            )
+        ) in zip(
+            places.tolist(),
+            begins[places].tolist(),
+            first_reads[places].tolist(),
+            lags[places].tolist(),
+            *(fragments[name].tolist() for name in _READ_FIELDS),
+            strict=True,
         ):
             stop = at + size
             reader: AnswerReader | None
-            known: KnownAnswer | None = None
-            if (
-                count == 1
-                and part == 0
-                and flags & _FINAL
-                and outcome == _COMPLETED
-                and size <= MAX_ANSWER
-            ):
-                answer = bodies[at:stop]
-                known = known_answers.find(answer, body_offset=body_offset, framing=framing)
-            if known is not None:
-                finished.known.append(len(places))
-                known_reads.append(first)
-                places.append(place)
-                finished.readers.append(known.reader)
-                finished.columns.append(known.columns)
-                at = stop + message
-                first += 1
-                continue
+            body_at = at
             if part == 0:
                 reader = AnswerReader(self._format, start)
-                body_at = at
                 if body_offset:
                     body_at = at + body_offset
                     reader.take_head(bodies[at:body_at], framing)
             else:
                 reader = is_open.pop(request_id, None)
-                body_at = at
             if reader is not None and reader.next_part == part:
                 reader.take(bodies, body_at, stop, times, first, count)
                 reader.bytes_in += size
@@ -176,23 +196,14 @@ class RecordAssembler:
                 if flags & _FINAL:
                     text = bodies[stop : stop + message].decode("utf-8", "replace")
                     reader.finish(outcome, error, text, status)
-                    places.append(place)
-                    finished.readers.append(reader)
-                    finished.columns.append(answer_columns(reader))
+                    finished[place] = reader
+                    put_answer(columns, place, reader)
                 else:
                     reader.next_part = part + 1
                     is_open[request_id] = reader
             elif flags & _FINAL:
                 lost.append(place)
-            at = stop + message
-            first += count
-        whole = len(places) == len(fragments)
-        finished.fragments.append(fragments if whole else fragments[places])
-        if known_reads:
-            finished.known_reads.append(reads[known_reads])
-        if lost:
-            finished.lost.append(fragments["seq"][lost])
-        return finished
+        return lost
 
     def _readers_of(self, batch: RawBatch) -> dict[int, AnswerReader]:
         epoch, readers = self._open.get(batch.sender, (0, {}))
@@ -215,13 +226,20 @@ def _check(batch: RawBatch, fragments: Rows, reads: Rows) -> None:
         )
 
 
-def _receive_lags(reads: Rows, counts: Rows) -> list[int]:
+def _begins(fragments: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each fragment begins: in the bodies, and in the reads."""
+    sizes = fragments["body"].astype(np.int64) + fragments["message"]
+    counts = fragments["reads"]
+    return np.cumsum(sizes) - sizes, np.cumsum(counts, dtype=np.int64) - counts
+
+
+def _receive_lags(
+    reads: Rows, counts: NDArray[Any], first_reads: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """The largest receive lag of each fragment; 0 where it has no reads."""
     lags = np.zeros(len(counts), dtype=np.int64)
     if len(reads):
         some = np.flatnonzero(counts)
-        firsts = (np.cumsum(counts, dtype=np.int64) - counts)[some]
         late = reads["read_wall_ns"] - reads["stamp_wall_ns"]
-        lags[some] = np.maximum.reduceat(late, firsts)
-    largest: list[int] = lags.tolist()
-    return largest
+        lags[some] = np.maximum.reduceat(late, first_reads[some])
+    return lags

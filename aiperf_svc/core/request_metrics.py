@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aiperf_svc.core.answer_reader import AnswerReader
 from aiperf_svc.core.datasets.base import TokenCounter
@@ -34,14 +35,24 @@ _FROM_FRAGMENT: Final = tuple(
 )
 
 
-_pack = struct.Struct(f"={len(_FROM_ANSWER)}q").pack
+_row = struct.Struct(f"={len(_FROM_ANSWER)}q")
+
+AnswerColumns = NDArray[np.int64]
+"""What finished readers say of their answers, shape (answers, columns)."""
 
 
-def answer_columns(reader: AnswerReader) -> bytes:
-    """What a finished reader says of its answer, as `metric_rows` takes it."""
+def answer_columns(answers: int) -> AnswerColumns:
+    """Room for so many."""
+    return np.empty((answers, len(_FROM_ANSWER)), dtype=np.int64)
+
+
+def put_answer(columns: AnswerColumns, place: int, reader: AnswerReader) -> None:
+    """Write down what a finished reader says."""
     times = reader.times_wall_ns
     chunks = len(times)
-    return _pack(
+    _row.pack_into(
+        columns.data,
+        place * _row.size,
         times[0] if chunks else 0,
         times[1] if chunks > 1 else 0,
         reader.first_output_wall_ns,
@@ -60,16 +71,15 @@ def answer_columns(reader: AnswerReader) -> bytes:
     )
 
 
-def metric_rows(fragments: Rows, answers: Sequence[bytes], worker_rank: int) -> Rows:
+def metric_rows(fragments: Rows, answers: AnswerColumns, worker_rank: int) -> Rows:
     """Rows for the last fragments of finished requests and the columns of their answers, which are
     in the same order. Output tokens are those that the server states, see `set_tokens`."""
     rows = np.zeros(len(fragments), dtype=METRIC_DTYPE)
     for name in _FROM_FRAGMENT:
         rows[name] = fragments[name]
     rows["worker"] = worker_rank
-    values = np.frombuffer(b"".join(answers), dtype=np.int64).reshape(-1, len(_FROM_ANSWER))
     for column, name in enumerate(_FROM_ANSWER):
-        rows[name] = values[:, column]
+        rows[name] = answers[:, column]
     return rows
 
 

@@ -29,6 +29,7 @@ from aiperf_svc.adapters.stamped_reads import (
     part_bytes,
 )
 from aiperf_svc.core.answer_layouts import Layout, layout_of
+from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import READ, READ_DTYPE, Flag, Framing
 
 SO_TIMESTAMPNS = 35
@@ -102,6 +103,7 @@ def received(
     server, client = pair
     conn = Connection(client)
     conn.state, conn.framing, conn.left = BODY, int(framing), left
+    conn.keep_alive = False  # so that its end is the client's
     batches: list[tuple[bytes, bytes]] = []
     records = RawRecords(lambda fragments, reads, bodies, last: batches.append((reads, bodies)))
     answers, ends = AnswerFraming(), []
@@ -351,6 +353,71 @@ def test_whole_answers_are_recorded_as_the_reference_records_them(
     expected.flush()
     assert done[0] == done[1]
     assert done[0][3] == 5
+
+
+def in_the_middle(client: socket.socket) -> Connection:
+    """A connection with a part of its answer sent on, and more of it here."""
+    conn = waiting(client, 3)
+    conn.state, conn.framing, conn.status = BODY, int(Framing.CHUNKED), 200
+    conn.part, conn.body_offset, conn.ack, conn.left = 2, 77, 1_234, 7
+    conn.buffer, conn.read_rows = bytearray(b"5\r\n"), bytearray(READ.size)
+    return conn
+
+
+LAST = b"hello\r\n" + chunked(EVENT, b"")
+
+
+@needs_compiled
+def test_the_end_of_an_answer_is_recorded_as_the_reference_records_it(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    assert compiled is not None
+    server, client = pair
+    done: list[tuple[bytes, bytes, bytes, int]] = []
+    records = RawRecords(lambda *batch: done.append(batch))
+    expected = RawRecords(lambda *batch: done.append(batch))
+    conn, other = in_the_middle(client), in_the_middle(client)
+    server.sendall(LAST)
+    assert taken(compiled.take_ready, conn, 5, {}, records) == [None]
+    assert (conn.state, conn.payload, conn.is_used) == (IDLE, None, True)
+    assert (conn.buffer, conn.read_rows) == (None, None)
+    row = np.frombuffer(bytes(records.reads), dtype=READ_DTYPE)[-1]
+    stamp, now = int(row["stamp_wall_ns"]), int(row["read_wall_ns"])
+    assert conn.ack == stamp
+    expected.add_read(other, LAST, stamp, 5, now)
+    expected.end(other, int(Outcome.COMPLETED), 0, stamp, b"")
+    records.flush()
+    expected.flush()
+    assert done[0] == done[1]
+    assert done[0][3] == 1
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    ("last", "changes"),
+    [
+        pytest.param(LAST, {"status": 500}, id="an error"),
+        pytest.param(LAST, {"keep_alive": False}, id="the connection closes"),
+        pytest.param(LAST, {"kept": bytearray()}, id="kept"),
+        pytest.param(LAST + b"more", {}, id="more than the answer"),
+        pytest.param(LAST[:-2] + b"X: y\r\n\r\n", {}, id="a trailer"),
+        pytest.param(LAST[:-1], {}, id="all but a byte"),
+    ],
+)
+def test_any_other_end_is_the_client_s(
+    pair: tuple[socket.socket, socket.socket], last: bytes, changes: dict[str, Any]
+) -> None:
+    assert compiled is not None
+    server, client = pair
+    conn = in_the_middle(client)
+    for name, value in changes.items():
+        setattr(conn, name, value)
+    records = RawRecords(lambda *batch: None)
+    server.sendall(last)
+    [read] = taken(compiled.take_ready, conn, 5, {}, records)
+    assert isinstance(read, tuple)
+    assert read[0] == last
+    assert (records.last_seq, bytes(conn.buffer), conn.left) == (0, b"5\r\n", 7)
 
 
 @needs_compiled

@@ -46,8 +46,6 @@ class Delta(msgspec.Struct, gc=False):
     """Message of an error object inside an answer with a good status."""
     vectors: int = 0
     """Embeddings received."""
-    is_plain: bool = False
-    """Known to be content and nothing else, as nearly all events of a stream are."""
 
     @property
     def has_output(self) -> bool:

@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from msgspec.structs import replace
 
 from aiperf_svc.core import event_memo
 from aiperf_svc.core.endpoints.base import Delta, MalformedAnswer
@@ -41,9 +40,8 @@ TRICKY = [
 
 
 def said(parse: object, data: bytes) -> Delta | str:
-    """What an event says; whether the memory knows it for plain is a test of its own."""
     try:
-        return replace(parse(data), is_plain=False)  # type: ignore[operator]
+        return parse(data)  # type: ignore[operator, no-any-return]
     except MalformedAnswer as error:
         return str(error)
 
@@ -58,19 +56,27 @@ def test_it_says_what_the_endpoint_says_in_any_order_of_events(endpoint: object)
 
 
 @pytest.mark.parametrize(
-    ("choice", "is_plain"),
+    ("choice", "content", "reasoning"),
     [
-        (b'{"delta":{"content":"x"}}', True),
-        (b'{"delta":{"content":"x","reasoning_content":"y"}}', False),
-        (b'{"delta":{"content":"x"},"finish_reason":"stop"}', False),
-        (b'{"delta":{"content":""}}', False),
-        (b'{"delta":{"role":"assistant"}}', False),
+        (b'{"delta":{"content":"x"}}', ["x"], []),
+        (b'{"delta":{"reasoning_content":"y"}}', [], ["y"]),
+        (b'{"delta":{"content":"x","reasoning_content":"y"}}', [], []),
+        (b'{"delta":{"content":"x"},"finish_reason":"stop"}', [], []),
+        (b'{"delta":{"reasoning_content":"y"},"finish_reason":"stop"}', [], []),
+        (b'{"delta":{"content":""}}', [], []),
+        (b'{"delta":{"role":"assistant"}}', [], []),
     ],
 )
-def test_only_content_alone_is_plain(choice: bytes, is_plain: bool) -> None:
+def test_only_what_says_nothing_else_is_known_as_content_or_reasoning(
+    choice: bytes, content: list[str], reasoning: list[str]
+) -> None:
     memo = EventMemo(CHAT.parse_event)
     for _ in range(2):
-        assert memo.parse(b'{"id":"1","choices":[' + choice + b"]}").is_plain is is_plain
+        memo.parse(b'{"id":"1","choices":[' + choice + b"]}")
+    assert list(memo.known) == [choice + b"]}"]
+    assert list(memo.content.values()) == content
+    assert list(memo.reasoning.values()) == reasoning
+    assert {*memo.content, *memo.reasoning} <= memo.known.keys()
 
 
 def test_an_event_that_differs_in_its_id_only_is_not_decoded_again() -> None:
@@ -93,6 +99,7 @@ def test_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(100):
         memo.parse(b'{"id":"a","choices":[{"delta":{"content":"%d"}}]}' % i)
         assert len(memo.known) <= 10
+        assert memo.content.keys() == memo.known.keys()
     long = b"x" * event_memo.MAX_REST
     memo.known.clear()
     memo.parse(b'{"id":"a","choices":[{"delta":{"content":"%b"}}]}' % long)

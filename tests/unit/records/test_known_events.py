@@ -1,10 +1,11 @@
-"""The compiled steps find in answers what the interpreted ones find, to the byte."""
+"""The compiled step finds in answers what the interpreted one finds, to the byte."""
 
 import itertools
 import random
-from array import array
+from collections.abc import Callable
 
 import msgspec
+import numpy as np
 import pytest
 from raw_batches import (
     DONE,
@@ -22,9 +23,8 @@ from raw_batches import (
     usage,
 )
 
-from aiperf_svc.core import answer_events, answer_reader, known_events
-from aiperf_svc.core.endpoints.base import Delta
-from aiperf_svc.core.known_events import interpreted_take_known, interpreted_take_plain
+from aiperf_svc.core import answer_reader, known_events
+from aiperf_svc.core.known_events import interpreted_take_plain
 
 compiled = known_events.compiled
 needs_compiled = pytest.mark.skipif(compiled is None, reason="nothing is compiled: `make`")
@@ -49,7 +49,7 @@ def framed(rng: random.Random, request: int) -> bytes:
             chunk(sse(data, b"\r\n")),
             chunk(b": comment\n\n") + chunk(event),
             chunk(sse(delta(request + 1, content="c"))),
-            chunk(sse(delta(request, reasoning_content="hm"))),
+            chunk(sse(delta(request, reasoning_content="hm"))) * rng.randint(1, 5),
             chunk(sse(delta(request, role="assistant", content=""))),
             chunk(sse(usage(request=request))),
             chunk(b"data:" + data + b"\n\n"),
@@ -76,9 +76,29 @@ def request_of(rng: random.Random, number: int) -> Request:
     return Request(reads_of(*parts), request_id=number, seq=number, index=number, cuts=cuts)
 
 
-def said_of(requests: list[Request]) -> bytes:
+class Characters:
+    """Counts characters; what a text's tokens are is of no importance here."""
+
+    def count(self, text: str) -> int:
+        return len(text)
+
+    def count_batch(self, texts: list[str]) -> list[int]:
+        return [len(text) for text in texts]
+
+    def encode(self, text: str) -> list[int]:
+        raise AssertionError
+
+    def decode(self, ids: list[int]) -> str:
+        raise AssertionError
+
+
+def nothing_is_plain(data: bytes, at: int, *rest: object) -> tuple[int, int, bytes]:
+    return at, rest[-2], b""  # type: ignore[return-value]
+
+
+def said_of(requests: list[Request], counter: Characters | None) -> bytes:
     """All that one processor says of them, in batches of some."""
-    assembler, said = assembler_of(), []
+    assembler, said = assembler_of(counter=counter), []
     for first in range(0, len(requests), 5):
         batch = batch_of(*requests[first : first + 5], number=first + 1)
         said += [
@@ -89,28 +109,38 @@ def said_of(requests: list[Request]) -> bytes:
 
 
 @needs_compiled
+@pytest.mark.parametrize("counter", [None, Characters()], ids=["times", "times and texts"])
 @pytest.mark.parametrize("seed", range(40))
 def test_the_same_is_said_of_all_kinds_of_answers(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, counter: Characters | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
     requests = [request_of(rng, number) for number in range(1, 30)]
-    said = said_of(requests)
-    monkeypatch.setattr(answer_events, "take_known", interpreted_take_known)
+    said = said_of(requests, counter)
     monkeypatch.setattr(answer_reader, "take_plain", interpreted_take_plain)
-    assert said == said_of(requests)
+    assert said == said_of(requests, counter)
+    monkeypatch.setattr(answer_reader, "take_plain", nothing_is_plain)
+    assert said == said_of(requests, counter)
 
 
-COMMON = b'\r\ndata: {"choices":['
+BETWEEN = b'\r\ndata: {"choices":['
 REST = b'{"delta":{"content":"a"}}]}'
-KNOWN = {REST: Delta(content="a", is_plain=True)}
+KNOWN = {REST: "a"}
+STEPS = [
+    pytest.param(interpreted_take_plain, id="interpreted"),
+    pytest.param(compiled and compiled.take_plain, id="compiled", marks=needs_compiled),
+]
 
 
 def known_chunk(rest: bytes = REST) -> bytes:
-    return chunk(COMMON[2:] + rest + b"\n\n")
+    return chunk(BETWEEN[2:] + rest + b"\n\n")
 
 
-@needs_compiled
+def numbers(*values: int) -> memoryview:
+    return np.array(values, dtype=np.int64).data
+
+
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(
     "other",
     [
@@ -127,48 +157,59 @@ def known_chunk(rest: bytes = REST) -> bytes:
     ],
     ids=repr,
 )
-def test_all_known_events_are_taken_up_to_the_first_other_one(other: bytes) -> None:
-    assert compiled is not None
+def test_all_known_events_are_taken_up_to_the_first_other_one(
+    other: bytes, step: Callable[..., tuple[int, int, bytes]]
+) -> None:
     one = known_chunk()
     data = b"before" + 3 * one + other
-    found: list[tuple[Delta, int]] = []
-    at = compiled.take_known(data, 6, len(data), COMMON, KNOWN, found)
-    assert at == 6 + 3 * len(one)
-    assert found == [(KNOWN[REST], 6 + n * len(one) - 2) for n in (1, 2, 3)]
+    after = 6 + 3 * len(one)
+    # The first read ends within the second event, the next with the end of the third.
+    ends, stamps = numbers(6 + len(one) + 9, after, len(data) + 1), numbers(100, 200, 300)
+    texts = ["before"]
+    at, read, came = step(data, 6, len(data), BETWEEN, KNOWN, ends, stamps, 0, texts)
+    assert (at, read) == (after, 1)
+    assert np.frombuffer(came, dtype=np.int64).tolist() == [100, 200, 200]
+    assert texts == ["before", "a", "a", "a"]
+    assert step(data, at, len(data), BETWEEN, KNOWN, ends, stamps, 1, None) == (at, 1, b"")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_nothing_beyond_the_stop_is_looked_at(
+    step: Callable[..., tuple[int, int, bytes]],
+) -> None:
+    one = known_chunk()
+    data, ends, stamps = 2 * one, numbers(2 * len(one)), numbers(9)
+    at, _, came = step(data, 0, 2 * len(one) - 1, BETWEEN, KNOWN, ends, stamps, 0, None)
+    assert (at, len(came)) == (len(one), 8)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_event_ends_before_the_end_of_its_chunk(
+    step: Callable[..., tuple[int, int, bytes]],
+) -> None:
+    one = known_chunk()
+    ends, stamps = numbers(len(one) - 2, len(one)), numbers(8, 9)
+    _, read, came = step(one, 0, len(one), BETWEEN, KNOWN, ends, stamps, 0, None)
+    assert (read, np.frombuffer(came, dtype=np.int64).tolist()) == (0, [8])
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_event_after_the_last_read_is_an_error(
+    step: Callable[..., tuple[int, int, bytes]],
+) -> None:
+    one = known_chunk()
+    with pytest.raises(IndexError):
+        step(one, 0, len(one), BETWEEN, KNOWN, numbers(len(one) - 3), numbers(9), 0, None)
 
 
 @needs_compiled
-def test_nothing_beyond_the_stop_is_looked_at() -> None:
+def test_nothing_beyond_the_data_is_looked_at() -> None:
     assert compiled is not None
-    one, found = known_chunk(), []
-    data = 2 * one
-    assert compiled.take_known(data, 0, 2 * len(one) - 1, COMMON, KNOWN, found) == len(one)
+    one, some = known_chunk(), numbers(900)
+    for at, stop, read in ((0, len(one) + 1, 0), (-1, len(one), 0), (2, 1, 0), (0, 1, -1)):
+        with pytest.raises(IndexError):
+            compiled.take_plain(one, at, stop, BETWEEN, KNOWN, some, some, read, None)
     with pytest.raises(IndexError):
-        compiled.take_known(data, 0, len(data) + 1, COMMON, KNOWN, found)
-
-
-STEPS = [
-    pytest.param(interpreted_take_plain, id="interpreted"),
-    pytest.param(compiled and compiled.take_plain, id="compiled", marks=needs_compiled),
-]
-
-
-@pytest.mark.parametrize("take_plain", STEPS)
-def test_plain_events_get_the_stamps_of_their_reads(take_plain: object) -> None:
-    plain, other = Delta(content="a", is_plain=True), Delta(finish_reason="stop")
-    events = [(other, 3), (plain, 5), (plain, 10), (plain, 11), (other, 12), (plain, 20)]
-    ends, stamps = [4, 10, 20], [100, 200, 300]
-    times = array("q", [7])
-    reached = take_plain(events, 1, ends, stamps, 0, 0, times)  # type: ignore[operator]
-    assert reached == (4, 2, 11)
-    assert times.tolist() == [7, 200, 200, 300]
-    assert take_plain(events, 4, ends, stamps, 2, 11, times) == (4, 2, 11)  # type: ignore[operator]
-    assert take_plain(events, 5, ends, stamps, 2, 11, times) == (6, 2, 20)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("take_plain", STEPS)
-def test_an_event_after_the_last_read_is_an_error(take_plain: object) -> None:
-    times = array("q")
-    with pytest.raises(IndexError):
-        take_plain([(Delta(content="a", is_plain=True), 5)], 0, [4], [9], 0, 0, times)  # type: ignore[operator]
-    assert not times
+        compiled.take_plain(one, 0, len(one), BETWEEN, KNOWN, numbers(9, 9), some, 0, None)
+    with pytest.raises(TypeError):
+        compiled.take_plain(one, 0, len(one), BETWEEN, KNOWN, some, some, 0, ())  # type: ignore[arg-type]
