@@ -54,7 +54,8 @@ LAYOUTS_PER_TICK: Final = 32
 """Layouts of answers learned between two housekeeping ticks: where lengths hardly repeat, learning
 costs more than it saves."""
 READS_AT_ONCE: Final = 16
-"""Reads in the middle of answers between two looks at what must not wait: half a millisecond."""
+"""Reads in one step, a tenth of a millisecond. In the middle of answers there is a look at what
+must not wait between two steps."""
 CUT_AT_ONCE: Final = 256
 """Requests cancelled between two turns of the event loop: a worker with thousands of them must not
 be silent for longer than the others believe it alive."""
