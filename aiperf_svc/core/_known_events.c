@@ -52,38 +52,46 @@ static PyObject *text_of(const Source *source, Py_ssize_t begin, Py_ssize_t end)
 
 /* --- as many as there are --------------------------------------------------------------------- */
 
-/* How many, whose times are put at `times`; moves *at and *read. -1: an exception is set. */
-static Py_ssize_t take(const Source *source, Py_ssize_t *at, Py_ssize_t *read, int64_t *times) {
-    Py_ssize_t rest, after, count = 0;
+/* How many, whose gaps are put at `gaps`; moves *at and *read. The event before the first came at
+ * `last`. -1: an exception is set. */
+static Py_ssize_t take(const Source *source, Py_ssize_t *at, Py_ssize_t *read, int64_t last,
+                       uint32_t *gaps) {
+    Py_ssize_t rest, after, its_read = *read, count = 0;
     while ((after = plain_chunk(source, *at, &rest)) >= 0) {
         PyObject *text = text_of(source, rest, after - END_SIZE);
         if (text == NULL)
             break;
-        while (*read < source->reads && source->ends[*read] < after - 2)
-            ++*read;
-        if (*read >= source->reads) {
+        while (its_read < source->reads && source->ends[its_read] < after - 2)
+            ++its_read;
+        if (its_read >= source->reads) {
             PyErr_SetString(PyExc_IndexError, "an event after the last read");
             return -1;
         }
-        times[count++] = source->stamps[*read];
+        /* Unsigned, a negative one is too long as well. */
+        uint64_t gap = (uint64_t)source->stamps[its_read] - (uint64_t)last;
+        if (gap > UINT32_MAX)
+            break;
         if (source->texts != Py_None && PyList_Append(source->texts, text) < 0)
             return -1;
+        gaps[count++] = (uint32_t)gap;
+        last = source->stamps[its_read];
         *at = after;
+        *read = its_read;
     }
     return PyErr_Occurred() ? -1 : count;
 }
 
-static PyObject *take_all(const Source *source, Py_ssize_t at, Py_ssize_t read) {
+static PyObject *take_all(const Source *source, Py_ssize_t at, Py_ssize_t read, int64_t last) {
     /* No event is shorter than what is between two. */
     Py_ssize_t room = (source->stop - at) / (source->between_size + END_SIZE) + 1;
-    int64_t *times = PyMem_Malloc(room * sizeof *times);
-    if (times == NULL)
+    uint32_t *gaps = PyMem_Malloc(room * sizeof *gaps);
+    if (gaps == NULL)
         return PyErr_NoMemory();
-    Py_ssize_t count = take(source, &at, &read, times);
+    Py_ssize_t count = take(source, &at, &read, last, gaps);
     PyObject *taken = NULL;
     if (count >= 0)
-        taken = Py_BuildValue("(nny#)", at, read, times, count * (Py_ssize_t)sizeof *times);
-    PyMem_Free(times);
+        taken = Py_BuildValue("(nny#)", at, read, gaps, count * (Py_ssize_t)sizeof *gaps);
+    PyMem_Free(gaps);
     return taken;
 }
 
@@ -91,10 +99,11 @@ static PyObject *take_plain(PyObject *module, PyObject *arguments) {
     Source source;
     Py_buffer ends, stamps;
     Py_ssize_t size, at, read;
+    long long last;
     PyObject *taken = NULL;
-    if (!PyArg_ParseTuple(arguments, "y#nny#O!y*y*nO", &source.data, &size, &at, &source.stop,
+    if (!PyArg_ParseTuple(arguments, "y#nny#O!y*y*nLO", &source.data, &size, &at, &source.stop,
                           &source.between, &source.between_size, &PyDict_Type, &source.known, &ends,
-                          &stamps, &read, &source.texts))
+                          &stamps, &read, &last, &source.texts))
         return NULL;
     source.ends = ends.buf;
     source.stamps = stamps.buf;
@@ -104,7 +113,7 @@ static PyObject *take_plain(PyObject *module, PyObject *arguments) {
     else if (source.texts != Py_None && !PyList_Check(source.texts))
         PyErr_SetString(PyExc_TypeError, "texts are a list or None");
     else
-        taken = take_all(&source, at, read);
+        taken = take_all(&source, at, read, last);
     PyBuffer_Release(&ends);
     PyBuffer_Release(&stamps);
     return taken;

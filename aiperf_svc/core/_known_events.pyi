@@ -9,5 +9,6 @@ def take_plain(
     ends: memoryview,
     stamps: memoryview,
     read: int,
+    last_wall_ns: int,
     texts: list[str] | None,
 ) -> tuple[int, int, bytes]: ...

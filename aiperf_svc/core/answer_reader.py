@@ -1,6 +1,6 @@
 """One answer, from the raw bytes of its fragments to times, counts and what is wrong with it.
 
-Between fragments an open answer keeps what its parsers have not finished, eight bytes for each
+Between fragments an open answer keeps what its parsers have not finished, four bytes for each
 content chunk, and its text only if tokens are to be counted: a held connection must stay cheap.
 
 Which errors are found here, and in which order:
@@ -98,6 +98,10 @@ class AnswerReader:
     _plain_texts: list[str] | None = None
     """Where what they say is kept, if it is."""
 
+    first_token_wall_ns = 0
+    gaps_ns: "array[int] | None" = None
+    """From each content-bearing event of a stream to the next: uint32, or int64 once one was longer
+    than 4.29 s, or negative. Not made for a single event."""
     first_output_wall_ns = 0
     last_token_wall_ns = 0
     ttft_uncertainty_ns = 0
@@ -119,8 +123,6 @@ class AnswerReader:
         self._format = format
         self._stamp = start_wall_ns
         """Of the last read: nothing that comes later can have come before it."""
-        self.times_wall_ns = array("q")
-        """Of the content-bearing events of a stream."""
         if format.keeps_text:
             self.text: list[str] = []
             self.reasoning: list[str] = []
@@ -128,7 +130,8 @@ class AnswerReader:
     @property
     def held_bytes(self) -> int:
         """Roughly what this answer occupies because it is not finished."""
-        held = 8 * len(self.times_wall_ns) + len(self._body or b"")
+        gaps = self.gaps_ns
+        held = (gaps.itemsize * len(gaps) if gaps else 0) + len(self._body or b"")
         if self._format.keeps_text:
             held += sum(map(len, self.text)) + sum(map(len, self.reasoning))
         return held
@@ -176,16 +179,16 @@ class AnswerReader:
         try:
             while at < stop and not self.error:
                 if self._plain is not None and events.between:
-                    at, read, came = take_plain(
+                    at, read, gaps = take_plain(
                         data, at, stop, events.between, self._plain, reads.ends, reads.stamps,
-                        read, self._plain_texts,
+                        read, self.last_token_wall_ns, self._plain_texts,
                     )  # fmt: skip
-                    if came:
-                        self.times_wall_ns.frombytes(came)
+                    if gaps:
+                        self._keep_gaps(gaps)
+                        self.last_token_wall_ns = reads.stamps[read]
                         token_end = at - AFTER_EVENT
                         if at == stop:
                             # A fragment ends with a read, which holds nothing more.
-                            self.last_token_wall_ns = reads.stamps[read]
                             self.last_uncertainty_ns = token_end = 0
                             break
                 found, at = events.feed(data, at, stop)
@@ -206,16 +209,18 @@ class AnswerReader:
                     self._fail(*events.failure)
         finally:
             if token_end:
-                self.last_token_wall_ns = reads.stamps[read]
                 self.last_uncertainty_ns = self._uncertainty(data, token_end, reads, read, first)
 
     def _take_token(
         self, delta: Delta, data: bytes, end: int, reads: ReadTimes, read: int, first: int
     ) -> None:
         stamp, keeps_text = reads.stamps[read], self._format.keeps_text
-        if not self.times_wall_ns:
+        if self.first_token_wall_ns:
+            self._keep_gap(stamp - self.last_token_wall_ns)
+        else:
+            self.first_token_wall_ns = stamp
             self.ttft_uncertainty_ns = self._uncertainty(data, end, reads, read, first)
-        self.times_wall_ns.append(stamp)
+        self.last_token_wall_ns = stamp
         # From here on of most tokens nothing is needed but their times, and their texts.
         if not self.first_output_wall_ns:
             if delta.content or delta.tool_calls:
@@ -227,6 +232,24 @@ class AnswerReader:
                 self._plain_texts = self.reasoning if keeps_text else None
         if keeps_text:
             self._keep_text(delta)
+
+    def _keep_gap(self, gap_ns: int) -> None:
+        if self.gaps_ns is None:
+            self.gaps_ns = array("I")
+        try:
+            self.gaps_ns.append(gap_ns)
+        except OverflowError:
+            self.gaps_ns = array("q", (*self.gaps_ns, gap_ns))
+
+    def _keep_gaps(self, gaps_ns: bytes) -> None:
+        """As `take_plain` gives them."""
+        own = self.gaps_ns
+        if own is None:
+            self.gaps_ns = array("I", gaps_ns)
+        elif own.typecode == "I":
+            own.frombytes(gaps_ns)
+        else:
+            own.extend(memoryview(gaps_ns).cast("I"))
 
     def _uncertainty(self, data: bytes, end: int, reads: ReadTimes, read: int, first: int) -> int:
         before = reads.stamps[read - 1] if read > first else self._stamp
@@ -258,7 +281,7 @@ class AnswerReader:
 
     def finish(self, outcome: int, error: int, message: str, status: int) -> None:
         """The request has ended, as the worker saw it; sets `outcome`, `error`, `message`."""
-        if outcome == _COMPLETED and self._is_ended and self.times_wall_ns and not self.error:
+        if outcome == _COMPLETED and self._is_ended and self.first_token_wall_ns and not self.error:
             return  # a stream as it should be
         if outcome == _CANCELLED:
             self.outcome, self.error, self.message = outcome, 0, ""
@@ -281,10 +304,10 @@ class AnswerReader:
         elif self._mode == _STREAM:
             assert self._events is not None
             is_whole = self._is_ended or self._events.is_done_unfinished
-            if not is_whole and self.times_wall_ns:
+            if not is_whole and self.first_token_wall_ns:
                 text = "the stream ended without [DONE] or a finish reason"
                 self._fail(ErrorKind.DISCONNECTED, text)
-            elif not self.times_wall_ns:
+            elif not self.first_token_wall_ns:
                 self._fail(ErrorKind.EMPTY, "no event of the stream has content")
         elif self._mode == _BODY:
             self._parse_body()

@@ -188,8 +188,7 @@ def _gaps(rows: Rows, readers: Sequence[AnswerReader]) -> list[NDArray[np.int64]
     gaps: list[NDArray[np.int64] | None] = [None] * len(readers)
     some = (rows["outcome"] == Outcome.COMPLETED) & (rows["chunks"] > 1)
     for i in np.flatnonzero(some).tolist():
-        times: NDArray[np.int64] = np.frombuffer(readers[i].times_wall_ns, dtype=np.int64)
-        gaps[i] = times[1:] - times[:-1]
+        gaps[i] = np.array(readers[i].gaps_ns, dtype=np.int64)
     return gaps
 
 

@@ -48,20 +48,19 @@ def answer_columns(answers: int) -> AnswerColumns:
 
 def put_answer(columns: AnswerColumns, place: int, reader: AnswerReader) -> None:
     """Write down what a finished reader says."""
-    times = reader.times_wall_ns
-    chunks = len(times)
+    first, gaps = reader.first_token_wall_ns, reader.gaps_ns
     _row.pack_into(
         columns.data,
         place * _row.size,
-        times[0] if chunks else 0,
-        times[1] if chunks > 1 else 0,
+        first,
+        first + gaps[0] if gaps else 0,
         reader.first_output_wall_ns,
         reader.last_token_wall_ns,
         reader.receive_lag_ns,
         reader.ttft_uncertainty_ns,
         reader.last_uncertainty_ns,
         reader.bytes_in,
-        chunks,
+        len(gaps) + 1 if gaps else bool(first),
         reader.read_count,
         reader.usage_reasoning_tokens,
         reader.usage_prompt_tokens,

@@ -5,6 +5,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+import msgspec
+import numpy as np
 import pytest
 from raw_batches import (
     DONE,
@@ -27,7 +29,10 @@ from raw_batches import (
     usage,
 )
 
-from aiperf_svc.domain.outcomes import Outcome
+from aiperf_svc.core.histogram import delta_of
+from aiperf_svc.core.jsonl_lines import GAPS_TAG
+from aiperf_svc.core.known_events import LONGEST_GAP_NS
+from aiperf_svc.domain.outcomes import Outcome, Phase
 
 TOKENS = [delta(content=text) for text in ("The", " cat", " sät", " 🎉")]
 TAIL = [finish(), usage(3, 4)]
@@ -257,6 +262,46 @@ def test_receive_lag_is_the_largest_of_all_reads() -> None:
     ]
     for cuts in ((), (1,), (2,), (1, 2)):
         assert record_of(Request(reads=reads, cuts=cuts)).rows["receive_lag_ns"] == [900]
+
+
+# --- the gaps between tokens ---------------------------------------------------------------------
+
+
+FRAGMENT_A_READ = (1, 2, 3, 4, 5)
+"""Only from one fragment to the next does a stamp go back."""
+
+
+@pytest.mark.parametrize("is_framed", [True, False], ids=["taken as known", "taken one by one"])
+@pytest.mark.parametrize(
+    ("gap", "cuts"),
+    [
+        (gap, cuts)
+        for gap in (LONGEST_GAP_NS, LONGEST_GAP_NS + 1, 2**40 + 3, -1, -5 * MS_NS)
+        for cuts in (FRAGMENT_A_READ, (), (2,), (3, 4))
+        if gap > 0 or cuts == FRAGMENT_A_READ
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_gaps_are_exact_however_long_and_when_a_stamp_goes_back(
+    place: int, gap: int, cuts: tuple[int, ...], is_framed: bool
+) -> None:
+    gaps = [1, 2**30, 0, 3 * MS_NS + 1, 10**9]
+    gaps[place] = gap
+    stamps = list(accumulate(gaps, initial=stamp_of(0)))
+    event = sse(delta(content="a"))
+    parts = [chunk(event) if is_framed else event for _ in stamps]
+    parts[0] = (STREAM_HEAD if is_framed else UNFRAMED_HEAD) + parts[0]
+    parts[-1] += END if is_framed else DONE
+    reads = [Read(data, stamp) for data, stamp in zip(parts, stamps, strict=True)]
+    made = record_of(Request(reads=reads, cuts=cuts))
+    (row,) = made.rows
+    assert row["chunks"] == len(stamps)
+    assert row["first_token_wall_ns"] == row["first_output_wall_ns"] == stamps[0]
+    assert (row["second_token_wall_ns"], row["last_token_wall_ns"]) == (stamps[1], stamps[-1])
+    expected = delta_of(np.array(gaps, dtype=np.int64), phase=Phase.PROFILING, tag=GAPS_TAG)
+    assert made.histograms == (expected,)
+    line = msgspec.json.decode(made.jsonl)
+    assert line["metrics"][GAPS_TAG]["value"] == [ns / MS_NS for ns in gaps]
 
 
 # --- what counts as a token ----------------------------------------------------------------------

@@ -20,11 +20,12 @@ from raw_batches import (
     finish,
     reads_of,
     sse,
+    stamp_of,
     usage,
 )
 
 from aiperf_svc.core import answer_reader, known_events
-from aiperf_svc.core.known_events import interpreted_take_plain
+from aiperf_svc.core.known_events import LONGEST_GAP_NS, interpreted_take_plain
 
 compiled = known_events.compiled
 needs_compiled = pytest.mark.skipif(compiled is None, reason="nothing is compiled: `make`")
@@ -62,6 +63,9 @@ def framed(rng: random.Random, request: int) -> bytes:
     )
 
 
+GAPS = (0, 7, 10**6, LONGEST_GAP_NS, LONGEST_GAP_NS + 1, 10**13, -1, -(10**6), -(2**32))
+
+
 def request_of(rng: random.Random, number: int) -> Request:
     body = b"".join(framed(rng, number) for _ in range(rng.randint(0, 40)))
     ends = (END, chunk(sse(finish(number))) + chunk(DONE) + LAST_CHUNK, chunk(DONE), LAST_CHUNK)
@@ -73,7 +77,13 @@ def request_of(rng: random.Random, number: int) -> Request:
     parts = [raw[a:b] for a, b in itertools.pairwise(edges)]
     places = range(1, len(parts))
     cuts = tuple(sorted(rng.sample(places, k=min(len(places), rng.randint(0, 3)))))
-    return Request(reads_of(*parts), request_id=number, seq=number, index=number, cuts=cuts)
+    reads = reads_of(*parts)
+    if rng.random() < 0.5:
+        stamp = stamp_of(0)
+        for read in reads:
+            stamp += rng.choice(GAPS)
+            read.stamp = stamp
+    return Request(reads, request_id=number, seq=number, index=number, cuts=cuts)
 
 
 class Characters:
@@ -93,7 +103,7 @@ class Characters:
 
 
 def nothing_is_plain(data: bytes, at: int, *rest: object) -> tuple[int, int, bytes]:
-    return at, rest[-2], b""  # type: ignore[return-value]
+    return at, rest[-3], b""  # type: ignore[return-value]
 
 
 def said_of(requests: list[Request], counter: Characters | None) -> bytes:
@@ -136,6 +146,10 @@ def known_chunk(rest: bytes = REST) -> bytes:
     return chunk(BETWEEN[2:] + rest + b"\n\n")
 
 
+def gaps_of(taken: bytes) -> list[int]:
+    return np.frombuffer(taken, dtype=np.uint32).tolist()  # type: ignore[no-any-return]
+
+
 def numbers(*values: int) -> memoryview:
     return np.array(values, dtype=np.int64).data
 
@@ -166,11 +180,28 @@ def test_all_known_events_are_taken_up_to_the_first_other_one(
     # The first read ends within the second event, the next with the end of the third.
     ends, stamps = numbers(6 + len(one) + 9, after, len(data) + 1), numbers(100, 200, 300)
     texts = ["before"]
-    at, read, came = step(data, 6, len(data), BETWEEN, KNOWN, ends, stamps, 0, texts)
+    at, read, gaps = step(data, 6, len(data), BETWEEN, KNOWN, ends, stamps, 0, 70, texts)
     assert (at, read) == (after, 1)
-    assert np.frombuffer(came, dtype=np.int64).tolist() == [100, 200, 200]
+    assert gaps_of(gaps) == [30, 100, 0]
     assert texts == ["before", "a", "a", "a"]
-    assert step(data, at, len(data), BETWEEN, KNOWN, ends, stamps, 1, None) == (at, 1, b"")
+    assert step(data, at, len(data), BETWEEN, KNOWN, ends, stamps, 1, 200, None) == (at, 1, b"")
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("gap", [-1, LONGEST_GAP_NS + 1, -(2**32), 2**32, 2**62, -(2**62)])
+def test_an_event_whose_gap_does_not_fit_is_left_with_its_read(
+    gap: int, step: Callable[..., tuple[int, int, bytes]]
+) -> None:
+    one, texts = known_chunk(), list[str]()
+    ends = numbers(len(one), 2 * len(one))
+    first = 10 + LONGEST_GAP_NS
+    at, read, gaps = step(
+        2 * one, 0, 2 * len(one), BETWEEN, KNOWN, ends, numbers(first, first + gap), 0, 10, texts
+    )
+    assert (at, read, gaps_of(gaps), texts) == (len(one), 0, [LONGEST_GAP_NS], ["a"])
+    stamps = numbers(10 + gap, 10 + gap)
+    none = step(2 * one, 0, 2 * len(one), BETWEEN, KNOWN, ends, stamps, 0, 10, texts)
+    assert (none, texts) == ((0, 0, b""), ["a"])
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -179,8 +210,8 @@ def test_nothing_beyond_the_stop_is_looked_at(
 ) -> None:
     one = known_chunk()
     data, ends, stamps = 2 * one, numbers(2 * len(one)), numbers(9)
-    at, _, came = step(data, 0, 2 * len(one) - 1, BETWEEN, KNOWN, ends, stamps, 0, None)
-    assert (at, len(came)) == (len(one), 8)
+    at, _, gaps = step(data, 0, 2 * len(one) - 1, BETWEEN, KNOWN, ends, stamps, 0, 8, None)
+    assert (at, gaps_of(gaps)) == (len(one), [1])
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -189,8 +220,8 @@ def test_an_event_ends_before_the_end_of_its_chunk(
 ) -> None:
     one = known_chunk()
     ends, stamps = numbers(len(one) - 2, len(one)), numbers(8, 9)
-    _, read, came = step(one, 0, len(one), BETWEEN, KNOWN, ends, stamps, 0, None)
-    assert (read, np.frombuffer(came, dtype=np.int64).tolist()) == (0, [8])
+    _, read, gaps = step(one, 0, len(one), BETWEEN, KNOWN, ends, stamps, 0, 0, None)
+    assert (read, gaps_of(gaps)) == (0, [8])
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -199,7 +230,7 @@ def test_an_event_after_the_last_read_is_an_error(
 ) -> None:
     one = known_chunk()
     with pytest.raises(IndexError):
-        step(one, 0, len(one), BETWEEN, KNOWN, numbers(len(one) - 3), numbers(9), 0, None)
+        step(one, 0, len(one), BETWEEN, KNOWN, numbers(len(one) - 3), numbers(9), 0, 0, None)
 
 
 @needs_compiled
@@ -208,8 +239,8 @@ def test_nothing_beyond_the_data_is_looked_at() -> None:
     one, some = known_chunk(), numbers(900)
     for at, stop, read in ((0, len(one) + 1, 0), (-1, len(one), 0), (2, 1, 0), (0, 1, -1)):
         with pytest.raises(IndexError):
-            compiled.take_plain(one, at, stop, BETWEEN, KNOWN, some, some, read, None)
+            compiled.take_plain(one, at, stop, BETWEEN, KNOWN, some, some, read, 0, None)
     with pytest.raises(IndexError):
-        compiled.take_plain(one, 0, len(one), BETWEEN, KNOWN, numbers(9, 9), some, 0, None)
+        compiled.take_plain(one, 0, len(one), BETWEEN, KNOWN, numbers(9, 9), some, 0, 0, None)
     with pytest.raises(TypeError):
-        compiled.take_plain(one, 0, len(one), BETWEEN, KNOWN, some, some, 0, ())  # type: ignore[arg-type]
+        compiled.take_plain(one, 0, len(one), BETWEEN, KNOWN, some, some, 0, 0, ())  # type: ignore[arg-type]
