@@ -325,7 +325,7 @@ static int is_laid_out(const Layout *layout) {
 /* Whether the connection waits for the beginning of an answer whose bytes nobody else needs. */
 static int is_at_beginning(const Fields *fields) {
     return fields->state == head_state && is_none(fields->buffer) && is_none(fields->kept) &&
-           is_none(fields->tls);
+           is_none(fields->tls) && is_none(fields->unsent);
 }
 
 /* As Connection.become_idle. */
@@ -435,10 +435,12 @@ static PyObject *pass_chunks(PyObject *module, PyObject *const *arguments, Py_ss
 }
 
 /* Whether the connection waits for more of a chunk, or for the line of the next one, in a body whose
- * bytes nobody else needs. */
+ * bytes nobody else needs. A head in parts gathers in the same buffer, and until it is whole all that
+ * is known of the framing is of the answer before. */
 static int is_plain(const Fields *fields) {
-    return fields->framing == chunked && fields->left >= 0 && is_none(fields->kept) &&
-           is_none(fields->tls) && fields->buffer != NULL && PyByteArray_Check(fields->buffer) &&
+    return fields->state != head_state && fields->framing == chunked && fields->left >= 0 &&
+           is_none(fields->kept) && is_none(fields->tls) &&
+           fields->buffer != NULL && PyByteArray_Check(fields->buffer) &&
            fields->read_rows != NULL && PyByteArray_Check(fields->read_rows) &&
            fields->line != NULL && PyBytes_Check(fields->line) && PyBytes_Size(fields->line) == 0;
 }
@@ -469,7 +471,7 @@ static PyObject *take_more(Fields *fields, const Read *read, int64_t polled) {
 static int is_end(const Fields *fields, Py_ssize_t at, Py_ssize_t size) {
     static const char last_chunk[] = "0\r\n\r\n";
     return size - at == sizeof last_chunk - 1 && !memcmp(arrived + at, last_chunk, size - at) &&
-           fields->status < 400 && fields->keep_alive;
+           fields->status < 400 && fields->keep_alive && is_none(fields->unsent);
 }
 
 /* The read ends an answer. */

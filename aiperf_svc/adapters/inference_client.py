@@ -168,8 +168,7 @@ class InferenceClient:
         while conn.fd < 0 and conn.state == IDLE:
             # Closed by the server since: thousands may be at once, so each is met only here.
             conn = idle.pop() if idle else self._pool.spare_or_new()
-        if keep_answer:
-            conn.kept = bytearray()
+        conn.kept = bytearray() if keep_answer else None
         self._last_id = request_id = self._last_id + 1
         self.in_flight += 1
         try:
@@ -522,7 +521,7 @@ class InferenceClient:
         is_first = state == HEAD and conn.buffer is None
         if is_first:
             layout = self._layouts.get(len(data))
-            if layout is not None and layout.pick(data) == layout.picked:
+            if layout is not None and conn.unsent is None and layout.pick(data) == layout.picked:
                 self._take_whole(conn, data, stamp, now, layout)
                 return
         if state == BODY:
@@ -555,7 +554,8 @@ class InferenceClient:
             if conn.bytes_in > MAX_ANSWER_BYTES:
                 self._broken(conn, ErrorKind.TOO_LARGE, f"over {MAX_ANSWER_BYTES} bytes")
         else:
-            reuse = conn.keep_alive
+            # The rest of a request that was answered before all of it was out would have to follow.
+            reuse = conn.keep_alive and conn.unsent is None
             if end != len(data):
                 # Bytes after the answer: nothing that comes on this connection can be trusted.
                 reuse = False

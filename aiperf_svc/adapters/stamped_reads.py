@@ -35,7 +35,8 @@ fill their buffers, and send them on, at the same moment for as long as they las
 FIRST_READS_BYTES: Final = 4 * READ.size
 """Rows of reads after which an answer is in its middle: headers may come alone, and a role, and the
 third read has the first token at the latest."""
-MAX_ANSWER_BYTES: Final = 256 * 2**20
+MAX_ANSWER_BYTES: Final = 255 * 2**20
+"""Its parts must be counted by 16 bits, the last one included."""
 
 NOT_WRITTEN: Final = -1
 """Instead of bytes that are left to write."""

@@ -146,6 +146,17 @@ async def test_a_long_answer_leaves_in_fragments_that_add_up() -> None:
         assert rows["reads"].sum() == len(b.sent.read_rows)
 
 
+async def test_an_answer_is_kept_for_the_request_that_asks_for_it_and_no_other() -> None:
+    async with bench(answers(LENGTH)) as b:
+        before, after = b.target.request(b"{}")
+        for number, kept in enumerate((LENGTH, None, LENGTH), 1):
+            rest = 1, 0, 3, 0, time_ns(), int(Flag.LAST_TURN), -1
+            b.client.send(before, b"id", 0, after, *rest, keep_answer=kept is not None)
+            await b.sent.wait_for(number)
+            (conn,) = b.client._connections.values()
+            assert conn.kept == kept
+
+
 async def test_an_interim_answer_is_passed_over() -> None:
     async with bench(answers(b"HTTP/1.1 100 Continue\r\n\r\n" + LENGTH)) as b:
         row = await b.one()
@@ -232,6 +243,27 @@ async def test_a_large_request_is_written_whole() -> None:
         (row,) = b.sent.rows
         assert received.get_nowait() == row["bytes_out"] > 20_000_000
         assert row["outcome"] == Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("answer", [LENGTH, CHUNKED.replace(b"Trailer: x\r\n", b"")])
+async def test_nothing_follows_a_request_that_was_answered_before_all_of_it_was_out(
+    answer: bytes,
+) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        if b"Content-Length: 2\r\n" in request:
+            await reader.readexactly(2)
+        writer.write(answer)
+        await asyncio.Event().wait()
+
+    async with bench(script) as b:
+        b.send(body=bytes(20_000_000))
+        await b.sent.wait_for(1)
+        await b.one()
+        assert [outcome for outcome, _ in b.sent.ends] == [Outcome.COMPLETED] * 2
+        assert b.client.connection_count == 1
+        b.client.flush()
+        assert not b.sent.rows[-1]["flags"] & Flag.REUSED
 
 
 async def test_the_timer_fires_at_its_time_and_not_before() -> None:

@@ -116,3 +116,16 @@ def test_a_connection_carries_long_and_short_answers_in_turn(table: Table) -> No
         table._send(0)
         server.recv(65_536)
     assert table.client.connection_count == STREAMS + 1
+
+
+def test_a_head_in_parts_is_a_head_whatever_the_answer_before_has_left(table: Table) -> None:
+    server = table.servers[0]
+    left_by_a_long_read = [HEAD + b"400\r\n", bytes(0x400) + b"\r\n" + END]
+    in_parts = [HEAD[at : at + 10] for at in range(0, len(HEAD), 10)]
+    for number, parts in enumerate((left_by_a_long_read, [*in_parts, CHUNK + END]), 1):
+        for part in parts:
+            server.sendall(part)
+            table.run()
+        assert table.ends == [(0, Outcome.COMPLETED)] * number
+        table._send(0)
+        server.recv(65_536)

@@ -399,6 +399,8 @@ def test_the_end_of_an_answer_is_recorded_as_the_reference_records_it(
         pytest.param(LAST, {"status": 500}, id="an error"),
         pytest.param(LAST, {"keep_alive": False}, id="the connection closes"),
         pytest.param(LAST, {"kept": bytearray()}, id="kept"),
+        pytest.param(LAST, {"state": HEAD}, id="the head is not whole"),
+        pytest.param(LAST, {"unsent": memoryview(b"rest")}, id="the request is not out"),
         pytest.param(LAST + b"more", {}, id="more than the answer"),
         pytest.param(LAST[:-2] + b"X: y\r\n\r\n", {}, id="a trailer"),
         pytest.param(LAST[:-1], {}, id="all but a byte"),
@@ -431,6 +433,7 @@ def test_any_other_end_is_the_client_s(
         pytest.param(ANSWER, {"buffer": b"HTTP"}, id="the head came before"),
         pytest.param(ANSWER, {"state": IDLE}, id="not asked for"),
         pytest.param(ANSWER, {"tls": object()}, id="enciphered"),
+        pytest.param(ANSWER, {"unsent": memoryview(b"rest")}, id="the request is not out"),
     ],
 )
 def test_any_other_beginning_is_the_client_s(
