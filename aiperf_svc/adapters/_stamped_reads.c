@@ -30,7 +30,7 @@
 static char arrived[READ_SIZE];
 
 static long long chunked, fragment_bytes, first_parts, first_reads_bytes, max_answer_bytes, idle_state,
-    head_state, flag_final, flag_reused, completed, not_written;
+    head_state, body_state, flag_final, flag_reused, completed, not_written;
 
 typedef struct {
     Py_ssize_t size;
@@ -338,23 +338,15 @@ static void become_idle(Fields *fields) {
     }
 }
 
-/* What the record of an answer has that is not among the fields of its connection. */
+/* What a fragment has that is not among the fields of its connection. */
 typedef struct {
     int64_t ack, end, status, framing, body_offset;
     const void *body, *rows;
     Py_ssize_t body_size, rows_size;
-} Answer;
+} Part;
 
-/* As RawRecords.end, for an answer that completed; None, or NULL with an exception set. */
-static PyObject *record(Fields *fields, PyObject *records, const Answer *answer) {
-    PyObject *last = PyObject_GetAttr(records, name_last_seq);
-    int64_t seq = last == NULL ? 0 : PyLong_AsLongLong(last) + 1;
-    Py_XDECREF(last);
-    PyObject *next = PyErr_Occurred() ? NULL : PyLong_FromLongLong(seq);
-    if (next == NULL)
-        return NULL;
-    int failed = PyObject_SetAttr(records, name_last_seq, next) < 0;
-    Py_DECREF(next);
+/* As RawRecords._pack: of an answer that goes on, or the last of one that completed. */
+static int pack(Fields *fields, PyObject *records, const Part *part, int64_t seq) {
     Fragment fragment = {
         .request_id = (uint64_t)fields->request_id,
         .seq = (uint64_t)seq,
@@ -362,29 +354,45 @@ static PyObject *record(Fields *fields, PyObject *records, const Answer *answer)
         .due = fields->due,
         .start = fields->start,
         .sent = fields->sent,
-        .ack = answer->ack,
-        .end = answer->end,
+        .ack = part->ack,
+        .end = part->end,
         .connect = fields->connect_ns,
         .tls = fields->tls_ns,
         .bytes_out = (uint32_t)fields->bytes_out,
-        .body_offset = (uint32_t)answer->body_offset,
-        .reads = (uint32_t)(answer->rows_size / (Py_ssize_t)sizeof(Row)),
-        .body = (uint32_t)answer->body_size,
+        .body_offset = (uint32_t)part->body_offset,
+        .reads = (uint32_t)(part->rows_size / (Py_ssize_t)sizeof(Row)),
+        .body = (uint32_t)part->body_size,
         .entry = (uint32_t)fields->entry,
         .input_tokens = (int32_t)fields->input_tokens,
         .part = (uint16_t)fields->part,
         .turn = (uint16_t)fields->turn,
-        .status = (uint16_t)answer->status,
-        .flags = (uint16_t)(fields->flags | flag_final),
+        .status = (uint16_t)part->status,
+        .flags = (uint16_t)(seq ? fields->flags | flag_final : fields->flags),
         .phase = (uint8_t)fields->phase,
-        .outcome = (uint8_t)completed,
-        .framing = (uint8_t)answer->framing,
+        .outcome = (uint8_t)(seq ? completed : 0),
+        .framing = (uint8_t)part->framing,
     };
-    if (failed || add_to(records, name_fragments, &fragment, sizeof fragment) < 0 ||
-        add_to(records, name_reads, answer->rows, answer->rows_size) < 0 ||
-        add_to(records, name_bodies, answer->body, answer->body_size) < 0)
+    if (add_to(records, name_fragments, &fragment, sizeof fragment) < 0 ||
+        add_to(records, name_reads, part->rows, part->rows_size) < 0 ||
+        add_to(records, name_bodies, part->body, part->body_size) < 0)
+        return -1;
+    fields->part++;
+    return 0;
+}
+
+/* As RawRecords.end, for an answer that completed; None, or NULL with an exception set. */
+static PyObject *record(Fields *fields, PyObject *records, const Part *last) {
+    PyObject *number = PyObject_GetAttr(records, name_last_seq);
+    int64_t seq = number == NULL ? 0 : PyLong_AsLongLong(number) + 1;
+    Py_XDECREF(number);
+    PyObject *next = PyErr_Occurred() ? NULL : PyLong_FromLongLong(seq);
+    if (next == NULL)
         return NULL;
-    fields->ack = answer->end;
+    int failed = PyObject_SetAttr(records, name_last_seq, next) < 0;
+    Py_DECREF(next);
+    if (failed || pack(fields, records, last, seq) < 0)
+        return NULL;
+    fields->ack = last->end;
     become_idle(fields);
     Py_RETURN_NONE;
 }
@@ -392,7 +400,7 @@ static PyObject *record(Fields *fields, PyObject *records, const Answer *answer)
 static PyObject *record_whole(Fields *fields, PyObject *records, const Layout *layout,
                               const Read *read, int64_t polled) {
     Row row = row_of(read, polled);
-    const Answer answer = {
+    const Part whole = {
         .ack = read->stamp,
         .end = read->stamp,
         .status = layout->status,
@@ -403,7 +411,7 @@ static PyObject *record_whole(Fields *fields, PyObject *records, const Layout *l
         .rows = &row,
         .rows_size = sizeof row,
     };
-    return record(fields, records, &answer);
+    return record(fields, records, &whole);
 }
 
 /* --- in the middle of answers ----------------------------------------------------------------- */
@@ -435,14 +443,11 @@ static PyObject *pass_chunks(PyObject *module, PyObject *const *arguments, Py_ss
 }
 
 /* Whether the connection waits for more of a chunk, or for the line of the next one, in a body whose
- * bytes nobody else needs. A head in parts gathers in the same buffer, and until it is whole all that
- * is known of the framing is of the answer before. */
+ * bytes nobody else needs. Until a head is whole all that is known of the framing is of the answer
+ * before. */
 static int is_plain(const Fields *fields) {
-    return fields->state != head_state && fields->framing == chunked && fields->left >= 0 &&
-           is_none(fields->kept) && is_none(fields->tls) &&
-           fields->buffer != NULL && PyByteArray_Check(fields->buffer) &&
-           fields->read_rows != NULL && PyByteArray_Check(fields->read_rows) &&
-           fields->line != NULL && PyBytes_Check(fields->line) && PyBytes_Size(fields->line) == 0;
+    return fields->state == body_state && fields->framing == chunked && fields->left >= 0 &&
+           is_none(fields->kept) && is_none(fields->tls) && fields->line != NULL && PyBytes_Check(fields->line) && PyBytes_Size(fields->line) == 0;
 }
 
 static int64_t part_bytes(const Fields *fields) {
@@ -450,21 +455,60 @@ static int64_t part_bytes(const Fields *fields) {
                         : fragment_bytes / first_parts * (1 + fields->request_id % first_parts);
 }
 
+/* Adds to a buffer that may not be there yet, or be the bytes of one read. */
+static int gather(PyObject **buffer, const void *bytes, Py_ssize_t size) {
+    if (is_none(*buffer) || !PyByteArray_Check(*buffer)) {
+        PyObject *made = is_none(*buffer) ? PyByteArray_FromStringAndSize(NULL, 0)
+                                          : PyByteArray_FromObject(*buffer);
+        if (made == NULL)
+            return -1;
+        set_object(buffer, made);
+        Py_DECREF(made);
+    }
+    return add(*buffer, bytes, size);
+}
+
 static int add_read(Fields *fields, const Read *read, int64_t polled) {
     Row row = row_of(read, polled);
-    if (add(fields->buffer, arrived, read->size) < 0 ||
-        add(fields->read_rows, &row, sizeof row) < 0)
+    if (gather(&fields->buffer, arrived, read->size) < 0 ||
+        gather(&fields->read_rows, &row, sizeof row) < 0)
         return -1;
     fields->bytes_in += read->size;
     return 0;
 }
 
-/* The read goes on with an answer: True when there is enough of that to be looked at. */
-static PyObject *take_more(Fields *fields, const Read *read, int64_t polled) {
+/* What has been gathered of an answer. */
+static Part gathered(const Fields *fields, int64_t end) {
+    return (Part){
+        .ack = fields->ack,
+        .end = end,
+        .status = fields->status,
+        .framing = fields->framing,
+        .body_offset = fields->body_offset,
+        .body = PyByteArray_AsString(fields->buffer),
+        .body_size = PyByteArray_Size(fields->buffer),
+        .rows = PyByteArray_AsString(fields->read_rows),
+        .rows_size = PyByteArray_Size(fields->read_rows),
+    };
+}
+
+static void forget_gathered(Fields *fields) {
+    set_object(&fields->buffer, Py_None);
+    set_object(&fields->read_rows, Py_None);
+}
+
+/* The read goes on with an answer: True when that has come to its middle. */
+static PyObject *take_more(Fields *fields, PyObject *records, const Read *read, int64_t polled) {
     if (add_read(fields, read, polled) < 0)
         return NULL;
-    return PyBool_FromLong(PyByteArray_Size(fields->buffer) >= part_bytes(fields) ||
-                           PyByteArray_Size(fields->read_rows) == first_reads_bytes);
+    int is_in_the_middle = PyByteArray_Size(fields->read_rows) == first_reads_bytes;
+    if (PyByteArray_Size(fields->buffer) >= part_bytes(fields)) {
+        const Part part = gathered(fields, 0);
+        if (pack(fields, records, &part, 0) < 0)
+            return NULL;
+        forget_gathered(fields);
+    }
+    return PyBool_FromLong(is_in_the_middle);
 }
 
 /* Whether a good answer, after which the connection stays open, ends at `at` and nothing follows. */
@@ -478,22 +522,10 @@ static int is_end(const Fields *fields, Py_ssize_t at, Py_ssize_t size) {
 static PyObject *take_last(Fields *fields, PyObject *records, const Read *read, int64_t polled) {
     if (add_read(fields, read, polled) < 0)
         return NULL;
-    const Answer answer = {
-        .ack = fields->ack,
-        .end = read->stamp,
-        .status = fields->status,
-        .framing = fields->framing,
-        .body_offset = fields->body_offset,
-        .body = PyByteArray_AsString(fields->buffer),
-        .body_size = PyByteArray_Size(fields->buffer),
-        .rows = PyByteArray_AsString(fields->read_rows),
-        .rows_size = PyByteArray_Size(fields->read_rows),
-    };
-    PyObject *done = record(fields, records, &answer);
-    if (done != NULL) {
-        set_object(&fields->buffer, Py_None);
-        set_object(&fields->read_rows, Py_None);
-    }
+    const Part last = gathered(fields, read->stamp);
+    PyObject *done = record(fields, records, &last);
+    if (done != NULL)
+        forget_gathered(fields);
     return done;
 }
 
@@ -523,7 +555,7 @@ static PyObject *take(Fields *fields, const Ready *ready) {
         Py_ssize_t after = after_chunks(arrived, fields->left, read.size);
         if (after >= read.size) {
             fields->left = after - read.size;
-            return take_more(fields, &read, ready->polled);
+            return take_more(fields, ready->records, &read, ready->polled);
         }
         if (is_end(fields, after, read.size))
             return take_last(fields, ready->records, &read, ready->polled);
@@ -597,8 +629,8 @@ static PyObject *take_ready(PyObject *module, PyObject *const *arguments, Py_ssi
 
 static PyObject *set_constants(PyObject *module, PyObject *arguments) {
     long long fragment_size, row_size;
-    if (!PyArg_ParseTuple(arguments, "LLLLLLLLLLLLL", &chunked, &fragment_bytes,
-                          &first_parts, &first_reads_bytes, &max_answer_bytes, &idle_state, &head_state, &fragment_size, &row_size, &flag_final,
+    if (!PyArg_ParseTuple(arguments, "LLLLLLLLLLLLLL", &chunked, &fragment_bytes,
+                          &first_parts, &first_reads_bytes, &max_answer_bytes, &idle_state, &head_state, &body_state, &fragment_size, &row_size, &flag_final,
                           &flag_reused, &completed, &not_written))
         return NULL;
     if (fragment_size != sizeof(Fragment) || row_size != sizeof(Row)) {

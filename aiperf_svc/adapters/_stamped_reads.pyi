@@ -79,6 +79,7 @@ def set_constants(
     max_answer_bytes: int,
     idle: int,
     head: int,
+    body: int,
     fragment_size: int,
     read_size: int,
     final: int,

@@ -316,7 +316,8 @@ class InferenceClient:
 
     def _finish_read(self, conn: Connection, left: Left) -> None:
         if left is True:
-            self._look_at_parts(conn)
+            if conn.epoll is self._epoll:
+                self._watch_in(self._bodies, conn)
         elif isinstance(left, tuple):
             self._take_read(conn, left)
         elif isinstance(left, int):

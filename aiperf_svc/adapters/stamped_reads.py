@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from time import monotonic_ns, time_ns
 from typing import Any, Final
 
-from aiperf_svc.adapters.connection import HEAD, IDLE, Connection
+from aiperf_svc.adapters.connection import BODY, HEAD, IDLE, Connection
 from aiperf_svc.adapters.raw_records import RawRecords
 from aiperf_svc.core.answer_layouts import Layout
 from aiperf_svc.domain.outcomes import Outcome
@@ -50,9 +50,9 @@ Read = tuple[bytes, int, int]
 if it gave none), and the time at which our code had them (ns)."""
 Left = Read | OSError | int | None
 """What is left to do for a connection: take what was read; end it because reading failed; look at
-its event's mask, which says more than that there is something to read; with True, look at what
-there is of its answer, `part_bytes` now or `FIRST_READS_BYTES` of rows; with None, go on after
-an answer that is recorded and whose last stamp is in `ack`."""
+its event's mask, which says more than that there is something to read; with True, note that its
+answer has come to its middle, by `FIRST_READS_BYTES` of rows; with None, go on after an answer that
+is recorded and whose last stamp is in `ack`."""
 
 
 def interpreted_begin(
@@ -150,10 +150,10 @@ def interpreted_take_ready(
     which none had anything at `polled_wall_ns`.
 
     What is left to do of each, and for descriptors that are of no connection just these. Nothing is
-    left where nothing had come, or where it went on with an answer and has been added to the
-    connection. A whole answer of one of the `layouts`, or a good one that ended and whose
-    connection stays open, is in the `records` as `add_whole` or `end` put it there, and its
-    connection is idle.
+    left where nothing had come, or where it went on with an answer: it has been added to the
+    connection, and is in the `records` as `take_part` puts it there when that was enough. A whole
+    answer of one of the `layouts`, or a good one that ended and whose connection stays open, is in
+    the `records` as `add_whole` or `end` put it there, and its connection is idle.
     """
     rest: list[tuple[Connection | None, Left]] = []
     for fd, mask in events[begin:end]:
@@ -192,6 +192,6 @@ else:
     take_ready = compiled.take_ready
     compiled.set_constants(
         Framing.CHUNKED, FRAGMENT_BYTES, FIRST_PARTS, FIRST_READS_BYTES, MAX_ANSWER_BYTES,
-        IDLE, HEAD, FRAGMENT.size, READ.size, Flag.FINAL, Flag.REUSED, Outcome.COMPLETED,
+        IDLE, HEAD, BODY, FRAGMENT.size, READ.size, Flag.FINAL, Flag.REUSED, Outcome.COMPLETED,
         NOT_WRITTEN,
     )  # fmt: skip

@@ -65,6 +65,7 @@ def await_stamps(server: socket.socket, client: socket.socket) -> None:
 
 
 class Received(NamedTuple):
+    fragments: bytes
     bodies: bytes
     reads: list[tuple[int, int]]
     """Poll and length of each."""
@@ -104,17 +105,15 @@ def received(
     conn = Connection(client)
     conn.state, conn.framing, conn.left = BODY, int(framing), left
     conn.keep_alive = False  # so that its end is the client's
-    batches: list[tuple[bytes, bytes]] = []
-    records = RawRecords(lambda fragments, reads, bodies, last: batches.append((reads, bodies)))
+    batches: list[tuple[bytes, bytes, bytes]] = []
+    records = RawRecords(lambda *batch: batches.append(batch[:3]))
     answers, ends = AnswerFraming(), []
     for number, piece in enumerate(pieces):
         awaited = conn.bytes_in + len(piece)
         server.sendall(piece)
         while conn.bytes_in < awaited:
-            for left in taken(take_ready, conn, number):
+            for left in taken(take_ready, conn, number, {}, records):
                 if left is True:
-                    if len(conn.buffer) >= part_bytes(conn):
-                        records.take_part(conn)
                     continue
                 assert isinstance(left, tuple)
                 data, stamp, now = left
@@ -124,12 +123,13 @@ def received(
                     records.take_part(conn)
     records.take_part(conn)
     records.flush()
-    rows = np.frombuffer(b"".join(reads for reads, _ in batches), dtype=READ_DTYPE)
+    rows = np.frombuffer(b"".join(reads for _, reads, _ in batches), dtype=READ_DTYPE)
     assert (rows["stamp_wall_ns"] > 0).all()
     assert (np.diff(rows["stamp_wall_ns"]) >= 0).all()
     assert (rows["read_wall_ns"] >= rows["stamp_wall_ns"]).all()
     return Received(
-        b"".join(bodies for _, bodies in batches),
+        b"".join(fragments for fragments, _, _ in batches),
+        b"".join(bodies for _, _, bodies in batches),
         list(zip(rows["polled_wall_ns"].tolist(), rows["length"].tolist(), strict=True)),
         [end for end in ends if end != -1],
         (conn.left, conn.line, conn.bytes_in),
@@ -215,16 +215,20 @@ def test_what_is_plain_never_reaches_the_client(pair: tuple[socket.socket, socke
     assert compiled is not None
     server, client = pair
     conn = Connection(client)
-    conn.state, conn.framing = BODY, int(Framing.CHUNKED)
-    conn.buffer, conn.read_rows, conn.request_id = bytearray(b"x"), bytearray(28), 15
+    conn.state, conn.framing, conn.request_id = BODY, int(Framing.CHUNKED), 15
+    batches: list[tuple[bytes, bytes, bytes, int]] = []
+    records = RawRecords(lambda *batch: batches.append(batch))
     said = []
-    for _ in range(FRAGMENT_BYTES // len(chunked(EVENT)) + 1):
+    while not conn.part:
         server.sendall(chunked(EVENT))
-        said.append(taken(compiled.take_ready, conn, 5))
-    in_the_middle = FIRST_READS_BYTES // READ.size - 2
-    assert [number for number, left in enumerate(said) if left] == [in_the_middle, len(said) - 1]
-    assert [left for left in said if left] == [[True], [True]]
-    assert len(conn.read_rows) == READ.size * (len(said) + 1)
+        said.append(taken(compiled.take_ready, conn, 5, {}, records))
+    assert len(said) == -(-FRAGMENT_BYTES // len(chunked(EVENT)))
+    in_the_middle = FIRST_READS_BYTES // READ.size - 1
+    assert [(at, left) for at, left in enumerate(said) if left] == [(in_the_middle, [True])]
+    assert (conn.part, conn.buffer, conn.read_rows) == (1, None, None)
+    records.flush()
+    assert batches[0][2] == chunked(EVENT) * len(said)
+    assert len(batches[0][1]) == READ.size * len(said)
 
 
 @needs_compiled
@@ -239,10 +243,11 @@ def test_streams_that_begin_together_send_on_their_parts_one_after_the_other(
     rows = bytearray(FIRST_READS_BYTES)
     expected = FRAGMENT_BYTES if part else FRAGMENT_BYTES * (1 + number % 16) // 16
     assert part_bytes(conn) == expected
-    for size, left in ((expected - 1, []), (expected, [True])):
+    for size, has_left in ((expected - 1, False), (expected, True)):
         conn.buffer, conn.read_rows = bytearray(size - len(chunked(EVENT))), rows
         server.sendall(chunked(EVENT))
-        assert taken(compiled.take_ready, conn, 5) == left
+        assert taken(compiled.take_ready, conn, 5) == []
+        assert conn.part == part + has_left
 
 
 @needs_compiled
@@ -400,6 +405,7 @@ def test_the_end_of_an_answer_is_recorded_as_the_reference_records_it(
         pytest.param(LAST, {"keep_alive": False}, id="the connection closes"),
         pytest.param(LAST, {"kept": bytearray()}, id="kept"),
         pytest.param(LAST, {"state": HEAD}, id="the head is not whole"),
+        pytest.param(LAST, {"state": IDLE}, id="nobody asked"),
         pytest.param(LAST, {"unsent": memoryview(b"rest")}, id="the request is not out"),
         pytest.param(LAST + b"more", {}, id="more than the answer"),
         pytest.param(LAST[:-2] + b"X: y\r\n\r\n", {}, id="a trailer"),
