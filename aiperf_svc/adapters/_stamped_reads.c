@@ -122,10 +122,14 @@ static int has_arguments(Py_ssize_t count, Py_ssize_t expected) {
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
+static int64_t nanoseconds(const struct timespec *time) {
+    return (int64_t)time->tv_sec * 1000000000 + time->tv_nsec;
+}
+
 static int64_t now_of(clockid_t clock) {
     struct timespec time;
     clock_gettime(clock, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+    return nanoseconds(&time);
 }
 
 static PyObject *write_payload(Fields *fields) {
@@ -233,7 +237,7 @@ static int read_socket(const Fields *fields, Read *read) {
     if (first != NULL && first->cmsg_level == SOL_SOCKET && first->cmsg_type == SCM_TIMESTAMPNS) {
         struct timespec time;
         memcpy(&time, CMSG_DATA(first), sizeof time);
-        read->stamp = (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+        read->stamp = nanoseconds(&time);
     }
     return 1;
 }
@@ -338,15 +342,15 @@ static void become_idle(Fields *fields) {
     }
 }
 
-/* What a fragment has that is not among the fields of its connection. */
+/* What there is of an answer. */
 typedef struct {
-    int64_t ack, end, status, framing, body_offset;
     const void *body, *rows;
     Py_ssize_t body_size, rows_size;
 } Part;
 
-/* As RawRecords._pack: of an answer that goes on, or the last of one that completed. */
-static int pack(Fields *fields, PyObject *records, const Part *part, int64_t seq) {
+/* As RawRecords._pack: of an answer that goes on, then without a number, or the last of one that
+ * completed. */
+static int pack(Fields *fields, PyObject *records, const Part *part, int64_t seq, int64_t end) {
     Fragment fragment = {
         .request_id = (uint64_t)fields->request_id,
         .seq = (uint64_t)seq,
@@ -354,23 +358,23 @@ static int pack(Fields *fields, PyObject *records, const Part *part, int64_t seq
         .due = fields->due,
         .start = fields->start,
         .sent = fields->sent,
-        .ack = part->ack,
-        .end = part->end,
+        .ack = fields->ack,
+        .end = end,
         .connect = fields->connect_ns,
         .tls = fields->tls_ns,
         .bytes_out = (uint32_t)fields->bytes_out,
-        .body_offset = (uint32_t)part->body_offset,
+        .body_offset = (uint32_t)fields->body_offset,
         .reads = (uint32_t)(part->rows_size / (Py_ssize_t)sizeof(Row)),
         .body = (uint32_t)part->body_size,
         .entry = (uint32_t)fields->entry,
         .input_tokens = (int32_t)fields->input_tokens,
         .part = (uint16_t)fields->part,
         .turn = (uint16_t)fields->turn,
-        .status = (uint16_t)part->status,
+        .status = (uint16_t)fields->status,
         .flags = (uint16_t)(seq ? fields->flags | flag_final : fields->flags),
         .phase = (uint8_t)fields->phase,
         .outcome = (uint8_t)(seq ? completed : 0),
-        .framing = (uint8_t)part->framing,
+        .framing = (uint8_t)fields->framing,
     };
     if (add_to(records, name_fragments, &fragment, sizeof fragment) < 0 ||
         add_to(records, name_reads, part->rows, part->rows_size) < 0 ||
@@ -381,7 +385,7 @@ static int pack(Fields *fields, PyObject *records, const Part *part, int64_t seq
 }
 
 /* As RawRecords.end, for an answer that completed; None, or NULL with an exception set. */
-static PyObject *record(Fields *fields, PyObject *records, const Part *last) {
+static PyObject *record(Fields *fields, PyObject *records, const Part *last, int64_t end) {
     PyObject *number = PyObject_GetAttr(records, name_last_seq);
     int64_t seq = number == NULL ? 0 : PyLong_AsLongLong(number) + 1;
     Py_XDECREF(number);
@@ -390,9 +394,9 @@ static PyObject *record(Fields *fields, PyObject *records, const Part *last) {
         return NULL;
     int failed = PyObject_SetAttr(records, name_last_seq, next) < 0;
     Py_DECREF(next);
-    if (failed || pack(fields, records, last, seq) < 0)
+    if (failed || pack(fields, records, last, seq, end) < 0)
         return NULL;
-    fields->ack = last->end;
+    fields->ack = end;
     become_idle(fields);
     Py_RETURN_NONE;
 }
@@ -400,18 +404,12 @@ static PyObject *record(Fields *fields, PyObject *records, const Part *last) {
 static PyObject *record_whole(Fields *fields, PyObject *records, const Layout *layout,
                               const Read *read, int64_t polled) {
     Row row = row_of(read, polled);
-    const Part whole = {
-        .ack = read->stamp,
-        .end = read->stamp,
-        .status = layout->status,
-        .framing = layout->framing,
-        .body_offset = layout->body_offset,
-        .body = arrived,
-        .body_size = read->size,
-        .rows = &row,
-        .rows_size = sizeof row,
-    };
-    return record(fields, records, &whole);
+    const Part whole = {arrived, &row, read->size, sizeof row};
+    fields->ack = read->stamp;
+    fields->status = layout->status;
+    fields->framing = layout->framing;
+    fields->body_offset = layout->body_offset;
+    return record(fields, records, &whole, read->stamp);
 }
 
 /* --- in the middle of answers ----------------------------------------------------------------- */
@@ -447,7 +445,8 @@ static PyObject *pass_chunks(PyObject *module, PyObject *const *arguments, Py_ss
  * before. */
 static int is_plain(const Fields *fields) {
     return fields->state == body_state && fields->framing == chunked && fields->left >= 0 &&
-           is_none(fields->kept) && is_none(fields->tls) && fields->line != NULL && PyBytes_Check(fields->line) && PyBytes_Size(fields->line) == 0;
+           is_none(fields->kept) && is_none(fields->tls) && fields->line != NULL &&
+           PyBytes_Check(fields->line) && PyBytes_Size(fields->line) == 0;
 }
 
 static int64_t part_bytes(const Fields *fields) {
@@ -477,19 +476,10 @@ static int add_read(Fields *fields, const Read *read, int64_t polled) {
     return 0;
 }
 
-/* What has been gathered of an answer. */
-static Part gathered(const Fields *fields, int64_t end) {
+static Part gathered(const Fields *fields) {
     return (Part){
-        .ack = fields->ack,
-        .end = end,
-        .status = fields->status,
-        .framing = fields->framing,
-        .body_offset = fields->body_offset,
-        .body = PyByteArray_AsString(fields->buffer),
-        .body_size = PyByteArray_Size(fields->buffer),
-        .rows = PyByteArray_AsString(fields->read_rows),
-        .rows_size = PyByteArray_Size(fields->read_rows),
-    };
+        PyByteArray_AsString(fields->buffer), PyByteArray_AsString(fields->read_rows),
+        PyByteArray_Size(fields->buffer), PyByteArray_Size(fields->read_rows)};
 }
 
 static void forget_gathered(Fields *fields) {
@@ -503,8 +493,8 @@ static PyObject *take_more(Fields *fields, PyObject *records, const Read *read, 
         return NULL;
     int is_in_the_middle = PyByteArray_Size(fields->read_rows) == first_reads_bytes;
     if (PyByteArray_Size(fields->buffer) >= part_bytes(fields)) {
-        const Part part = gathered(fields, 0);
-        if (pack(fields, records, &part, 0) < 0)
+        const Part part = gathered(fields);
+        if (pack(fields, records, &part, 0, 0) < 0)
             return NULL;
         forget_gathered(fields);
     }
@@ -522,8 +512,8 @@ static int is_end(const Fields *fields, Py_ssize_t at, Py_ssize_t size) {
 static PyObject *take_last(Fields *fields, PyObject *records, const Read *read, int64_t polled) {
     if (add_read(fields, read, polled) < 0)
         return NULL;
-    const Part last = gathered(fields, read->stamp);
-    PyObject *done = record(fields, records, &last);
+    const Part last = gathered(fields);
+    PyObject *done = record(fields, records, &last, read->stamp);
     if (done != NULL)
         forget_gathered(fields);
     return done;

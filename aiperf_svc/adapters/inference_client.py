@@ -192,11 +192,10 @@ class InferenceClient:
             self.requests_sent += 1
             self._disconnected(conn, ErrorKind.SEND, error.strerror or str(error))
             return
-        if not unsent:
+        if unsent >= 0:
             self.requests_sent += 1
-        elif unsent > 0:
-            self.requests_sent += 1
-            self._send_later(conn, unsent)
+            if unsent:
+                self._send_later(conn, unsent)
         elif conn.state == IDLE:
             self._write(conn)
         elif conn.fd < 0:

@@ -31,19 +31,18 @@ static PyMemberDef connection_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
+#define COUNTERS(X) \
+    X(requests) X(completed) X(writes) X(bytes_in) X(bytes_out) X(in_flight) X(max_in_flight)
+
 typedef struct {
     PyObject_HEAD
-    long long requests, completed, writes, bytes_in, bytes_out, in_flight, max_in_flight;
+#define COUNTER(name) long long name;
+    COUNTERS(COUNTER)
 } Tally;
 
 static PyMemberDef tally_members[] = {
-    {"requests", T_LONGLONG, offsetof(Tally, requests), 0, NULL},
-    {"completed", T_LONGLONG, offsetof(Tally, completed), 0, NULL},
-    {"writes", T_LONGLONG, offsetof(Tally, writes), 0, NULL},
-    {"bytes_in", T_LONGLONG, offsetof(Tally, bytes_in), 0, NULL},
-    {"bytes_out", T_LONGLONG, offsetof(Tally, bytes_out), 0, NULL},
-    {"in_flight", T_LONGLONG, offsetof(Tally, in_flight), 0, NULL},
-    {"max_in_flight", T_LONGLONG, offsetof(Tally, max_in_flight), 0, NULL},
+#define COUNTER_MEMBER(name) {#name, T_LONGLONG, offsetof(Tally, name), 0, NULL},
+    COUNTERS(COUNTER_MEMBER)
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.adapters.exports.parquet_export import read_records
 from benchmarks import machine_use
 
 SAMPLE_S, FAMILY_S, MEMORY_S = 0.1, 0.5, 0.2
@@ -195,13 +196,8 @@ def _watch(pid: int, server_pid: int, watches_memory: bool) -> Watched:
 
 def _held(artifacts: Path) -> tuple[float, float]:
     """Wall times of the last request's start and of the first answer's end."""
-    starts, ends = [], []
-    with (artifacts / "profile_export.jsonl").open("rb") as lines:
-        for line in lines:
-            metadata = json.loads(line)["metadata"]
-            starts.append(metadata["request_start_ns"] / 1e9)
-            ends.append(metadata["request_end_ns"] / 1e9)
-    return max(starts, default=0.0), min(ends, default=0.0)
+    records = read_records(artifacts / "records.parquet")
+    return records["start_wall_ns"].max() / 1e9, records["end_wall_ns"].min() / 1e9
 
 
 def _service(command: str) -> str:
