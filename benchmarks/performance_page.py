@@ -55,7 +55,7 @@ def plots(results: Figures) -> dict[str, str]:
 
 def _speed(figures: Figures) -> Lines:
     cases = figures["cases"]
-    loads = [name for name in ("requests", "streams") if name in cases]
+    loads = [name for name in ("requests", "streams", "interpreted") if name in cases]
     lines: Lines = []
     if loads:
         flat = {load: dict(_flat(cases[load])) for load in loads}

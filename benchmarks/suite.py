@@ -48,7 +48,7 @@ PARTS = (
         "speed",
         "Speed, against wrk in the same run",
         "speed",
-        "--only requests --only streams --only lifecycle --only exports",
+        "--only requests --only streams --only interpreted --only lifecycle --only exports",
         "--quick",
     ),
     Part("memory", "Memory of a held connection", "speed", "--only memory", None),

@@ -1,6 +1,7 @@
 """What is measured: each case starts its own mock server, takes its reference in the same run, and
 gives one flat table of figures."""
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import aiperf_svc
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
 from benchmarks.speed import peers, wrk
@@ -40,6 +42,16 @@ def streams(*, is_quick: bool) -> Figures:
     """Streams of 100 tokens at concurrency 100 on a server without latency."""
     count, wrk_s = (3_000, 1) if is_quick else (20_000, 3)
     return _against_wrk(TOKENS, 100, count, wrk_s, with_peers=not is_quick)
+
+
+def interpreted(*, is_quick: bool) -> Figures:
+    """The same streams, by a client without its compiled steps."""
+    count, wrk_s = (3_000, 1) if is_quick else (20_000, 3)
+    with tempfile.TemporaryDirectory(prefix="aiperf-interpreted-") as folder:
+        package = Path(aiperf_svc.__file__).parent
+        without = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(package, Path(folder) / package.name, ignore=without)
+        return _against_wrk(TOKENS, 100, count, wrk_s, with_peers=False, code=Path(folder))
 
 
 def lifecycle(*, is_quick: bool) -> Figures:
@@ -119,6 +131,7 @@ def exports(*, is_quick: bool) -> Figures:
 CASES: dict[str, Callable[..., Figures]] = {
     "requests": requests,
     "streams": streams,
+    "interpreted": interpreted,
     "lifecycle": lifecycle,
     "memory": memory,
     "exports": exports,
@@ -132,6 +145,7 @@ def _run(
     concurrency: int,
     count: int,
     watches_memory: bool = False,
+    code: Path | None = None,
 ) -> Run:
     folder.mkdir(exist_ok=True)
     return run_profile(
@@ -140,11 +154,18 @@ def _run(
         server_pid=server.pid,
         folder=folder,
         watches_memory=watches_memory,
+        code=code,
     )
 
 
 def _against_wrk(
-    tokens: int, concurrency: int, count: int, wrk_s: int, *, with_peers: bool
+    tokens: int,
+    concurrency: int,
+    count: int,
+    wrk_s: int,
+    *,
+    with_peers: bool,
+    code: Path | None = None,
 ) -> Figures:
     """Our pipeline between two runs of wrk: a machine that changes its speed shows in their
     spread."""
@@ -152,7 +173,7 @@ def _against_wrk(
         references = []
         if wrk.is_installed():
             references.append(_wrk(server, concurrency, wrk_s, folder))
-        run = _run(server, folder, concurrency=concurrency, count=count)
+        run = _run(server, folder, concurrency=concurrency, count=count, code=code)
         if references:
             references.append(_wrk(server, concurrency, wrk_s, folder))
         others = peers.measure(server, folder, concurrency=concurrency) if with_peers else {}

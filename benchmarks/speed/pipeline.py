@@ -103,8 +103,10 @@ def run_profile(
     server_pid: int,
     folder: Path,
     watches_memory: bool = False,
+    code: Path | None = None,
 ) -> Run:
-    """Measure the server at `url` and watch; `folder` takes the artifacts.
+    """Measure the server at `url` and watch; `folder` takes the artifacts. `code` is where another
+    copy of the package is, which is to be run.
 
     Raises RuntimeError with the command's own words when it has no results.
     """
@@ -116,7 +118,7 @@ def run_profile(
     output, errors = folder / "stdout.json", folder / "stderr.txt"
     with output.open("wb") as out, errors.open("wb") as err:
         launched = time.time()
-        process = subprocess.Popen(command, stdout=out, stderr=err, process_group=0)
+        process = subprocess.Popen(command, stdout=out, stderr=err, process_group=0, cwd=code)
         # A run that never ends would hold whoever called this.
         guard = threading.Timer(TIMEOUT_S, process.terminate)
         guard.start()
