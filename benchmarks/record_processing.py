@@ -1,4 +1,4 @@
-"""What the way from a worker's raw batch to metric rows and JSONL lines costs a record processor.
+"""What the way from a worker's raw batch to metric rows costs a record processor.
 
     python benchmarks/record_processing.py [--requests N] [--rounds N] [--profile]
 
@@ -127,10 +127,10 @@ def new_assembler() -> RecordAssembler:
             "load": {"concurrency": 1, "requests": 1},
         }
     )
-    return RecordAssembler(config, run_id="run", processor_id="record-processor-0")
+    return RecordAssembler(config)
 
 
-def process(batches: list[RawBatch], wants_lines: bool) -> int:
+def process(batches: list[RawBatch]) -> int:
     """Everything that a record processor does with the batches; the number of records."""
     assembler = new_assembler()
     count = 0
@@ -142,7 +142,7 @@ def process(batches: list[RawBatch], wants_lines: bool) -> int:
         else:
             gathered.add(finished)
         if len(gathered) >= GATHERED_REQUESTS or batch is batches[-1]:
-            count += sum(len(p.rows) for p in assembler.parts(gathered, wants_lines=wants_lines))
+            count += sum(len(p.rows) for p in assembler.parts(gathered, wants_lines=True))
             gathered = None
     return count
 
@@ -168,27 +168,22 @@ def main() -> None:
     requests, tokens, rounds = options.requests, options.tokens, options.rounds
 
     short, long = batches_of(requests, 1), batches_of(requests // 20, tokens)
-    assert process(short, True) == requests
+    assert process(short) == requests
     data = event(1, '{"index":0,"delta":{"content":" word"},"finish_reason":null}')[10:-4]
     decode = msgspec.json.Decoder().decode
     reference = cpu_us(lambda: [decode(data) for _ in range(1_000)], rounds * 5) / 1_000
-    bare = cpu_us(lambda: process(short, False), rounds) / requests
-    whole = cpu_us(lambda: process(short, True), rounds) / requests
-    long_bare = cpu_us(lambda: process(long, False), rounds) / (requests // 20)
-    long_whole = cpu_us(lambda: process(long, True), rounds) / (requests // 20)
-    more = tokens - 1
+    one_token = cpu_us(lambda: process(short), rounds) / requests
+    many_tokens = cpu_us(lambda: process(long), rounds) / (requests // 20)
     for name, value in (
         ("reference: one event's JSON", reference),
-        ("one-token request, row only", bare),
-        ("one-token request, row and line", whole),
-        ("further chunk, row only", (long_bare - bare) / more),
-        ("further chunk, row and line", (long_whole - whole) / more),
+        ("one-token request", one_token),
+        ("further chunk", (many_tokens - one_token) / (tokens - 1)),
     ):
         print(f"{name:34} {value:8.2f} µs {value / reference:7.2f} x reference")
     if options.profile:
         for batches in (short, long):
             profile = cProfile.Profile()
-            profile.runcall(process, batches, True)
+            profile.runcall(process, batches)
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)
 
 

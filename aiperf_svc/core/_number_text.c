@@ -84,9 +84,12 @@ static PyObject *fill(const Column *columns, Py_ssize_t width, const char *last,
     Py_ssize_t longest = last_size;
     for (Py_ssize_t i = 0; i < width; i++)
         longest += columns[i].before_size + WIDEST;
-    char *text = PyMem_Malloc(longest * count + 1), *at = text;
-    if (text == NULL)
-        return PyErr_NoMemory();
+    PyObject *result = PyBytes_FromStringAndSize(NULL, longest * count);
+    if (result == NULL)
+        return NULL;
+    char *text = PyBytes_AsString(result), *at = text;
+    /* Other threads summarise and hash meanwhile. */
+    Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t row = 0; row < count; row++) {
         for (Py_ssize_t i = 0; i < width; i++) {
             memcpy(at, columns[i].before, columns[i].before_size);
@@ -95,8 +98,8 @@ static PyObject *fill(const Column *columns, Py_ssize_t width, const char *last,
         memcpy(at, last, last_size);
         at += last_size;
     }
-    PyObject *result = PyBytes_FromStringAndSize(text, at - text);
-    PyMem_Free(text);
+    Py_END_ALLOW_THREADS
+    _PyBytes_Resize(&result, at - text); /* on failure NULL, with an exception set */
     return result;
 }
 

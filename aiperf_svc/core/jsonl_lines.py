@@ -5,13 +5,13 @@ holds only what is defined for its request: all metrics of a completed one; of a
 that cover every request sent, and its error. Durations are in milliseconds.
 
 Rendering one line at a time through a JSON encoder costs more than everything else that is done
-with a request. So the numbers of a whole batch become text at once (`number_text`), between the
-pieces of a template that is made once for each combination of metrics that occurs.
+with a request. So the numbers of many lines become text at once (`number_text`), between the pieces
+of a template that is made once for each combination of metrics that occurs.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -87,7 +87,8 @@ _GAPS: Final = b"\1"
 _ERROR: Final = b"\2"
 _METADATA_KINDS: Final = b"".join(kind for _, kind in _METADATA)
 _NS_PER_MS: Final = 1e6
-_KNOWN_TEMPLATES: Final = 256
+_KNOWN_TEMPLATES: Final = 4_096
+"""20 MB."""
 
 _METRICS = tuple(CATALOG[tag] for tag in TOKEN_AND_COUNT_TAGS + REAL_TAGS)
 _COVERS_ALL_SENT = np.array([metric.population is Population.SENT for metric in _METRICS])
@@ -102,30 +103,37 @@ def columns_for_formulas(rows: Rows) -> dict[str, NDArray[Any]]:
     return columns
 
 
-class LineRenderer:
-    """Renders the lines of one run, or of one record processor's part of it."""
+class Source(NamedTuple):
+    """Who measured a request."""
 
-    def __init__(self, *, run_id: str, processor_id: str, has_warmup: bool) -> None:
+    worker_id: str
+    processor_id: str
+
+
+class LineRenderer:
+    """Renders the lines of one run."""
+
+    def __init__(self, *, run_id: str, has_warmup: bool) -> None:
         self._prefix = id_prefix(run_id, Phase.PROFILING)
-        self._processor_id = _literal(processor_id)
         self._phase_index = int(has_warmup)
         """AIPerf counts phases from 0, the warmup included."""
-        self._templates: dict[tuple[str, bytes], list[bytes]] = {}
+        self._templates: dict[tuple[Source, bytes], list[bytes]] = {}
         """Pieces between numbers."""
 
     def render(
         self,
         rows: Rows,
         *,
-        worker_id: str,
+        sources: Sequence[Source],
+        whose: NDArray[Any],
         gaps_ns: Sequence[NDArray[np.int64] | None],
         messages: Sequence[str] | Mapping[int, str],
     ) -> bytes:
-        """One line for each of the METRIC_DTYPE rows, all of the profiling phase and of one worker,
-        in their order.
+        """One line for each of the METRIC_DTYPE rows, all of the profiling phase, in their order.
 
-        `gaps_ns` are the gaps between content chunks, None where there are none; `messages` say
-        what went wrong, by the place of each row with an error.
+        `whose` has the place among the `sources` of each row's. `gaps_ns` are the gaps between
+        content chunks, None where there are none; `messages` say what went wrong, by the place of
+        each row with an error.
         """
         values = _values(rows)
         has = np.vstack(
@@ -137,13 +145,11 @@ class LineRenderer:
                 rows["error"] != 0,
             ]
         )
-        groups = _alike(has)
+        groups = _alike(has, whose)
         lines = [b""] * len(rows)
-        for bits, places in groups.items():
+        for places in groups:
             what = has[:, places[0]]
-            template = self._templates.get((worker_id, bits))
-            if template is None:
-                template = self._add_template(worker_id, bits, what)
+            template = self._template(sources[whose[places[0]]], what)
             has_gaps, _, _, has_error = what[len(_METRICS) :].tolist()
             kinds, numbers = _numbers(rows, values, places, what)
             text = filled(template, kinds, numbers, len(places))
@@ -158,7 +164,16 @@ class LineRenderer:
                 lines[place] = line
         return b"".join(lines)
 
-    def _add_template(self, worker_id: str, bits: bytes, what: NDArray[np.bool_]) -> list[bytes]:
+    def _template(self, source: Source, what: NDArray[np.bool_]) -> list[bytes]:
+        key = source, np.packbits(what).tobytes()
+        template = self._templates.get(key)
+        if template is None:
+            if len(self._templates) >= _KNOWN_TEMPLATES:
+                self._templates.clear()
+            template = self._templates[key] = self._new_template(source, what)
+        return template
+
+    def _new_template(self, source: Source, what: NDArray[np.bool_]) -> list[bytes]:
         *defined, has_gaps, has_ack, is_cancelled, has_error = what.tolist()
         prefix, phase = self._prefix, f'"{Phase.PROFILING.name.lower()}"'
         first = f"{prefix}{TURN_BASE}-"
@@ -174,8 +189,8 @@ class LineRenderer:
             "request_start_ns": _HOLE,
             "request_end_ns": _HOLE,
             "request_ack_ns": _HOLE if has_ack else "null",
-            "worker_id": f'"{_literal(worker_id)}"',
-            "record_processor_id": f'"{self._processor_id}"',
+            "worker_id": f'"{_literal(source.worker_id)}"',
+            "record_processor_id": f'"{_literal(source.processor_id)}"',
             "benchmark_phase": phase,
             "phase_index": str(self._phase_index),
             "profiling_index": "0",
@@ -195,11 +210,7 @@ class LineRenderer:
         line = {"metadata": _object(metadata), "metrics": _object(metrics)}
         if has_error:
             line["error"] = _ERROR.decode()
-        template = (_object(line) + "\n").encode().split(_HOLE.encode())
-        if len(self._templates) >= _KNOWN_TEMPLATES:
-            self._templates.clear()
-        self._templates[worker_id, bits] = template
-        return template
+        return (_object(line) + "\n").encode().split(_HOLE.encode())
 
 
 def _values(rows: Rows) -> NDArray[np.float64]:
@@ -216,15 +227,16 @@ def _values(rows: Rows) -> NDArray[np.float64]:
     return values
 
 
-def _alike(has: NDArray[np.bool_]) -> Mapping[bytes, Sequence[int]]:
-    """Places of the rows that have the same metrics, by which these are; most often all rows."""
-    if (has == has[:, :1]).all():
-        return {np.packbits(has[:, 0]).tobytes(): range(has.shape[1])}
-    bits = np.packbits(has, axis=0)
-    places: defaultdict[bytes, list[int]] = defaultdict(list)
-    for place, column in enumerate(bits.T):
-        places[column.tobytes()].append(place)
-    return places
+def _alike(has: NDArray[np.bool_], whose: NDArray[Any]) -> Sequence[Sequence[int]]:
+    """Places of the rows that have the same metrics and source, together; most often all rows."""
+    if (has == has[:, :1]).all() and (whose == whose[:1]).all():
+        return [range(len(whose))] if len(whose) else []
+    places: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
+    for place, (bits, its) in enumerate(
+        zip(np.packbits(has, axis=0).T, whose.tolist(), strict=True)
+    ):
+        places[bits.tobytes(), its].append(place)
+    return list(places.values())
 
 
 def _numbers(

@@ -1,4 +1,4 @@
-"""What a record processor says of finished requests: rows, lines, histograms, errors, numbers.
+"""What a record processor says of finished requests: rows, histograms, errors, numbers.
 
 Everything here is done for many requests at once, a column at a time: the cost of a step hardly
 grows with the number of its requests, so the requests of some batches wait for each other.
@@ -12,13 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.answer_reader import AnswerReader
+from aiperf_svc.core.batch_lines import gap_counts
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.histogram import delta_of
-from aiperf_svc.core.jsonl_lines import GAPS_TAG, LineRenderer
+from aiperf_svc.core.jsonl_lines import GAPS_TAG
 from aiperf_svc.core.known_answers import put_on_the_wall_clock
 from aiperf_svc.core.request_metrics import AnswerColumns, metric_rows, set_tokens
-from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import ErrorSample, HistogramDelta, SequenceSpan
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import (
+    ErrorSample,
+    HistogramDelta,
+    LineDetails,
+    SequenceSpan,
+)
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Rows
 
 
@@ -26,7 +32,7 @@ class MetricParts(msgspec.Struct, frozen=True, kw_only=True):
     """What one MetricBatch says; its fields but the header, with the rows as an array."""
 
     rows: Rows
-    jsonl: bytes = b""
+    details: LineDetails | None = None
     histograms: tuple[HistogramDelta, ...] = ()
     errors: tuple[ErrorSample, ...] = ()
     spans: tuple[SequenceSpan, ...] = ()
@@ -98,76 +104,56 @@ class FinishedRequests:
         self.lost += later.lost
 
 
-class PartsMaker:
-    """Makes the parts of one run's messages."""
+def parts_of(
+    finished: FinishedRequests, counter: TokenCounter | None, *, wants_lines: bool, singly: bool
+) -> list[MetricParts]:
+    """The parts of one message, or with `singly` of one for each request; none when there is
+    nothing to say.
 
-    def __init__(self, renderer: LineRenderer, counter: TokenCounter | None) -> None:
-        """With a `counter`, output tokens are counted by it, else taken from the server's usage."""
-        self._renderer = renderer
-        self._counter = counter
-
-    def parts(
-        self, finished: FinishedRequests, *, wants_lines: bool, singly: bool
-    ) -> list[MetricParts]:
-        """One message, or with `singly` one for each request; none when there is nothing to say."""
-        if not finished:
-            return []
-        rows = self._rows(finished)
-        gaps = _gaps(rows, finished.readers)
-        groups: Iterable[slice] = (slice(0, len(rows)),)
-        if singly and len(rows):
-            groups = (slice(i, i + 1) for i in range(len(rows)))
-        made = [
+    With a `counter`, output tokens are counted by it, else taken from the server's usage.
+    """
+    if not finished:
+        return []
+    rows = _rows(finished, counter)
+    counts, gaps_ns = _gaps(rows, finished.readers)
+    ends = counts.cumsum()
+    groups: Iterable[slice] = (slice(0, len(rows)),)
+    if singly and len(rows):
+        groups = (slice(i, i + 1) for i in range(len(rows)))
+    made = []
+    for group in groups:
+        own, readers = rows[group], finished.readers[group]
+        own_gaps_ns = gaps_ns
+        if singly:
+            own_gaps_ns = gaps_ns[ends[group.start] - counts[group.start] : ends[group.start]]
+        made.append(
             MetricParts(
-                rows=rows[group],
-                jsonl=self._lines(finished, rows[group], finished.readers[group], gaps[group])
-                if wants_lines
-                else b"",
-                histograms=_histograms(rows[group], gaps[group]),
-                errors=_errors(rows[group], finished.readers[group]),
-                spans=_spans(finished, rows["seq"][group]),
+                rows=own,
+                details=_details(own, own_gaps_ns, readers) if wants_lines else None,
+                histograms=_histograms(own, counts[group], own_gaps_ns),
+                errors=_errors(own, readers),
+                spans=_spans(finished, own["seq"]),
             )
-            for group in groups
-        ]
-        if finished.lost:
-            lost = _spans(finished, np.concatenate(finished.lost))
-            made[0] = msgspec.structs.replace(made[0], lost=lost)
-        return made
-
-    def _rows(self, finished: FinishedRequests) -> Rows:
-        fragments = np.frombuffer(b"".join(finished.fragments), dtype=FRAGMENT_DTYPE)
-        rows = metric_rows(fragments, np.concatenate(finished.columns), finished.rank)
-        came = np.frombuffer(b"".join(finished.known_reads), dtype=READ_DTYPE)
-        if len(came) == len(rows):
-            put_on_the_wall_clock(rows, came)
-        elif len(came):
-            places = np.concatenate(finished.known)
-            known = rows[places]
-            put_on_the_wall_clock(known, came)
-            rows[places] = known
-        set_tokens(rows, finished.readers, self._counter)
-        return rows
-
-    def _lines(
-        self,
-        finished: FinishedRequests,
-        rows: Rows,
-        readers: Sequence[AnswerReader],
-        gaps: Sequence[NDArray[np.int64] | None],
-    ) -> bytes:
-        """A line for each row of the profiling phase, nothing for the others."""
-        chosen = np.flatnonzero(rows["phase"] == Phase.PROFILING).tolist()
-        if not chosen:
-            return b""
-        if len(chosen) < len(rows):
-            rows = rows[chosen]
-            gaps, readers = [gaps[i] for i in chosen], [readers[i] for i in chosen]
-        return self._renderer.render(
-            rows,
-            worker_id=finished.worker_id,
-            gaps_ns=gaps,
-            messages={i: readers[i].message for i in np.flatnonzero(rows["error"]).tolist()},
         )
+    if finished.lost:
+        lost = _spans(finished, np.concatenate(finished.lost))
+        made[0] = msgspec.structs.replace(made[0], lost=lost)
+    return made
+
+
+def _rows(finished: FinishedRequests, counter: TokenCounter | None) -> Rows:
+    fragments = np.frombuffer(b"".join(finished.fragments), dtype=FRAGMENT_DTYPE)
+    rows = metric_rows(fragments, np.concatenate(finished.columns), finished.rank)
+    came = np.frombuffer(b"".join(finished.known_reads), dtype=READ_DTYPE)
+    if len(came) == len(rows):
+        put_on_the_wall_clock(rows, came)
+    elif len(came):
+        places = np.concatenate(finished.known)
+        known = rows[places]
+        put_on_the_wall_clock(known, came)
+        rows[places] = known
+    set_tokens(rows, finished.readers, counter)
+    return rows
 
 
 def _spans(finished: FinishedRequests, numbers: Rows) -> tuple[SequenceSpan, ...]:
@@ -183,25 +169,33 @@ def _spans(finished: FinishedRequests, numbers: Rows) -> tuple[SequenceSpan, ...
     )
 
 
-def _gaps(rows: Rows, readers: Sequence[AnswerReader]) -> list[NDArray[np.int64] | None]:
-    """Gaps between the content chunks of each completed request, None where there are none."""
-    gaps: list[NDArray[np.int64] | None] = [None] * len(readers)
-    some = (rows["outcome"] == Outcome.COMPLETED) & (rows["chunks"] > 1)
-    for i in np.flatnonzero(some).tolist():
-        gaps[i] = np.array(readers[i].gaps_ns, dtype=np.int64)
-    return gaps
+def _gaps(
+    rows: Rows, readers: Sequence[AnswerReader]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many gaps between content chunks go with each row, and all of them, one row's after the
+    other's."""
+    counts = gap_counts(rows)
+    gaps = [np.asarray(readers[i].gaps_ns) for i in np.flatnonzero(counts).tolist()]
+    return counts, np.concatenate(gaps, dtype=np.int64) if gaps else np.empty(0, dtype=np.int64)
 
 
-def _histograms(rows: Rows, gaps: Sequence[NDArray[np.int64] | None]) -> tuple[HistogramDelta, ...]:
+def _details(
+    rows: Rows, gaps_ns: NDArray[np.int64], readers: Sequence[AnswerReader]
+) -> LineDetails:
+    messages = tuple(readers[i].message for i in np.flatnonzero(rows["error"]).tolist())
+    return LineDetails(gaps_ns.tobytes(), messages)
+
+
+def _histograms(
+    rows: Rows, counts: NDArray[np.int64], gaps_ns: NDArray[np.int64]
+) -> tuple[HistogramDelta, ...]:
     """The pooled gaps, each phase by itself."""
-    by_phase: dict[int, list[NDArray[np.int64]]] = {}
-    if any(some is not None for some in gaps):
-        for phase, some in zip(rows["phase"].tolist(), gaps, strict=True):
-            if some is not None:
-                by_phase.setdefault(phase, []).append(some)
+    if not len(gaps_ns):
+        return ()
+    phases = np.repeat(rows["phase"], counts)
     return tuple(
-        delta_of(np.concatenate(parts), phase=Phase(phase), tag=GAPS_TAG)
-        for phase, parts in by_phase.items()
+        delta_of(gaps_ns[phases == phase], phase=Phase(phase), tag=GAPS_TAG)
+        for phase in np.unique(phases).tolist()
     )
 
 

@@ -18,9 +18,8 @@ from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.answer_reader import AnswerFormat, AnswerReader
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
-from aiperf_svc.core.jsonl_lines import LineRenderer
 from aiperf_svc.core.known_answers import KnownAnswers
-from aiperf_svc.core.metric_parts import FinishedRequests, MetricParts, PartsMaker
+from aiperf_svc.core.metric_parts import FinishedRequests, MetricParts, parts_of
 from aiperf_svc.core.read_times import ReadTimes, ends_of_reads
 from aiperf_svc.core.request_metrics import AnswerColumns, answer_columns, put_answer
 from aiperf_svc.protocol.messages import RawBatch
@@ -51,8 +50,6 @@ class RecordAssembler:
         self,
         config: BenchmarkConfig,
         *,
-        run_id: str,
-        processor_id: str,
         counter: TokenCounter | None = None,
     ) -> None:
         """With a `counter`, output tokens are counted by it, else taken from the server's usage."""
@@ -62,12 +59,7 @@ class RecordAssembler:
             keeps_text=counter is not None,
         )
         self._known = KnownAnswers(self._format)
-        renderer = LineRenderer(
-            run_id=run_id,
-            processor_id=processor_id,
-            has_warmup=config.load.warmup is not None,
-        )
-        self._maker = PartsMaker(renderer, counter)
+        self._counter = counter
         self._open: dict[str, tuple[int, dict[int, AnswerReader]]] = {}
         """Worker id to its epoch and its unfinished requests by id."""
 
@@ -96,11 +88,11 @@ class RecordAssembler:
         Raises ValueError for a batch whose parts do not fit together.
         """
         finished = self.parse(batch, worker_rank=worker_rank)
-        return self._maker.parts(finished, wants_lines=wants_lines, singly=batch.is_resent)
+        return parts_of(finished, self._counter, wants_lines=wants_lines, singly=batch.is_resent)
 
     def parts(self, finished: FinishedRequests, *, wants_lines: bool) -> list[MetricParts]:
         """What is to be said of requests that have been parsed, none of them sent again."""
-        return self._maker.parts(finished, wants_lines=wants_lines, singly=False)
+        return parts_of(finished, self._counter, wants_lines=wants_lines, singly=False)
 
     def parse(self, batch: RawBatch, *, worker_rank: int) -> FinishedRequests:
         """The requests that end in `batch`.

@@ -374,14 +374,24 @@ class ErrorSample(Value, frozen=True):
     count: int
 
 
+class LineDetails(Value, frozen=True):
+    """What the lines of profile_export.jsonl say of a batch's requests beyond its rows."""
+
+    gaps_ns: bytes
+    """Between content chunks, int64: of each completed request with more than one, in the order of
+    the rows."""
+    messages: tuple[str, ...]
+    """What went wrong, of each request with an error."""
+
+
 class MetricBatch(Message, frozen=True):
     """Finished requests, record processor to records manager."""
 
     spans: tuple[SequenceSpan, ...]
     rows: bytes
     """METRIC_DTYPE rows."""
-    jsonl: bytes = b""
-    """Finished lines of profile_export.jsonl."""
+    details: LineDetails | None = None
+    """Unless there are lines enough."""
     histograms: tuple[HistogramDelta, ...] = ()
     errors: tuple[ErrorSample, ...] = ()
     lost: tuple[SequenceSpan, ...] = ()

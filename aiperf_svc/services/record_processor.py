@@ -8,6 +8,7 @@ import zmq
 
 from aiperf_svc.adapters.bus import Bus, encode, receive_each
 from aiperf_svc.adapters.tokenizers import load_token_counter
+from aiperf_svc.core.batch_lines import line_count
 from aiperf_svc.core.metric_parts import FinishedRequests, MetricParts
 from aiperf_svc.core.pacing import batch_interval_s
 from aiperf_svc.core.record_assembly import RecordAssembler
@@ -24,7 +25,7 @@ from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.context import RunContext
 
 GATHERED_REQUESTS = 1_024
-"""Finished requests of a worker that are passed on at once: 200 KB, with lines 2 MB."""
+"""Finished requests of a worker that are passed on at once: 200 KB, and the gaps between chunks."""
 
 
 class RecordProcessor(BaseService):
@@ -59,10 +60,7 @@ class RecordProcessor(BaseService):
 
     async def _configure(self) -> None:
         self._assembler = RecordAssembler(
-            self.context.config,
-            run_id=self.context.run_id,
-            processor_id=self.id,
-            counter=load_token_counter(self.context.config.tokenizer),
+            self.context.config, counter=load_token_counter(self.context.config.tokenizer)
         )
 
     async def _meet_workers(self) -> None:
@@ -114,12 +112,12 @@ class RecordProcessor(BaseService):
             await self._send(part)
 
     async def _send(self, parts: MetricParts) -> None:
-        self._lines_left -= len(parts.rows)
+        self._lines_left -= line_count(parts.rows)
         batch = MetricBatch(
             *self.header,
             spans=parts.spans,
             rows=parts.rows.tobytes(),
-            jsonl=parts.jsonl,
+            details=parts.details,
             histograms=parts.histograms,
             errors=parts.errors,
             lost=parts.lost,

@@ -1,14 +1,13 @@
 """Records manager: takes every record once, computes the results, and hands them out.
 
-Metric records are appended to columns on disk as they come, chunk gaps to one histogram, finished
-JSONL lines to their file. When the load has ended it waits until every record that a worker has
-numbered is here or declared lost, then computes the summary and writes the artifacts.
+Metric records are appended to columns on disk as they come, chunk gaps to one histogram. When the
+load has ended it waits until every record that a worker has numbered is here or declared lost, then
+computes the summary and writes the artifacts.
 """
 
 import asyncio
 import json
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -25,9 +24,11 @@ from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.core.accounts import WorkerAccount
 from aiperf_svc.core.aggregates import summarise
 from aiperf_svc.core.arrived_records import ArrivedRecords, count_arrived
+from aiperf_svc.core.batch_lines import line_count
 from aiperf_svc.core.columns import Columns
 from aiperf_svc.core.health_log import HealthLog
 from aiperf_svc.core.histogram import Histogram
+from aiperf_svc.core.jsonl_lines import LineRenderer
 from aiperf_svc.core.pacing import acknowledge_interval_s, grant_interval_s
 from aiperf_svc.core.record_ledger import RecordLedger
 from aiperf_svc.core.results import PhaseTimes, Summary, WorkerRun
@@ -55,7 +56,6 @@ from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.run_progress import RunProgress
 
 PROGRESS_S = 0.5
-HASH_PAUSE_S = 0.01
 MISSING_S = 15.0
 """After this long without any new record while draining, what is missing is lost."""
 
@@ -73,11 +73,13 @@ class RecordsManager(BaseService):
         self._ledger = RecordLedger()
         self._store = ColumnStore(context.state / f"records-{context.run_id}")
         self._jsonl = JsonlFile(
-            context.artifacts / "profile_export.jsonl", limit=context.config.artifacts.jsonl_limit
+            context.artifacts / "profile_export.jsonl",
+            LineRenderer(run_id=context.run_id, has_warmup=context.config.load.warmup is not None),
+            kept_in=context.state,
+            limit=context.config.artifacts.jsonl_limit,
         )
         self._gaps = Histogram()
         self._errors: dict[tuple[Phase, int, int], ErrorSample] = {}
-        self._hashing: asyncio.Task[None] | None = None
         self._lost_records: dict[str, int] = {}
         self._health = HealthLog()
         self._counts: dict[str, tuple[WorkerCounts, ...]] = {}
@@ -113,7 +115,7 @@ class RecordsManager(BaseService):
 
     # --- what arrives ----------------------------------------------------------------------------
 
-    def _take_batch(self, message: AnyMessage, _frame: bytes) -> None:
+    def _take_batch(self, message: AnyMessage, frame: bytes) -> None:
         if message.run_id != self.context.run_id or not isinstance(message, MetricBatch):
             return
         for span in message.lost:
@@ -128,9 +130,8 @@ class RecordsManager(BaseService):
             return
         rows = np.frombuffer(message.rows, dtype=METRIC_DTYPE)
         self._store.append(rows)
-        # A line for each request of the profiling phase: two kilobytes each, too many to count.
-        count = int(np.count_nonzero(rows["phase"] == Phase.PROFILING))
-        self._jsonl.append(message.jsonl, count)
+        if message.details is not None:
+            self._jsonl.append(frame, line_count(rows))
         for delta in message.histograms:
             if delta.phase is Phase.PROFILING:
                 self._gaps.merge(delta)
@@ -190,7 +191,6 @@ class RecordsManager(BaseService):
     # --- the end ---------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        self._hashing = asyncio.create_task(self._hash_lines())
         self._last_arrival_mono_ns = mono_ns()
         while True:
             missing = self._missing()
@@ -225,18 +225,8 @@ class RecordsManager(BaseService):
                 missing[worker.id] = count
         return missing
 
-    async def _hash_lines(self) -> None:
-        """From the end of the load, when cores are free, until the closed file has been read."""
-        while True:
-            is_closed = self._jsonl.is_closed
-            if await asyncio.to_thread(self._jsonl.hash_more):
-                continue
-            if is_closed:
-                return
-            await asyncio.sleep(HASH_PAUSE_S)
-
     async def _process(self) -> None:
-        self._jsonl.close()
+        lines = asyncio.create_task(asyncio.to_thread(self._jsonl.write))
         columns = self._store.open()
         if self._store.error:
             self.log.warning("%s", self._store.error)
@@ -244,10 +234,7 @@ class RecordsManager(BaseService):
         summary = await asyncio.to_thread(summarise, columns, self._gaps, run)
         self.summary_json = json.loads(await asyncio.to_thread(render_json, summary))
         self.progress.set_verdict(summary.verdict.verdict.value)
-        if self._hashing is not None:
-            # What could not be read is found again where the file is named.
-            with suppress(OSError):
-                await self._hashing
+        await lines
         try:
             await asyncio.to_thread(self._write, summary, columns)
         except EnvironmentProblem as error:
@@ -381,6 +368,7 @@ class RecordsManager(BaseService):
             await self._api.close()
             self._api = None
         self._store.remove()
+        self._jsonl.close()
 
     def summary(self) -> dict[str, Any] | None:
         """The content of profile_export_aiperf.json, once it is computed."""

@@ -7,9 +7,8 @@ import numpy as np
 
 from aiperf_svc.adapters.bus import encode
 from aiperf_svc.core.histogram import delta_of
-from aiperf_svc.core.jsonl_lines import LineRenderer
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import MetricBatch, SequenceSpan
+from aiperf_svc.protocol.messages import LineDetails, MetricBatch, SequenceSpan
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
 
 WORKERS, PROCESSORS = 200, 50
@@ -72,27 +71,16 @@ class Feed:
         self.count = count
         self._run_id = run_id
         self._lines = lines
-        """Requests that come with their line."""
+        """Requests that come with what their lines take."""
         self._templates = [template(seed) for seed in range(TEMPLATES)]
         random = np.random.default_rng(0)
         gaps = np.rint(random.normal(40e6, 4e6, BATCH_ROWS * 39)).astype(np.int64)
         self._gaps = (delta_of(gaps, phase=Phase.PROFILING, tag="inter_chunk_latency"),)
-        self._text = self._rendered()
-        self.sent = [0] * WORKERS
-
-    def _rendered(self) -> list[bytes]:
-        renderer = LineRenderer(
-            run_id=self._run_id, processor_id="record-processor-0", has_warmup=False
-        )
-        return [
-            renderer.render(
-                _moved(rows, START_WALL_NS),
-                worker_id="worker-0",
-                gaps_ns=[np.full(n - 1, 40_000_000) for n in rows["chunks"].tolist()],
-                messages=[""] * len(rows),
-            )
-            for rows in self._templates[:4]
+        self._details = [
+            LineDetails(np.full(int(rows["chunks"].sum()) - len(rows), 40_000_000).tobytes(), ())
+            for rows in self._templates
         ]
+        self.sent = [0] * WORKERS
 
     def frames(self) -> Iterator[bytes]:
         """Encoded batches."""
@@ -113,7 +101,7 @@ class Feed:
                     1,
                     spans=(SequenceSpan(f"worker-{worker}", 1, first, self.sent[worker]),),
                     rows=rows.tobytes(),
-                    jsonl=self._text[number % len(self._text)] if done < self._lines else b"",
+                    details=self._details[number % TEMPLATES] if done < self._lines else None,
                     histograms=self._gaps,
                 )
             )

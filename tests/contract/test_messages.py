@@ -82,7 +82,7 @@ EXAMPLES: tuple[m.Message, ...] = (
         *HEAD,
         spans=(m.SequenceSpan("worker-3", 1, 1, 4),),
         rows=b"rows",
-        jsonl=b"{}\n",
+        details=m.LineDetails(gaps_ns=b"g", messages=("busy",)),
         histograms=(
             m.HistogramDelta(
                 Phase.PROFILING, "inter_chunk_latency", b"b", b"c", total=1, sum_ns=2, min_ns=2,

@@ -1,7 +1,7 @@
 """Lines of profile_export.jsonl from `records.parquet`, for runs with more requests than were
 written while they went on.
 
-A line is what a record processor writes, but for what no record keeps: the list of gaps between
+A line is as in `profile_export.jsonl`, but for what no record keeps: the list of gaps between
 chunks and the processor's name are left out, and an error has the first message of its kind.
 """
 
@@ -21,7 +21,7 @@ from aiperf_svc.adapters.exports.parquet_export import (
     RUN_KEY,
     WARMUP_KEY,
 )
-from aiperf_svc.core.jsonl_lines import LineRenderer
+from aiperf_svc.core.jsonl_lines import LineRenderer, Source
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
@@ -41,12 +41,12 @@ def write_lines(records: Path, path: Path) -> int:
     count = 0
     with path.open("wb") as file:
         for lines in _batches(records):
-            file.writelines(lines)
-            count += len(lines)
+            file.write(lines)
+            count += lines.count(b"\n")
     return count
 
 
-def _batches(records: Path) -> Iterator[list[bytes]]:
+def _batches(records: Path) -> Iterator[bytes]:
     reader = read_parquet(records, batch_size=BATCH_ROWS)
     known = {key.decode(): value.decode() for key, value in reader.schema.metadata.items()}
     if known.get(FORMAT_KEY) != FORMAT:
@@ -55,9 +55,7 @@ def _batches(records: Path) -> Iterator[list[bytes]]:
             f"version that wrote it ({known.get('aiperf_svc.version', 'unknown')})"
         )
     workers, messages = json.loads(known[CLOCKS_KEY]), json.loads(known[MESSAGES_KEY])
-    renderer = LineRenderer(
-        run_id=known[RUN_KEY], processor_id="", has_warmup=json.loads(known[WARMUP_KEY])
-    )
+    renderer = LineRenderer(run_id=known[RUN_KEY], has_warmup=json.loads(known[WARMUP_KEY]))
     for batch in reader:
         rows = _rows(batch)
         yield _lines(rows[rows["phase"] == Phase.PROFILING], renderer, workers, messages)
@@ -72,20 +70,18 @@ def _rows(batch: Any) -> Rows:
 
 def _lines(
     rows: Rows, renderer: LineRenderer, workers: dict[str, Any], messages: dict[str, str]
-) -> list[bytes]:
-    lines = [b""] * len(rows)
-    for rank in np.unique(rows["worker"]).tolist():
-        places = np.flatnonzero(rows["worker"] == rank)
-        own = rows[places]
-        made = renderer.render(
-            own,
-            worker_id=workers.get(str(rank), {}).get("worker", f"worker-{rank}"),
-            gaps_ns=[None] * len(own),
-            messages=[
-                messages.get(f"{kind}/{status}", "") if kind else ""
-                for kind, status in zip(own["error"].tolist(), own["status"].tolist(), strict=True)
-            ],
-        )
-        for place, line in zip(places.tolist(), made.splitlines(keepends=True), strict=True):
-            lines[place] = line
-    return lines
+) -> bytes:
+    ranks, whose = np.unique(rows["worker"], return_inverse=True)
+    return renderer.render(
+        rows,
+        sources=[
+            Source(workers.get(str(rank), {}).get("worker", f"worker-{rank}"), "")
+            for rank in ranks.tolist()
+        ],
+        whose=whose,
+        gaps_ns=[None] * len(rows),
+        messages=[
+            messages.get(f"{kind}/{status}", "") if kind else ""
+            for kind, status in zip(rows["error"].tolist(), rows["status"].tolist(), strict=True)
+        ],
+    )

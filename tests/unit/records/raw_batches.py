@@ -4,19 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.batch_lines import lines_of
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.histogram import Histogram
 from aiperf_svc.core.http1 import ProtocolViolation, parse_head
-from aiperf_svc.core.jsonl_lines import GAPS_TAG
+from aiperf_svc.core.jsonl_lines import GAPS_TAG, LineRenderer
 from aiperf_svc.core.metric_parts import MetricParts
 from aiperf_svc.core.record_assembly import RecordAssembler
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import RawBatch
+from aiperf_svc.protocol.messages import MetricBatch, RawBatch
 from aiperf_svc.protocol.records import FRAGMENT, READ, Flag
 
 MS_NS = 10**6
@@ -128,13 +130,9 @@ def batch_of(
     return RawBatch(RUN, sender, epoch, number, rows, reads, bodies, is_resent)
 
 
-def config_of(
-    *, streaming: bool = True, kind: str = "chat", warmup: bool = False
-) -> BenchmarkConfig:
+def config_of(*, streaming: bool = True, kind: str = "chat") -> BenchmarkConfig:
     """A config with what an assembler looks at."""
-    load: dict[str, object] = {"concurrency": 1, "requests": 1}
-    if warmup:
-        load["warmup"] = {"requests": 1}
+    load = {"concurrency": 1, "requests": 1}
     endpoint = {"url": "http://target", "model": "m", "type": kind, "streaming": streaming}
     return BenchmarkConfig.model_validate({"endpoint": endpoint, "load": load})
 
@@ -143,12 +141,10 @@ def assembler_of(
     *,
     streaming: bool = True,
     kind: str = "chat",
-    warmup: bool = False,
     counter: TokenCounter | None = None,
 ) -> RecordAssembler:
     """An assembler for a run with such a config."""
-    config = config_of(streaming=streaming, kind=kind, warmup=warmup)
-    return RecordAssembler(config, run_id=RUN, processor_id="record-processor-3", counter=counter)
+    return RecordAssembler(config_of(streaming=streaming, kind=kind), counter=counter)
 
 
 def record_of(request: Request, **options: object) -> MetricParts:
@@ -156,6 +152,28 @@ def record_of(request: Request, **options: object) -> MetricParts:
     (parts,) = assembler_of(**options).process(batch_of(request), worker_rank=2)  # type: ignore[arg-type]
     assert len(parts.rows) == 1
     return parts
+
+
+def lines_in(
+    parts: Sequence[MetricParts], *, has_warmup: bool = False, most: int | None = None
+) -> list[dict[str, Any]]:
+    """The lines that are made of these."""
+    batches = [
+        MetricBatch(
+            RUN,
+            "record-processor-3",
+            5,
+            spans=part.spans,
+            rows=part.rows.tobytes(),
+            details=part.details,
+        )
+        for part in parts
+        if len(part.rows)
+    ]
+    renderer = LineRenderer(run_id=RUN, has_warmup=has_warmup)
+    text = lines_of(batches, renderer, most=most)
+    assert not text or text.endswith(b"}\n")
+    return [msgspec.json.decode(line) for line in text.splitlines()]
 
 
 # --- answers -------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-import msgspec
 import numpy as np
 import pytest
 from raw_batches import (
@@ -22,6 +21,7 @@ from raw_batches import (
     chunk,
     delta,
     finish,
+    lines_in,
     record_of,
     sse,
     stamp_of,
@@ -300,7 +300,7 @@ def test_gaps_are_exact_however_long_and_when_a_stamp_goes_back(
     assert (row["second_token_wall_ns"], row["last_token_wall_ns"]) == (stamps[1], stamps[-1])
     expected = delta_of(np.array(gaps, dtype=np.int64), phase=Phase.PROFILING, tag=GAPS_TAG)
     assert made.histograms == (expected,)
-    line = msgspec.json.decode(made.jsonl)
+    (line,) = lines_in([made])
     assert line["metrics"][GAPS_TAG]["value"] == [ns / MS_NS for ns in gaps]
 
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from raw_batches import (
@@ -19,6 +18,7 @@ from raw_batches import (
     chunk,
     delta,
     finish,
+    lines_in,
     plain,
     reads_of,
     record_of,
@@ -106,11 +106,8 @@ def streamed(*stamps: int, told: bytes = usage(500, 20), **options: Any) -> Requ
     return Request(reads=reads, **options)
 
 
-def line_of(request: Request, **options: Any) -> dict[str, Any]:
-    jsonl = record_of(request, **options).jsonl
-    assert jsonl.endswith(b"}\n")
-    assert jsonl.count(b"\n") == 1
-    line: dict[str, Any] = msgspec.json.decode(jsonl)
+def line_of(request: Request, *, has_warmup: bool = False) -> dict[str, Any]:
+    (line,) = lines_in([record_of(request)], has_warmup=has_warmup)
     return line
 
 
@@ -145,9 +142,10 @@ def test_the_metadata_say_which_request_it_was() -> None:
     assert names == {"profiling"}
 
 
-@pytest.mark.parametrize("warmup", [False, True])
-def test_the_phase_is_counted_after_the_warmup(warmup: bool) -> None:
-    assert line_of(streamed(0, 5), warmup=warmup)["metadata"]["phase_index"] == int(warmup)
+@pytest.mark.parametrize("has_warmup", [False, True])
+def test_the_phase_is_counted_after_the_warmup(has_warmup: bool) -> None:
+    line = line_of(streamed(0, 5), has_warmup=has_warmup)
+    assert line["metadata"]["phase_index"] == int(has_warmup)
 
 
 def mixed() -> tuple[np.ndarray, list[dict[str, Any]], list[Request]]:
@@ -178,7 +176,7 @@ def mixed() -> tuple[np.ndarray, list[dict[str, Any]], list[Request]]:
     for number, request in enumerate(requests):
         request.request_id = request.seq = request.index = number
     (made,) = assembler_of().process(batch_of(*requests), worker_rank=0)
-    lines = [msgspec.json.decode(line) for line in made.jsonl.splitlines()]
+    lines = lines_in([made])
     rows = made.rows[made.rows["phase"] == Phase.PROFILING]
     return rows, lines, [r for r in requests if r.phase is Phase.PROFILING]
 
@@ -252,4 +250,30 @@ def test_a_cancelled_request_says_so() -> None:
 
 def test_names_with_special_characters_stay_valid() -> None:
     (made,) = assembler_of().process(batch_of(streamed(0, 5), sender='50%b "w"\\'), worker_rank=0)
-    assert msgspec.json.decode(made.jsonl)["metadata"]["worker_id"] == '50%b "w"\\'
+    (line,) = lines_in([made])
+    assert line["metadata"]["worker_id"] == '50%b "w"\\'
+
+
+def test_lines_of_many_workers_keep_their_order_and_end_at_the_limit() -> None:
+    assembler = assembler_of()
+    made, expected = [], []
+    for number in range(6):
+        sender = f"worker-{number % 3}"
+        requests = [
+            streamed(0, 5, request_id=1, index=2 * number, phase=Phase.WARMUP),
+            streamed(0, 7, 9, request_id=2, index=2 * number + 1),
+            streamed(3, request_id=3, index=100 + number),
+        ]
+        batch = batch_of(*requests, sender=sender, number=number)
+        made += assembler.process(batch, worker_rank=number % 3)
+        expected += [(sender, 2 * number + 1, 2), (sender, 100 + number, 0)]
+    for most in (None, 100, 7, 0):
+        found = [
+            (
+                line["metadata"]["worker_id"],
+                line["metadata"]["session_num"],
+                len(line["metrics"].get(GAPS_TAG, {}).get("value", ())),
+            )
+            for line in lines_in(made, most=most)
+        ]
+        assert found == expected[:most]

@@ -78,7 +78,7 @@ def test_known_answers_make_the_records_that_reading_them_makes(
     read = made(raw)
     for one, other in zip(known, read, strict=True):
         assert (one.rows == other.rows).all()
-        assert one.jsonl == other.jsonl
+        assert one.details == other.details
         assert one.errors == other.errors
         assert one.histograms == other.histograms
 

@@ -112,7 +112,7 @@ def said_of(requests: list[Request], counter: Characters | None) -> bytes:
     for first in range(0, len(requests), 5):
         batch = batch_of(*requests[first : first + 5], number=first + 1)
         said += [
-            (parts.rows.tobytes(), parts.jsonl, parts.histograms, parts.errors)
+            (parts.rows.tobytes(), parts.details, parts.histograms, parts.errors)
             for parts in assembler.process(batch, worker_rank=2)
         ]
     return msgspec.json.encode(said)

@@ -9,6 +9,7 @@ from raw_batches import (
     Request,
     assembler_of,
     batch_of,
+    lines_in,
     plain,
     pooled,
     process,
@@ -70,7 +71,7 @@ def test_fragments_of_interleaved_requests_in_several_batches_make_the_same_rows
     assert pooled(spread).to_delta(phase=Phase.PROFILING, tag="x") == pooled(together).to_delta(
         phase=Phase.PROFILING, tag="x"
     )
-    assert b"".join(part.jsonl for part in spread) == b"".join(part.jsonl for part in together)
+    assert lines_in(spread) == lines_in(together)
 
 
 def test_a_batch_without_an_end_makes_nothing_and_is_held() -> None:
@@ -107,7 +108,7 @@ def test_a_request_with_a_hole_is_lost() -> None:
     first, _, last = Request(reads=streamed(0, 1, 2), cuts=(1, 2)).fragments()
     (made,) = process(batch_of(first), batch_of(last, number=2))
     assert made.lost == (SequenceSpan("worker-0", 5, 1, 1),)
-    assert (len(made.rows), made.spans, made.jsonl) == (0, (), b"")
+    assert (len(made.rows), made.spans, lines_in([made])) == (0, (), [])
     assert made.rows.dtype == METRIC_DTYPE
 
 
@@ -163,7 +164,7 @@ def test_batches_that_wait_for_each_other_say_what_they_say_apart() -> None:
         finished.add(assembler.parse(batch, worker_rank=0))
     (together,) = assembler.parts(finished, wants_lines=True)
     assert (together.rows == whole(apart)).all()
-    assert together.jsonl == b"".join(part.jsonl for part in apart)
+    assert lines_in([together]) == lines_in(apart)
     assert together.errors == apart[2].errors
     assert together.lost == apart[2].lost
     assert [span.first for span in together.spans] == [1, 7]
@@ -192,7 +193,7 @@ def test_each_record_of_a_batch_sent_again_is_a_message_of_its_own() -> None:
     assert [part.spans for part in again] == [
         (SequenceSpan("worker-0", 5, i, i),) for i in (1, 2, 3, 4)
     ]
-    assert [part.jsonl for part in again] == once[0].jsonl.splitlines(keepends=True)
+    assert [lines_in([part]) for part in again] == [[line] for line in lines_in(once)]
     assert [len(part.histograms) for part in again] == [1, 1, 1, 0]
     assert [len(part.errors) for part in again] == [0, 0, 0, 1]
     whole_delta = pooled(once).to_delta(phase=Phase.PROFILING, tag="x")

@@ -1,4 +1,4 @@
-"""What a processor adds to its rows: histograms of gaps, samples of errors, lines."""
+"""What a processor adds to its rows: histograms of gaps, samples of errors, details for lines."""
 
 import msgspec
 import numpy as np
@@ -8,6 +8,7 @@ from raw_batches import (
     Request,
     assembler_of,
     batch_of,
+    lines_in,
     plain,
     pooled,
     process,
@@ -44,7 +45,7 @@ def test_phases_are_kept_apart() -> None:
     assert pooled(made, Phase.WARMUP).sum_ns == 3 * MS_NS
     assert pooled(made, Phase.PROFILING).sum_ns == 9 * MS_NS
     assert made[0].rows["phase"].tolist() == [Phase.WARMUP, Phase.PROFILING]
-    assert made[0].jsonl.count(b"\n") == 1
+    assert len(lines_in(made)) == 1
 
 
 def test_errors_are_counted_by_phase_kind_and_status_with_the_first_message() -> None:
@@ -93,16 +94,16 @@ def test_messages_do_not_shift_the_bytes_of_later_requests() -> None:
 
 def test_parts_fit_into_the_message_to_the_records_manager() -> None:
     (part,) = process(batch_of(Request(reads=streamed(0, 1))))
-    names = ("jsonl", "histograms", "errors", "spans", "lost")
+    names = ("details", "histograms", "errors", "spans", "lost")
     fields = {name: getattr(part, name) for name in names}
     message = MetricBatch("run", "record-processor-0", 1, rows=part.rows.tobytes(), **fields)
     decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=MetricBatch)
     assert (np.frombuffer(decoded.rows, dtype=METRIC_DTYPE) == part.rows).all()
-    assert decoded.histograms == part.histograms
+    assert (decoded.histograms, decoded.details) == (part.histograms, part.details)
 
 
-def test_lines_are_left_out_when_they_are_not_wanted() -> None:
+def test_details_are_left_out_when_no_lines_are_wanted() -> None:
     batch = batch_of(Request(reads=streamed(0, 1)))
     (part,) = assembler_of().process(batch, worker_rank=0, wants_lines=False)
-    assert part.jsonl == b""
+    assert part.details is None
     assert part.histograms

@@ -1,72 +1,133 @@
 """profile_export.jsonl holds whole lines up to its limit, or is not there and says why."""
 
 import hashlib
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from aiperf_svc.adapters import jsonl_file
+from aiperf_svc.adapters.bus import encode
 from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, ManifestEntry
 from aiperf_svc.adapters.jsonl_file import JsonlFile
+from aiperf_svc.core.jsonl_lines import LineRenderer
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages import LineDetails, MetricBatch, SequenceSpan
+from aiperf_svc.protocol.records import METRIC_DTYPE
 
 
-def test_it_has_its_name_only_when_it_is_closed(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "lines.jsonl"
-    file = JsonlFile(path, limit=100)
-    file.append(b"1\n2\n", 2)
-    assert not path.exists()
-    file.append(b"3\n", 1)
-    file.close()
-    assert path.read_bytes() == b"1\n2\n3\n"
-    assert list(path.parent.iterdir()) == [path]
+def batch(first: int, count: int) -> bytes:
+    rows = np.zeros(count, dtype=METRIC_DTYPE)
+    rows["index"] = np.arange(first, first + count)
+    rows["phase"], rows["outcome"] = Phase.PROFILING, Outcome.COMPLETED
+    return encode(
+        MetricBatch(
+            "run",
+            "record-processor-0",
+            1,
+            spans=(SequenceSpan("worker-0", 1, first + 1, first + count),),
+            rows=rows.tobytes(),
+            details=LineDetails(b"", ()),
+        )
+    )
+
+
+def file_in(folder: Path, *, limit: int = 100) -> JsonlFile:
+    renderer = LineRenderer(run_id="run", has_warmup=False)
+    return JsonlFile(folder / "lines.jsonl", renderer, kept_in=folder / "state", limit=limit)
+
+
+def numbers(folder: Path) -> list[int]:
+    text = (folder / "lines.jsonl").read_text()
+    assert text.endswith("}\n")
+    return [json.loads(line)["metadata"]["session_num"] for line in text.splitlines()]
+
+
+def test_it_is_written_at_the_end_and_nothing_else_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    file = file_in(folder)
+    file.append(batch(0, 2), 2)
+    file.append(batch(2, 1), 1)
+    assert list(folder.rglob("*")) == [folder / "state"]
+    file.write()
+    assert numbers(folder) == [0, 1, 2]
+    assert sorted(folder.rglob("*")) == [folder / "lines.jsonl", folder / "state"]
     assert file.error == ""
 
 
-@pytest.mark.parametrize(
-    "pieces", [(b"1\n2\n3\n4\n",), (b"1\n2\n", b"3\n4\n"), (b"1\n2\n3\n", b"4\n")]
-)
-def test_it_ends_at_the_limit(tmp_path: Path, pieces: tuple[bytes, ...]) -> None:
-    path = tmp_path / "lines.jsonl"
-    file = JsonlFile(path, limit=3)
-    for piece in pieces:
-        file.append(piece, piece.count(b"\n"))
-    file.close()
-    assert path.read_bytes() == b"1\n2\n3\n"
+@pytest.mark.parametrize("at_once", [1, 3, 1_000])
+@pytest.mark.parametrize("sizes", [(4,), (2, 2), (3, 1), (1, 1, 1, 1)])
+def test_it_ends_at_the_limit(
+    tmp_path: Path, sizes: tuple[int, ...], at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl_file, "LINES_AT_ONCE", at_once)
+    file = file_in(tmp_path, limit=3)
+    for place, size in enumerate(sizes):
+        file.append(batch(sum(sizes[:place]), size), size)
+    file.write()
+    assert numbers(tmp_path) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("size", [10, 1_000_000], ids=["noticed at the end", "noticed at once"])
-def test_a_full_disk_leaves_no_part_of_it_and_is_told(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "lines.jsonl"
-    part = tmp_path / f"lines.jsonl{TEMPORARY_SUFFIX}"
-    part.symlink_to("/dev/full")
-    file = JsonlFile(path, limit=100)
-    file.append(b"x" * size + b"\n", 1)
-    file.append(b"more\n", 1)
-    file.close()
-    assert f"cannot write {path}: No space left on device" in file.error
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_made_is_told_once(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    file = JsonlFile(tmp_path / "file" / "lines.jsonl", limit=100)
-    file.append(b"1\n", 1)
-    file.append(b"2\n", 1)
-    file.close()
-    assert f"cannot write {tmp_path / 'file' / 'lines.jsonl'}: " in file.error
-
-
-def test_it_is_hashed_while_it_grows(tmp_path: Path) -> None:
-    file = JsonlFile(tmp_path / "lines.jsonl", limit=100)
-    assert not file.hash_more()
-    file.append(b"1\n" * 5_000_000, 1)
-    assert file.hash_more()
-    file.append(b"2\n", 1)
-    file.close()
-    while file.hash_more():
-        pass
-    assert not file.hash_more()
+def test_its_entry_is_of_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl_file, "LINES_AT_ONCE", 7)
+    file = file_in(tmp_path)
+    for first in range(0, 100, 5):
+        file.append(batch(first, 5), 5)
+    file.write()
     content = (tmp_path / "lines.jsonl").read_bytes()
+    assert numbers(tmp_path) == list(range(100))
     assert file.entry() == ManifestEntry(
         "lines.jsonl", len(content), hashlib.sha256(content).hexdigest()
     )
-    assert content == b"1\n" * 5_000_000 + b"2\n"
+
+
+def test_without_requests_there_is_no_file(tmp_path: Path) -> None:
+    file = file_in(tmp_path)
+    file.append(batch(0, 1), 0)
+    file.write()
+    assert list(tmp_path.rglob("*")) == []
+    assert file.error == ""
+
+
+@pytest.mark.parametrize("count", [1, 100], ids=["noticed at the end", "noticed at once"])
+def test_a_full_disk_leaves_no_part_of_it_and_is_told(tmp_path: Path, count: int) -> None:
+    (tmp_path / f"lines.jsonl{TEMPORARY_SUFFIX}").symlink_to("/dev/full")
+    file = file_in(tmp_path)
+    file.append(batch(0, count), count)
+    file.write()
+    assert f"cannot write {tmp_path / 'lines.jsonl'}: No space left on device" in file.error
+    assert list(tmp_path.rglob("*")) == [tmp_path / "state"]
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_cannot_be_kept_is_told_once(tmp_path: Path) -> None:
+    file = file_in(tmp_path, limit=10_000)
+    with files_of_at_most(100_000):
+        for first in range(0, 1_000, 100):
+            file.append(batch(first, 100), 100)
+    file.write()
+    assert f"cannot write {tmp_path / 'state'}: File too large" in file.error
+    assert list(tmp_path.rglob("*")) == [tmp_path / "state"]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    renderer = LineRenderer(run_id="run", has_warmup=False)
+    path = tmp_path / "file" / "lines.jsonl"
+    file = JsonlFile(path, renderer, kept_in=tmp_path, limit=100)
+    file.append(batch(0, 1), 1)
+    file.write()
+    assert f"cannot write {path}: " in file.error

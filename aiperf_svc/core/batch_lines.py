@@ -1,0 +1,66 @@
+"""From the batches of record processors to the lines of profile_export.jsonl, after the load.
+
+A line is two kilobytes of text, ten times what it says. Made while requests are sent, it would take
+its time, and that of each of its copies between processes, from what is measured. So batches are
+kept as they come (`adapters/jsonl_file`), and become lines many at a time.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.jsonl_lines import LineRenderer, Source
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages import MetricBatch
+from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
+
+
+def gap_counts(rows: Rows) -> NDArray[np.int64]:
+    """How many gaps between content chunks belong to each row: those of completed requests."""
+    counts: NDArray[np.int64] = rows["chunks"].astype(np.int64) - 1
+    counts[(rows["outcome"] != Outcome.COMPLETED) | (counts < 0)] = 0
+    return counts
+
+
+def line_count(rows: Rows) -> int:
+    """How many of the rows get a line: those of the profiling phase."""
+    return int(np.count_nonzero(rows["phase"] == Phase.PROFILING))
+
+
+def lines_of(
+    batches: Sequence[MetricBatch], renderer: LineRenderer, *, most: int | None = None
+) -> bytes:
+    """A line for each request of the profiling phase, in the order of the batches, of which each
+    has its details; no more than `most`."""
+    rows = np.frombuffer(b"".join(batch.rows for batch in batches), dtype=METRIC_DTYPE)
+    details = [batch.details for batch in batches if batch.details is not None]
+    messages = [message for each in details for message in each.messages]
+    failed = np.cumsum(rows["error"] != 0) - 1
+    gaps_ns = _by_row(rows, np.frombuffer(b"".join(d.gaps_ns for d in details), dtype=np.int64))
+    sources = [Source(batch.spans[0].worker, batch.sender) for batch in batches]
+    numbers = {source: number for number, source in enumerate(dict.fromkeys(sources))}
+    sizes = [len(batch.rows) // METRIC_DTYPE.itemsize for batch in batches]
+    whose = np.repeat([numbers[source] for source in sources], sizes)
+
+    places = np.flatnonzero(rows["phase"] == Phase.PROFILING)[:most]
+    chosen = rows[places]
+    return renderer.render(
+        chosen,
+        sources=list(numbers),
+        whose=whose[places],
+        gaps_ns=[gaps_ns[place] for place in places.tolist()],
+        messages={i: messages[failed[places[i]]] for i in np.flatnonzero(chosen["error"]).tolist()},
+    )
+
+
+def _by_row(rows: Rows, gaps_ns: NDArray[np.int64]) -> list[NDArray[np.int64] | None]:
+    """Each row's own of the gaps of all; None where there are none."""
+    if not len(gaps_ns):
+        return [None] * len(rows)
+    counts = gap_counts(rows).tolist()
+    ends = np.cumsum(counts).tolist()
+    return [
+        gaps_ns[end - count : end] if count else None
+        for end, count in zip(ends, counts, strict=True)
+    ]
