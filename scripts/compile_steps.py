@@ -20,7 +20,8 @@ SOURCES = (
     PROJECT / "aiperf_svc" / "mock_server" / "_quick_serving.c",
 )
 SUFFIX = ".abi3.so"
-FLAGS = ("-O2", "-fno-math-errno", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC")
+WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror=implicit-function-declaration")
+FLAGS = ("-O2", "-fno-math-errno", *WARNINGS, "-shared", "-fPIC")
 
 
 def main() -> None:

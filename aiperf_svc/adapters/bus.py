@@ -26,7 +26,7 @@ from aiperf_svc.protocol.messages import VERSION, AnyMessage, Message
 from aiperf_svc.protocol.ports import BOUND_BY, Port
 
 HIGH_WATER_MESSAGES = 1_000
-"""Per socket and direction. The largest messages, records with their lines, are about 1 MiB."""
+"""Per socket and direction. The largest messages, records with their chunks' gaps, are some MiB."""
 BACKLOG = 4_096
 HANDSHAKE_MS = 300_000
 """Who gives up a handshake that waits for its turn joins the end of the queue again, and leaves a

@@ -6,6 +6,7 @@ removed: cut short it could be taken for the whole, and its space is what the re
 """
 
 import hashlib
+import logging
 import struct
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,9 +18,11 @@ from typing import IO, Final
 import numpy as np
 
 from aiperf_svc.adapters.bus import decode
-from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, ManifestEntry
+from aiperf_svc.adapters.exports.manifest import ManifestEntry
+from aiperf_svc.adapters.whole_files import unwritable, write_with
 from aiperf_svc.core.batch_lines import line_count, lines_of
 from aiperf_svc.core.jsonl_lines import LineRenderer
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import MetricBatch
 from aiperf_svc.protocol.records import METRIC_DTYPE
 
@@ -27,54 +30,54 @@ LINES_AT_ONCE: Final = 1_024
 """2 MB without their gaps, which stay in a cache until they are written."""
 _SIZE: Final = struct.Struct("<I")
 
+log = logging.getLogger(__name__)
+
 
 class JsonlFile:
-    """Takes batches up to a limit of lines."""
+    """Takes batches up to a limit of lines, then writes these."""
 
-    def __init__(self, path: Path, renderer: LineRenderer, *, kept_in: Path, limit: int) -> None:
-        """`kept_in` is a folder for what has come; nothing of it has a name there."""
+    def __init__(self, path: Path, renderer: LineRenderer, *, limit: int) -> None:
         self._path = path
         self._renderer = renderer
-        self._kept_in = kept_in
         self._left = limit
         self._limit = limit
         self._kept: IO[bytes] | None = None
+        """A file without a name, on the disk that has room for its lines or for nothing."""
         self._hash = hashlib.sha256()
         self._size = 0
         self.error = ""
         """Why there is no file; empty while it goes well."""
 
     def append(self, batch: bytes, lines: int) -> None:
-        """Take an encoded MetricBatch with its details, of which so many lines are to be made."""
+        """Take an encoded MetricBatch with its details, of which so many lines are to be made.
+        Not once `write` has been called."""
         if not lines or self._left <= 0 or self.error:
             return
         self._left -= lines
         try:
             if self._kept is None:
-                self._kept_in.mkdir(parents=True, exist_ok=True)
-                self._kept = TemporaryFile(dir=self._kept_in)  # noqa: SIM115  # until `close`
+                folder = self._path.parent
+                folder.mkdir(parents=True, exist_ok=True)
+                self._kept = TemporaryFile(dir=folder)  # noqa: SIM115  # until `close`
             self._kept.write(_SIZE.pack(len(batch)))
             self._kept.write(batch)
         except OSError as error:
-            self._fail(self._kept_in, error)
+            self._fail(str(unwritable(self._path, error)))
 
     def write(self) -> None:
-        """Write the file from what has been taken, which is then gone. In any thread; nothing may
-        be appended from then on."""
+        """Write the file; once, in any thread. Whatever goes wrong is an `error`: the other results
+        do not need it."""
         if self._kept is None:
             return
-        part = self._path.with_name(self._path.name + TEMPORARY_SUFFIX)
+        kept = self._kept
         try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                self._write(file, self._kept)
-            part.replace(self._path)
-        except OSError as error:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-            self._fail(self._path, error)
-        else:
-            self.close()
+            write_with(self._path, lambda part: self._write(part, kept))
+        except EnvironmentProblem as problem:
+            self._fail(str(problem))
+        except Exception as error:
+            log.exception("no %s", self._path.name)
+            self._fail(f"cannot make {self._path}: {error!r}")
+        self.close()
 
     def close(self) -> None:
         """Forget what has been taken."""
@@ -88,9 +91,9 @@ class JsonlFile:
         """What a manifest says of the file that has been written."""
         return ManifestEntry(self._path.name, self._size, self._hash.hexdigest())
 
-    def _write(self, file: IO[bytes], kept: IO[bytes]) -> None:
+    def _write(self, part: Path, kept: IO[bytes]) -> None:
         left = self._limit
-        with ThreadPoolExecutor(1) as beside:
+        with part.open("wb") as file, ThreadPoolExecutor(1) as beside:
             put: Future[None] | None = None
             for batches, lines in _groups(kept):
                 text = lines_of(batches, self._renderer, most=left)
@@ -105,12 +108,9 @@ class JsonlFile:
         self._size += file.write(text)
         self._hash.update(text)
 
-    def _fail(self, path: Path, error: OSError) -> None:
+    def _fail(self, why: str) -> None:
         self.close()
-        self.error = (
-            f"cannot write {path}: {error.strerror}; free some space, then "
-            "`aiperf-svc export` makes profile_export_all.jsonl from records.parquet"
-        )
+        self.error = f"{why}; `aiperf-svc export` makes its lines from records.parquet"
 
 
 def _groups(kept: IO[bytes]) -> Iterator[tuple[list[MetricBatch], int]]:

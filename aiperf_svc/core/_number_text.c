@@ -84,10 +84,9 @@ static PyObject *fill(const Column *columns, Py_ssize_t width, const char *last,
     Py_ssize_t longest = last_size;
     for (Py_ssize_t i = 0; i < width; i++)
         longest += columns[i].before_size + WIDEST;
-    PyObject *result = PyBytes_FromStringAndSize(NULL, longest * count);
-    if (result == NULL)
-        return NULL;
-    char *text = PyBytes_AsString(result), *at = text;
+    char *text = PyMem_Malloc(longest * count + 1), *at = text;
+    if (text == NULL)
+        return PyErr_NoMemory();
     /* Other threads summarise and hash meanwhile. */
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t row = 0; row < count; row++) {
@@ -99,7 +98,8 @@ static PyObject *fill(const Column *columns, Py_ssize_t width, const char *last,
         at += last_size;
     }
     Py_END_ALLOW_THREADS
-    _PyBytes_Resize(&result, at - text); /* on failure NULL, with an exception set */
+    PyObject *result = PyBytes_FromStringAndSize(text, at - text);
+    PyMem_Free(text);
     return result;
 }
 

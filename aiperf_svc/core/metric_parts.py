@@ -4,7 +4,7 @@ Everything here is done for many requests at once, a column at a time: the cost 
 grows with the number of its requests, so the requests of some batches wait for each other.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -116,25 +116,22 @@ def parts_of(
         return []
     rows = _rows(finished, counter)
     counts, gaps_ns = _gaps(rows, finished.readers)
-    ends = counts.cumsum()
-    groups: Iterable[slice] = (slice(0, len(rows)),)
+    groups, gaps_of = [slice(0, len(rows))], [gaps_ns]
     if singly and len(rows):
-        groups = (slice(i, i + 1) for i in range(len(rows)))
-    made = []
-    for group in groups:
-        own, readers = rows[group], finished.readers[group]
-        own_gaps_ns = gaps_ns
-        if singly:
-            own_gaps_ns = gaps_ns[ends[group.start] - counts[group.start] : ends[group.start]]
-        made.append(
-            MetricParts(
-                rows=own,
-                details=_details(own, own_gaps_ns, readers) if wants_lines else None,
-                histograms=_histograms(own, counts[group], own_gaps_ns),
-                errors=_errors(own, readers),
-                spans=_spans(finished, own["seq"]),
-            )
+        groups = [slice(i, i + 1) for i in range(len(rows))]
+        gaps_of = np.split(gaps_ns, counts.cumsum()[:-1])
+    made = [
+        MetricParts(
+            rows=rows[group],
+            details=_details(rows[group], its_gaps_ns, finished.readers[group])
+            if wants_lines
+            else None,
+            histograms=_histograms(rows[group], counts[group], its_gaps_ns),
+            errors=_errors(rows[group], finished.readers[group]),
+            spans=_spans(finished, rows["seq"][group]),
         )
+        for group, its_gaps_ns in zip(groups, gaps_of, strict=True)
+    ]
     if finished.lost:
         lost = _spans(finished, np.concatenate(finished.lost))
         made[0] = msgspec.structs.replace(made[0], lost=lost)

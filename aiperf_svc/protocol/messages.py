@@ -391,7 +391,7 @@ class MetricBatch(Message, frozen=True):
     rows: bytes
     """METRIC_DTYPE rows."""
     details: LineDetails | None = None
-    """Unless there are lines enough."""
+    """None where no more lines are wanted."""
     histograms: tuple[HistogramDelta, ...] = ()
     errors: tuple[ErrorSample, ...] = ()
     lost: tuple[SequenceSpan, ...] = ()

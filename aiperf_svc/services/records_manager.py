@@ -75,11 +75,12 @@ class RecordsManager(BaseService):
         self._jsonl = JsonlFile(
             context.artifacts / "profile_export.jsonl",
             LineRenderer(run_id=context.run_id, has_warmup=context.config.load.warmup is not None),
-            kept_in=context.state,
             limit=context.config.artifacts.jsonl_limit,
         )
         self._gaps = Histogram()
         self._errors: dict[tuple[Phase, int, int], ErrorSample] = {}
+        self._lines: asyncio.Task[None] | None = None
+        """Writes them, once the load is over."""
         self._lost_records: dict[str, int] = {}
         self._health = HealthLog()
         self._counts: dict[str, tuple[WorkerCounts, ...]] = {}
@@ -130,7 +131,8 @@ class RecordsManager(BaseService):
             return
         rows = np.frombuffer(message.rows, dtype=METRIC_DTYPE)
         self._store.append(rows)
-        if message.details is not None:
+        # What is still on its way when a run fails comes after the lines have been begun.
+        if message.details is not None and self._lines is None:
             self._jsonl.append(frame, line_count(rows))
         for delta in message.histograms:
             if delta.phase is Phase.PROFILING:
@@ -226,7 +228,8 @@ class RecordsManager(BaseService):
         return missing
 
     async def _process(self) -> None:
-        lines = asyncio.create_task(asyncio.to_thread(self._jsonl.write))
+        if self._lines is None:
+            self._lines = asyncio.create_task(asyncio.to_thread(self._jsonl.write))
         columns = self._store.open()
         if self._store.error:
             self.log.warning("%s", self._store.error)
@@ -234,7 +237,8 @@ class RecordsManager(BaseService):
         summary = await asyncio.to_thread(summarise, columns, self._gaps, run)
         self.summary_json = json.loads(await asyncio.to_thread(render_json, summary))
         self.progress.set_verdict(summary.verdict.verdict.value)
-        await lines
+        # First: where the disk is too small for both, the others have the space.
+        await self._lines
         try:
             await asyncio.to_thread(self._write, summary, columns)
         except EnvironmentProblem as error:

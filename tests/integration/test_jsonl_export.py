@@ -1,4 +1,4 @@
-"""Lines that are made from records.parquet against those that were written during the run."""
+"""Lines that are made from records.parquet against those that are written with the results."""
 
 import json
 from pathlib import Path

@@ -1,17 +1,23 @@
 """Whole runs in one loop against the mock server, compared with what the server says it did."""
 
+import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from in_one_loop import config, lines, server, stack
+from in_one_loop import WAIT_S, config, lines, server, stack
 
+from aiperf_svc.adapters.bus import decode, encode
+from aiperf_svc.adapters.jsonl_file import JsonlFile
 from aiperf_svc.core.roster import SILENCE_NS
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import id_prefix
+from aiperf_svc.protocol.messages import LineDetails, MetricBatch, SequenceSpan
+from aiperf_svc.protocol.records import METRIC_DTYPE
 
 SECOND_NS = 10**9
 
@@ -108,6 +114,45 @@ async def test_a_cancel_keeps_what_was_measured(tmp_path: Path) -> None:
     accounts = summary["aiperf_svc"]["accounts"]
     assert accounts["violations"] == []
     assert accounts["issued"] == accounts["completed"] + accounts["cancelled"]
+
+
+async def test_a_failed_run_keeps_what_was_measured_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_begun, may_write, write = threading.Event(), threading.Event(), JsonlFile.write
+
+    def write_later(file: JsonlFile) -> None:
+        has_begun.set()
+        assert may_write.wait(WAIT_S)
+        write(file)
+
+    monkeypatch.setattr(JsonlFile, "write", write_later)
+    with server(ttft="20ms", tokens=2) as mock:
+        async with stack(config(mock.url, concurrency=5, requests=100_000), tmp_path) as run:
+            await run.wait_for_state("profiling")
+            run.tasks["timing-manager"].cancel()
+            await run.wait_for_state("failed")
+            manager = run.records_manager
+            assert await asyncio.to_thread(has_begun.wait, WAIT_S)
+            late = late_batch()
+            manager._take_batch(decode(late), late)
+            may_write.set()
+            while not (status := manager.status()).results_ready:
+                await manager.wait_change(status.number, 1)
+            summary = manager.summary()
+    assert summary is not None
+    found = lines(tmp_path / "artifacts")
+    assert len(found) == summary["aiperf_svc"]["accounts"]["records"] > 20
+    assert {line["metadata"]["worker_id"] for line in found} == {"worker-0"}
+
+
+def late_batch() -> bytes:
+    """Of a worker that the run does not have: it is not told that anything is missing."""
+    rows = np.zeros(1, dtype=METRIC_DTYPE)
+    rows["phase"] = Phase.PROFILING
+    spans = (SequenceSpan("late", 1, 1, 1),)
+    details = LineDetails(b"", ())
+    return encode(MetricBatch("test", "late", 1, spans=spans, rows=rows.tobytes(), details=details))
 
 
 async def test_what_a_request_sends_depends_on_its_index_and_the_seed_only(tmp_path: Path) -> None:

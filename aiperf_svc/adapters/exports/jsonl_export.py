@@ -1,5 +1,4 @@
-"""Lines of profile_export.jsonl from `records.parquet`, for runs with more requests than were
-written while they went on.
+"""Lines of profile_export.jsonl from `records.parquet`, for runs with more requests than that has.
 
 A line is as in `profile_export.jsonl`, but for what no record keeps: the list of gaps between
 chunks and the processor's name are left out, and an error has the first message of its kind.

@@ -21,7 +21,7 @@ from raw_batches import (
 )
 
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.messages import SequenceSpan
+from aiperf_svc.protocol.messages import LineDetails, SequenceSpan
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
 
@@ -104,11 +104,12 @@ def test_a_request_whose_beginning_is_unknown_is_lost() -> None:
     assert assembler.open_requests == 0
 
 
-def test_a_request_with_a_hole_is_lost() -> None:
+@pytest.mark.parametrize("is_resent", [False, True])
+def test_a_request_with_a_hole_is_lost(is_resent: bool) -> None:
     first, _, last = Request(reads=streamed(0, 1, 2), cuts=(1, 2)).fragments()
-    (made,) = process(batch_of(first), batch_of(last, number=2))
+    (made,) = process(batch_of(first), batch_of(last, number=2, is_resent=is_resent))
     assert made.lost == (SequenceSpan("worker-0", 5, 1, 1),)
-    assert (len(made.rows), made.spans, lines_in([made])) == (0, (), [])
+    assert (len(made.rows), made.spans, made.details) == (0, (), LineDetails(b"", ()))
     assert made.rows.dtype == METRIC_DTYPE
 
 

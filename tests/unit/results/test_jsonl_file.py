@@ -38,7 +38,7 @@ def batch(first: int, count: int) -> bytes:
 
 def file_in(folder: Path, *, limit: int = 100) -> JsonlFile:
     renderer = LineRenderer(run_id="run", has_warmup=False)
-    return JsonlFile(folder / "lines.jsonl", renderer, kept_in=folder / "state", limit=limit)
+    return JsonlFile(folder / "lines.jsonl", renderer, limit=limit)
 
 
 def numbers(folder: Path) -> list[int]:
@@ -52,10 +52,10 @@ def test_it_is_written_at_the_end_and_nothing_else_stays(tmp_path: Path) -> None
     file = file_in(folder)
     file.append(batch(0, 2), 2)
     file.append(batch(2, 1), 1)
-    assert list(folder.rglob("*")) == [folder / "state"]
+    assert list(folder.iterdir()) == []
     file.write()
     assert numbers(folder) == [0, 1, 2]
-    assert sorted(folder.rglob("*")) == [folder / "lines.jsonl", folder / "state"]
+    assert list(folder.iterdir()) == [folder / "lines.jsonl"]
     assert file.error == ""
 
 
@@ -93,14 +93,18 @@ def test_without_requests_there_is_no_file(tmp_path: Path) -> None:
     assert file.error == ""
 
 
-@pytest.mark.parametrize("count", [1, 100], ids=["noticed at the end", "noticed at once"])
-def test_a_full_disk_leaves_no_part_of_it_and_is_told(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize("at_once", [1, 1_000], ids=["meanwhile", "at the end"])
+def test_a_full_disk_leaves_no_part_of_it_and_is_told(
+    tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl_file, "LINES_AT_ONCE", at_once)
     (tmp_path / f"lines.jsonl{TEMPORARY_SUFFIX}").symlink_to("/dev/full")
     file = file_in(tmp_path)
-    file.append(batch(0, count), count)
+    for first in range(20):
+        file.append(batch(first, 1), 1)
     file.write()
     assert f"cannot write {tmp_path / 'lines.jsonl'}: No space left on device" in file.error
-    assert list(tmp_path.rglob("*")) == [tmp_path / "state"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @contextmanager
@@ -113,21 +117,29 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_what_cannot_be_kept_is_told_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batches", [1, 10], ids=["at the end", "at once"])
+def test_what_cannot_be_kept_is_told(tmp_path: Path, batches: int) -> None:
     file = file_in(tmp_path, limit=10_000)
-    with files_of_at_most(100_000):
-        for first in range(0, 1_000, 100):
-            file.append(batch(first, 100), 100)
-    file.write()
-    assert f"cannot write {tmp_path / 'state'}: File too large" in file.error
-    assert list(tmp_path.rglob("*")) == [tmp_path / "state"]
+    with files_of_at_most(5_000):
+        for first in range(batches):
+            file.append(batch(30 * first, 30), 30)
+        file.write()
+    assert f"cannot write {tmp_path / 'lines.jsonl'}: File too large" in file.error
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    renderer = LineRenderer(run_id="run", has_warmup=False)
-    path = tmp_path / "file" / "lines.jsonl"
-    file = JsonlFile(path, renderer, kept_in=tmp_path, limit=100)
+    file = file_in(tmp_path / "file")
     file.append(batch(0, 1), 1)
     file.write()
-    assert f"cannot write {path}: " in file.error
+    assert f"cannot write {tmp_path / 'file' / 'lines.jsonl'}: " in file.error
+
+
+def test_what_is_no_batch_costs_the_lines_and_nothing_else(tmp_path: Path) -> None:
+    file = file_in(tmp_path)
+    file.append(batch(0, 1), 1)
+    file.append(b"nonsense", 1)
+    file.write()
+    assert f"cannot make {tmp_path / 'lines.jsonl'}: ProtocolMismatch" in file.error
+    assert list(tmp_path.iterdir()) == []
