@@ -87,7 +87,7 @@ static PyObject *fill(const Column *columns, Py_ssize_t width, const char *last,
     char *text = PyMem_Malloc(longest * count + 1), *at = text;
     if (text == NULL)
         return PyErr_NoMemory();
-    /* Other threads summarise and hash meanwhile. */
+    /* Another thread writes and hashes meanwhile. */
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t row = 0; row < count; row++) {
         for (Py_ssize_t i = 0; i < width; i++) {

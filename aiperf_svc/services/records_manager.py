@@ -79,8 +79,7 @@ class RecordsManager(BaseService):
         )
         self._gaps = Histogram()
         self._errors: dict[tuple[Phase, int, int], ErrorSample] = {}
-        self._lines: asyncio.Task[None] | None = None
-        """Writes them, once the load is over."""
+        self._takes_lines = True
         self._lost_records: dict[str, int] = {}
         self._health = HealthLog()
         self._counts: dict[str, tuple[WorkerCounts, ...]] = {}
@@ -131,8 +130,7 @@ class RecordsManager(BaseService):
             return
         rows = np.frombuffer(message.rows, dtype=METRIC_DTYPE)
         self._store.append(rows)
-        # What is still on its way when a run fails comes after the lines have been begun.
-        if message.details is not None and self._lines is None:
+        if message.details is not None and self._takes_lines:
             self._jsonl.append(frame, line_count(rows))
         for delta in message.histograms:
             if delta.phase is Phase.PROFILING:
@@ -228,8 +226,8 @@ class RecordsManager(BaseService):
         return missing
 
     async def _process(self) -> None:
-        if self._lines is None:
-            self._lines = asyncio.create_task(asyncio.to_thread(self._jsonl.write))
+        # Where a run fails, batches are still on their way: lines end where the columns do.
+        self._takes_lines = False
         columns = self._store.open()
         if self._store.error:
             self.log.warning("%s", self._store.error)
@@ -237,8 +235,8 @@ class RecordsManager(BaseService):
         summary = await asyncio.to_thread(summarise, columns, self._gaps, run)
         self.summary_json = json.loads(await asyncio.to_thread(render_json, summary))
         self.progress.set_verdict(summary.verdict.verdict.value)
-        # First: where the disk is too small for both, the others have the space.
-        await self._lines
+        # Before the others, which have the space where the disk is too small for all.
+        await asyncio.to_thread(self._jsonl.write)
         try:
             await asyncio.to_thread(self._write, summary, columns)
         except EnvironmentProblem as error:
