@@ -122,6 +122,10 @@ class InferenceClient:
         self._nothing_expires_before_mono_ns = 0
         self._last_id = 0
         self._clock_gap_ns = time_ns() - monotonic_ns()
+        self._last_seq_at_look = 0
+        """At the last look at the clocks."""
+        self.clock_steps_ns = 0
+        self.ended_near_steps = 0
         self.in_flight = 0
         self.requests_sent = 0
 
@@ -356,10 +360,14 @@ class InferenceClient:
         # Where processes share cores, one may be stopped between two readings: no clock jumped.
         if after - before < CLOCK_JUMP_NS // 4:
             gap_ns = wall - before
-            if abs(gap_ns - self._clock_gap_ns) > CLOCK_JUMP_NS:
+            step_ns = abs(gap_ns - self._clock_gap_ns)
+            if step_ns > CLOCK_JUMP_NS:
                 for conn in self._connections.values():
                     conn.flags |= _CLOCK_JUMP
+                self.clock_steps_ns += step_ns
+                self.ended_near_steps += self.last_seq - self._last_seq_at_look
             self._clock_gap_ns = gap_ns
+            self._last_seq_at_look = self.last_seq
         self._layouts_left = LAYOUTS_PER_TICK
         self._records.flush()
 

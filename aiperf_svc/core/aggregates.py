@@ -138,6 +138,7 @@ def _evidence(
     lag = metrics.get("receive_lag")
     arrivals = _arrivals(accounts, load, times)
     use = _slot_use(rows, clocks, totals, metrics, context)
+    counts = [worker.account.counts for worker in context.workers]
     return Evidence(
         is_open_loop=load.is_open_loop,
         concurrency=load.concurrency,
@@ -150,7 +151,9 @@ def _evidence(
         no_resources=totals.no_resources,
         capped=totals.capped,
         unstamped=totals.unstamped,
-        clock_jumps=totals.clock_jumps,
+        clock_jumps=totals.clock_jumps + sum(c.ended_near_steps for c in counts),
+        clock_step_share=max((c.clock_steps_ns for c in counts), default=0)
+        / max(1, totals.duration_ns),
         impossible=totals.impossible,
         records_lost=accounts.records_lost,
         bounds=ev.latency_bounds(rows, totals),

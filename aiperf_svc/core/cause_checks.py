@@ -149,9 +149,10 @@ def _clock_uncertainty(e: Evidence) -> Reason | None:
 def _clock_jumps(e: Evidence) -> Reason:
     return graded(
         "clock_jumps",
-        e.share(e.clock_jumps),
+        max(e.share(e.clock_jumps), e.clock_step_share),
         CLOCK_JUMP_SHARE,
-        text=f"the clock was set by over 1 ms during {e.clock_jumps:,} requests",
+        text=f"the clock was set by over 1 ms during {e.clock_jumps:,} requests, by "
+        f"{e.clock_step_share:.2%} of the load's time in all",
         remedy="let the clock settle, or slew it instead of stepping it, before a run",
     )
 

@@ -52,6 +52,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     capped: int = 0
     unstamped: int = 0
     clock_jumps: int = 0
+    """Requests whose times may hold a step of the clock."""
+    clock_step_share: float = 0.0
+    """By how much of the phase's time a worker's clock was set; the most of all."""
     impossible: int = 0
     records_lost: int = 0
     bounds: tuple[LatencyBound, ...] = ()

@@ -108,6 +108,11 @@ class WorkerCounts(Value, frozen=True):
     """Highest record sequence number given out, over all phases."""
     records_dropped: int = 0
     """Records that could not be kept for resending when their record processor died."""
+    clock_steps_ns: int = 0
+    """How far the wall clock was set, whichever way, all steps of over a millisecond together."""
+    ended_near_steps: int = 0
+    """Requests that ended shortly before such a step was noticed, perhaps after it, without a
+    CLOCK_JUMP of their own."""
 
 
 class ClockEstimate(Value, frozen=True):

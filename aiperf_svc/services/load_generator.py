@@ -115,7 +115,7 @@ class LoadGenerator:
         self.granted = self.completed = self.errored = self.cancelled = 0
         self.unsent = self.revoked = self.capped = 0
         self.max_in_flight = 0
-        self._sent_before = 0
+        self._sent_before = self._steps_before_ns = self._ended_near_steps_before = 0
 
     # --- from the timing manager -----------------------------------------------------------------
 
@@ -126,6 +126,8 @@ class LoadGenerator:
         self._is_open = True
         self._whole = self._entries.whole(self.phase)
         self._sent_before = self.client.requests_sent
+        self._steps_before_ns = self.client.clock_steps_ns
+        self._ended_near_steps_before = self.client.ended_near_steps
         self.client.poll_often(True)
         self._is_open_loop = message.is_open_loop
         start = message.start_wall_ns - offset_ns
@@ -206,6 +208,8 @@ class LoadGenerator:
             capped=self.capped,
             last_seq=last_seq,
             records_dropped=records_dropped,
+            clock_steps_ns=client.clock_steps_ns - self._steps_before_ns,
+            ended_near_steps=client.ended_near_steps - self._ended_near_steps_before,
         )
 
     # --- from the client -------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from client_bench import (
     read_request,
 )
 
+from aiperf_svc.adapters import inference_client
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag, Framing
 
@@ -283,3 +284,37 @@ async def test_the_timer_fires_at_its_time_and_not_before() -> None:
             await asyncio.wait_for(done.wait(), WAIT_S)
             assert fired[-1] >= at
     assert len(fired) == 20
+
+
+async def test_a_step_of_the_clock_is_added_up_and_marks_what_it_may_have_hit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_answer = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            request = await read_request(reader)
+            if b"wait" in request:
+                await may_answer.wait()
+            writer.write(LENGTH)
+
+    async with bench(script) as b:
+        await b.one()
+        b.client.housekeeping()
+        await b.one()
+        await b.one()
+        b.send(body=b"wait")
+        monkeypatch.setattr(inference_client, "time_ns", lambda: time_ns() - 30 * MS)
+        b.client.housekeeping()
+        monkeypatch.undo()
+        may_answer.set()
+        await b.sent.wait_for(4)
+        b.client.flush()
+        assert [bool(flags & Flag.CLOCK_JUMP) for flags in b.sent.rows["flags"]] == [0, 0, 0, 1]
+        assert b.client.ended_near_steps == 2
+        assert b.client.clock_steps_ns == pytest.approx(30 * MS, abs=MS)
+        b.client.housekeeping()
+        assert b.client.clock_steps_ns == pytest.approx(60 * MS, abs=MS)
+        assert b.client.ended_near_steps == 3
+        b.client.housekeeping()
+        assert b.client.clock_steps_ns == pytest.approx(60 * MS, abs=MS)

@@ -25,7 +25,7 @@ class NotingClient:
     """Takes requests and never answers them."""
 
     def __init__(self) -> None:
-        self.requests_sent = self.in_flight = 0
+        self.requests_sent = self.in_flight = self.clock_steps_ns = self.ended_near_steps = 0
         self.preconnected: list[int] = []
         self.lets_connect = True
 

@@ -121,6 +121,8 @@ def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
         ("clock_uncertainty", OPEN, {"clock_uncertainty_ms": 4.0}, "valid"),
         ("clock_uncertainty", OPEN, {"clock_uncertainty_ms": 6.0}, "degraded"),
         ("clock_jumps", CLOSED, {"clock_jumps": 101}, "degraded"),
+        ("clock_jumps", CLOSED, {"clock_step_share": 0.009}, "valid"),
+        ("clock_jumps", OPEN, {"clock_step_share": 0.011}, "degraded"),
     ],
 )
 def test_each_check_turns_at_its_limits(
