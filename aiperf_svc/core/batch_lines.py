@@ -6,14 +6,18 @@ kept as they come (`adapters/jsonl_file`), and become lines many at a time.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.jsonl_lines import LineRenderer, Source
+from aiperf_svc.core.number_text import DECIMAL, filled
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import MetricBatch
 from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
+
+_NS_PER_MS: Final = 1e6
 
 
 def gap_counts(rows: Rows) -> NDArray[np.int64]:
@@ -37,7 +41,8 @@ def lines_of(
     details = [batch.details for batch in batches if batch.details is not None]
     messages = [message for each in details for message in each.messages]
     failed = np.cumsum(rows["error"] != 0) - 1
-    gaps_ns = _by_row(rows, np.frombuffer(b"".join(d.gaps_ns for d in details), dtype=np.int64))
+    gaps_ns = np.frombuffer(b"".join(each.gaps_ns for each in details), dtype=np.int64)
+    gaps = _lists(gap_counts(rows), gaps_ns / _NS_PER_MS)
     sources = [Source(batch.spans[0].worker, batch.sender) for batch in batches]
     numbers = {source: number for number, source in enumerate(dict.fromkeys(sources))}
     sizes = [len(batch.rows) // METRIC_DTYPE.itemsize for batch in batches]
@@ -49,18 +54,21 @@ def lines_of(
         chosen,
         sources=list(numbers),
         whose=whose[places],
-        gaps_ns=[gaps_ns[place] for place in places.tolist()],
+        gaps=[gaps[place] for place in places.tolist()],
         messages={i: messages[failed[places[i]]] for i in np.flatnonzero(chosen["error"]).tolist()},
     )
 
 
-def _by_row(rows: Rows, gaps_ns: NDArray[np.int64]) -> list[NDArray[np.int64] | None]:
-    """Each row's own of the gaps of all; None where there are none."""
-    if not len(gaps_ns):
-        return [None] * len(rows)
-    counts = gap_counts(rows).tolist()
-    ends = np.cumsum(counts).tolist()
-    return [
-        gaps_ns[end - count : end] if count else None
-        for end, count in zip(ends, counts, strict=True)
-    ]
+def _lists(counts: NDArray[np.int64], numbers: NDArray[np.float64]) -> list[bytes]:
+    """JSON lists of so many of the numbers each, one after the other; nothing for none."""
+    lists = [b""] * len(counts)
+    if len(numbers):
+        text = filled([b"", b","], DECIMAL, [numbers], len(numbers))
+        ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord(","))
+        has = np.flatnonzero(counts)
+        last = ends[counts.cumsum()[has] - 1].tolist()
+        for place, begin, end in zip(
+            has.tolist(), [0, *(at + 1 for at in last)], last, strict=False
+        ):
+            lists[place] = b"[%b]" % text[begin:end]
+    return lists

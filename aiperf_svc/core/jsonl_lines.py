@@ -86,7 +86,6 @@ _HOLE: Final = "\0"
 _GAPS: Final = b"\1"
 _ERROR: Final = b"\2"
 _METADATA_KINDS: Final = b"".join(kind for _, kind in _METADATA)
-_NS_PER_MS: Final = 1e6
 _KNOWN_TEMPLATES: Final = 4_096
 """20 MB."""
 
@@ -126,20 +125,20 @@ class LineRenderer:
         *,
         sources: Sequence[Source],
         whose: NDArray[Any],
-        gaps_ns: Sequence[NDArray[np.int64] | None],
+        gaps: Sequence[bytes],
         messages: Sequence[str] | Mapping[int, str],
     ) -> bytes:
         """One line for each of the METRIC_DTYPE rows, all of the profiling phase, in their order.
 
-        `whose` has the place among the `sources` of each row's. `gaps_ns` are the gaps between
-        content chunks, None where there are none; `messages` say what went wrong, by the place of
-        each row with an error.
+        `whose` has the place among the `sources` of each row's. `gaps` are the JSON lists of the
+        gaps between content chunks, empty where there are none; `messages` say what went wrong, by
+        the place of each row with an error.
         """
         values = _values(rows)
         has = np.vstack(
             [
                 ~np.isnan(values),
-                [gaps is not None for gaps in gaps_ns],
+                [bool(each) for each in gaps],
                 rows["ack_wall_ns"] != 0,
                 rows["outcome"] == Outcome.CANCELLED,
                 rows["error"] != 0,
@@ -154,7 +153,7 @@ class LineRenderer:
             kinds, numbers = _numbers(rows, values, places, what)
             text = filled(template, kinds, numbers, len(places))
             if has_gaps:
-                text = _filled(text, _GAPS, [_milliseconds(gaps_ns[place]) for place in places])
+                text = _filled(text, _GAPS, [gaps[place] for place in places])
             if has_error:
                 errors = [_error(rows, place, messages[place]) for place in places]
                 text = _filled(text, _ERROR, errors)
@@ -265,11 +264,6 @@ def _filled(text: bytes, hole: bytes, contents: Sequence[bytes]) -> bytes:
     pieces[::2] = text.split(hole)
     pieces[1::2] = contents
     return b"".join(pieces)
-
-
-def _milliseconds(gaps_ns: NDArray[np.int64] | None) -> bytes:
-    assert gaps_ns is not None
-    return msgspec.json.encode((gaps_ns / _NS_PER_MS).tolist())
 
 
 def _object(members: dict[str, str]) -> str:

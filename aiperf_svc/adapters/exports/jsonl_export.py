@@ -78,7 +78,7 @@ def _lines(
             for rank in ranks.tolist()
         ],
         whose=whose,
-        gaps_ns=[None] * len(rows),
+        gaps=[b""] * len(rows),
         messages=[
             messages.get(f"{kind}/{status}", "") if kind else ""
             for kind, status in zip(rows["error"].tolist(), rows["status"].tolist(), strict=True)
