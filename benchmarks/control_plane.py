@@ -114,7 +114,8 @@ class Simulation:
     def start(self) -> None:
         """The singletons, then everybody else at once."""
         for service in SINGLETONS:
-            environ, fds = self._environment(service.value, (service,)), ()
+            environ = self._environment(service.value, (service,))
+            fds: tuple[int, ...] = ()
             if service is Service.RECORDS_MANAGER:
                 fds = (self._listener.fileno(),)
                 environ["AIPERF_RESULTS_FD"] = str(fds[0])

@@ -3,12 +3,17 @@
 import os
 import platform
 from importlib.metadata import version
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Final
 
-from aiperf_svc.adapters import stamped_reads
 from aiperf_svc.adapters.machine import cpu_model, memory_bytes, raise_fd_limit, usable_cores
-from aiperf_svc.core import known_events, number_text
-from aiperf_svc.mock_server import quick_serving
+
+_STEPS: Final = {
+    "reads": "adapters._stamped_reads",
+    "events": "core._known_events",
+    "lines": "core._number_text",
+    "server": "mock_server._quick_serving",
+}
 
 
 def describe() -> dict[str, Any]:
@@ -20,10 +25,10 @@ def describe() -> dict[str, Any]:
         "fd_limit": raise_fd_limit(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "reads": "compiled" if stamped_reads.compiled else "interpreted",
-        "events": "compiled" if known_events.compiled else "interpreted",
-        "lines": "compiled" if number_text.compiled else "interpreted",
-        "server": "compiled" if quick_serving.compiled else "interpreted",
+        **{
+            name: "compiled" if find_spec(f"aiperf_svc.{module}") else "interpreted"
+            for name, module in _STEPS.items()
+        },
         "load_average": os.getloadavg()[0],
         "aiperf_svc": version("aiperf-svc"),
     }

@@ -36,7 +36,8 @@ def page(results: Figures, *, source: str) -> str:
             continue
         if name in PLOTS:
             lines += [f"![{part['title']}](images/{PLOTS[name]})", ""]
-        lines += _VIEWS.get(name, _any)(part["figures"])
+        view: Callable[[Any], Lines] = _VIEWS.get(name) or _any
+        lines += view(part["figures"])
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -91,8 +92,10 @@ def _cpu_plot(figures: Figures) -> str:
 
 
 def _truth(figures: Figures) -> Lines:
-    header = ("case", "asked", "achieved", "TTFT mean", "p50", "p99", "p99.9")
-    header += ("ITL mean", "ITL p99", "latency p99", "arrival p50", "arrival p99", "verdict")
+    header = (
+        *("case", "asked", "achieved", "TTFT mean", "p50", "p99", "p99.9"),
+        *("ITL mean", "ITL p99", "latency p99", "arrival p50", "arrival p99", "verdict"),
+    )
     rows = []
     for case in figures["cases"]:
         ttft, gap = case["ttft_error_ms"], case["inter_token_error_ms"]

@@ -59,10 +59,10 @@ def main() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    command = [python, "-m", "llama_cpp.server", "--host", "127.0.0.1", "--port", str(port)]
+    command = [str(python), "-m", "llama_cpp.server", "--host", "127.0.0.1", "--port", str(port)]
     with (CACHE / "server.log").open("wb") as log:
         server = subprocess.Popen(
-            [*command, "--model", model / "model.gguf"], stdout=log, stderr=log
+            [*command, "--model", str(model / "model.gguf")], stdout=log, stderr=log
         )
     try:
         wait_until_ready(server, url)

@@ -2,6 +2,7 @@
 
 import select
 from collections.abc import Callable
+from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
@@ -37,13 +38,11 @@ class Company:
         self.processors = [ProcessorStub(context, self._bus, name) for name in processors]
         self._known: dict[bytes, Any] = {}
         for stub in (*self.workers, *self.processors):
-            self._watch(stub.subscriber, lambda data, stub=stub: self._on_event(stub, data))
+            self._watch(stub.subscriber, partial(self._on_event, stub))
         self._credits: list[Reader] = []
         for worker in self.workers:
-            self._credits.append(
-                self._watch(worker.credits, lambda data, w=worker: w.on_credit(decode(data)))
-            )
-            self._watch(worker.dataset, lambda data, w=worker: w.on_block(self._shared(data)))
+            self._credits.append(self._watch(worker.credits, partial(self._on_credit, worker)))
+            self._watch(worker.dataset, partial(self._on_block, worker))
             worker.attach()
 
     def _watch(self, sock: Any, handle: Callable[[bytes], None]) -> Reader:
@@ -60,6 +59,12 @@ class Company:
                 self._known.clear()
             message = self._known[data] = decode(data)
         return message
+
+    def _on_credit(self, worker: WorkerStub, data: bytes) -> None:
+        worker.on_credit(decode(data))
+
+    def _on_block(self, worker: WorkerStub, data: bytes) -> None:
+        worker.on_block(self._shared(data))
 
     def _on_event(self, stub: Stub, data: bytes) -> None:
         message = self._shared(data)

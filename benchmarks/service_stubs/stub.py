@@ -26,7 +26,7 @@ class PlainBus(Bus):
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context.addresses, curve=context.curve)
-        self._context = zmq.Context()
+        self._context = zmq.Context()  # type: ignore[assignment]  # what has no loop
         self._context.max_sockets = 16_384
 
 
