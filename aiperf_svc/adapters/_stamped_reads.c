@@ -29,8 +29,8 @@
  * before letting go of it. */
 static char arrived[READ_SIZE];
 
-static long long chunked, fragment_bytes, first_parts, first_reads_bytes, max_answer_bytes, idle_state,
-    head_state, body_state, flag_final, flag_reused, completed, not_written;
+static long long chunked, fragment_bytes, first_parts, first_reads_bytes, max_answer_bytes,
+    idle_state, head_state, body_state, flag_final, flag_reused, completed, not_written;
 
 typedef struct {
     Py_ssize_t size;
@@ -619,9 +619,10 @@ static PyObject *take_ready(PyObject *module, PyObject *const *arguments, Py_ssi
 
 static PyObject *set_constants(PyObject *module, PyObject *arguments) {
     long long fragment_size, row_size;
-    if (!PyArg_ParseTuple(arguments, "LLLLLLLLLLLLLL", &chunked, &fragment_bytes,
-                          &first_parts, &first_reads_bytes, &max_answer_bytes, &idle_state, &head_state, &body_state, &fragment_size, &row_size, &flag_final,
-                          &flag_reused, &completed, &not_written))
+    if (!PyArg_ParseTuple(arguments, "LLLLLLLLLLLLLL", &chunked, &fragment_bytes, &first_parts,
+                          &first_reads_bytes, &max_answer_bytes, &idle_state, &head_state,
+                          &body_state, &fragment_size, &row_size, &flag_final, &flag_reused,
+                          &completed, &not_written))
         return NULL;
     if (fragment_size != sizeof(Fragment) || row_size != sizeof(Row)) {
         PyErr_SetString(PyExc_ImportError, "_stamped_reads was compiled for other rows: `make`");

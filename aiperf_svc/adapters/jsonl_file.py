@@ -15,20 +15,18 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Final
 
-import numpy as np
-
 from aiperf_svc.adapters.bus import decode
 from aiperf_svc.adapters.exports.manifest import ManifestEntry
 from aiperf_svc.adapters.whole_files import unwritable, write_with
-from aiperf_svc.core.batch_lines import line_count, lines_of
+from aiperf_svc.core.batch_lines import lines_of
 from aiperf_svc.core.jsonl_lines import LineRenderer
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import MetricBatch
-from aiperf_svc.protocol.records import METRIC_DTYPE
 
 LINES_AT_ONCE: Final = 1_024
 """2 MB without their gaps, which stay in a cache until they are written."""
-_SIZE: Final = struct.Struct("<I")
+_HEAD: Final = struct.Struct("<II")
+"""Before a batch that is kept: its bytes, its lines."""
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +40,7 @@ class JsonlFile:
         self._left = limit
         self._limit = limit
         self._kept: IO[bytes] | None = None
-        """A file without a name, on the disk that has room for its lines or for nothing."""
+        """The batches, in a file without a name on the disk that their lines need too."""
         self._hash = hashlib.sha256()
         self._size = 0
         self.error = ""
@@ -59,7 +57,7 @@ class JsonlFile:
                 folder = self._path.parent
                 folder.mkdir(parents=True, exist_ok=True)
                 self._kept = TemporaryFile(dir=folder)  # noqa: SIM115  # until `close`
-            self._kept.write(_SIZE.pack(len(batch)))
+            self._kept.write(_HEAD.pack(len(batch), lines))
             self._kept.write(batch)
         except OSError as error:
             self._fail(str(unwritable(self._path, error)))
@@ -119,11 +117,12 @@ def _groups(kept: IO[bytes]) -> Iterator[tuple[list[MetricBatch], int]]:
     group: list[MetricBatch] = []
     lines = 0
     kept.seek(0)
-    while size := kept.read(_SIZE.size):
-        batch = decode(kept.read(*_SIZE.unpack(size)))
-        if isinstance(batch, MetricBatch):
-            group.append(batch)
-            lines += line_count(np.frombuffer(batch.rows, dtype=METRIC_DTYPE))
+    while head := kept.read(_HEAD.size):
+        size, its_lines = _HEAD.unpack(head)
+        batch = decode(kept.read(size))
+        assert isinstance(batch, MetricBatch)
+        group.append(batch)
+        lines += its_lines
         if lines >= LINES_AT_ONCE:
             yield group, lines
             group, lines = [], 0

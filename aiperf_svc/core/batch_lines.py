@@ -6,6 +6,7 @@ kept as they come (`adapters/jsonl_file`), and become lines many at a time.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -67,8 +68,6 @@ def _lists(counts: NDArray[np.int64], numbers: NDArray[np.float64]) -> list[byte
         ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord(","))
         has = np.flatnonzero(counts)
         last = ends[counts.cumsum()[has] - 1].tolist()
-        for place, begin, end in zip(
-            has.tolist(), [0, *(at + 1 for at in last)], last, strict=False
-        ):
-            lists[place] = b"[%b]" % text[begin:end]
+        for place, (before, end) in zip(has.tolist(), pairwise([-1, *last]), strict=True):
+            lists[place] = b"[%b]" % text[before + 1 : end]
     return lists

@@ -172,8 +172,8 @@ def _gaps(
     """How many gaps between content chunks go with each row, and all of them, one row's after the
     other's."""
     counts = gap_counts(rows)
-    gaps = [np.asarray(readers[i].gaps_ns) for i in np.flatnonzero(counts).tolist()]
-    return counts, np.concatenate(gaps, dtype=np.int64) if gaps else np.empty(0, dtype=np.int64)
+    gaps = (np.asarray(readers[i].gaps_ns) for i in np.flatnonzero(counts).tolist())
+    return counts, np.concatenate([np.empty(0, dtype=np.int64), *gaps])
 
 
 def _details(

@@ -46,12 +46,7 @@ _READ_FIELDS: Final = (
 class RecordAssembler:
     """Puts together the records of all workers that send to one record processor."""
 
-    def __init__(
-        self,
-        config: BenchmarkConfig,
-        *,
-        counter: TokenCounter | None = None,
-    ) -> None:
+    def __init__(self, config: BenchmarkConfig, *, counter: TokenCounter | None = None) -> None:
         """With a `counter`, output tokens are counted by it, else taken from the server's usage."""
         self._format = AnswerFormat(
             ENDPOINTS[config.endpoint.type],

@@ -1,8 +1,8 @@
 """Records manager: takes every record once, computes the results, and hands them out.
 
-Metric records are appended to columns on disk as they come, chunk gaps to one histogram. When the
-load has ended it waits until every record that a worker has numbered is here or declared lost, then
-computes the summary and writes the artifacts.
+Metric records are appended to columns on disk as they come, chunk gaps to one histogram, and whole
+batches are kept for the lines of requests. When the load has ended it waits until every record that
+a worker has numbered is here or declared lost, then computes the summary and writes the artifacts.
 """
 
 import asyncio

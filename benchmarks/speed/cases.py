@@ -40,18 +40,16 @@ def requests(*, is_quick: bool) -> Figures:
 
 def streams(*, is_quick: bool) -> Figures:
     """Streams of 100 tokens at concurrency 100 on a server without latency."""
-    count, wrk_s = (3_000, 1) if is_quick else (20_000, 3)
-    return _against_wrk(TOKENS, 100, count, wrk_s, with_peers=not is_quick)
+    return _streams(is_quick=is_quick, with_peers=not is_quick)
 
 
 def interpreted(*, is_quick: bool) -> Figures:
     """The same streams, by a client without its compiled steps."""
-    count, wrk_s = (3_000, 1) if is_quick else (20_000, 3)
     with tempfile.TemporaryDirectory(prefix="aiperf-interpreted-") as folder:
         package = Path(aiperf_svc.__file__).parent
         without = shutil.ignore_patterns("*.so", "__pycache__")
         shutil.copytree(package, Path(folder) / package.name, ignore=without)
-        return _against_wrk(TOKENS, 100, count, wrk_s, with_peers=False, code=Path(folder))
+        return _streams(is_quick=is_quick, with_peers=False, code=Path(folder))
 
 
 def lifecycle(*, is_quick: bool) -> Figures:
@@ -156,6 +154,11 @@ def _run(
         watches_memory=watches_memory,
         code=code,
     )
+
+
+def _streams(*, is_quick: bool, with_peers: bool, code: Path | None = None) -> Figures:
+    count, wrk_s = (3_000, 1) if is_quick else (20_000, 3)
+    return _against_wrk(TOKENS, 100, count, wrk_s, with_peers=with_peers, code=code)
 
 
 def _against_wrk(

@@ -13,7 +13,6 @@ from in_one_loop import WAIT_S, config, lines, server, stack
 from aiperf_svc.adapters.bus import decode, encode
 from aiperf_svc.adapters.jsonl_file import JsonlFile
 from aiperf_svc.core import roster
-from aiperf_svc.core.roster import SILENCE_NS
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import id_prefix
@@ -76,7 +75,7 @@ async def test_a_standstill_of_everybody_loses_nobody(tmp_path: Path) -> None:
         async with stack(settings, tmp_path, workers=2, processors=2) as run:
             await run.wait_for_state("profiling")
             # All services share this loop: as when a virtual machine is not run for a while.
-            time.sleep((SILENCE_NS + SECOND_NS) / 1e9)  # noqa: ASYNC251
+            time.sleep((roster.SILENCE_NS + SECOND_NS) / 1e9)  # noqa: ASYNC251
             summary = await run.results()
     accounts = summary["aiperf_svc"]["accounts"]
     assert (accounts["completed"], accounts["lost"]) == (400, 0)
@@ -128,7 +127,7 @@ async def test_a_failed_run_keeps_what_was_measured_until_then(
         write(file)
 
     monkeypatch.setattr(JsonlFile, "write", write_later)
-    monkeypatch.setattr(roster, "CONTROL_SILENCE_NS", SILENCE_NS)
+    monkeypatch.setattr(roster, "CONTROL_SILENCE_NS", roster.SILENCE_NS)
     with server(ttft="20ms", tokens=2) as mock:
         async with stack(config(mock.url, concurrency=5, requests=100_000), tmp_path) as run:
             manager = run.records_manager
