@@ -6,26 +6,25 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
-# The pip that comes with an environment takes twice as long to find the locked wheels.
-PIP_VERSION := 26.3
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH_FLAGS ?=
 SOAK_FLAGS ?=
+FUZZ_FLAGS ?=
 BENCHMARK_FLAGS ?=
 STACK_TESTS := $(BIN)/python -m pytest tests/e2e/stack
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-real benchmark benchmark-quick soak test lint types layers check format lock clean
+.PHONY: help bench bench-real benchmark benchmark-quick soak fuzz sanitize test lint types layers check format lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 # What a measurement needs: a quarter of what the tests do, so that the first one is near.
-$(RUNTIME): images/requirements.lock
+$(RUNTIME): images/requirements.lock scripts/pip.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or later is needed; name one with make PYTHON=python3.12"; exit 1; }
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@echo "installing the locked dependencies into $(VENV)"
-	@$(PIP_INSTALL) --no-compile pip==$(PIP_VERSION)
+	@$(PIP_INSTALL) --no-compile --require-hashes -r scripts/pip.lock
 	@$(PIP_INSTALL) --no-compile --require-hashes -r $<
 	@touch $@
 
@@ -54,6 +53,12 @@ benchmark-quick: $(STAMP) ## A short look at speed, truth, the control plane and
 
 soak: $(STAMP) ## Half an hour of load: memory flat, lag flat, accounts exact (SOAK_FLAGS="--duration 3m")
 	@$(BIN)/python -m benchmarks.soak $(SOAK_FLAGS)
+
+fuzz: $(STAMP) ## 10,000 legal and broken responses, 1,000 changed configs; ten minutes (FUZZ_FLAGS="--seed 2")
+	@$(BIN)/python -m benchmarks.fuzz $(FUZZ_FLAGS)
+
+sanitize: $(STAMP) ## The same responses and the tests of the C steps under AddressSanitizer and UBSan (gcc)
+	@$(BIN)/python -m benchmarks.fuzz.sanitized $(FUZZ_FLAGS)
 
 test: $(STAMP) cluster-tools ## Run all tests but those that only `make test-stack` has
 	$(BIN)/python -m pytest --ignore tests/e2e/stack

@@ -146,7 +146,7 @@ class Simulation:
 
     def _subscribe(self) -> Any:
         bus = PlainBus(read_context(self._environment("watcher", ())))
-        sock = bus.connect(zmq.SUB, bus.addresses.connect(Port.EVENTS_OUT))
+        sock = bus.connect(zmq.SUB, Port.EVENTS_OUT)
         sock.setsockopt(zmq.SUBSCRIBE, DOWN)
         return sock
 

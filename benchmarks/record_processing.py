@@ -91,7 +91,7 @@ class Packer:
             request, request if is_final else 0, request, start - 3_000, start, start + 20_000,
             start + 20 * MS_NS, end if is_final else 0, 0, 0, 1_800,
             len(HEAD), len(reads), size, 0, request % 1_000, 550, part, 0, 200, flags,
-            Phase.PROFILING, Outcome.COMPLETED, 0, Framing.CHUNKED,
+            Phase.PROFILING, Outcome.COMPLETED, 0, Framing.CHUNKED, -1,
         )
         # fmt: on
         for stamp, data in reads:

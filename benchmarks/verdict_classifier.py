@@ -1,10 +1,12 @@
-"""The verdict tested as a classifier: hundreds of short runs, honest ones and starved ones.
+"""The verdict tested as a classifier: hundreds of short runs, honest ones, starved ones, and ones
+on a server that fails.
 
     python -m benchmarks.verdict_classifier --runs 300
     python -m benchmarks.verdict_classifier --runs 300 --results runs.jsonl --seconds 200
 
 Whether a run was true is the server's to say: it was spoiled when the p99 of TTFT is off by more
-than 5% or the load fell short by more than 1%. The rule: no spoiled run is called `valid`, and at
+than 5%, the load fell short by more than 1%, or over 1% of the requests got no good response. The
+rule: no spoiled run is called `valid`, none on a server that fails passes its objective, and at
 most one of 50 honest runs that were not spoiled is called anything else. An honest run during which
 the cores themselves stood still is starved by the virtual machine's host: it counts as disturbed,
 and neither for the rule nor against it, unless it is spoiled and called `valid`. With `--results`
@@ -25,15 +27,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
 from benchmarks.truth import starving
 from benchmarks.truth.client_runs import ClientRun, RunFailedError, run_client
 from benchmarks.truth.comparison import closed_loop_load, compare, open_loop_load
+from benchmarks.truth.nasty_servers import run_nasty
 from benchmarks.truth.stall_witness import witness_stalls
-from benchmarks.truth.trials import HONEST, STARVED, Trial, trial
+from benchmarks.truth.trials import HONEST, NASTY, STARVED, Trial, trial
 
-TTFT_LIMIT, LOAD_LIMIT = 0.05, 0.01
+TTFT_LIMIT, LOAD_LIMIT, FAILED_LIMIT = 0.05, 0.01, 0.01
 FALSE_ALARMS = 1 / 50
 ENOUGH = 50
 """Honest runs without which the share of false alarms says little."""
@@ -54,13 +58,26 @@ class Finding:
     ttft_shift: float = 0.0
     load_short: float = 0.0
     requests: int = 0
+    failed_share: float = 0.0
+    """Of a server that fails: requests without a good response, by its own account."""
+    passes_slo: bool = False
+    """Whether the run ended with 0 though it had an objective."""
     stalled_s: float = 0.0
     """For how long cores stood still during the trial, all of them added up."""
 
     @property
     def is_spoiled(self) -> bool:
         """By the server's account."""
-        return abs(self.ttft_shift) > TTFT_LIMIT or self.load_short > LOAD_LIMIT
+        return (
+            abs(self.ttft_shift) > TTFT_LIMIT
+            or self.load_short > LOAD_LIMIT
+            or self.failed_share > FAILED_LIMIT
+        )
+
+    @property
+    def is_missed(self) -> bool:
+        """Spoiled, and believed: by the verdict, or by whoever asks for the exit code."""
+        return self.is_spoiled and (self.verdict == "valid" or self.passes_slo)
 
     @property
     def is_honest(self) -> bool:
@@ -74,6 +91,26 @@ class Finding:
 
 def run_trial(what: Trial) -> Finding:
     """Run it and compare."""
+    return _run_nasty(what) if what.kind in NASTY else _run_starved(what)
+
+
+def _run_nasty(what: Trial) -> Finding:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run, failed_share = run_nasty(what, Path(folder))
+        except RunFailedError as error:
+            return Finding(vars(what), "", [str(error)[-200:]])
+    return Finding(
+        trial=vars(what),
+        verdict=run.verdict["verdict"],
+        fired=[reason["check"] for reason in run.verdict["reasons"]],
+        requests=len(run.request_ids),
+        failed_share=round(failed_share, 4),
+        passes_slo=run.exit_code == ExitCode.OK,
+    )
+
+
+def _run_starved(what: Trial) -> Finding:
     with contextlib.ExitStack() as stack:
         if what.kind == "ports":
             stack.enter_context(starving.few_ports(int(what.severity)))
@@ -181,7 +218,7 @@ class Tally:
         is_valid = finding.verdict == "valid"
         self.verdicts[finding.verdict or "no results"] += 1
         self.spoiled += finding.is_spoiled
-        self.spoiled_valid += finding.is_spoiled and is_valid
+        self.spoiled_valid += finding.is_missed
         self.disturbed += finding.is_disturbed
         self.alarms += not (finding.is_spoiled or finding.is_disturbed or is_valid)
         self.checks.update(finding.fired if finding.verdict else ["no results"])
@@ -192,7 +229,7 @@ def judge(findings: list[Finding]) -> dict[str, Any]:
     disturbed = [f for f in findings if f.is_disturbed and not f.is_spoiled]
     honest = [f for f in findings if f.is_honest and not (f.is_spoiled or f.is_disturbed)]
     alarms = sum(finding.verdict != "valid" for finding in honest)
-    missed = [f for f in findings if f.is_spoiled and f.verdict == "valid"]
+    missed = [finding for finding in findings if finding.is_missed]
     return {
         "runs": len(findings),
         "spoiled": sum(finding.is_spoiled for finding in findings),
@@ -215,7 +252,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no run after this time")
     parser.add_argument("--results", type=Path, default=Path(os.devnull), help="file of findings")
-    parser.add_argument("--kinds", nargs="+", choices=(*HONEST, *STARVED), help="only these")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=(*HONEST, *STARVED, *NASTY), help="only these"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     findings = _kept(options.results)
@@ -255,7 +294,8 @@ def _line(finding: Finding) -> str:
     what = finding.trial
     return (
         f"{what['number']:4} {what['kind']:14}{what['severity']:8g} TTFT p99 "
-        f"{finding.ttft_shift:+8.1%} load {-finding.load_short:+7.1%} {finding.verdict or '-':9}"
+        f"{finding.ttft_shift:+8.1%} load {-finding.load_short:+7.1%} "
+        f"failed {finding.failed_share:6.1%} {finding.verdict or '-':9}"
         f"{'SPOILED ' if finding.is_spoiled else ''}{'DISTURBED ' if finding.is_disturbed else ''}"
         f"{' '.join(finding.fired)}"
     )
@@ -264,7 +304,7 @@ def _line(finding: Finding) -> str:
 def by_kind(findings: list[Finding]) -> list[dict[str, Any]]:
     """A row for each way of starving: how many runs, spoiled ones, and what they were called."""
     rows = []
-    for kind in (*HONEST, *STARVED):
+    for kind in (*HONEST, *STARVED, *NASTY):
         tally = Tally()
         for finding in findings:
             if finding.trial["kind"] == kind:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.accounts import WorkerAccount
 from aiperf_svc.core.results import PhaseTimes, RunContext, WorkerRun
+from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages import WorkerCounts
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
@@ -119,6 +120,8 @@ def closed_loop(
         ttft_uncertainty_ns=np.where(random.random(requests) < 0.02, 30_000, 0),
         worker=users % workers,
         entry=np.arange(requests) % 500,
+        finish_reason=FinishReason.LENGTH,
+        requested_tokens=tokens,
     )
     failed = random.random(requests) < error_share
     rows["outcome"][failed] = Outcome.ERRORED
@@ -143,10 +146,15 @@ def _served(durations: NDArray[Any], users: int) -> tuple[NDArray[Any], NDArray[
 
 def config(**load: Any) -> BenchmarkConfig:
     """A streaming chat benchmark with the given load."""
-    slo = load.pop("slo", {})
+    slo, endpoint = load.pop("slo", {}), load.pop("endpoint", {})
     return BenchmarkConfig.model_validate(
         {
-            "endpoint": {"url": "http://127.0.0.1:9100", "model": "mock", "streaming": True},
+            "endpoint": {
+                "url": "http://127.0.0.1:9100",
+                "model": "mock",
+                "streaming": True,
+                **endpoint,
+            },
             "load": load or {"concurrency": 20, "requests": 2_000},
             "slo": slo,
         }

@@ -50,6 +50,7 @@ typedef struct __attribute__((packed)) {
     int32_t input_tokens;
     uint16_t part, turn, status, flags;
     uint8_t phase, outcome, error, framing;
+    int32_t requested_tokens;
 } Fragment;
 
 /* --- the fields of a connection --------------------------------------------------------------- */
@@ -57,7 +58,8 @@ typedef struct __attribute__((packed)) {
 #define INTEGERS(X) \
     X(ack) X(body_offset) X(bytes_in) X(bytes_out) X(connect_ns) X(due) X(entry) X(fd) X(flags) \
     X(framing) X(index) X(input_tokens) X(left) X(opened_mono_ns) X(part) X(phase) X(request_id) \
-    X(sent) X(start) X(started_mono_ns) X(state) X(status) X(tls_ns) X(turn)
+    X(requested_tokens) X(requests) X(sent) X(start) X(started_mono_ns) X(state) X(status) \
+    X(tls_ns) X(turn)
 #define OBJECTS(X) X(buffer) X(kept) X(line) X(payload) X(read_rows) X(session) X(tls) X(unsent)
 
 typedef struct {
@@ -138,6 +140,7 @@ static PyObject *write_payload(Fields *fields) {
     if (PyBytes_AsStringAndSize(fields->payload, &bytes, &size) < 0)
         return NULL;
     fields->state = head_state;
+    fields->requests++;
     if (fields->is_used)
         fields->flags |= flag_reused;
     fields->status = fields->ack = fields->body_offset = 0;
@@ -185,7 +188,7 @@ static PyObject *joined(PyObject *const *parts, PyObject *number) {
 
 static PyObject *begin(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     Fields *fields;
-    if (!has_arguments(count, 14) || (fields = fields_of(arguments[0])) == NULL)
+    if (!has_arguments(count, 15) || (fields = fields_of(arguments[0])) == NULL)
         return NULL;
     PyObject *const parts[] = {arguments[1], arguments[2], arguments[4]};
     PyObject *payload = joined(parts, arguments[3]);
@@ -202,7 +205,8 @@ static PyObject *begin(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     fields->due = PyLong_AsLongLong(arguments[10]);
     fields->flags = PyLong_AsLongLong(arguments[11]);
     fields->input_tokens = PyLong_AsLongLong(arguments[12]);
-    set_object(&fields->session, arguments[13]);
+    fields->requested_tokens = PyLong_AsLongLong(arguments[13]);
+    set_object(&fields->session, arguments[14]);
     fields->start = fields->bytes_in = fields->part = 0;
     if (PyErr_Occurred())
         return NULL;
@@ -375,6 +379,7 @@ static int pack(Fields *fields, PyObject *records, const Part *part, int64_t seq
         .phase = (uint8_t)fields->phase,
         .outcome = (uint8_t)(seq ? completed : 0),
         .framing = (uint8_t)fields->framing,
+        .requested_tokens = (int32_t)fields->requested_tokens,
     };
     if (add_to(records, name_fragments, &fragment, sizeof fragment) < 0 ||
         add_to(records, name_reads, part->rows, part->rows_size) < 0 ||

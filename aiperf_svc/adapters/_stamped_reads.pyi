@@ -22,6 +22,7 @@ class Fields:
     framing: int
     index: int
     input_tokens: int
+    requested_tokens: int
     is_used: bool
     keep_alive: bool
     kept: bytearray | None
@@ -58,6 +59,7 @@ def begin(
     due_wall_ns: int,
     flags: int,
     input_tokens: int,
+    requested_tokens: int,
     session: Any,
 ) -> int: ...
 def write_request(conn: Connection) -> int: ...

@@ -10,9 +10,9 @@ published again.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
@@ -21,12 +21,16 @@ import zmq
 import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
 
+from aiperf_svc.adapters.curve_keys import CurveKeys
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import VERSION, AnyMessage, Message
 from aiperf_svc.protocol.ports import BOUND_BY, Port
 
 HIGH_WATER_MESSAGES = 1_000
 """Per socket and direction. The largest messages, records with their chunks' gaps, are some MiB."""
+RAW_HIGH_WATER = 32
+"""Per socket and direction, of batches of raw records, most of which are over 256 KiB: what waits
+beyond that waits in the worker, which knows how much it is."""
 BACKLOG = 4_096
 HANDSHAKE_MS = 300_000
 """Who gives up a handshake that waits for its turn joins the end of the queue again, and leaves a
@@ -37,8 +41,11 @@ RECEIVE_NS = 2_000_000
 """Longest time for which messages are taken without letting other tasks run."""
 LINGER_MS = 2_000
 """Longest time that a closing socket goes on delivering."""
+_RAW_PORTS = frozenset((Port.RAW_FRONT, Port.RAW_BACK, Port.RAW_DIRECT))
 UP, DOWN = b"up", b"down"
 """Topics of the event bus: to the control services, and to everybody; see `topic_of`."""
+REPORT = b"report"
+"""What workers and record processors say to the control services, and all that they may say."""
 
 _VERSION_BYTE = bytes([VERSION])
 _encoder = msgspec.msgpack.Encoder()
@@ -111,41 +118,6 @@ class Addresses(msgspec.Struct, frozen=True):
         return f"{self.base}/{name}"
 
 
-class CurveKeys(msgspec.Struct, frozen=True):
-    """The stack's key pairs, Z85: one for sockets that bind, one for sockets that connect."""
-
-    server_public: bytes
-    server_secret: bytes
-    client_public: bytes
-    client_secret: bytes
-
-    @classmethod
-    def make(cls) -> "CurveKeys":
-        """New random keys."""
-        return cls(*zmq.curve_keypair(), *zmq.curve_keypair())
-
-    @classmethod
-    def load(cls, folder: Path) -> "CurveKeys":
-        """Keys from the files of a folder. Raises EnvironmentProblem."""
-        try:
-            return cls(
-                *[(folder / _file(name)).read_bytes().strip() for name in cls.__struct_fields__]
-            )
-        except OSError as error:
-            raise EnvironmentProblem(f"cannot read the CURVE keys in {folder}: {error}") from error
-
-    def save(self, folder: Path) -> None:
-        """Write the files that `load` reads, readable by their owner only."""
-        for name in self.__struct_fields__:
-            path = folder / _file(name)
-            path.touch(mode=0o600)
-            path.write_bytes(getattr(self, name))
-
-
-def _file(name: str) -> str:
-    return name.replace("_", ".")
-
-
 class _Authenticator(AsyncioAuthenticator):
     """Gives peers no user id. libzmq would hand it to the socket as a frame of its own as soon as a
     heartbeat arrives: the socket polls as readable, its `recv` finds nothing, and `zmq.proxy` and
@@ -174,10 +146,11 @@ class Bus:
     async def start(self) -> None:
         """Begin to check peers; needed once before the first socket when there are keys."""
         if self._curve is not None:
-            keys = self._curve
             self._authenticator = _Authenticator(self._context)
             self._authenticator.start()
-            self._authenticator.configure_curve_callback("*", _OneClient(keys.client_public))
+            for port in Port:
+                clients = _Clients(self._curve.let_in(port))
+                self._authenticator.configure_curve_callback(port.name, clients)
 
     def bind(self, kind: int, port: Port, *, instance: str = "") -> zmq.asyncio.Socket:
         """A socket that listens on `port`. Raises EnvironmentProblem when the address is taken."""
@@ -195,35 +168,42 @@ class Bus:
 
     def bind_socket(self, sock: zmq.Socket[Any], port: Port, *, instance: str = "") -> None:
         """Secure, limit and bind a socket that its own thread will use and close."""
-        self._prepare(sock)
+        self._prepare(sock, port)
         if self._curve is not None:
+            # Without a domain that is enforced, libzmq lets everybody in once the authenticator has
+            # stopped; with it nobody.
+            sock.setsockopt_string(zmq.ZAP_DOMAIN, port.name)
+            sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+            own = self._curve.to_bind(port)
             sock.curve_server = True
-            sock.curve_publickey = self._curve.server_public
-            sock.curve_secretkey = self._curve.server_secret
+            sock.curve_publickey, sock.curve_secretkey = own.public, own.secret
         address = self.addresses.bind(port, instance)
         try:
             sock.bind(address)
         except zmq.ZMQError as error:
             raise EnvironmentProblem(f"cannot listen on {address}: {error}") from error
 
-    def connect(self, kind: int, address: str, *, identity: bytes = b"") -> zmq.asyncio.Socket:
-        """A socket that talks to the one that listens at `address`."""
+    def connect(
+        self, kind: int, port: Port, *, address: str = "", identity: bytes = b""
+    ) -> zmq.asyncio.Socket:
+        """A socket that talks to the one that listens on `port`: at `address`, where several
+        processes bind it. Raises EnvironmentProblem when this process has no key for it."""
         sock = self._context.socket(kind)
         self._sockets.append(sock)
-        self._prepare(sock)
+        self._prepare(sock, port)
         if identity:
             sock.setsockopt(zmq.IDENTITY, identity)
         if self._curve is not None:
-            sock.curve_serverkey = self._curve.server_public
-            sock.curve_publickey = self._curve.client_public
-            sock.curve_secretkey = self._curve.client_secret
-        sock.connect(address)
+            sock.curve_serverkey, own = self._curve.to_connect(port)
+            sock.curve_publickey, sock.curve_secretkey = own.public, own.secret
+        sock.connect(address or self.addresses.connect(port))
         return sock
 
-    def _prepare(self, sock: zmq.Socket[Any]) -> None:
+    def _prepare(self, sock: zmq.Socket[Any], port: Port) -> None:
+        high_water = RAW_HIGH_WATER if port in _RAW_PORTS else HIGH_WATER_MESSAGES
         sock.setsockopt(zmq.LINGER, LINGER_MS)
-        sock.setsockopt(zmq.SNDHWM, HIGH_WATER_MESSAGES)
-        sock.setsockopt(zmq.RCVHWM, HIGH_WATER_MESSAGES)
+        sock.setsockopt(zmq.SNDHWM, high_water)
+        sock.setsockopt(zmq.RCVHWM, high_water)
         if sock.type == zmq.REP:
             # It drops answers beyond the limit without a word, and counts those as waiting of which
             # it has not been told yet that they are gone. Who asks waits for one answer at a time.
@@ -250,25 +230,30 @@ class Bus:
             sock.setsockopt(zmq.RECONNECT_IVL, 100)
             sock.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
 
-    async def close(self) -> None:
-        """Close every socket and end the threads that use the context; delivers for LINGER_MS."""
+    def stop_authenticator(self) -> None:
+        """Let nobody else in; who is connected stays so."""
         if self._authenticator is not None:
             self._authenticator.stop()
+            self._authenticator = None
+
+    async def close(self) -> None:
+        """Close every socket and end the threads that use the context; delivers for LINGER_MS."""
+        self.stop_authenticator()
         for sock in self._sockets:
             if not sock.closed:
                 sock.close()
         await asyncio.to_thread(self._context.term)
 
 
-class _OneClient:
-    """Lets in the stack's own client key and nobody else."""
+class _Clients:
+    """Lets in the services that may connect to a port and nobody else."""
 
-    def __init__(self, client_public: bytes) -> None:
-        self._client_public = client_public
+    def __init__(self, public_keys: frozenset[bytes]) -> None:
+        self._public_keys = public_keys
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Whether `key`, Z85, may connect."""
-        return key == self._client_public
+        return key in self._public_keys
 
 
 async def receive_each(
@@ -303,11 +288,18 @@ async def ask(sock: zmq.asyncio.Socket, request: bytes, *, again_s: float = ASK_
         await sock.send(request)
         try:
             async with asyncio.timeout(again_s):
-                answer: bytes = await sock.recv()
-                return answer
+                return await _next_answer(sock)
         except TimeoutError:
             log.info("no answer within %g s; asking again", again_s)
             again_s *= 2
+
+
+async def _next_answer(sock: zmq.asyncio.Socket) -> bytes:
+    """An answer to an earlier question makes the socket readable and is then thrown away."""
+    while True:
+        with contextlib.suppress(zmq.Again):
+            answer: bytes = await sock.recv()
+            return answer
 
 
 async def _hand_over(

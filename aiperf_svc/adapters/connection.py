@@ -5,6 +5,7 @@ import socket
 from typing import Any, Final
 
 from aiperf_svc.adapters.tls_stream import TlsStream
+from aiperf_svc.core.target_addresses import TargetAddress
 
 CONNECTING: Final = 0
 HANDSHAKING: Final = 1
@@ -47,6 +48,8 @@ except ImportError:
             "phase",
             "read_rows",
             "request_id",
+            "requested_tokens",
+            "requests",
             "sent",
             "session",
             "start",
@@ -63,13 +66,19 @@ except ImportError:
 class Connection(Fields):
     """A socket and the request that it carries."""
 
-    __slots__ = ("epoll", "sock")
+    __slots__ = ("address", "epoll", "moves", "sock")
 
     def __init__(self, sock: socket.socket | None) -> None:
         """Without a socket it only carries a request that could not even be tried to its record."""
         self.sock: Any = sock
         self.fd = -1 if sock is None else sock.fileno()
         self.state = CONNECTING
+        self.address: TargetAddress = None  # type: ignore[assignment]
+        """Where it leads, when it has a socket."""
+        self.requests = 0
+        """Written on it."""
+        self.moves = 0
+        """Addresses that its first request has been moved away from."""
         self.epoll: select.epoll = None  # type: ignore[assignment]
         """The set that watches it, as long as it has a socket."""
         self.is_used = False
@@ -89,7 +98,7 @@ class Connection(Fields):
         self.request_id = self.index = self.due = self.start = self.sent = self.ack = 0
         self.bytes_in = self.bytes_out = self.body_offset = self.framing = self.left = 0
         self.entry = self.turn = self.part = self.phase = self.status = self.flags = 0
-        self.input_tokens = -1
+        self.input_tokens = self.requested_tokens = -1
         self.keep_alive = True
 
     def become_idle(self) -> None:

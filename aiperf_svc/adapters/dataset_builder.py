@@ -4,7 +4,12 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from aiperf_svc.adapters.dataset_downloads import SHAREGPT_URL, cache_folder, download
+from aiperf_svc.adapters.dataset_downloads import (
+    SHAREGPT_SHA256,
+    SHAREGPT_URL,
+    cache_folder,
+    download,
+)
 from aiperf_svc.adapters.dataset_files import read_lines, read_list, sha256_of
 from aiperf_svc.adapters.tokenizers import load_token_counter
 from aiperf_svc.config.models import BenchmarkConfig, DatasetKind
@@ -29,17 +34,19 @@ async def build_dataset(
     """The dataset of `config`, rendered. The work is done in a thread, so the loop goes on.
 
     Raises ConfigError (DatasetError for what is in a file), and EnvironmentProblem when a download
-    or a tokenizer of the hub fails.
+    fails.
     """
-    file, name = config.dataset.file, config.dataset.file or "synthetic"
-    if config.dataset.public is not None:
-        name = config.dataset.url or SHAREGPT_URL
-        file = await _downloaded(name, config.dataset.max_download, progress)
+    dataset = config.dataset
+    file, name = dataset.file, dataset.file or "synthetic"
+    if dataset.public is not None:
+        name = dataset.url or SHAREGPT_URL
+        sha256 = dataset.sha256 or (None if dataset.url else SHAREGPT_SHA256)
+        file = await _downloaded(name, dataset.max_download, sha256, progress)
     progress(f"building the dataset from {name}")
     return await asyncio.to_thread(_build, config, name, file)
 
 
-async def _downloaded(url: str, max_bytes: int, progress: Progress) -> str:
+async def _downloaded(url: str, max_bytes: int, sha256: str | None, progress: Progress) -> str:
     shown = -1
 
     def show(have: int, total: int) -> None:
@@ -50,7 +57,9 @@ async def _downloaded(url: str, max_bytes: int, progress: Progress) -> str:
             of = f" of {format_size(total)}" if total else ""
             progress(f"downloading {url}: {have / 2**20:,.0f} MiB{of}")
 
-    result = await download(url, folder=cache_folder(), max_bytes=max_bytes, progress=show)
+    result = await download(
+        url, folder=cache_folder(), max_bytes=max_bytes, sha256=sha256, progress=show
+    )
     return result.file
 
 

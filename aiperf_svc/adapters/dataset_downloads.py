@@ -3,6 +3,7 @@
 Beside each finished file lies a note with its URL, size and SHA-256; beside each unfinished one
 (`.part`) a note with the validator (ETag or Last-Modified) of the version it belongs to, so that
 two versions are never joined: `If-Range` makes the server send the whole file when it has changed.
+A file whose SHA-256 is known beforehand is refused when it is another one.
 A lock file keeps two processes from writing the same part.
 """
 
@@ -20,11 +21,14 @@ import msgspec
 
 from aiperf_svc.config.units import format_size
 from aiperf_svc.domain.errors import ConfigError, DatasetError, EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
 
 SHAREGPT_URL = (
-    "https://huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered/resolve/main/"
-    "ShareGPT_V3_unfiltered_cleaned_split.json"
+    "https://huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered/resolve/"
+    "192ab2185289094fc556ec8ce5ce1e8e587154ca/ShareGPT_V3_unfiltered_cleaned_split.json"
 )
+"""A commit, and not the branch's newest one."""
+SHAREGPT_SHA256 = "35f0e213ce091ed9b9af2a1f0755e9d39f9ccec34ab281cd4ca60d70f6479ba4"
 
 MAX_BARREN_ATTEMPTS = 5
 """Attempts in a row that brought no byte before the download is given up."""
@@ -70,12 +74,14 @@ async def download(
     *,
     folder: Path,
     max_bytes: int,
+    sha256: str | None = None,
     progress: Progress = lambda have, total: None,
     retry_delay_s: float = _RETRY_DELAY_S,
 ) -> Downloaded:
     """The file behind `url`, from `folder` when it is there already.
 
-    Raises DatasetError when it is over `max_bytes` (nothing is kept then), and EnvironmentProblem
+    Raises DatasetError when it is over `max_bytes` or not the one with `sha256` (nothing is kept
+    then), and EnvironmentProblem
     when the server refuses it or cannot be reached; what has arrived is kept for the next time.
     """
     paths = _Paths(folder, url)
@@ -83,10 +89,10 @@ async def download(
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
         async with _locked(paths.lock):
             found = paths.finished()
-            if found is not None:
+            if found is not None and sha256 in (None, found.sha256):
                 return found
             await _fetch(url, paths, max_bytes, progress, retry_delay_s)
-            return await asyncio.to_thread(paths.finish)
+            return await asyncio.to_thread(paths.finish, sha256)
     except OSError as error:
         raise EnvironmentProblem(
             f"cannot keep the dataset in {folder}: {error.strerror or error}; set XDG_CACHE_HOME "
@@ -135,11 +141,18 @@ class _Paths:
         self.part_note.unlink(missing_ok=True)
         self.part.unlink(missing_ok=True)
 
-    def finish(self) -> Downloaded:
+    def finish(self, sha256: str | None) -> Downloaded:
         """Turns the part into the file; a crash in between leaves one or the other, whole."""
         with self.part.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             os.fsync(stream.fileno())
+        if sha256 not in (None, digest):
+            self.discard()
+            raise DatasetError(
+                f"dataset.url: {self.url} has the SHA-256 {digest}; expected {sha256}: it is "
+                "another file; say with dataset.url where the right one is, or accept this one by "
+                "dataset.sha256"
+            )
         note = Downloaded(self.url, str(self.file), self.part.stat().st_size, digest)
         self.part.replace(self.file)
         self.part_note.unlink(missing_ok=True)
@@ -182,7 +195,7 @@ async def _fetch(
                 ) from error
             except (_Retry, aiohttp.ClientError, TimeoutError) as error:
                 barren = barren + 1 if paths.resumable() == before else 0
-                reason = f"{error}" or type(error).__name__
+                reason = one_line(str(error)) or type(error).__name__
             if barren == MAX_BARREN_ATTEMPTS:
                 break
             await asyncio.sleep(retry_delay_s)

@@ -33,6 +33,7 @@ from typing import Any
 
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.foreign_text import one_line
 
 ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_TIMEOUT_S = 10.0
@@ -105,7 +106,7 @@ class ApiServer:
                 return Answer(body=json.load(answer), server_wall_s=now)
         except urllib.error.HTTPError as error:
             with error:
-                raise ApiRefusal(error.code, error.reason) from error
+                raise ApiRefusal(error.code, one_line(str(error.reason))) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +166,7 @@ def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float],
         try:
             found = api.get(deadline.path)
             metadata = found.body["metadata"]
+            uid = metadata["uid"]
             created_s = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
             left_s = created_s + deadline.ttl_s - found.server_wall_s
             if left_s > 0:
@@ -173,13 +175,18 @@ def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float],
             else:
                 pause_s = RETRY_S
                 log.warning("time is over: deleting %s", deadline.path)
-                api.delete(deadline.path, uid=metadata["uid"])
+                api.delete(deadline.path, uid=uid)
             if not is_known:
                 deadline.ready_file.touch()
                 is_known = True
         except ApiRefusal as error:
             log.warning("the API server answers %s for %s", error, deadline.path)
         except OSError as error:
-            log.warning("cannot reach the API server: %s", error)
+            log.warning("cannot reach the API server: %s", one_line(str(error)))
+        except Exception as error:
+            # Cut off in its middle, of another form, or not from an API server at all: a proxy's.
+            # Whatever it is, a deadline that nobody keeps would leave the stack for ever.
+            what = one_line(f"{type(error).__name__}: {error}")
+            log.warning("the response for %s cannot be read: %s", deadline.path, what)
         if wait(pause_s):
             return

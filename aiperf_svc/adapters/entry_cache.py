@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from aiperf_svc.adapters.target import Target
+from aiperf_svc.core.forced_length import without_forced_length
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import Conversation, DatasetBlock
 
@@ -20,7 +21,16 @@ CACHE_BYTES = 256 * 2**20
 class Entry:
     """One conversation, ready to send."""
 
-    __slots__ = ("_conversation", "_target", "after", "before", "input_tokens", "number", "turns")
+    __slots__ = (
+        "_conversation",
+        "_target",
+        "after",
+        "before",
+        "input_tokens",
+        "number",
+        "requested_tokens",
+        "turns",
+    )
 
     def __init__(
         self, number: int, conversation: Conversation, target: Target, before: bytes
@@ -35,6 +45,7 @@ class Entry:
         self.before = before
         self.after = target.request(conversation.head + first.messages + first.tail)[1]
         self.input_tokens = first.input_tokens
+        self.requested_tokens = first.requested_tokens
 
     def turn_request(self, turn: int, history: bytes) -> tuple[bytes, bytes]:
         """HTTP bytes of a turn of several, before and after the request's id."""
@@ -54,6 +65,10 @@ class Entry:
         """Tokens of a turn's own prompt, -1 unknown."""
         return self._conversation.turns[turn].input_tokens
 
+    def turn_requested_tokens(self, turn: int) -> int:
+        """Output tokens that a turn asks for, -1 for no number."""
+        return self._conversation.turns[turn].requested_tokens
+
     @property
     def size(self) -> int:
         """Bytes held, roughly."""
@@ -65,6 +80,8 @@ class EntryCache:
 
     def __init__(self, target: Target, request: Callable[[int], None]) -> None:
         self._target = target
+        self.leaves_length_free = False
+        """Requests go without the members that force an output length."""
         self._request = request
         self._blocks: OrderedDict[int, list[Entry]] = OrderedDict()
         self._asked: set[int] = set()
@@ -102,7 +119,7 @@ class EntryCache:
         if block.block in self._blocks:
             return
         entries = [
-            Entry(block.first_entry + i, conversation, self._target, self._before)
+            Entry(block.first_entry + i, self._as_sent(conversation), self._target, self._before)
             for i, conversation in enumerate(block.conversations)
         ]
         self._blocks[block.block] = entries
@@ -113,6 +130,9 @@ class EntryCache:
             self._is_full = True
             _, dropped = self._blocks.popitem(last=False)
             self._bytes -= sum(entry.size for entry in dropped)
+
+    def _as_sent(self, conversation: Conversation) -> Conversation:
+        return without_forced_length(conversation) if self.leaves_length_free else conversation
 
     def fetch_what_fits(self) -> None:
         """Ask for the next missing block, while the cache is not full."""

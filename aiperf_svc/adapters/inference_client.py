@@ -21,20 +21,21 @@ allocated for a request. Where the flow goes next: `services.load_generator` dec
 `core.record_assembly` reads what leaves here.
 """
 
-import os
 import select
 import ssl
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
 from typing import Any, Final
 
-from aiperf_svc.adapters.answer_framing import BROKEN, AnswerFraming
+from aiperf_svc.adapters.answer_framing import BROKEN, MAX_HEAD_BYTES, AnswerFraming
 from aiperf_svc.adapters.connection import BODY, CONNECTING, HANDSHAKING, HEAD, IDLE, Connection
 from aiperf_svc.adapters.connection_pool import ConnectionPool, connect_error
+from aiperf_svc.adapters.keep_alive_race import race_window_ns
 from aiperf_svc.adapters.raw_records import RawRecords
 from aiperf_svc.adapters.stamped_reads import (
     FIRST_READS_BYTES,
     MAX_ANSWER_BYTES,
+    MAX_KEPT_BYTES,
     Left,
     Read,
     begin,
@@ -45,9 +46,11 @@ from aiperf_svc.adapters.stamped_reads import (
 )
 from aiperf_svc.adapters.target import Target
 from aiperf_svc.adapters.timerfd import Ticker, WallTimer
-from aiperf_svc.adapters.tls_stream import TlsStream
+from aiperf_svc.adapters.tls_stream import TlsStream, handshake_problem
 from aiperf_svc.core.answer_layouts import MAX_LAYOUTS, Layout, layout_of
+from aiperf_svc.core.target_addresses import TargetAddresses
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.messages import AddressUse
 from aiperf_svc.protocol.records import Flag, Framing
 
 LAYOUTS_PER_TICK: Final = 32
@@ -62,6 +65,12 @@ be silent for longer than the others believe it alive."""
 MAX_EVENTS: Final = 65_536
 """All that is ready must be taken by one poll, or the previous poll would not bound a stamp."""
 CLOCK_JUMP_NS: Final = 1_000_000
+
+_REQUEST_FIELDS: Final = (
+    "payload", "bytes_out", "phase", "index", "entry", "turn", "due", "input_tokens",
+    "requested_tokens", "session", "kept",
+)  # fmt: skip
+"""Of a connection: what is its request's before it is written."""
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
@@ -117,6 +126,7 @@ class InferenceClient:
         self._previous_poll = self._polled
         """Before the one whose events are handled now, in the set that they come from."""
         self._wake_at = 0
+        self._is_in_phase = False
         self._to_cut: list[Connection] = []
         self._cut_message = ""
         self._nothing_expires_before_mono_ns = 0
@@ -124,10 +134,19 @@ class InferenceClient:
         self._clock_gap_ns = time_ns() - monotonic_ns()
         self._last_seq_at_look = 0
         """At the last look at the clocks."""
+        self._first_reads_bytes = FIRST_READS_BYTES
+        """Rows of reads from which on a connection is moved to the second set."""
+        self._held_since_mono_ns = 0
+        """0 while nothing is held back."""
+        self._polled_before_hold = 0
+        self._held_back_ns = 0
         self.clock_steps_ns = 0
         self.ended_near_steps = 0
         self.in_flight = 0
         self.requests_sent = 0
+        """Written, those that are written again included."""
+        self.retries = 0
+        """Requests that were written and had to be written again."""
 
     @property
     def fd(self) -> int:
@@ -138,6 +157,25 @@ class InferenceClient:
     def connection_count(self) -> int:
         """Open connections, idle ones and those still connecting included."""
         return len(self._connections)
+
+    @property
+    def addresses(self) -> TargetAddresses:
+        """Of the target."""
+        return self._pool.addresses
+
+    def address_uses(self) -> tuple[AddressUse, ...]:
+        """What each address got so far. Looks at every connection."""
+        return tuple(
+            AddressUse(
+                address=each.name,
+                connections=each.connections,
+                requests=requests,
+                failures=each.failures,
+                error=each.error,
+                is_down=each.is_down,
+            )
+            for each, requests in self._pool.requests_by_address().items()
+        )
 
     @property
     def last_seq(self) -> int:
@@ -159,6 +197,7 @@ class InferenceClient:
         due_wall_ns: int,
         flags: int,
         input_tokens: int,
+        requested_tokens: int,
         session: Any = None,
         keep_answer: bool = False,
     ) -> None:
@@ -190,6 +229,7 @@ class InferenceClient:
                 due_wall_ns,
                 flags,
                 input_tokens,
+                requested_tokens,
                 session,
             )
         except OSError as error:
@@ -217,6 +257,7 @@ class InferenceClient:
         whole latency; polling more often makes the bound say how busy the client was, not the
         server.
         """
+        self._is_in_phase = is_on
         self._ticker.every(self._poll_every_ns if is_on else 0)
         self._pool.forgive()
 
@@ -239,6 +280,33 @@ class InferenceClient:
             if conn.payload is not None and conn.fd >= 0:
                 self._finish(conn, _CANCELLED, 0, time_ns(), False, self._cut_message)
         self._pool.close_sockets()
+
+    @property
+    def held_back_ns(self) -> int:
+        """For how long responses were not read, all holds together."""
+        since = self._held_since_mono_ns
+        return self._held_back_ns + (monotonic_ns() - since if since else 0)
+
+    def hold_back(self) -> None:
+        """Read no more of the responses that are in their middle until `go_on`. Their servers have
+        to wait as soon as the kernel's buffers are full."""
+        self._held_since_mono_ns = monotonic_ns()
+        self._polled_before_hold = self._bodies_polled
+        self._first_reads_bytes = 0
+        self._epoll.unregister(self._bodies_fd)
+        # Some are in the first set for good: those whose every read is large enough to leave.
+        for conn in self._connections.values():
+            if conn.state == BODY and conn.epoll is self._epoll:
+                self._watch_in(self._bodies, conn)
+
+    def go_on(self) -> None:
+        """Read everything again."""
+        self._held_back_ns = self.held_back_ns
+        self._held_since_mono_ns = 0
+        self._first_reads_bytes = FIRST_READS_BYTES
+        # What has come since then may have come at any time since then.
+        self._bodies_polled = self._polled_before_hold
+        self._epoll.register(self._bodies_fd, _IN)
 
     def revoke_unwritten(self) -> int:
         """Take back the requests that wait for a connection; how many they were."""
@@ -289,6 +357,9 @@ class InferenceClient:
         for at in range(0, len(events), READS_AT_ONCE):
             if at:
                 self._poll_first()
+                if self._held_since_mono_ns:
+                    self._polled_before_hold = previous
+                    return
             self._take_some(events, at, previous)
 
     def _take_some(self, events: list[tuple[int, int]], at: int, previous_poll: int) -> None:
@@ -353,7 +424,7 @@ class InferenceClient:
             self._timer.set(self._wake_at)
 
     def housekeeping(self) -> None:
-        """Every 50 ms or so: time-outs, clock jumps, and batches that wait."""
+        """Every 50 ms or so: connects that are overdue, clock jumps, and batches that wait."""
         before = monotonic_ns()
         wall = time_ns()
         after = monotonic_ns()
@@ -370,12 +441,24 @@ class InferenceClient:
             self._last_seq_at_look = self.last_seq
         self._layouts_left = LAYOUTS_PER_TICK
         self._records.flush()
+        for conn in self._pool.overdue():
+            if conn.payload is not None:
+                self._send_on_another(conn)
+            if conn.fd >= 0 and conn.payload is None:
+                self._pool.keep_as_probe(conn)
+        self._pool.close_sockets()
 
     def expire(self) -> None:
-        """Every second or so: end the requests and connects that took too long."""
+        """Every second or so: end the requests and connects that took too long, and try the
+        addresses that are down."""
+        if self._is_in_phase:
+            self._pool.probe()
         now = monotonic_ns()
         if now < self._nothing_expires_before_mono_ns:
             return
+        # What came while this process stood still is read first: its own pause is no time-out of
+        # the server's.
+        self.run_ready()
         target = self._target
         # What begins after this look expires later than this.
         next_mono_ns = now + min(target.request_timeout_ns, target.connect_timeout_ns)
@@ -383,7 +466,10 @@ class InferenceClient:
             if conn.state < IDLE:
                 expires = conn.opened_mono_ns + target.connect_timeout_ns
                 if expires < now:
-                    self._broken(conn, ErrorKind.CONNECT, "timed out while connecting")
+                    text = "timed out while connecting"
+                    if conn.state == CONNECTING:
+                        self._pool.failed(conn, text)
+                    self._broken(conn, ErrorKind.CONNECT, f"{conn.address.name}: {text}")
                     continue
             elif conn.payload is not None:
                 expires = conn.started_mono_ns + target.request_timeout_ns
@@ -412,13 +498,32 @@ class InferenceClient:
     def _connected(self, conn: Connection) -> None:
         code = self._pool.connected(conn)
         if code:
-            self._broken(conn, connect_error(code), os.strerror(code))
+            self._unconnected(conn, connect_error(code))
         elif self._target.tls_context is not None:
             conn.tls = TlsStream(self._target.tls_context, self._target.server_name)
             conn.state = HANDSHAKING
             self._handshake(conn)
         else:
             self._ready(conn)
+
+    def _unconnected(self, conn: Connection, kind: ErrorKind) -> None:
+        """A connection could not be made: its request goes to another address while one is up."""
+        addresses = self.addresses
+        others = len(addresses.in_use) - 1
+        if conn.payload is not None and addresses.has_up and conn.moves < others:
+            self._send_on_another(conn)
+            self._pool.drop(conn)
+        else:
+            self._broken(conn, kind, self._pool.connect_message(conn.address))
+
+    def _send_on_another(self, conn: Connection) -> None:
+        """Move a request that is not written yet to a new connection."""
+        again = self._pool.new()
+        again.moves = conn.moves + 1
+        again.flags, again.request_id = conn.flags, conn.request_id
+        _move_request(conn, again)
+        if again.fd < 0:
+            self._connect_failed(again)
 
     def _handshake(self, conn: Connection) -> None:
         assert conn.tls is not None
@@ -427,7 +532,7 @@ class InferenceClient:
         except ssl.SSLError as error:
             self._send_pending_tls(conn)
             if conn.fd >= 0:
-                self._broken(conn, ErrorKind.TLS, str(error))
+                self._broken(conn, ErrorKind.TLS, handshake_problem(error))
             return
         if is_done:
             conn.tls_ns = monotonic_ns() - conn.opened_mono_ns - conn.connect_ns
@@ -508,28 +613,26 @@ class InferenceClient:
 
     def _look_at_parts(self, conn: Connection) -> None:
         """What there is of an answer that goes on."""
-        if conn.epoll is self._epoll and len(conn.read_rows) >= FIRST_READS_BYTES:
+        if conn.epoll is self._epoll and len(conn.read_rows) >= self._first_reads_bytes:
             self._watch_in(self._bodies, conn)
         if len(conn.buffer) >= part_bytes(conn):
             self._records.take_part(conn)
 
-    def _take_read(self, conn: Connection, read: Read) -> None:
-        """What a read means for the request that waits for it."""
+    def _take_read(self, conn: Connection, read: Read, *, is_plain: bool = False) -> None:
+        """What a read means for the request that waits for it; with `is_plain` it is decrypted."""
         data, stamp, now = read
         if not stamp:
             stamp = now
             if data:
                 conn.flags |= _UNSTAMPED
-        if conn.tls is not None:
-            plain = self._decrypt(conn, data)
-            if plain is None:
-                return
-            data = plain
+        if conn.tls is not None and not is_plain:
+            self._take_encrypted(conn, conn.tls, read)
+            return
         state = conn.state
         is_first = state == HEAD and conn.buffer is None
         if is_first:
             layout = self._layouts.get(len(data))
-            if layout is not None and conn.unsent is None and layout.pick(data) == layout.picked:
+            if layout is not None and _may_reuse(conn) and layout.pick(data) == layout.picked:
                 self._take_whole(conn, data, stamp, now, layout)
                 return
         if state == BODY:
@@ -554,16 +657,20 @@ class InferenceClient:
             return
         if end == BROKEN:
             self._records.add_read(conn, data, stamp, self._previous_poll, now)
-            self._broken(conn, ErrorKind.PROTOCOL, "broken HTTP/1.1 framing")
+            if conn.state == HEAD and conn.bytes_in > MAX_HEAD_BYTES:
+                text = f"headers of over {MAX_HEAD_BYTES // 2**10} KiB: cut off"
+                self._broken(conn, ErrorKind.TOO_LARGE, text)
+            else:
+                self._broken(conn, ErrorKind.PROTOCOL, "broken HTTP/1.1 framing")
         elif end < 0:
             self._records.add_read(conn, data, stamp, self._previous_poll, now)
             if conn.state == BODY:
                 self._look_at_parts(conn)
-            if conn.bytes_in > MAX_ANSWER_BYTES:
-                self._broken(conn, ErrorKind.TOO_LARGE, f"over {MAX_ANSWER_BYTES} bytes")
+            most = MAX_ANSWER_BYTES if conn.kept is None else MAX_KEPT_BYTES
+            if conn.bytes_in > most:
+                self._broken(conn, ErrorKind.TOO_LARGE, f"over {most // 2**20} MiB: cut off")
         else:
-            # The rest of a request that was answered before all of it was out would have to follow.
-            reuse = conn.keep_alive and conn.unsent is None
+            reuse = conn.keep_alive and _may_reuse(conn)
             if end != len(data):
                 # Bytes after the answer: nothing that comes on this connection can be trusted.
                 reuse = False
@@ -607,20 +714,25 @@ class InferenceClient:
             self._idle.append(conn)
         self._on_end(conn, _COMPLETED, stamp)
 
-    def _decrypt(self, conn: Connection, data: bytes) -> bytes | None:
-        """Plain bytes of a read; None when there is nothing to go on with."""
-        assert conn.tls is not None
-        if not data:
-            return b""
-        conn.tls.receive(data)
-        if conn.state == HANDSHAKING:
-            self._handshake(conn)
-            return None
-        try:
-            return conn.tls.decrypted() or None
-        except ssl.SSLError as error:
-            self._broken(conn, ErrorKind.TLS, str(error))
-            return None
+    def _take_encrypted(self, conn: Connection, tls: TlsStream, read: Read) -> None:
+        """The same over TLS. What ends by `close_notify` ends there: the server may leave its
+        socket open for long."""
+        data, stamp, now = read
+        plain = b""
+        if data:
+            tls.receive(data)
+            if conn.state == HANDSHAKING:
+                self._handshake(conn)
+                return
+            try:
+                plain = tls.decrypted()
+            except ssl.SSLError as error:
+                self._broken(conn, ErrorKind.TLS, str(error))
+                return
+            if plain:
+                self._take_read(conn, (plain, stamp, now), is_plain=True)
+        if (tls.is_closed or not data) and conn.fd >= 0:
+            self._take_read(conn, (b"", stamp, now), is_plain=True)
 
     # --- endings ---------------------------------------------------------------------------------
 
@@ -633,31 +745,29 @@ class InferenceClient:
             self._disconnected(conn, ErrorKind.DISCONNECTED, "closed by the server")
 
     def _disconnected(self, conn: Connection, kind: ErrorKind, message: str) -> None:
-        """The connection broke; a reused one that answered nothing is tried once more on a new
-        one."""
-        payload = conn.payload
-        fresh = conn.bytes_in == 0 and conn.is_used and not conn.flags & _RETRIED
-        if payload is None or not fresh or conn.state != HEAD:
+        """The connection broke. Without a byte of a response that may have crossed the request, on
+        a connection that was used before: then it is sent once more, on a new one."""
+        if conn.payload is None or conn.state != HEAD or conn.bytes_in:
             self._broken(conn, kind, message)
-            return
-        self.requests_sent -= 1
+        elif conn.is_used and not conn.flags & _RETRIED and self._may_have_crossed(conn):
+            self._retry(conn)
+        elif kind == ErrorKind.SEND:
+            self._broken(conn, kind, message)
+        else:
+            after_ms = (time_ns() - conn.start) / 1e6
+            text = f"closed by the server {after_ms:.3g} ms after the request, without a response"
+            self._broken(conn, ErrorKind.NO_RESPONSE, text)
+
+    def _may_have_crossed(self, conn: Connection) -> bool:
+        # At the previous poll the close was not here: what we are late with is not the server's.
+        return self._previous_poll - conn.start <= race_window_ns(conn.sock)
+
+    def _retry(self, conn: Connection) -> None:
+        self.retries += 1
         again = self._pool.new()
-        for name in (
-            "payload",
-            "bytes_out",
-            "phase",
-            "index",
-            "entry",
-            "turn",
-            "due",
-            "input_tokens",
-            "session",
-        ):
-            setattr(again, name, getattr(conn, name))
         again.flags = (conn.flags | _RETRIED) & ~_REUSED
-        again.kept = conn.kept
         self._last_id = again.request_id = self._last_id + 1
-        conn.payload = None
+        _move_request(conn, again)
         self._pool.drop(conn)
         if again.fd < 0:
             self._connect_failed(again)
@@ -688,3 +798,16 @@ class InferenceClient:
         else:
             self._pool.drop(conn)
         self._on_end(conn, outcome, end_wall_ns)
+
+
+def _may_reuse(conn: Connection) -> bool:
+    """Whether another request may follow on a connection, for all that it knows by itself. The rest
+    of a request that was answered before all of it was out would have to follow."""
+    return conn.unsent is None and (conn.tls is None or not conn.tls.is_closed)
+
+
+def _move_request(conn: Connection, again: Connection) -> None:
+    """Give a request to another connection, but for its number and its flags."""
+    for name in _REQUEST_FIELDS:
+        setattr(again, name, getattr(conn, name))
+    conn.payload = conn.session = conn.kept = None

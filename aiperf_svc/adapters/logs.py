@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import MESSAGE_LIMIT, lines
 
 _phase = ""
 
@@ -108,10 +109,10 @@ class JsonLines(Lines):
             "run": self._run_id,
             "phase": _phase,
             "service": self.service_of(record),
-            "message": record.getMessage(),
+            "message": lines(record.getMessage(), limit=MESSAGE_LIMIT),
         }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = lines(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False)
 
 
@@ -123,9 +124,10 @@ class TextLines(Lines):
         phase = f" [{_phase}]" if _phase else ""
         line = (
             f"{_time(record)} {record.levelname:<7} {self.service_of(record)}{phase}: "
-            f"{record.getMessage()}"
+            f"{lines(record.getMessage(), limit=MESSAGE_LIMIT)}"
         )
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        text = f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return lines(text)
 
 
 def _time(record: logging.LogRecord) -> str:

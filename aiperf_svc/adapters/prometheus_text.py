@@ -33,6 +33,11 @@ def render_metrics(status: Status) -> str:
             lines.append(f"# HELP {_PREFIX}{name} {text}")
             lines.append(f"# TYPE {_PREFIX}{name} {kind}")
             lines.append(f"{_PREFIX}{name}{labels} {value:.17g}")
+    if status.finish_reasons:
+        name = f"{_PREFIX}finish_reasons_total"
+        lines.append(f"# HELP {name} Requests of the profiling phase by finish reason.")
+        lines.append(f"# TYPE {name} counter")
+        lines += [f'{name}{{reason="{r}"}} {n}' for r, n in sorted(status.finish_reasons.items())]
     return "\n".join(lines) + "\n"
 
 

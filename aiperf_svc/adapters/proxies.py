@@ -14,7 +14,7 @@ from typing import Any
 
 import zmq
 
-from aiperf_svc.adapters.bus import Bus
+from aiperf_svc.adapters.bus import REPORT, Bus
 from aiperf_svc.protocol.ports import Port
 
 RETRY_S = 0.005
@@ -38,33 +38,23 @@ class Proxies:
         self._lost = frozenset(processors)
 
     def start(self) -> None:
-        """Bind all six ports, then forward. Raises EnvironmentProblem when one is taken."""
-        plain, routed = self._forward, self._route_by_name
-        events = self._forward_events
-        self._start("events", events, zmq.XSUB, Port.EVENTS_IN, zmq.XPUB, Port.EVENTS_OUT)
-        self._start("dataset", plain, zmq.ROUTER, Port.DATASET_FRONT, zmq.DEALER, Port.DATASET_BACK)
-        self._start("raw", routed, zmq.ROUTER, Port.RAW_FRONT, zmq.ROUTER, Port.RAW_BACK)
+        """Bind all seven ports, then forward. Raises EnvironmentProblem when one is taken."""
+        said, reports = (zmq.XSUB, Port.EVENTS_IN), (zmq.XSUB, Port.REPORTS_IN)
+        asked, served = (zmq.ROUTER, Port.DATASET_FRONT), (zmq.DEALER, Port.DATASET_BACK)
+        sent, taken = (zmq.ROUTER, Port.RAW_FRONT), (zmq.ROUTER, Port.RAW_BACK)
+        self._start("events", self._forward_events, said, reports, (zmq.XPUB, Port.EVENTS_OUT))
+        self._start("dataset", self._forward, asked, served)
+        self._start("raw", self._route_by_name, sent, taken)
 
-    def _start(
-        self,
-        name: str,
-        forward: Callable[[zmq.Socket[Any], zmq.Socket[Any]], None],
-        front_kind: int,
-        front_port: Port,
-        back_kind: int,
-        back_port: Port,
-    ) -> None:
-        context = self._bus.raw_context
-        front, back = context.socket(front_kind), context.socket(back_kind)
-        self._bus.bind_socket(front, front_port)
-        self._bus.bind_socket(back, back_port)
-        if forward == self._forward:
-            for sock in (front, back):
-                if sock.type == zmq.ROUTER:
-                    # A reply to a client that has gone is of no use to anybody.
-                    sock.setsockopt(zmq.ROUTER_MANDATORY, 0)
+    def _start(self, name: str, forward: Callable[..., None], *ends: tuple[int, Port]) -> None:
+        sockets = [self._bus.raw_context.socket(kind) for kind, _ in ends]
+        for sock, (_, port) in zip(sockets, ends, strict=True):
+            self._bus.bind_socket(sock, port)
+            if forward == self._forward and sock.type == zmq.ROUTER:
+                # A reply to a client that has gone is of no use to anybody.
+                sock.setsockopt(zmq.ROUTER_MANDATORY, 0)
         thread = threading.Thread(
-            target=_until_closed, args=(forward, front, back), name=f"proxy-{name}", daemon=True
+            target=_until_closed, args=(forward, sockets), name=f"proxy-{name}", daemon=True
         )
         thread.start()
         self._threads.append(thread)
@@ -74,18 +64,22 @@ class Proxies:
         zmq.proxy(front, back)
 
     @staticmethod
-    def _forward_events(front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
+    def _forward_events(
+        said: zmq.Socket[Any], reports: zmq.Socket[Any], out: zmq.Socket[Any]
+    ) -> None:
         """As `zmq.proxy`, but subscriptions end here: every service has a topic of its own, and
-        each of thousands would be told to each of thousands of publishers."""
-        front.send(b"\x01")  # everything
+        each of thousands would be told to each of thousands of publishers. Of what comes on the
+        port for reports only reports go on: whoever has a worker's key gives no orders."""
         poller = zmq.Poller()
-        poller.register(front, zmq.POLLIN)
-        poller.register(back, zmq.POLLIN)
+        poller.register(out, zmq.POLLIN)
+        for sock in (said, reports):
+            sock.send(b"\x01")  # everything
+            poller.register(sock, zmq.POLLIN)
         while True:
             for sock, _ in poller.poll():
                 frames = sock.recv_multipart(copy=False)
-                if sock is front:
-                    back.send_multipart(frames, copy=False)
+                if sock is said or (sock is reports and bytes(frames[0].buffer) == REPORT):
+                    out.send_multipart(frames, copy=False)
 
     def _route_by_name(self, front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
         while True:
@@ -115,16 +109,12 @@ class Proxies:
             thread.join()
 
 
-def _until_closed(
-    forward: Callable[[zmq.Socket[Any], zmq.Socket[Any]], None],
-    front: zmq.Socket[Any],
-    back: zmq.Socket[Any],
-) -> None:
+def _until_closed(forward: Callable[..., None], sockets: list[zmq.Socket[Any]]) -> None:
     try:
-        forward(front, back)
+        forward(*sockets)
     except zmq.ZMQError as error:
         if error.errno not in (zmq.ETERM, zmq.ENOTSOCK):
             log.exception("a proxy stopped")
     finally:
-        front.close(0)
-        back.close(0)
+        for sock in sockets:
+            sock.close(0)

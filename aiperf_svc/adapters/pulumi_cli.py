@@ -1,15 +1,15 @@
 """The Pulumi CLI as a child that can be asked to stop and that survives nobody.
 
 Each command runs in a session of its own, so that a terminal's Ctrl-C reaches the runner only: a
-second interrupt makes the CLI forget resources. The kernel sends it SIGTERM when the thread that
-started it is gone, so a killed runner's CLI stops by itself, with its state complete. Its output
-goes to files: with a pipe, the death of the reader would kill the CLI before it has saved.
+second interrupt makes the CLI forget resources. Between the two is a process of one thread
+(`cli_supervisor.py`), which asks the CLI to stop when the runner is gone, so a killed runner's CLI
+ends by itself, with its state complete. Its output goes to files: with a pipe, the death of the
+reader would kill the CLI before it has saved. Its temporary files, in which the Kubernetes provider
+leaves the cluster's key, are in a folder that goes with the command.
 """
 
 import asyncio
 import contextlib
-import ctypes
-import functools
 import json
 import os
 import re
@@ -17,30 +17,32 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from aiperf_svc.adapters import cli_supervisor
+from aiperf_svc.adapters.pulumi_words import causes_in, in_few_lines
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 POLL_S = 0.1
 """Between looks at the child and its events."""
 SHORT_S = 120.0
 """For commands that touch only the state; a bucket may be slow."""
-STOP_S = 180.0
-"""From SIGINT to the end: the CLI waits for the operations that are under way."""
-SAID_LINES = 12
-"""Of a failed command's output, in its error."""
+TOLD = ("up", "destroy", "refresh")
+"""Commands that tell people what they do: kept when they failed. Secrets are hidden in it."""
 NO_STACK = "no stack named"
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+INTERRUPT = b"i"
+"""What the supervisor reads as a wish to stop; any byte is one."""
 _LOCK = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<at>\S+)")
 _CONFLICT = "[409] Conflict: Another update is currently in progress"
 """What Pulumi's own service answers."""
 
 Event = dict[str, Any]
 OnEvent = Callable[[Event], None]
+TakeOver = Callable[[Sequence["Lock"]], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,18 +68,23 @@ class Ended:
     errors: str
 
     @property
+    def killed_by(self) -> int:
+        """Number of the signal that it died of, 0 when it ended by itself."""
+        return self.code - 128 if 128 < self.code < 160 else max(0, -self.code)
+
+    @property
     def said(self) -> str:
-        """The end of what it said, errors first."""
-        lines = [line for line in (*self.errors.splitlines(), *self.out.splitlines()) if line]
-        chosen = [line for line in lines if "error" in line.lower()] or lines
-        return "\n".join(f"  {line.strip()}" for line in chosen[-SAID_LINES:])
+        """Why it failed, in few lines."""
+        if self.killed_by:
+            return f"it was killed by signal {self.killed_by} (9: perhaps for lack of memory)"
+        return in_few_lines(causes_in(self.errors) or causes_in(self.out))
 
 
 class PulumiFailed(EnvironmentProblem):
     """A command of the CLI ended with an error."""
 
     def __init__(self, command: str, ended: Ended) -> None:
-        super().__init__(f"`pulumi {command}` failed:\n{ended.said}")
+        super().__init__(f"`pulumi {command}` failed: {ended.said}")
         self.ended = ended
 
 
@@ -85,9 +92,22 @@ class PulumiCli:
     """Commands about one stack, in the project's folder."""
 
     def __init__(
-        self, *, folder: Path, stack: str, environ: Mapping[str, str], logs: Path, notice: str = ""
+        self,
+        *,
+        folder: Path,
+        stack: str,
+        environ: Mapping[str, str],
+        logs: Path,
+        notice: str = "",
+        private: Path | None = None,
+        held: Sequence[int] = (),
+        take_over: TakeOver = lambda locks: False,
     ) -> None:
+        """`private` is removed when the runner is killed, `held` are descriptors of locks, which
+        then last until the CLI has ended. `take_over` is asked of the locks that refuse a command
+        whether they may be removed."""
         self._folder, self._stack, self._environ = folder, stack, environ
+        self._private, self._held, self._take_over = private, tuple(held), take_over
         self.logs = logs
         """Folder for what the commands say."""
         self.notice = notice
@@ -182,6 +202,15 @@ class PulumiCli:
     async def _work(
         self, command: str, arguments: tuple[str, ...], on_event: OnEvent, stop: asyncio.Event
     ) -> Ended:
+        ended = await self._once(command, arguments, on_event, stop)
+        if ended.code and self._take_over(locks_in(f"{ended.errors}\n{ended.out}")):
+            await self.unlock()
+            ended = await self._once(command, arguments, on_event, stop)
+        return ended
+
+    async def _once(
+        self, command: str, arguments: tuple[str, ...], on_event: OnEvent, stop: asyncio.Event
+    ) -> Ended:
         events = self._folder / f"events-{self._count}.jsonl"
         events.touch(mode=0o600)
         whole = (command, "-y", "-s", self._stack, "--event-log", str(events), *arguments)
@@ -205,74 +234,117 @@ class PulumiCli:
         name = f"pulumi-{self._count}-{arguments[0]}"
         out, errors = self.logs / f"{name}.out", self.logs / f"{name}.log"
         command = (executable(self._environ), *arguments, "--non-interactive", "--color", "never")
+        temporary = tempfile.mkdtemp(prefix="tmp-", dir=self._private or self.logs)
+        listening, control = os.pipe()
         with out.open("wb") as to_out, errors.open("wb") as to_errors:
             out.chmod(0o600)
-            # asyncio's own would fork in the same way, and reap the child behind our back.
-            child = subprocess.Popen(  # noqa: ASYNC220
-                command,
-                cwd=self._folder,
-                env=dict(self._environ),
-                stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-                stdout=to_out,
-                stderr=to_errors,
-                start_new_session=True,
-                preexec_fn=functools.partial(_die_with_parent, os.getpid()) if _LIBC else None,
-            )
-        try:
+            try:
+                # asyncio's own would reap the child behind our back.
+                child = subprocess.Popen(  # noqa: ASYNC220
+                    (*_supervised(listening, temporary, self._private), *command),
+                    cwd=self._folder,
+                    env=dict(self._environ),
+                    stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+                    stdout=to_out,
+                    stderr=to_errors,
+                    start_new_session=True,
+                    pass_fds=(listening, *self._held),
+                )
+            except BaseException:
+                os.close(control)
+                raise
+            finally:
+                os.close(listening)
+        with _Stop(control) as stopping:
             if child.stdin is not None:
                 with contextlib.suppress(BrokenPipeError), child.stdin:
                     child.stdin.write((stdin or "").encode())
-            await _end(child, stop, look)
-        finally:
-            if child.poll() is None:
-                # Nobody waits any more: out of time, not wanted, or an error of ours.
-                child.send_signal(signal.SIGTERM)
-                child.wait(STOP_S)
+            try:
+                await _end(child, stop, stopping, look)
+            finally:
+                if child.poll() is None:
+                    # Nobody waits any more: out of time, not wanted, or an error of ours.
+                    stopping.ask()
+                    child.wait(cli_supervisor.STOP_S + SHORT_S)
+        if child.returncode < 0:
+            # Somebody has killed the supervisor, which the CLI is told by the kernel.
+            await _end_session(child.pid)
+            shutil.rmtree(temporary, ignore_errors=True)
         ended = Ended(
             code=child.returncode,
             out=out.read_text(errors="replace"),
             errors=errors.read_text(errors="replace"),
         )
-        # May hold a token, and is a program's business.
-        out.unlink()
+        if ended.code and arguments[0] in TOLD:
+            out.rename(out.with_suffix(".out.log"))
+        else:
+            # May hold a token, and is a program's business.
+            out.unlink()
         if not ended.errors:
             errors.unlink()
         return ended
 
 
+class _Stop:
+    """The supervisor's ear. Its end says that the runner is gone, so it is closed at the end."""
+
+    def __init__(self, control: int) -> None:
+        self._control = control
+        self._was_asked = False
+
+    def __enter__(self) -> "_Stop":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._control)
+
+    def ask(self) -> None:
+        """Have the CLI interrupted, once."""
+        if not self._was_asked:
+            self._was_asked = True
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._control, INTERRUPT)
+
+
 async def _end(
-    child: "subprocess.Popen[bytes]", stop: asyncio.Event, look: Callable[[], None]
+    child: "subprocess.Popen[bytes]", stop: asyncio.Event, stopping: _Stop, look: Callable[[], None]
 ) -> None:
-    loop = asyncio.get_running_loop()
-    kill_at_s: float | None = None
     while child.poll() is None:
         look()
-        if stop.is_set() and kill_at_s is None:
-            kill_at_s = loop.time() + STOP_S
-            child.send_signal(signal.SIGINT)
-        if kill_at_s is not None and loop.time() > kill_at_s:
-            _kill_session(child.pid)
-            kill_at_s += STOP_S
+        if stop.is_set():
+            stopping.ask()
         await asyncio.sleep(POLL_S)
 
 
-def _kill_session(leader: int) -> None:
-    """Kill a CLI that does not stop with its plugins, which have process groups of their own."""
+async def _end_session(leader: int) -> None:
+    """Wait for a CLI that has lost its supervisor; then kill what is left of its session, which
+    plugins with process groups of their own belong to."""
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + cli_supervisor.STOP_S
+    while members := _session(leader):
+        if "pulumi" not in members.values() or loop.time() > give_up_s:
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(POLL_S)
+
+
+def _session(leader: int) -> dict[int, str]:
+    """Processes of a session that are alive, with their names."""
+    found = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            if int(entry.read_text().rpartition(")")[2].split()[3]) == leader:
-                os.kill(int(entry.parent.name), signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(leader, signal.SIGKILL)
+            before, _, after = entry.read_text().rpartition(")")
+            state, _, _, session, *_ = after.split()
+            if int(session) == leader and state != "Z":
+                found[int(entry.parent.name)] = before.partition("(")[2]
+    return found
 
 
-def _die_with_parent(parent: int) -> None:
-    """Between fork and exec."""
-    assert _LIBC is not None
-    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    if os.getppid() != parent:
-        # It has died before the kernel was asked to tell.
-        os.kill(os.getpid(), signal.SIGTERM)
+def _supervised(control: int, temporary: str, private: Path | None) -> tuple[str, ...]:
+    script = str(Path(cli_supervisor.__file__))
+    # Without what an environment adds: it starts twice as fast.
+    return (sys.executable, "-I", "-S", script, str(control), temporary, str(private or ""))
 
 
 class _Tail:

@@ -87,6 +87,7 @@ class RawRecords:
             _COMPLETED,
             0,
             conn.framing,
+            conn.requested_tokens,
         )
         self.reads += _pack_read(stamp_wall_ns, polled_wall_ns, now, size)
         self.bodies += data
@@ -149,6 +150,7 @@ class RawRecords:
             outcome,
             error,
             conn.framing,
+            conn.requested_tokens,
         )
         if body is not None:
             self.bodies += body

@@ -11,7 +11,8 @@ POST /v1/collected                             the results are fetched, nobody n
                                                409 before they are final
 
 Everything below /v1 and /metrics needs the stack's token, as `Authorization: Bearer` or
-`X-Aiperf-Token` (proxies of a cluster take the first for themselves).
+`X-Aiperf-Token` (proxies of a cluster take the first for themselves). Connections that have not
+shown it are few and short: `guarded_connections`.
 """
 
 import asyncio
@@ -25,12 +26,20 @@ import msgspec
 from aiohttp import web
 
 from aiperf_svc.adapters.file_responses import send_file
+from aiperf_svc.adapters.guarded_connections import (
+    ConnectionLimits,
+    GuardedConnection,
+    GuardedConnections,
+)
 from aiperf_svc.adapters.prometheus_text import render_metrics
 from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
 
 LONGEST_POLL_S = 60.0
 OPEN_PATHS = ("/healthz", "/readyz")
+BACKLOG = 1_024
+"""Connections that wait to be accepted."""
 LARGEST_BODY = 16 * 1024
 """Of a request; a cancel's reason is all that anybody sends."""
 
@@ -72,21 +81,29 @@ class ResultsProvider(Protocol):
 class ResultsServer:
     """A running API."""
 
-    def __init__(self, runner: web.AppRunner) -> None:
+    def __init__(self, runner: web.AppRunner, listener: asyncio.Server) -> None:
         self._runner = runner
+        self._listener = listener
 
     @property
     def port(self) -> int:
         """Where it listens."""
-        return int(self._runner.addresses[0][1])
+        return int(self._listener.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening and end what is being answered."""
+        self._listener.close()
         await self._runner.cleanup()
 
 
 async def serve(
-    provider: ResultsProvider, *, token: str, fd: int | None, host: str, port: int
+    provider: ResultsProvider,
+    *,
+    token: str,
+    fd: int | None,
+    host: str,
+    port: int,
+    limits: ConnectionLimits | None = None,
 ) -> ResultsServer:
     """Start the API on the listening socket `fd`, or on `host:port` without one.
 
@@ -96,17 +113,19 @@ async def serve(
         make_app(provider, token=token), access_log=None, shutdown_timeout=1.0, handle_signals=False
     )
     await runner.setup()
+    assert runner.server is not None
+    guard = GuardedConnections(runner.server, limits or ConnectionLimits())
+    loop = asyncio.get_running_loop()
     try:
-        site: web.BaseSite
         if fd is not None:
-            site = web.SockSite(runner, socket.socket(fileno=fd))
+            sock = socket.socket(fileno=fd)
+            listener = await loop.create_server(guard, sock=sock, backlog=BACKLOG)
         else:
-            site = web.TCPSite(runner, host, port)
-        await site.start()
+            listener = await loop.create_server(guard, host, port, backlog=BACKLOG)
     except OSError as error:
         await runner.cleanup()
         raise EnvironmentProblem(f"results API: cannot listen on {host}:{port}: {error}") from error
-    return ResultsServer(runner)
+    return ResultsServer(runner, listener)
 
 
 def make_app(provider: ResultsProvider, *, token: str) -> web.Application:
@@ -142,6 +161,8 @@ def _token_check(token: str) -> Any:
                 raise web.HTTPUnauthorized(
                     text="token missing or wrong\n", headers={"WWW-Authenticate": "Bearer"}
                 )
+            if isinstance(request.protocol, GuardedConnection):
+                request.protocol.trust()
         return await handler(request)
 
     return check
@@ -196,7 +217,7 @@ class _Routes:
             asked = msgspec.json.decode(body, type=_Cancel) if body else _Cancel()
         except msgspec.DecodeError as error:
             raise web.HTTPBadRequest(text=f'expected {{"reason": "..."}}: {error}\n') from error
-        self._provider.cancel(asked.reason)
+        self._provider.cancel(one_line(asked.reason))
         return web.Response(status=202, text="stopping\n")
 
     async def collected(self, _request: web.Request) -> web.Response:

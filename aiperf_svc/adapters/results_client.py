@@ -17,10 +17,12 @@ from aiperf_svc.adapters.exports.manifest import (
     TEMPORARY_SUFFIX,
     Manifest,
     ManifestEntry,
+    check_entry,
     is_whole,
 )
 from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
 
 ANSWER_S = 10.0
 """Longest time without a byte of an answer, beyond the time of a long poll."""
@@ -28,6 +30,7 @@ ATTEMPTS = 5
 """Of one file without any new byte; port-forwards break often and come back."""
 RETRY_S = 0.5
 CHUNK = 256 * 1024
+MESSAGE_BYTES = 4096
 
 
 class ApiUnavailable(EnvironmentProblem):
@@ -138,7 +141,7 @@ class ResultsClient:
         async with self._open().get(url, headers=headers) as answer:
             if answer.status not in (200, 206):
                 raise ApiRefused(
-                    f"{entry.name}: {answer.status} {(await answer.text()).strip()}",
+                    f"{entry.name}: {answer.status} {one_line(await answer.text())}",
                     status=answer.status,
                 )
             # 200 to a range: the file is another one than the part was of.
@@ -159,7 +162,7 @@ class ResultsClient:
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise ApiUnavailable(f"results API at {self._base}: {_words(error)}") from error
         if answer.status >= 400:
-            text = content.decode(errors="replace").strip()
+            text = one_line(content[:MESSAGE_BYTES].decode(errors="replace"))
             raise ApiRefused(f"results API: {answer.status} {text}", status=answer.status)
         return content
 
@@ -168,11 +171,13 @@ class ResultsClient:
         return self._session
 
 
-def _inside(folder: Path, name: str) -> Path:
+def _inside(folder: Path, entry: ManifestEntry) -> Path:
     """The path of a result; a server cannot make a client write elsewhere."""
-    path = (folder / name).resolve()
+    check_entry(entry)
+    path = (folder / entry.name).resolve()
     if not path.is_relative_to(folder.resolve()):
-        raise EnvironmentProblem(f"results API: {name!r} leads out of the results' folder")
+        # By a link that was there before.
+        raise EnvironmentProblem(f"results API: {entry.name!r} leads out of the results' folder")
     return path
 
 
@@ -193,7 +198,7 @@ def _check_room(folder: Path, manifest: Manifest) -> None:
 
 def _places(folder: Path, entry: ManifestEntry) -> tuple[Path, Path]:
     """Of a result file, and of its part."""
-    path = _inside(folder, entry.name)
+    path = _inside(folder, entry)
     return path, path.with_name(path.name + TEMPORARY_SUFFIX)
 
 
@@ -208,4 +213,6 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _words(error: BaseException) -> str:
-    return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else "broke off")
+    return one_line(str(error)) or (
+        "no answer in time" if isinstance(error, TimeoutError) else "broke off"
+    )

@@ -48,3 +48,5 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Final, and nothing more will come: results are ready or there are none."""
     exit_code: ExitCode | None = None
     """What kind of failure; None unless the state is `failed`."""
+    finish_reasons: dict[str, int] = {}
+    """How many requests of the profiling phase ended with each, by name."""

@@ -37,6 +37,8 @@ FIRST_READS_BYTES: Final = 4 * READ.size
 third read has the first token at the latest."""
 MAX_ANSWER_BYTES: Final = 255 * 2**20
 """Its parts must be counted by 16 bits, the last one included."""
+MAX_KEPT_BYTES: Final = 16 * 2**20
+"""Of a response that a worker keeps whole, since the conversation's next request repeats it."""
 
 NOT_WRITTEN: Final = -1
 """Instead of bytes that are left to write."""
@@ -69,6 +71,7 @@ def interpreted_begin(
     due_wall_ns: int,
     flags: int,
     input_tokens: int,
+    requested_tokens: int,
     session: Any,
 ) -> int:
     """A connection's next request: its bytes are `before`, the prefix of its `X-Request-Id`, the
@@ -86,6 +89,7 @@ def interpreted_begin(
     conn.due = due_wall_ns
     conn.flags = flags
     conn.input_tokens = input_tokens
+    conn.requested_tokens = requested_tokens
     conn.session = session
     conn.start = conn.bytes_in = conn.part = 0
     if conn.state != IDLE or conn.tls is not None:
@@ -103,6 +107,7 @@ def part_bytes(conn: Connection) -> int:
 def stamp_start(conn: Connection) -> None:
     """The connection's request is about to be written."""
     conn.state = HEAD
+    conn.requests += 1
     if conn.is_used:
         conn.flags |= _REUSED
     # Of the answer before: a request that is never answered has none of them.

@@ -1,20 +1,23 @@
-"""The target as the hot path needs it: an address, a TLS context, and the bytes around every body.
+"""The target as the hot path needs it: its addresses, a TLS context, and the bytes around every
+body.
 
-Resolved once, before the run: a name that is looked up for every connection would measure the
-resolver.
+Its name is looked up before the run, and again when connections fail, beside the event loop: a name
+that is looked up for every connection would measure the resolver.
 """
 
 import math
 import os
 import socket
 import ssl
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from aiperf_svc.adapters.machine import port_range
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.models import BenchmarkConfig, Tls
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.target_addresses import SocketAddress
 from aiperf_svc.domain.errors import ConfigError
 
 USER_AGENT = "aiperf-svc"
@@ -24,17 +27,20 @@ every other port first, one by one: with half of the range in use it looks at al
 each connection, which takes milliseconds."""
 
 
+GetAddrInfo = Callable[..., list[Any]]
+"""As `socket.getaddrinfo`, which is used where none is given."""
+
+
 class Target(NamedTuple):
     """Where requests go and what is the same in all of them."""
 
-    family: int
-    address: tuple[str, int]
+    addresses: tuple[SocketAddress, ...]
+    """All of the name's, in the order of the look-up."""
     tls_context: ssl.SSLContext | None
     server_name: str
     request_timeout_ns: int
     connect_timeout_ns: int
     keep_alive: bool
-    source_addresses: tuple[str, ...]
     head: bytes
     """Request line and headers but for `X-Request-Id` and `Content-Length`, which differ."""
 
@@ -44,7 +50,7 @@ class Target(NamedTuple):
         return before, b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
-def resolve_target(config: BenchmarkConfig) -> Target:
+def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None) -> Target:
     """The target of `config`; blocks for the name's lookup.
 
     Raises ConfigError when the name has no address, the CA file cannot be read or the variable with
@@ -52,36 +58,77 @@ def resolve_target(config: BenchmarkConfig) -> Target:
     """
     endpoint = config.endpoint
     url = urlsplit(endpoint.url)
-    host, port, is_https = address_of(endpoint.url)
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise ConfigError(
-            f"endpoint.url: no address for {host!r}: {error.strerror}; check the name"
-        ) from error
-    context = None
-    if is_https:
-        try:
-            context = ssl.create_default_context(cafile=endpoint.tls.ca_file)
-        except OSError as error:
-            raise ConfigError(
-                f"endpoint.tls.ca_file: cannot read {endpoint.tls.ca_file!r}: {error}"
-            ) from error
-        if not endpoint.tls.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
+    host, _, is_https = address_of(endpoint.url)
+    addresses = look_up(config, getaddrinfo=getaddrinfo)
+    context = tls_context(endpoint.tls) if is_https else None
     return Target(
-        family=family,
-        address=(str(address[0]), int(address[1])),
+        addresses=addresses,
         tls_context=context,
         server_name=endpoint.tls.server_name or host,
         request_timeout_ns=endpoint.request_timeout,
         connect_timeout_ns=endpoint.connect_timeout,
         keep_alive=endpoint.connections == "keep-alive",
-        source_addresses=endpoint.source_addresses
-        or loopback_sources(str(address[0]), config.load.concurrency or 0, port_range()),
         head=_head(config, url.netloc.rpartition("@")[2], url.path),
     )
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """What decides whether a server's certificate is accepted. Raises ConfigError when the
+    authorities to trust cannot be read."""
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file, cadata=tls.ca)
+    except ssl.SSLError as error:
+        key = "ca_file" if tls.ca_file else "ca"
+        name = f" {tls.ca_file!r}" if tls.ca_file else ""
+        raise ConfigError(
+            f"endpoint.tls.{key}:{name} holds no certificates in PEM: {error}"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"endpoint.tls.ca_file: cannot read {tls.ca_file!r}: {error.strerror}"
+        ) from error
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def look_up(
+    config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None
+) -> tuple[SocketAddress, ...]:
+    """The addresses of the target's name now; blocks.
+
+    An address is left out when all of `endpoint.source_addresses` are of the other version of IP.
+    Raises ConfigError when there is none.
+    """
+    endpoint = config.endpoint
+    host, port, _ = address_of(endpoint.url)
+    try:
+        infos = (getaddrinfo or socket.getaddrinfo)(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(
+            f"endpoint.url: no address for {host!r}: {error.strerror}; check the name"
+        ) from error
+    # A hosts file may name one address twice.
+    found = tuple(dict.fromkeys((int(info[0]), tuple(info[4])) for info in infos))
+    given = endpoint.source_addresses
+    usable = []
+    for family, address in found:
+        is_v6 = family == socket.AF_INET6
+        sources = tuple(source for source in given if (":" in source) == is_v6)
+        if given and not sources:
+            continue
+        sources = sources or loopback_sources(
+            str(address[0]), config.load.concurrency or 0, port_range()
+        )
+        usable.append(SocketAddress(family, address, sources))
+    if not usable:
+        names = ", ".join(str(address[0]) for _, address in found)
+        raise ConfigError(
+            f"endpoint.source_addresses: {', '.join(given)}: from none of these can {host!r} "
+            f"({names}) be reached; give one of the same version of IP"
+        )
+    return tuple(usable)
 
 
 def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> tuple[str, ...]:

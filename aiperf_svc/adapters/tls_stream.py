@@ -5,16 +5,26 @@ from typing import Final
 
 READ_SIZE: Final = 65_536
 
+_NAME_MISMATCH: Final = (62, 64)
+"""X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+_DATES: Final = (9, 10)
+"""X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
+_NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+"""What OpenSSL calls bytes that are no TLS."""
+_UNCHECKED: Final = "endpoint.tls.verify: false (--no-tls-verify) accepts any certificate"
+
 
 class TlsStream:
     """What is received goes in by `receive`; what must be sent comes out of `to_send`. All but
     those raise ssl.SSLError."""
 
-    __slots__ = ("_incoming", "_outgoing", "_tls")
+    __slots__ = ("_incoming", "_outgoing", "_tls", "is_closed")
 
     def __init__(self, context: ssl.SSLContext, server_name: str) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
+        self.is_closed = False
+        """Whether the server has said that no more comes (`close_notify`)."""
 
     def receive(self, data: bytes) -> None:
         """Take encrypted bytes."""
@@ -38,10 +48,29 @@ class TlsStream:
         try:
             while part := self._tls.read(READ_SIZE):
                 parts.append(part)
+            self.is_closed = True
         except ssl.SSLWantReadError:
             pass
+        except ssl.SSLZeroReturnError:
+            self.is_closed = True
         return b"".join(parts)
 
     def to_send(self) -> bytes:
         """Encrypted bytes that are to be sent now."""
         return self._outgoing.read()
+
+
+def handshake_problem(error: ssl.SSLError) -> str:
+    """Why there is no TLS with the server, whole, and the setting that helps."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = f"the server's certificate is not accepted: {error.verify_message}"
+        if error.verify_code in _NAME_MISMATCH:
+            remedy = "endpoint.tls.server_name (--tls-server-name) is the name to expect in it"
+        elif error.verify_code in _DATES:
+            remedy = "renew it, or look at this machine's clock"
+        else:
+            remedy = "endpoint.tls.ca_file (--tls-ca-file) names the authorities to trust"
+        return f"{text}; {remedy}; {_UNCHECKED}"
+    if error.reason in _NOT_TLS:
+        return f"{error}; the server does not speak TLS here: is its URL http://?"
+    return str(error)

@@ -25,6 +25,7 @@ from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry
 from aiperf_svc.config.artifacts import S3
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Store
@@ -221,7 +222,8 @@ def _reason(error: Exception) -> str:
     the request, key and signature included."""
     text = str(error)
     if said := _REFUSAL.search(text):
-        return ": ".join(part for part in (said["code"], said["message"]) if part)
+        return one_line(": ".join(part for part in (said["code"], said["message"]) if part))
     if system := re.search(r'kind: (\w+),\s*message: "([^"]*)"', text):
-        return system[2]
-    return text.splitlines()[0].rpartition(" - ")[2] if text else type(error).__name__
+        return one_line(system[2])
+    last = text.splitlines()[0].rpartition(" - ")[2] if text else type(error).__name__
+    return one_line(last)

@@ -15,7 +15,8 @@ EXIT_CODES = {
     ExitCode.BAD_CONFIG: "config, flags or input refused; nothing was sent",
     ExitCode.BENCHMARK_FAILED: "the run started and could not be finished, or nothing succeeded",
     ExitCode.SLO_MISSED: "the run can be believed and an SLO does not hold",
-    ExitCode.VERDICT_INVALID: "the client, not the server, shaped the numbers: do not use them",
+    ExitCode.VERDICT_INVALID: "the client, a lost process or too many failures shaped the numbers: "
+    "do not use them",
     ExitCode.LEAKED: "something that the run created is still there; the list is printed",
     ExitCode.INTERRUPTED: "stopped by the user; what was measured is kept",
 }

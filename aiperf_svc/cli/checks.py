@@ -7,13 +7,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiperf_svc.adapters import uploads
+from aiperf_svc.adapters.target import tls_context
+from aiperf_svc.adapters.tokenizers import existing_path, is_path
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.problems import Problem
-from aiperf_svc.config.secret_names import SECRET_NAME
+from aiperf_svc.config.secret_names import secret_paths
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.endpoints.base import extra_input_problems
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.core.slo import check_slo
+from aiperf_svc.domain.errors import ConfigError
 
 VISIBLE = re.compile(r"[!-~]*")
 """What a URL is made of."""
@@ -27,12 +30,15 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
     for line in lines:
         key, _, text = line.partition(": ")
         found.append(Problem(key, text))
-    for name in config.endpoint.headers:
-        if SECRET_NAME.search(name):
-            text = "would be kept in clear in the results' config.yaml; a key is sent by --api-key "
-            text += "or endpoint.api_key_env, in the header that --api-key-header or "
-            text += "endpoint.api_key_header names"
-            found.append(Problem(f"endpoint.headers.{name}", text))
+    endpoint = config.endpoint
+    for key in (
+        *secret_paths(endpoint.headers, "endpoint.headers"),
+        *secret_paths(endpoint.extra_inputs, "endpoint.extra_inputs"),
+    ):
+        text = "would be kept in clear in the results' config.yaml; a key is sent by --api-key "
+        text += "or endpoint.api_key_env, in the header that --api-key-header or "
+        text += "endpoint.api_key_header names"
+        found.append(Problem(key, text))
     found += _url_problems(config.endpoint.url)
     return found
 
@@ -55,11 +61,14 @@ def local_problems(
             found.append(Problem(key, f"{name!r}: no such file"))
         elif not os.access(name, os.R_OK):
             found.append(Problem(key, f"{name!r}: not readable by this user"))
+    if not found and config.endpoint.tls.ca_file:
+        try:
+            tls_context(config.endpoint.tls)
+        except ConfigError as error:
+            key, _, text = str(error).partition(": ")
+            found.append(Problem(key, text))
     tokenizer = config.tokenizer.name or ""
-    # A hub's name is `owner/name` or `name`; only a file or folder is written in these ways.
-    if (tokenizer[:1] in ("/", ".") or tokenizer.endswith(".json")) and not Path(
-        tokenizer
-    ).exists():
+    if is_path(tokenizer) and existing_path(tokenizer) is None:
         text = f"{tokenizer!r}: no such file; expected a tokenizer.json or a folder that holds one"
         found.append(Problem("tokenizer.name", text))
     variable = config.endpoint.api_key_env

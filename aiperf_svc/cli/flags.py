@@ -62,6 +62,12 @@ TARGET = (
         "list", values.extra_inputs),
     Flag(("--request-timeout", "--request-timeout-seconds"), "endpoint.request_timeout",
         "longest time for a request (default: 10m)", DURATION),
+    Flag(("--tls-ca-file",), "endpoint.tls.ca_file",
+        "PEM file of the authorities to trust for https, instead of the system's", "FILE"),
+    Flag(("--tls-verify",), "endpoint.tls.verify",
+        "check the server's certificate (default); --no-tls-verify accepts any", kind="switch"),
+    Flag(("--tls-server-name",), "endpoint.tls.server_name",
+        "name to expect in the certificate, when it is not the URL's host", "NAME"),
 )  # fmt: skip
 
 LOAD = (
@@ -96,6 +102,9 @@ DATASET = (
         "dataset.input_tokens.stddev", "standard deviation of that (default: 0)"),
     Flag(("--osl", "--output-tokens-mean", "--prompt-output-tokens-mean"),
         "dataset.output_tokens.mean", "tokens to ask for as the answer (default: no limit)"),
+    Flag(("--force-output-length",), "endpoint.force_output_length",
+        "with --osl, also send `ignore_eos` and `min_tokens`, which make the answer that long "
+        "(default: yes, unless the server refuses them)", kind="switch"),
     Flag(("--osl-stddev", "--output-tokens-stddev", "--prompt-output-tokens-stddev"),
         "dataset.output_tokens.stddev", "standard deviation of that (default: 0)"),
     Flag(("--num-dataset-entries", "--num-prompts"), "dataset.entries",
@@ -121,6 +130,9 @@ LIMITS = (
     Flag(("--goodput",), "slo.goodput",
         "what makes a request good: `time_to_first_token:500ms`; again for more", "LIMIT", "list",
         values.goodput),
+    Flag(("--error-budget",), "slo.error_budget",
+        "share of requests that may fail, be cut off or stay unsent before limits on latencies "
+        "count as missed (default: 1%)", "SHARE"),
 )  # fmt: skip
 
 PROCESSES = (

@@ -14,6 +14,7 @@ from aiperf_svc.cli.arguments import Parser, did_you_mean, exit_code_help
 from aiperf_svc.cli.secrets import command_line
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.foreign_text import lines
 
 COMMANDS = {
     "profile": "measure a server, described by flags",
@@ -92,8 +93,8 @@ def _help() -> str:
 
 
 def _complain(text: str, error: BaseException) -> None:
-    print(f"error: {text}", file=sys.stderr)
+    print(f"error: {lines(text)}", file=sys.stderr)
     if os.environ.get("AIPERF_DEBUG"):
         import traceback
 
-        traceback.print_exception(error)
+        print(lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)

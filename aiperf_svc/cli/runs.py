@@ -95,7 +95,10 @@ def run_here(draft: "Draft", args: argparse.Namespace) -> int:
     variable = config.endpoint.api_key_env
     if variable is not None and variable not in secrets:
         secrets[variable] = os.environ[variable]
-    for notice in draft.notices:
+    from aiperf_svc.adapters.tokenizers import resolve_tokenizer
+
+    notices = [*draft.notices, resolve_tokenizer(config.tokenizer)]
+    for notice in filter(None, notices):
         print(f"note: {notice}", file=sys.stderr)
 
     from aiperf_svc.runner.local import run_local

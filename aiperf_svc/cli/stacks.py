@@ -108,6 +108,7 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
     from aiperf_svc.runner.stack.request import StackRequest
 
     given = _given_key(draft, args)
+    _take_authorities(draft, args)
     config = _checked(draft)
     suffix = f"-{secrets.token_hex(3)}"
     return StackRequest(
@@ -124,6 +125,7 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
 
 def cluster_problems(config: "BenchmarkConfig") -> "list[Problem]":
     """What is wrong with running the config on a cluster."""
+    from aiperf_svc.adapters.tokenizers import is_path
     from aiperf_svc.config.problems import Problem
 
     found = []
@@ -134,11 +136,15 @@ def cluster_problems(config: "BenchmarkConfig") -> "list[Problem]":
     files = {
         "dataset.file": config.dataset.file,
         "endpoint.tls.ca_file": config.endpoint.tls.ca_file,
+        "tokenizer.name": config.tokenizer.name if is_path(config.tokenizer.name or "") else None,
     }
     for key, name in files.items():
         if name is not None and config.deployment.image.name is None:
-            text = f"{name!r}: a file of this machine, which pods cannot read; build an image that "
-            found.append(Problem(key, text + "holds it and name it in deployment.image.name"))
+            text = f"{name!r}: a file of this machine, which pods cannot read; "
+            if key == "endpoint.tls.ca_file":
+                text += "give its text in endpoint.tls.ca, or "
+            text += "build an image that holds it and name it in deployment.image.name"
+            found.append(Problem(key, text))
     return found
 
 
@@ -167,6 +173,23 @@ def _given_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:
         return {}
     put(draft.data, "endpoint.api_key_env", API_KEY_ENV)
     return {TARGET_KEY: read_api_key(args.api_key)}
+
+
+def _take_authorities(draft: "Draft", args: argparse.Namespace) -> None:
+    """A CA file of this machine goes to the pods as text."""
+    from aiperf_svc.cli.flag_config import put
+
+    name = args.tls_ca_file
+    if name is None:
+        return
+    try:
+        text = Path(name).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--tls-ca-file: cannot read {name!r}: {error}") from error
+    if "-----BEGIN CERTIFICATE-----" not in text:
+        raise ConfigError(f"--tls-ca-file: {name!r} holds no certificates in PEM")
+    put(draft.data, "endpoint.tls.ca", text)
+    put(draft.data, "endpoint.tls.ca_file", None)
 
 
 def _from_environment(config: "BenchmarkConfig") -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Model
+from aiperf_svc.config.image_names import check_digest
 from aiperf_svc.config.placement import Placement, Pod
 from aiperf_svc.config.target import Target
 from aiperf_svc.config.units import DurationNs, SizeBytes
@@ -71,6 +72,7 @@ class Image(Model):
     @model_validator(mode="after")
     def _pinned(self) -> Self:
         if self.name is not None:
+            check_digest(self.name)
             last = self.name.rpartition("/")[2]
             if "@" not in last and (":" not in last or last.endswith(":latest")):
                 raise ValueError(f"{self.name!r} names no fixed version: add a tag or a digest")
@@ -143,10 +145,19 @@ class Deployment(Model):
     network_policies: bool = True
     """Default deny, and what the run needs. Off for a cluster whose own policies say the same."""
     prices: Prices = Prices()
+    hold_drains: bool = True
+    """A PodDisruptionBudget keeps a drained node waiting until the stack is gone, at most the ttl.
+    Off: a drain evicts the pods, and the run fails."""
+    api_server_cidrs: tuple[str, ...] = ()
+    """Address ranges of the API server, as pods reach it (`kubectl get endpoints kubernetes`): the
+    deadline's pod reaches nothing else. Empty: it may reach every address. One that is wrong fails
+    `up`; one that becomes wrong keeps the stack from removing itself."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for name in self.pods:
+            if name == "target":
+                raise ValueError("pods.target: the target's keys are those of deployment.target")
             if name not in POD_NAMES:
                 raise ValueError(f"pods.{name} is no pod; expected one of {', '.join(POD_NAMES)}")
         if self.ttl < 10 * SECOND_NS:

@@ -49,6 +49,13 @@ def stack_path(name_or_path: str) -> Path:
     raise ConfigError(f"stack {name_or_path!r}: no such file: {path}{hint}")
 
 
+def is_stack_file(path: Path) -> bool:
+    """Whether a file is a stack's and not a plain config. Raises ConfigError when it cannot be
+    read."""
+    data = read_yaml(path)
+    return isinstance(data, dict) and isinstance(data.get("config"), dict)
+
+
 def read_config_data(path: Path) -> dict[str, Any]:
     """A config as it is written, before any check of its content. Raises ConfigError."""
     data = read_yaml(path)

@@ -13,7 +13,13 @@ from pydantic import Field, model_validator
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.deployment import Deployment
-from aiperf_svc.config.units import DurationNs, PositiveDurationNs, SizeBytes, format_duration
+from aiperf_svc.config.units import (
+    DurationNs,
+    PositiveDurationNs,
+    Share,
+    SizeBytes,
+    format_duration,
+)
 
 
 class EndpointType(StrEnum):
@@ -28,10 +34,19 @@ class Tls(Model):
     """How the target's certificate is checked, for an https URL."""
 
     verify: bool = True
+    """False accepts any certificate, which is said before the run and with the results."""
     ca_file: str | None = None
     """PEM file of the authorities to trust instead of the system's."""
+    ca: Annotated[str, Field(pattern=r"-----BEGIN CERTIFICATE-----")] | None = None
+    """The same as text: it goes with the config to the pods of a cluster, where no file is."""
     server_name: str | None = None
     """Name to check the certificate against, when it is not the URL's host."""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if self.ca and self.ca_file:
+            raise ValueError("{ca} and {ca_file} both say whom to trust; give one of them")
+        return self
 
 
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][!#$%&'*+.^_`|~0-9A-Za-z-]*$")]
@@ -63,7 +78,8 @@ class Endpoint(Model):
     request_usage: bool = True
     """Ask a streaming server for token usage (`stream_options.include_usage`)."""
     force_output_length: bool = True
-    """With an output length in the dataset, also send `ignore_eos` and `min_tokens`."""
+    """With an output length in the dataset, also send `ignore_eos` and `min_tokens`. Where a
+    request before the load shows that the server refuses these, the run goes without them."""
     tls: Tls = Tls()
     source_addresses: tuple[str, ...] = ()
     """Local addresses to connect from, in turn; one address reaches about 28,000 connections."""
@@ -179,6 +195,8 @@ class Dataset(Model):
     input_tokens: Length = Length(mean=550)
     output_tokens: Length | None = None
     """Sent as the request's maximum; a file's own values win."""
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Of the public dataset's file: another one is refused. The usual one's is known."""
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
@@ -194,6 +212,8 @@ class Dataset(Model):
             raise ValueError(f"{{public}} sharegpt needs {{kind}} sharegpt, not {self.kind}")
         if self.url and not self.public:
             raise ValueError("{url} needs {public}: it says where the public dataset is")
+        if self.sha256 and not self.public:
+            raise ValueError("{sha256} needs {public}: it says what the public dataset is")
         return self
 
 
@@ -244,6 +264,9 @@ class Slo(Model):
     objectives: tuple[Objective, ...] = ()
     goodput: dict[str, float | str] = Field(default_factory=dict)
     """Metric tag to the highest value of a good request."""
+    error_budget: Share = 0.01
+    """Share of the requests that may fail, be cut off or stay unsent. Beyond it no objective on a
+    metric of the successes holds."""
 
 
 class BenchmarkConfig(Model):

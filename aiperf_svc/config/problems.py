@@ -48,6 +48,17 @@ _PATTERNS = {
 }
 
 
+def _printable(text: str) -> str:
+    """A config may hold what no terminal should be sent."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _shortened(key: str) -> str:
+    """A dotted path without the rest of names that are longer than any key."""
+    names = key.split(".")
+    return ".".join(name if len(name) <= _SHOWN else name[:_SHOWN] + "…" for name in names)
+
+
 @dataclass(frozen=True)
 class Problem:
     """One mistake: the dotted path of the key, and what is wrong with it."""
@@ -59,6 +70,9 @@ class Problem:
 
     def line(self, names: Mapping[str, str]) -> str:
         """One line; `names` are what the user calls some keys, by dotted path: `--isl`."""
+        return _printable(self._line(names))
+
+    def _line(self, names: Mapping[str, str]) -> str:
         if not self.key and not self.names_keys:
             return self.text
         text = self.text
@@ -75,9 +89,9 @@ class Problem:
         key, parents = self.key, self.key
         while parents:
             if parents in names:
-                return names[key] if key in names else f"{names[parents]} ({key})"
+                return names[key] if key in names else f"{names[parents]} ({_shortened(key)})"
             parents = parents.rpartition(".")[0]
-        return key
+        return _shortened(key)
 
 
 def problems_in(error: ValidationError, data: object) -> list[Problem]:

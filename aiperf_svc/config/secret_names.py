@@ -1,9 +1,75 @@
-"""Names under which people keep secrets: of headers, environment variables and flags."""
+"""Names under which people keep secrets: of headers, environment variables, flags and members of a
+request's body.
+
+A name is split into words at punctuation and at changes of case, and judged by its last word:
+`X-ApiToken` ends in a token, `max_tokens` and `tokenizer` do not.
+"""
 
 import re
+from collections.abc import Iterator, Mapping
 
-SECRET_NAME = re.compile(
-    r"(^|[-_])(authorization|auth|token|secret|password|passwd|passphrase|cookie"
-    r"|(api|auth|access|secret|subscription)[-_]?key)$",
-    re.IGNORECASE,
+_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_ALWAYS = _words(
+    "auth authentication authorization bearer cookie cookies credential credentials jwt passcode "
+    "passphrase passwd password passwords pwd secret secrets"
 )
+"""Last words of secrets."""
+_WRITTEN_TOGETHER = ("authorization", "passwd", "password", "passphrase", "secret")
+"""What a last word may end in, such as `pgpassword`."""
+_SECRET_OWNERS = _words(
+    "access account admin api auth client db function functions master private secret service "
+    "session signing subscription user"
+)
+"""`apikey`, `api_keys`, `auth_tokens`, `db_pass`: words that alone or in the plural say nothing."""
+_HARMLESS_KEYS = _words(
+    "affinity cache dedup foreign group hash idempotency index lookup object partition primary "
+    "public routing row shard socket sort surrogate"
+)
+_HARMLESS_TOKENS = _words(
+    "bos cls continuation end eos first image mask max min new next pad page per sep special start "
+    "stop unk"
+)
+_SWITCHES = frozenset({"disable", "enable", "no", "require", "skip"})
+"""First words of what is on or off."""
+_TRAILERS = frozenset({"header", "value"})
+"""Last words that say nothing about the others."""
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what is kept under `name` is likely to be a secret."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    while words and words[-1] in _TRAILERS:
+        words.pop()
+    if not words or words[0] in _SWITCHES:
+        return False
+    if words[-2:] == ["connection", "string"] or "jwt" in words:
+        return True
+    owner, last = words[-2] if len(words) > 1 else "", words[-1]
+    if last in ("keys", "tokens", "pass"):
+        return owner in _SECRET_OWNERS
+    if last == "key":
+        return owner not in _HARMLESS_KEYS
+    if last.endswith("key"):
+        return last.removesuffix("key") in _SECRET_OWNERS
+    if last.endswith("token"):
+        return (last.removesuffix("token") or owner) not in _HARMLESS_TOKENS
+    return last in _ALWAYS or last.endswith(_WRITTEN_TOGETHER)
+
+
+def secret_paths(values: object, path: str) -> Iterator[str]:
+    """Keys below `path` whose text is likely to be a secret. A number or a switch is none."""
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            own = f"{path}.{name}"
+            if isinstance(value, str) and value and is_secret_name(str(name)):
+                yield own
+            yield from secret_paths(value, own)
+    elif isinstance(values, list | tuple):
+        for number, value in enumerate(values):
+            yield from secret_paths(value, f"{path}[{number}]")

@@ -5,8 +5,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import MINUTE_NS, Model
+from aiperf_svc.config.image_names import check_digest
 from aiperf_svc.config.placement import Gpu, Placement
-from aiperf_svc.config.secret_names import SECRET_NAME
+from aiperf_svc.config.secret_names import is_secret_name
 from aiperf_svc.config.units import CpuMillis, DurationNs, SizeBytes
 
 HOST = "target"
@@ -28,7 +29,8 @@ class Target(Model):
 
     kind: Literal["none", "mock", "vllm", "custom"] = "none"
     """`mock` is the built-in server from the stack's own image."""
-    image: str | None = None
+    image: Annotated[str, Field(min_length=1)] | None = None
+    """With a tag or, to be the same each time, a digest (`NAME@sha256:…`)."""
     command: tuple[str, ...] = ()
     """Replaces the image's entrypoint."""
     args: tuple[str, ...] = ()
@@ -43,7 +45,13 @@ class Target(Model):
     (`pulumi config set --secret aiperf:KEY`)."""
     gpu: Gpu | None = None
     cpu: CpuMillis = 1000
+    cpu_limit: CpuMillis | None = None
+    """None by default: a server that is throttled shows its quota and not its speed."""
     memory: SizeBytes = 2**30
+    """Request and limit."""
+    storage: SizeBytes | None = None
+    """Request and limit of the node's disk, for /tmp (where weights are downloaded to), log and
+    root file system. None: neither."""
     shared_memory: SizeBytes = 0
     """Size of /dev/shm; counts as memory of the pod. 0: the runtime's 64 MiB."""
     ready_path: Annotated[str, Field(pattern=r"^/")] | None = None
@@ -72,8 +80,10 @@ class Target(Model):
             raise ValueError("kind: mock takes no image, command or gpu: use kind: custom")
         if self.kind == "none" and (self.image or self.command or self.args or self.gpu):
             raise ValueError("image, command, args and gpu need kind: mock, vllm or custom")
+        if self.image is not None:
+            check_digest(self.image)
         for name in self.env:
-            if SECRET_NAME.search(name):
+            if is_secret_name(name):
                 raise ValueError(
                     f"env.{name} would be in clear in the pod and in Pulumi's state; use "
                     f"secret_env: {{{name}: NAME}} and `pulumi config set --secret aiperf:NAME`"

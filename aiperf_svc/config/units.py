@@ -88,6 +88,28 @@ def format_cpu(value_millis: int) -> str:
     return f"{value_millis // 1000}" if value_millis % 1000 == 0 else f"{value_millis}m"
 
 
+def parse_share(value: Any) -> float:
+    """A share of 1 of `"1%"`, `0.01`. Raises ValueError that says what is expected; a plain number
+    of 1 or more is refused, because it may be meant in per cent."""
+    expected = 'expected a share such as "1%" or 0.01, from 0% to 100%'
+    text = str(value).strip()
+    is_percent = text.endswith("%")
+    try:
+        share = float(text.removesuffix("%")) / (100 if is_percent else 1)
+    except ValueError:
+        raise ValueError(expected) from None
+    if isinstance(value, bool) or not 0 <= share <= 1:
+        raise ValueError(expected)
+    if share == 1 and not is_percent:
+        raise ValueError(f'{expected}; write "100%" for all')
+    return share
+
+
+def format_share(value: float) -> str:
+    """A share in per cent: 0.01 is `1%`."""
+    return f"{value * 100:.12g}%"
+
+
 def _scaled(number: str, factor: int) -> int:
     exact = number.isdigit()
     return int(number) * factor if exact else round(float(number) * factor)
@@ -101,5 +123,7 @@ PositiveDurationNs = Annotated[
 """The same, and not zero."""
 SizeBytes = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size)]
 """A size: human units in a file, bytes in the program."""
+Share = Annotated[float, BeforeValidator(parse_share), PlainSerializer(format_share)]
+"""A share: per cent in a file, a part of 1 in the program."""
 CpuMillis = Annotated[int, BeforeValidator(parse_cpu_millis), PlainSerializer(format_cpu)]
 """CPUs: cores in a file, millicores in the program."""

@@ -2,7 +2,7 @@
 
     issued   = granted - revoked
     issued   = completed + errored + cancelled + unsent + lost          (credits)
-    sent     = metric records + records lost                            (requests)
+    sent     = metric records + records lost + retries                  (requests)
 
 A worker that is alive must account for every credit by itself. Of a lost worker only what had
 arrived is known; the rest is lost, and that is no violation, but it is never hidden either.
@@ -43,7 +43,13 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True):
     requests_sent: int = 0
     records: int = 0
     records_lost: int = 0
+    retries: int = 0
+    """Sent and without a record, since they were to be sent again."""
     violations: tuple[str, ...] = ()
+
+
+COUNTED = ("granted", "revoked", "completed", "errored", "cancelled", "unsent", "retries")
+"""What is added up as the workers say it."""
 
 
 def balance(
@@ -56,7 +62,7 @@ def balance(
         lost = _lost_credits(account)
         violations += _violations(account, lost)
         counts = account.counts
-        for name in ("granted", "revoked", "completed", "errored", "cancelled", "unsent"):
+        for name in COUNTED:
             sums[name] += getattr(counts, name)
         sums["lost"] += max(0, lost)
         sums["requests_sent"] += _sent(account)
@@ -80,13 +86,14 @@ def _lost_credits(account: WorkerAccount) -> int:
 
 def _sent(account: WorkerAccount) -> int:
     # A lost worker's last word may be older than records that had already left it.
-    sent, arrived = account.counts.requests_sent, account.records + account.records_lost
+    sent = account.counts.requests_sent
+    arrived = account.records + account.records_lost + account.counts.retries
     return max(sent, arrived) if account.is_lost else sent
 
 
 def _records_lost(account: WorkerAccount) -> int:
     if account.is_lost:
-        return _sent(account) - account.records
+        return _sent(account) - account.records - account.counts.retries
     return account.records_lost + account.counts.records_dropped
 
 
@@ -101,10 +108,10 @@ def _violations(account: WorkerAccount, lost: int) -> list[str]:
         found.append(f"{worker}: {lost:,} credits without an outcome")
     if counts.in_flight:
         found.append(f"{worker}: {counts.in_flight:,} requests still in flight")
-    arrived = account.records + _records_lost(account)
+    arrived = account.records + _records_lost(account) + counts.retries
     if arrived != counts.requests_sent:
         found.append(
             f"{worker}: {counts.requests_sent:,} requests sent, but {account.records:,} metric "
-            f"records and {_records_lost(account):,} lost"
+            f"records, {_records_lost(account):,} lost and {counts.retries:,} retries"
         )
     return found

@@ -7,23 +7,26 @@ from aiperf_svc.config.models import Load
 from aiperf_svc.core import evidence as ev
 from aiperf_svc.core import slo
 from aiperf_svc.core.accounts import Accounts, balance
+from aiperf_svc.core.chunk_times import gap_bounds, single_reads
 from aiperf_svc.core.clock_map import ClockMap
 from aiperf_svc.core.columns import Columns, PhaseRows
 from aiperf_svc.core.concurrency import held_over_time
 from aiperf_svc.core.distributions import distributions, pooled
 from aiperf_svc.core.evidence import Evidence
+from aiperf_svc.core.load_window import LoadWindow, load_window
 from aiperf_svc.core.results import (
     MetricSummary,
-    PhaseTimes,
     PooledHistogram,
     RunContext,
     Summary,
 )
 from aiperf_svc.core.scalars import scalars, steady_state_throughput
 from aiperf_svc.core.slots import SlotUse, slot_use
+from aiperf_svc.core.survivors import Failures
 from aiperf_svc.core.timeline_series import timeline
 from aiperf_svc.core.totals import Totals, add_up
 from aiperf_svc.core.verdict import judge
+from aiperf_svc.domain.finish_reasons import named_reasons
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import Service
@@ -38,25 +41,30 @@ def summarise(columns: Columns, chunk_gaps: PooledHistogram | None, context: Run
     the pooled gaps between chunks. Memory: three columns of eight bytes at the most.
     """
     rows = PhaseRows(columns, phase=Phase.PROFILING)
-    clocks = ClockMap((w.rank, w.clock, w.clock_reference_wall_ns) for w in context.workers)
+    clocks = ClockMap((w.rank, w.clocks) for w in context.workers)
     totals = add_up(rows, clocks)
     accounts = _accounts(context)
-    load, times = context.config.load, context.profiling
+    load = context.config.load
+    window = load_window(context.profiling, totals, has_failed=bool(context.failure))
     metrics = distributions(rows, unsent_without_row=max(0, accounts.unsent - totals.unsent))
     if chunk_gaps is not None and (gaps := pooled("inter_chunk_latency", chunk_gaps)):
         metrics["inter_chunk_latency"] = gaps
-    numbers = scalars(totals, accounts, load)
-    numbers |= _good(rows, totals, context)
+    numbers = scalars(totals, accounts, load, window_ns=window.duration_ns)
+    numbers |= _good(rows, window, context)
     steady = steady_state_throughput(
-        rows, clocks, begin_ns=times.start_wall_ns + times.ramp_ns, stop_ns=_stop(times, totals)
+        rows,
+        clocks,
+        begin_ns=window.steady_ns,
+        stop_ns=window.stop_ns or totals.last_tried,
     )
     if steady is not None:
         numbers["steady_state_request_throughput"] = steady
-    concurrency = _concurrency(rows, clocks, totals, times)
+    concurrency = _concurrency(rows, clocks, totals, window)
     if concurrency:
         numbers["max_concurrency"] = concurrency["max"]
-    found = _evidence(rows, clocks, totals, accounts, metrics, context)
-    numbers |= _achieved(found, load)
+    use = _slot_use(rows, clocks, totals, metrics, context, window)
+    numbers |= _achieved(use, totals, accounts, load)
+    found = _evidence(rows, clocks, totals, accounts, metrics, chunk_gaps, use, context, window)
     summary = Summary(
         context=context,
         metrics=metrics,
@@ -69,20 +77,26 @@ def summarise(columns: Columns, chunk_gaps: PooledHistogram | None, context: Run
             rows,
             clocks,
             tuple(tag for tag in TIMELINE_TAGS if tag in metrics),
-            begin_ns=times.start_wall_ns,
-            end_ns=totals.last_end,
-            ramp_ns=times.ramp_ns,
-            stop_ns=times.stop_wall_ns,
+            begin_ns=window.begin_ns,
+            end_ns=window.end_ns,
+            ramp_ns=window.ramp_ns,
+            stop_ns=window.stop_ns,
         ),
-        first_start_wall_ns=totals.first_start if totals.sent else times.start_wall_ns,
-        last_end_wall_ns=max(totals.last_end, times.start_wall_ns),
+        first_start_wall_ns=totals.first_start if totals.sent else window.begin_ns,
+        last_end_wall_ns=window.end_ns,
+        finish_reasons=named_reasons(totals.finish_reasons),
     )
-    objectives = slo.judge(context.config.slo.objectives, summary.measured)
+    failures = Failures(
+        completed=totals.completed,
+        errored=totals.errored,
+        timed_out=totals.timed_out,
+        cancelled=totals.cancelled,
+        unsent=accounts.unsent,
+        lost=int(numbers["lost_request_count"]),
+    )
+    measured = {tag: metric.distribution for tag, metric in metrics.items()}
+    objectives = slo.judge(context.config.slo, summary.measured, measured, failures)
     return replace(summary, objectives=objectives)
-
-
-def _stop(times: PhaseTimes, totals: Totals) -> int:
-    return times.stop_wall_ns or totals.last_start
 
 
 def _accounts(context: RunContext) -> Accounts:
@@ -94,19 +108,19 @@ def _accounts(context: RunContext) -> Accounts:
     return replace(accounts, violations=accounts.violations + warmup.violations)
 
 
-def _good(rows: PhaseRows, totals: Totals, context: RunContext) -> dict[str, float]:
+def _good(rows: PhaseRows, window: LoadWindow, context: RunContext) -> dict[str, float]:
     limits = context.config.slo.goodput
     if not limits:
         return {}
     good = slo.count_good(rows, limits)
     found = {"good_request_count": float(good)}
-    if totals.duration_ns:
-        found["goodput"] = good / (totals.duration_ns / 1e9)
+    if window.duration_ns:
+        found["goodput"] = good / (window.duration_ns / 1e9)
     return found
 
 
 def _concurrency(
-    rows: PhaseRows, clocks: ClockMap, totals: Totals, times: PhaseTimes
+    rows: PhaseRows, clocks: ClockMap, totals: Totals, window: LoadWindow
 ) -> dict[str, float]:
     if not totals.sent:
         return {}
@@ -119,9 +133,7 @@ def _concurrency(
             filled += len(some)
         edges.append(mapped)
     stats = held_over_time(
-        *edges,
-        begin_ns=times.start_wall_ns,
-        stop_ns=times.stop_wall_ns or totals.last_end,
+        *edges, begin_ns=window.begin_ns, stop_ns=window.stop_ns or window.end_ns
     )
     return {} if stats is None else asdict(stats)
 
@@ -132,12 +144,14 @@ def _evidence(
     totals: Totals,
     accounts: Accounts,
     metrics: dict[str, MetricSummary],
+    chunk_gaps: PooledHistogram | None,
+    use: SlotUse | None,
     context: RunContext,
+    window: LoadWindow,
 ) -> Evidence:
-    load, times = context.config.load, context.profiling
+    load = context.config.load
     lag = metrics.get("receive_lag")
-    arrivals = _arrivals(accounts, load, times)
-    use = _slot_use(rows, clocks, totals, metrics, context)
+    arrivals = _arrivals(accounts, load, window)
     counts = [worker.account.counts for worker in context.workers]
     return Evidence(
         is_open_loop=load.is_open_loop,
@@ -145,27 +159,41 @@ def _evidence(
         requests=totals.requests - totals.unsent,
         completed=totals.completed,
         errored=totals.errored,
+        errors=ev.errors_by_kind(totals),
+        unreachable=totals.unreachable,
         cancelled=totals.cancelled,
         timed_out=totals.timed_out,
         unsent=accounts.unsent,
         no_resources=totals.no_resources,
         capped=totals.capped,
+        retries=accounts.retries,
         unstamped=totals.unstamped,
         clock_jumps=totals.clock_jumps + sum(c.ended_near_steps for c in counts),
-        clock_step_share=max((c.clock_steps_ns for c in counts), default=0)
-        / max(1, totals.duration_ns),
+        clock_step_share=max(clocks.steps_ns, *(c.clock_steps_ns for c in counts), 0)
+        / max(1, window.duration_ns),
+        held_back_share=min(
+            1.0, max((c.held_back_ns for c in counts), default=0) / max(1, window.duration_ns)
+        ),
         impossible=totals.impossible,
+        finish_reasons=named_reasons(totals.finish_reasons),
+        osl_known=totals.osl_known if context.config.endpoint.force_output_length else 0,
+        osl_off=totals.osl_off,
+        osl_ratio=totals.osl_made / totals.osl_asked if totals.osl_asked else 1.0,
         records_lost=accounts.records_lost,
         bounds=ev.latency_bounds(rows, totals),
         receive_lag_ms=(lag.stat("p99") or lag.stat("max") or 0.0) if lag else 0.0,
         held_ratio=use.ratio if use else None,
-        rate_ratio=ev.rate_ratio(totals, accounts.unsent) if load.is_open_loop else None,
+        rate_ratio=ev.client_share(totals, accounts.unsent) if load.is_open_loop else None,
         arrivals_ratio=arrivals[0] if arrivals else None,
         arrivals_tolerance=arrivals[1] if arrivals else 0.0,
+        single_reads=single_reads(rows),
+        gap_bounds=gap_bounds(rows, chunk_gaps),
         clock_uncertainty_ms=ev.clock_uncertainty_ms(clocks),
         workers=tuple(h for h in context.health if h.service is Service.WORKER),
         lost_services=context.lost_services,
         violations=accounts.violations,
+        failure=context.failure,
+        error_budget=context.config.slo.error_budget,
     )
 
 
@@ -175,10 +203,11 @@ def _slot_use(
     totals: Totals,
     metrics: dict[str, MetricSummary],
     context: RunContext,
+    window: LoadWindow,
 ) -> SlotUse | None:
     """None in open loop, and when a run is shorter than one usual request: its slots had no time to
     be refilled, so nothing can be said."""
-    load, times = context.config.load, context.profiling
+    load = context.config.load
     latency = metrics.get("request_latency")
     if load.is_open_loop or load.concurrency is None or latency is None:
         return None
@@ -188,32 +217,35 @@ def _slot_use(
         clocks,
         concurrency=load.concurrency,
         worker_count=max(1, len(context.workers)),
-        begin_ns=times.start_wall_ns + times.ramp_ns,
-        stop_ns=times.stop_wall_ns,
+        begin_ns=window.steady_ns,
+        stop_ns=window.stop_ns,
     )
     usual_ms = latency.stat("p50") or 0.0
     return use if use is not None and use.window_s * 1e3 >= usual_ms else None
 
 
-def _arrivals(accounts: Accounts, load: Load, times: PhaseTimes) -> tuple[float, float] | None:
+def _arrivals(accounts: Accounts, load: Load, window: LoadWindow) -> tuple[float, float] | None:
     """Only of a run that ends by time: one that ends by count has its count by definition."""
-    if load.request_rate is None or not times.stop_wall_ns:
+    if load.request_rate is None or not window.stop_ns:
         return None
     spread = {"constant": 0.0, "poisson": 1.0, "gamma": load.arrival.burstiness**-0.5}
     return ev.arrivals_ratio(
         accounts.issued,
         rate=load.request_rate,
-        duration_s=(times.stop_wall_ns - times.start_wall_ns) / 1e9,
-        ramp_s=times.ramp_ns / 1e9,
+        duration_s=(window.stop_ns - window.begin_ns) / 1e9,
+        ramp_s=window.ramp_ns / 1e9,
         variation=spread[load.arrival.pattern],
     )
 
 
-def _achieved(found: Evidence, load: Load) -> dict[str, float]:
+def _achieved(
+    use: SlotUse | None, totals: Totals, accounts: Accounts, load: Load
+) -> dict[str, float]:
     numbers: dict[str, float] = {}
-    if found.held_ratio is not None:
-        numbers["concurrency_achievement"] = found.held_ratio
-    if found.rate_ratio is not None and load.request_rate is not None:
-        numbers["rate_achievement"] = found.rate_ratio
-        numbers["achieved_rate"] = load.request_rate * found.rate_ratio
+    if use is not None:
+        numbers["concurrency_achievement"] = use.ratio
+    share = ev.achieved_share(totals, accounts.unsent)
+    if share is not None and load.request_rate is not None:
+        numbers["rate_achievement"] = share
+        numbers["achieved_rate"] = load.request_rate * share
     return numbers

@@ -28,7 +28,7 @@ _FRAMED: Final = len("data: ") + len("\n\n")
 """Bytes of such a chunk that are not the event's data."""
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 _MAX_SIZES: Final = 4_096
-_ENDED: Final = Delta(finish_reason="[DONE]")
+ENDED: Final = Delta(finish_reason="[DONE]")
 
 _data_sizes: dict[bytes, int] = {}
 """Length of an event's data by its chunk's size as it is written: sizes repeat."""
@@ -62,7 +62,8 @@ class AnswerEvents:
 
     def feed(self, data: bytes, at: int, stop: int) -> tuple[list[DecodedEvent], int]:
         """The next events of `data[at:stop]`, up to a token, after which `known_events` may find
-        more; the offset to go on from. That is `stop` after a failure. Raises ProtocolViolation."""
+        more; the offset to go on from. That is `stop` after a failure. Raises ProtocolViolation,
+        EventTooLarge."""
         found: list[DecodedEvent] = []
         if self._is_chunked and self._is_between():
             at = self._split(data, at, stop, found)
@@ -80,7 +81,7 @@ class AnswerEvents:
             pieces = self._chunks.feed(data, at, stop)
         for payload, end, is_error in self._events.feed(data, pieces):
             if payload == DONE:
-                found.append((_ENDED, end))
+                found.append((ENDED, end))
             elif is_error:
                 self.failure = ErrorKind.SERVER, error_message(payload)
                 break
@@ -92,6 +93,11 @@ class AnswerEvents:
                     break
         self.between = self._begin if self._is_chunked and self._is_between() else b""
         return found, stop
+
+    @property
+    def held_bytes(self) -> int:
+        """Roughly what the event that is not complete takes."""
+        return 0 if self._events is None else self._events.held_bytes
 
     @property
     def is_done_unfinished(self) -> bool:
@@ -123,7 +129,7 @@ class AnswerEvents:
                 if length != len(payload):
                     return at
                 if payload == DONE:
-                    delta = _ENDED
+                    delta = ENDED
                 elif b"\n" in payload or b"\r" in payload:
                     return at
                 else:

@@ -1,6 +1,6 @@
 """Checks of what could have spoiled the numbers: CPU, quota, event loop, clock, local limits. A
 cause without an effect is a warning, so these say at most *degraded*, except for requests that the
-client had no resources to send."""
+client had no resources to send, and responses of which most have no content."""
 
 from collections.abc import Callable
 
@@ -15,6 +15,8 @@ CLOCK_JUMP_SHARE = 0.01
 BUSY_SAMPLES_SHARE = 0.10
 """One busy second at the start is preparation; every tenth is load."""
 MIN_HEALTH_SAMPLES = 3
+RETRIED_SHARE = 0.001
+"""Servers close idle connections all the time; one request in a thousand moves p99.9 at most."""
 THROTTLED_SHARE = 0.01
 STOLEN_SHARE = 0.05
 """Hosts take a percent or two in short pieces all the time, whose effects other checks see."""
@@ -22,6 +24,12 @@ LOOP_LAG_MS = 100.0
 """Median of each second's longest delay: four frames of a 100,000-stream worker, and far more than
 a garbage collection."""
 FD_SHARE = 0.95
+UNUSUAL_REASONS = ("content_filter", "no_content", "other")
+"""Finish reasons of completed responses that are shorter than the load was meant to make them."""
+UNUSUAL_REASONS_SHARE = (0.01, 0.50)
+"""From 1% on they decide p99; where most responses are such, nothing was measured."""
+OSL_OFF_SHARE = 0.05
+"""Throughput and latency are those of another output length."""
 
 
 def _unstamped(e: Evidence) -> Reason:
@@ -70,6 +78,17 @@ def _capped(e: Evidence) -> Reason | None:
         CAPPED_SHARE,
         text=f"{e.capped:,} requests waited for the concurrency cap or the connection limit",
         remedy="raise load.concurrency, or leave it out to have no cap",
+    )
+
+
+def _retries(e: Evidence) -> Reason:
+    return graded(
+        "retries",
+        e.share(e.retries),
+        RETRIED_SHARE,
+        text=f"{e.retries:,} requests were sent again on a new connection: the server had closed "
+        "the reused one before they arrived",
+        remedy="raise the server's keep-alive timeout, or set endpoint.connections: per-request",
     )
 
 
@@ -157,15 +176,47 @@ def _clock_jumps(e: Evidence) -> Reason:
     )
 
 
+def _finish_reasons(e: Evidence) -> Reason | None:
+    if not e.finish_reasons:
+        return None
+    counts = {name: e.finish_reasons.get(name, 0) for name in UNUSUAL_REASONS}
+    said = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    return graded(
+        "finish_reasons",
+        e.share(sum(counts.values())),
+        UNUSUAL_REASONS_SHARE,
+        text=f"responses that did not end as usual: {said}",
+        remedy="look at such a response: other prompts or a longer output keep filters and empty "
+        "responses away",
+    )
+
+
+def _output_length(e: Evidence) -> Reason | None:
+    if not e.osl_known:
+        return None
+    return graded(
+        "output_length",
+        e.osl_off / e.osl_known,
+        OSL_OFF_SHARE,
+        text=f"{e.osl_off:,} of {e.osl_known:,} responses do not have the output length that was "
+        f"asked for; all together have {e.osl_ratio:.1%} of the tokens",
+        remedy="the server does not honour ignore_eos and min_tokens; where the length is only a "
+        "maximum say so with endpoint.force_output_length: false",
+    )
+
+
 CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _unstamped,
     _no_resources,
     _fds,
     _capped,
+    _retries,
     _cpu,
     _throttling,
     _stolen,
     _event_loop,
     _clock_uncertainty,
     _clock_jumps,
+    _finish_reasons,
+    _output_length,
 )

@@ -4,7 +4,7 @@ The duration of a request never leaves its worker's clock. Only the duration of 
 number in flight over all workers need one clock.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,38 +14,61 @@ from aiperf_svc.protocol.messages import ClockEstimate
 
 Times = NDArray[np.int64]
 
+PIECES = 256
+"""Equal pieces of the run's time; within one the offset of a worker is a straight line."""
+
 
 class ClockMap:
-    """`timing = worker + offset + drift x (worker - reference)`, a line for each worker rank."""
+    """`timing = worker + offset`, with the offset of each worker rank as it was at that time."""
 
-    def __init__(self, estimates: Iterable[tuple[int, ClockEstimate, int]] = ()) -> None:
-        """Triples of worker rank, estimate, and the worker's own time at which the offset holds (0:
-        unknown, the drift is then left out). Ranks that are not named share the timing manager's
-        clock."""
-        known = list(estimates)
-        size = 1 + max((rank for rank, _, _ in known), default=0)
-        self._offset_ns = np.zeros(size, dtype=np.int64)
-        self._drift = np.zeros(size, dtype=np.float64)
-        self._reference_ns = np.zeros(size, dtype=np.int64)
-        self.uncertainty_ns = 0
-        """Largest of all workers."""
-        for rank, estimate, reference_wall_ns in known:
-            self._offset_ns[rank] = estimate.offset_ns
-            if reference_wall_ns:
-                self._drift[rank] = estimate.drift_ppm * 1e-6
-                self._reference_ns[rank] = reference_wall_ns
-            if not estimate.same_host:
-                self.uncertainty_ns = max(self.uncertainty_ns, estimate.uncertainty_ns)
-        self._has_drift = bool(self._drift.any())
-        self._is_identity = not self._offset_ns.any() and not self._has_drift
+    def __init__(self, workers: Iterable[tuple[int, Sequence[ClockEstimate]]] = ()) -> None:
+        """Pairs of worker rank and its estimates in order of time. Ranks that are not named share
+        the timing manager's clock."""
+        known = [(rank, estimates) for rank, estimates in workers if estimates]
+        self.uncertainty_ns = max((uncertainty_ns(some) for _, some in known), default=0)
+        """Largest of all workers at any time."""
+        self.steps_ns = max((some[-1].steps_ns - some[0].steps_ns for _, some in known), default=0)
+        """How far the timing manager's clock was set, as the worker says that saw the most."""
+        longest = max((some[-1].at_wall_ns - some[0].at_wall_ns for _, some in known), default=0)
+        self._piece_ns = max(1, -(-longest // PIECES))
+        grid = np.arange(PIECES + 1, dtype=np.int64) * self._piece_ns
+        size = 1 + max((rank for rank, _ in known), default=0)
+        self._begin_ns = np.zeros(size, dtype=np.int64)
+        self._offsets_ns = np.zeros((size, PIECES + 1), dtype=np.int64)
+        for rank, some in known:
+            base, begin = some[0].offset_ns, some[0].at_wall_ns
+            self._begin_ns[rank] = begin
+            at = np.array([e.at_wall_ns - begin for e in some], dtype=np.float64)
+            relative = np.array([e.offset_ns - base for e in some], dtype=np.float64)
+            line = np.rint(np.interp(grid.astype(np.float64), at, relative))
+            self._offsets_ns[rank] = base + line.astype(np.int64)
+        self._is_identity = not self._offsets_ns.any()
 
     def to_timing(self, wall_ns: NDArray[Any], worker: NDArray[Any]) -> Times:
         """Times of the workers' clocks on the timing manager's; 0 (no time) stays 0."""
         if self._is_identity:
             return wall_ns
-        rank = np.where(worker < len(self._offset_ns), worker, 0)
-        shift = self._offset_ns[rank]
-        if self._has_drift:
-            elapsed = (wall_ns - self._reference_ns[rank]).astype(np.float64)
-            shift = shift + np.rint(elapsed * self._drift[rank]).astype(np.int64)
-        return np.where(wall_ns == 0, 0, wall_ns + shift)
+        rank = np.where(worker < len(self._offsets_ns), worker, 0)
+        elapsed = np.maximum(wall_ns - self._begin_ns[rank], 0)
+        piece = np.minimum(elapsed // self._piece_ns, PIECES - 1)
+        before = self._offsets_ns[rank, piece]
+        part = np.minimum((elapsed - piece * self._piece_ns) / self._piece_ns, 1.0)
+        change = np.rint(part * (self._offsets_ns[rank, piece + 1] - before)).astype(np.int64)
+        return np.where(wall_ns == 0, 0, wall_ns + before + change)
+
+
+def uncertainty_ns(estimates: Sequence[ClockEstimate]) -> int:
+    """How far a worker's offset may be wrong at any time between its first and last estimate.
+
+    Between two estimates it is taken from a straight line. A bend of the true offset there leaves
+    the line by at most what one of the two is itself off the line through its neighbours, which is
+    therefore added to what each says of itself.
+    """
+    worst = max(0 if e.same_host else e.uncertainty_ns for e in estimates)
+    for a, b, c in zip(estimates, estimates[1:], estimates[2:], strict=False):
+        span = c.at_wall_ns - a.at_wall_ns
+        if b.same_host or span <= 0:
+            continue
+        line = a.offset_ns + (c.offset_ns - a.offset_ns) * (b.at_wall_ns - a.at_wall_ns) / span
+        worst = max(worst, b.uncertainty_ns + round(abs(b.offset_ns - line)))
+    return worst

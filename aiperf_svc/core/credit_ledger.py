@@ -21,6 +21,12 @@ from aiperf_svc.protocol.messages import WorkerCounts
 
 LEAST_LOOKAHEAD = 64
 """Credits held ahead while the rate is not known yet."""
+MOST_LOOKAHEAD = 131_072
+"""Credits that a worker holds ahead at the most, whatever rate its reports suggest: three seconds
+of what a worker sends on a fast core."""
+RATE_INTERVAL_NS = 10_000_000
+"""Reports closer together than this count as one: over a shorter time, a few requests that end
+together look like a high rate."""
 RATE_WEIGHT = 0.3
 """Weight of the newest interval in a worker's smoothed rate."""
 
@@ -38,14 +44,33 @@ class _Account(msgspec.Struct):
     counts: WorkerCounts
     granted: int = 0
     rate: float = 0.0
-    updated_mono_ns: int = 0
+    """Credits that end in a second; 0 until it is known."""
+    rated_mono_ns: int | None = None
+    """Worker's clock at the end of the last interval of `rate`; None before the first report."""
+    rated_ended: int = 0
+    """`ended` at that time."""
     is_idle: bool = True
     is_lost: bool = False
 
     @property
     def ended(self) -> int:
-        c = self.counts
-        return c.completed + c.errored + c.cancelled + c.unsent + c.revoked
+        return ended_credits(self.counts)
+
+    def rate_until(self, taken_mono_ns: int) -> None:
+        """Take the rate of the time since the last interval, when that is long enough."""
+        if self.rated_mono_ns is not None:
+            elapsed_ns = taken_mono_ns - self.rated_mono_ns
+            if 0 <= elapsed_ns < RATE_INTERVAL_NS:
+                return
+            if elapsed_ns > 0:
+                newest = (self.ended - self.rated_ended) / (elapsed_ns / 1e9)
+                self.rate += (RATE_WEIGHT if self.rate else 1.0) * (newest - self.rate)
+        self.rated_mono_ns, self.rated_ended = taken_mono_ns, self.ended
+
+
+def ended_credits(counts: WorkerCounts) -> int:
+    """Credits of which these counts say what became of them."""
+    return counts.completed + counts.errored + counts.cancelled + counts.unsent + counts.revoked
 
 
 class CreditLedger:
@@ -77,6 +102,13 @@ class CreditLedger:
         return self._remaining
 
     @property
+    def has_run_out(self) -> bool:
+        """Whether every credit of a limited number was granted, and every one of them was used: a
+        stop, if there was one, came too late to matter."""
+        counts = [account.counts for account in self._accounts.values()]
+        return self._remaining == 0 and not any(c.revoked or c.unsent for c in counts)
+
+    @property
     def granted(self) -> int:
         """Credits granted so far."""
         return sum(account.granted for account in self._accounts.values())
@@ -105,7 +137,8 @@ class CreditLedger:
         ahead_s = lookahead_s(len(live))
         for name, account in live.items():
             ahead = account.granted - account.ended - account.users
-            target = max(LEAST_LOOKAHEAD, round(account.rate * ahead_s))
+            by_rate = min(MOST_LOOKAHEAD, round(account.rate * ahead_s))
+            target = max(LEAST_LOOKAHEAD, by_rate)
             if spare is not None:
                 target = min(target, max(0, spare) // (2 * len(live)))
             if max(0, ahead) <= target // 2:
@@ -118,20 +151,19 @@ class CreditLedger:
         return grants
 
     def returned(
-        self, worker: str, counts: WorkerCounts, *, is_idle: bool, now_mono_ns: int
+        self, worker: str, counts: WorkerCounts, *, is_idle: bool, taken_mono_ns: int
     ) -> None:
-        """Take a worker's cumulative counts; what a lost one says is late and ignored."""
+        """Take a worker's cumulative counts, and the time at which it took them by its own
+        monotonic clock. When a report arrives says nothing of a rate: delayed ones arrive together.
+
+        What a lost worker says is late and ignored, and so is a report that is older than the last.
+        """
         account = self._accounts.get(worker)
-        if account is None or account.is_lost:
+        if account is None or account.is_lost or ended_credits(counts) < account.ended:
             return
-        before = account.ended
         account.counts = counts
         account.is_idle = is_idle
-        elapsed_s = (now_mono_ns - account.updated_mono_ns) / 1e9
-        if account.updated_mono_ns and elapsed_s > 0:
-            rate = (account.ended - before) / elapsed_s
-            account.rate += RATE_WEIGHT * (rate - account.rate)
-        account.updated_mono_ns = now_mono_ns
+        account.rate_until(taken_mono_ns)
 
     def lose(self, worker: str) -> None:
         """What this worker has not reported is lost."""

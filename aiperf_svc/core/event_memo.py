@@ -19,6 +19,8 @@ MAX_REST: Final = 256
 """Longer ones, with log probabilities for instance, hardly repeat."""
 MAX_KNOWN: Final = 8_192
 """About 4 MB. The frequent tokens, which are most of any text, are soon known again."""
+MAX_SEVERAL: Final = 16
+"""Responses with more choices are read event by event: each number of choices takes memory."""
 
 
 class EventMemo:
@@ -31,9 +33,12 @@ class EventMemo:
         self.known: dict[bytes, Delta] = {}
         """What follows a meaningless beginning and `CUT`, without line ends, to what it says."""
         self.content: dict[bytes, str] = {}
-        """Of those the ones that add content and nothing else, as nearly all events do."""
+        """Of those the ones that add content to the first choice and nothing else, as nearly all
+        events do."""
         self.reasoning: dict[bytes, str] = {}
         """The same for reasoning."""
+        self._several: dict[int, tuple[dict[bytes, str], dict[bytes, str]]] = {}
+        """Content and reasoning of all choices up to some index."""
 
     def parse(self, data: bytes) -> Delta:
         """As `parse_event`. Raises MalformedAnswer."""
@@ -43,17 +48,33 @@ class EventMemo:
         delta = self.known.get(rest)
         return self._learn(data, rest) if delta is None else delta
 
+    def plain(self, last_choice: int) -> tuple[dict[bytes, str], dict[bytes, str]]:
+        """What is known that adds content, and reasoning, and nothing else, to one of the choices
+        up to that index."""
+        if not last_choice:
+            return self.content, self.reasoning
+        found = self._several.get(last_choice)
+        if found is None:
+            found = {}, {}
+            if last_choice < MAX_SEVERAL:
+                self._several[last_choice] = found
+                for rest, delta in self.known.items():
+                    _note(found, rest, delta, last_choice)
+        return found
+
     def _learn(self, data: bytes, rest: bytes) -> Delta:
         delta = self._parse_event(data)
         if len(rest) <= MAX_REST and b"\n" not in rest:
             if len(self.known) >= MAX_KNOWN:
                 for memory in (self.known, self.content, self.reasoning):
                     memory.clear()
+                for pair in self._several.values():
+                    pair[0].clear()
+                    pair[1].clear()
             self.known[rest] = delta
-            if delta.content and delta == Delta(content=delta.content):
-                self.content[rest] = delta.content
-            elif delta.reasoning and delta == Delta(reasoning=delta.reasoning):
-                self.reasoning[rest] = delta.reasoning
+            _note((self.content, self.reasoning), rest, delta, 0)
+            for last_choice, pair in self._several.items():
+                _note(pair, rest, delta, last_choice)
         return delta
 
     def is_meaningless(self, beginning: bytes) -> bool:
@@ -70,3 +91,16 @@ class EventMemo:
             return False
         self.beginning = beginning
         return True
+
+
+def _note(
+    plain: tuple[dict[bytes, str], dict[bytes, str]], rest: bytes, delta: Delta, last_choice: int
+) -> None:
+    """Add what `delta` says to the content or the reasoning, if it says no more than that."""
+    choice = delta.choice
+    if choice > last_choice:
+        return
+    if delta.content and delta == Delta(content=delta.content, choice=choice):
+        plain[0][rest] = delta.content
+    elif delta.reasoning and delta == Delta(reasoning=delta.reasoning, choice=choice):
+        plain[1][rest] = delta.reasoning

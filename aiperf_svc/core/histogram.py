@@ -97,6 +97,11 @@ class Histogram:
             self.merge(delta_of(durations_ns, phase=Phase.PROFILING, tag=""))
 
     @property
+    def zeros(self) -> int:
+        """How many durations are zero, or negative by a step of the clock."""
+        return int(self._counts[0])
+
+    @property
     def mean_ns(self) -> float:
         """Exact; NaN when empty."""
         return self.sum_ns / self.total if self.total else math.nan

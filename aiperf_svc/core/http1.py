@@ -13,7 +13,10 @@ from aiperf_svc.protocol.records import Framing
 MAX_CHUNK_LINE: Final = 1_024
 """Bytes of a chunk's size line, or of a trailer; longer ones are not HTTP from a sane server."""
 _MAX_LENGTH_DIGITS: Final = 15
+_SHOWN: Final = 40
+"""Of a header's value in a message."""
 _MAX_SIZE_DIGITS: Final = 8
+_HEX_DIGITS: Final = b"0123456789abcdefABCDEF"
 _KNOWN_LINES: Final = 4_096
 
 Piece = tuple[int, int]
@@ -36,6 +39,8 @@ class Head(NamedTuple):
     keep_alive: bool
     content_type: str
     """Media type without parameters, lower case."""
+    content_coding: str = ""
+    """What the body is compressed with, lower case; empty when it is not."""
 
 
 def parse_head(raw: bytes, *, method: str = "POST") -> Head:
@@ -63,10 +68,18 @@ def parse_head(raw: bytes, *, method: str = "POST") -> Head:
     tokens = {token.strip() for token in connection.split(b",")}
     keep_alive = b"close" not in tokens and (version == b"HTTP/1.1" or b"keep-alive" in tokens)
     content_type = b",".join(headers.get(b"content-type", [])).split(b";")[0].strip().lower()
+    coding = b",".join(headers.get(b"content-encoding", [])).strip().lower()
     framing, length = _framing(status, headers, method)
     if framing == Framing.UNTIL_CLOSE:
         keep_alive = False
-    return Head(status, framing, length, keep_alive, content_type.decode("latin-1"))
+    return Head(
+        status,
+        framing,
+        length,
+        keep_alive,
+        content_type.decode("latin-1"),
+        "" if coding == b"identity" else coding[:_SHOWN].decode("latin-1"),
+    )
 
 
 def _framing(status: int, headers: dict[bytes, list[bytes]], method: str) -> tuple[int, int]:
@@ -94,11 +107,13 @@ def _framing(status: int, headers: dict[bytes, list[bytes]], method: str) -> tup
 
 
 def chunk_size(line: bytes) -> int:
-    """Size in a chunk's first line, its extensions ignored; -1 when it is none."""
+    """Size in a chunk's first line, its extensions ignored; -1 when it is none. Zeros before it
+    are legal, and some servers pad it to a fixed width with them."""
     digits = line.split(b";", 1)[0].strip(b" \t\r\n")
-    if not digits or len(digits) > _MAX_SIZE_DIGITS or digits.strip(b"0123456789abcdefABCDEF"):
+    significant = digits.lstrip(b"0")
+    if not digits or len(significant) > _MAX_SIZE_DIGITS or significant.strip(_HEX_DIGITS):
         return -1
-    return int(digits, 16)
+    return int(significant or b"0", 16)
 
 
 _known_sizes: dict[bytes, int] = {}

@@ -37,6 +37,7 @@ TOKEN_AND_COUNT_TAGS: Final = (
     "http_req_connection_reused",
     "http_req_chunks_received",
     "content_chunk_count",
+    "requested_osl",
 )
 """Written as integers."""
 REAL_TAGS: Final = (
@@ -56,6 +57,7 @@ REAL_TAGS: Final = (
     "stamp_uncertainty",
     "usage_prompt_tokens_diff_pct",
     "usage_completion_tokens_diff_pct",
+    "osl_mismatch_diff_pct",
     "http_req_connecting",
     "http_req_connection_overhead",
     "http_req_sending",
@@ -78,6 +80,7 @@ _METADATA: Final = (
     ("due_wall_ns", INTEGER),
     ("start_wall_ns", INTEGER),
     ("end_wall_ns", INTEGER),
+    ("finish_reason", INTEGER),
     ("ack_wall_ns", INTEGER),
 )
 """Numbers in the order in which a template takes them; the last is left out when it is 0."""
@@ -187,6 +190,7 @@ class LineRenderer:
             "credit_issued_ns": _HOLE,
             "request_start_ns": _HOLE,
             "request_end_ns": _HOLE,
+            "finish_reason": _HOLE,
             "request_ack_ns": _HOLE if has_ack else "null",
             "worker_id": f'"{_literal(source.worker_id)}"',
             "record_processor_id": f'"{_literal(source.processor_id)}"',

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.answer_reader import AnswerFormat, AnswerReader
 from aiperf_svc.core.datasets.base import TokenCounter
+from aiperf_svc.core.endpoints.base import choices_asked_for
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.core.known_answers import KnownAnswers
 from aiperf_svc.core.metric_parts import FinishedRequests, MetricParts, parts_of
@@ -41,6 +42,13 @@ _READ_FIELDS: Final = (
     "status",
 )
 """Of a fragment, what reading it takes."""
+MAX_OPEN_BYTES: Final = 256 * 2**20
+"""What all unfinished responses together may hold, before the largest are given up."""
+LARGE_BYTES: Final = 4 * 2**20
+"""A response that holds less is never given up: the gaps of a million chunks, or 60,000 tokens as
+text. Thousands of such streams at once are a load that somebody may want."""
+LOOK_BYTES: Final = 128 * 2**20
+"""Bytes of responses between two looks at what all of them hold."""
 
 
 class RecordAssembler:
@@ -52,11 +60,16 @@ class RecordAssembler:
             ENDPOINTS[config.endpoint.type],
             is_streaming=config.endpoint.streaming,
             keeps_text=counter is not None,
+            choices=choices_asked_for(config.endpoint),
         )
         self._known = KnownAnswers(self._format)
         self._counter = counter
         self._open: dict[str, tuple[int, dict[int, AnswerReader]]] = {}
         """Worker id to its epoch and its unfinished requests by id."""
+        self._unlooked_bytes = 0
+        """Of responses, since the last look at what they hold."""
+        self._room_bytes = MAX_OPEN_BYTES
+        """What they may bring until the next."""
 
     @property
     def open_requests(self) -> int:
@@ -119,6 +132,9 @@ class RecordAssembler:
                 reads[first_reads[is_known]].tobytes(),
             )
             finished.lost += [fragments["seq"][lost]] if lost else []
+            self._unlooked_bytes += len(batch.bodies)
+            if self._unlooked_bytes > LOOK_BYTES:
+                self._bound_open_bytes()
         return finished
 
     def _read(
@@ -191,6 +207,21 @@ class RecordAssembler:
             elif flags & _FINAL:
                 lost.append(place)
         return lost
+
+    def _bound_open_bytes(self) -> None:
+        """Give up the largest of the unfinished responses when all together hold too much."""
+        self._unlooked_bytes = 0
+        readers = [reader for _, readers in self._open.values() for reader in readers.values()]
+        sizes = [reader.held_bytes for reader in readers]
+        total = sum(sizes)
+        for place in sorted(range(len(readers)), key=sizes.__getitem__, reverse=True):
+            if total <= MAX_OPEN_BYTES or sizes[place] < LARGE_BYTES:
+                return
+            readers[place].give_up(
+                f"not read to its end: {len(readers):,} unfinished responses held over "
+                f"{MAX_OPEN_BYTES // 2**20} MiB in the record processor"
+            )
+            total -= sizes[place]
 
     def _readers_of(self, batch: RawBatch) -> dict[int, AnswerReader]:
         epoch, readers = self._open.get(batch.sender, (0, {}))

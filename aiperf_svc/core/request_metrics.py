@@ -27,6 +27,7 @@ _FROM_ANSWER: Final = (
     "usage_completion_tokens",
     "outcome",
     "error",
+    "finish_reason",
 )
 _FROM_FRAGMENT: Final = tuple(
     name
@@ -67,6 +68,7 @@ def put_answer(columns: AnswerColumns, place: int, reader: AnswerReader) -> None
         reader.usage_completion_tokens,
         reader.outcome,
         reader.error,
+        reader.finish_reason,
     )
 
 

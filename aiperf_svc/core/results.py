@@ -13,7 +13,7 @@ from aiperf_svc.core.percentiles import Distribution
 from aiperf_svc.core.slo import ObjectiveResult
 from aiperf_svc.core.timeline_series import Timeline
 from aiperf_svc.core.verdict import Verdict
-from aiperf_svc.protocol.messages import ClockEstimate, ErrorSample
+from aiperf_svc.protocol.messages import AddressUse, ClockEstimate, ErrorSample
 
 
 class PooledHistogram(Protocol):
@@ -26,6 +26,11 @@ class PooledHistogram(Protocol):
     sum_squares: float
     relative_error: float
 
+    @property
+    def zeros(self) -> int:
+        """How many values are zero."""
+        ...
+
     def percentile(self, q: float) -> float:
         """The quantile `q`, 0 to 1."""
         ...
@@ -36,7 +41,8 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     start_wall_ns: int
     stop_wall_ns: int = 0
-    """When sending ended by time or by the user; 0: when the credits ran out."""
+    """When sending ended by time or by the user; 0: when the credits ran out, even if that was
+    before a time that was asked for too."""
     ramp_ns: int = 0
 
 
@@ -46,9 +52,8 @@ class WorkerRun(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     account: WorkerAccount
     """Of the profiling phase."""
-    clock: ClockEstimate = ClockEstimate()
-    clock_reference_wall_ns: int = 0
-    """The worker's own time at which `clock` holds, e.g. of its last heartbeat."""
+    clocks: tuple[ClockEstimate, ...] = ()
+    """Its clock against the timing manager's, in order of time, all through the phase."""
 
 
 class RunContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +71,15 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     lost_services: tuple[str, ...] = ()
     health: tuple[Health, ...] = ()
     errors: tuple[ErrorSample, ...] = ()
+    failure: str = ""
+    """Why the run failed; empty when it did not."""
     was_cancelled: bool = False
     is_complete: bool = True
     cli_command: str = ""
     topology: dict[str, Any] = {}
     """For people: layout, number of workers, facts of the place."""
+    target_addresses: tuple[AddressUse, ...] = ()
+    """What each address of the target got; without what lost workers did."""
 
 
 class MetricSummary(msgspec.Struct, frozen=True):
@@ -102,6 +111,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     timeline: Timeline | None
     first_start_wall_ns: int
     last_end_wall_ns: int
+    finish_reasons: dict[str, int] = {}
+    """How many requests ended with each `FinishReason` that occurs, by its name in lower case."""
 
     @property
     def has_succeeded(self) -> bool:

@@ -10,9 +10,13 @@ from aiperf_svc.core.totals import Totals
 from aiperf_svc.domain.metric_catalog import Population
 
 
-def scalars(totals: Totals, accounts: Accounts, load: Load) -> dict[str, float]:
+def scalars(totals: Totals, accounts: Accounts, load: Load, *, window_ns: int) -> dict[str, float]:
     """Every scalar of the catalog that follows from totals and accounts; a tag is absent where it
-    has no meaning (rates of a run without duration, tokens that nobody counted)."""
+    has no meaning (rates of a run without duration, tokens that nobody counted).
+
+    Rates are over the load's whole window, failures included: what is left of a run in which
+    nearly all fail would else look fast.
+    """
     finished = totals.completed + totals.errored
     values: dict[str, float] = {
         "request_count": totals.completed,
@@ -24,15 +28,15 @@ def scalars(totals: Totals, accounts: Accounts, load: Load) -> dict[str, float]:
         "timed_out_request_count": totals.timed_out,
         "lost_request_count": max(accounts.lost, accounts.records_lost),
         "capped_request_count": totals.capped,
-        "retried_request_count": totals.retried,
+        "retried_request_count": accounts.retries,
         "unstamped_request_share": 100.0 * totals.unstamped / max(1, totals.requests),
         "distinct_prompt_count": totals.distinct_entries,
     }
     if load.request_rate is not None:
         values["requested_rate"] = load.request_rate
     values |= _tokens(totals)
-    if totals.duration_ns:
-        values |= _rates(values, totals.duration_ns / 1e9)
+    if window_ns:
+        values |= _rates(values, window_ns / 1e9)
     return {tag: float(value) for tag, value in values.items()}
 
 
@@ -50,6 +54,8 @@ def _tokens(totals: Totals) -> dict[str, float]:
         values["total_usage_completion_tokens"] = totals.usage_completion
         values["total_usage_total_tokens"] = totals.usage_total
         values["usage_discrepancy_count"] = totals.usage_discrepancies
+    if totals.osl_known:
+        values["osl_mismatch_count"] = totals.osl_mismatches
     return values
 
 

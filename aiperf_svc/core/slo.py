@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 import msgspec
 import numpy as np
 
-from aiperf_svc.config.models import Objective, Slo
+from aiperf_svc.config.models import Slo
 from aiperf_svc.config.units import parse_duration_ns
 from aiperf_svc.core.columns import PhaseRows
+from aiperf_svc.core.percentiles import Distribution
+from aiperf_svc.core.survivors import Failures, over_budget, too_few
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population, nearest_tags
 
 _NS_PER = {"ms": 1e6, "sec": 1e9}
@@ -28,6 +30,8 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     """None: not measured, or beyond every observed value."""
     unit: str
     ok: bool
+    reason: str = ""
+    """Why it does not hold; empty when it does."""
 
 
 def check_slo(slo: Slo) -> list[str]:
@@ -72,24 +76,59 @@ def limit_of(metric: Metric, limit: float | str) -> float:
 
 
 def judge(
-    objectives: tuple[Objective, ...], measured: Callable[[str, str], float | None]
+    limits: Slo,
+    measured: Callable[[str, str], float | None],
+    distributions: Mapping[str, Distribution],
+    failures: Failures,
 ) -> tuple[ObjectiveResult, ...]:
-    """Hold what was measured, `measured(tag, stat)`, against every limit. What has no value does
-    not hold."""
+    """Hold what was measured, `measured(tag, stat)`, against every limit.
+
+    What has no value does not hold, nor does a percentile with too few values behind it, nor a
+    statistic that leaves out more requests than the error budget allows.
+    """
     results = []
-    for objective in objectives:
-        metric = CATALOG[objective.metric]
-        value = measured(metric.tag, objective.stat)
+    for objective in limits.objectives:
+        metric, stat = CATALOG[objective.metric], objective.stat
+        value, found = measured(metric.tag, stat), distributions.get(metric.tag)
+        doubts = _doubts(metric, stat, found, failures, limits.error_budget)
         for bound in ("max", "min"):
             raw = getattr(objective, bound)
             if raw is None:
                 continue
             limit = limit_of(metric, raw)
-            ok = value is not None and (value <= limit if bound == "max" else value >= limit)
+            missed = _missed(value, bound, limit, stat, found)
+            reason = "; ".join([*missed, *doubts])
+            if value is None and not reason:
+                reason = "not measured"
             results.append(
-                ObjectiveResult(metric.tag, objective.stat, bound, limit, value, metric.unit, ok)
+                ObjectiveResult(
+                    metric.tag, stat, bound, limit, value, metric.unit, not reason, reason
+                )
             )
     return tuple(results)
+
+
+def _missed(
+    value: float | None, bound: str, limit: float, stat: str, found: Distribution | None
+) -> list[str]:
+    """Why the value is not within the limit: one text, or none when it is or is not known."""
+    if value is not None:
+        if bound == "max":
+            return [] if value <= limit else ["above the limit"]
+        return [] if value >= limit else ["below the limit"]
+    if found is not None and stat in found.beyond:
+        return [f"beyond {found.beyond[stat]:.4g}, among the requests that were cut off"]
+    return []
+
+
+def _doubts(
+    metric: Metric, stat: str, found: Distribution | None, failures: Failures, budget: float
+) -> list[str]:
+    """Why the statistic may not stand for all requests."""
+    texts = [over_budget(metric, failures, budget)]
+    if found is not None:
+        texts.append(too_few(stat, found))
+    return [text for text in texts if text]
 
 
 def count_good(rows: PhaseRows, limits: Mapping[str, float | str]) -> int:

@@ -14,27 +14,41 @@ _LF: Final = 0x0A
 _SPACE: Final = 0x20
 _BOM: Final = b"\xef\xbb\xbf"
 
+MAX_EVENT_BYTES: Final = 80 * 2**20
+"""Of an event that is not complete. Large ones are images; beyond this no end is to be expected."""
+_PART_BYTES: Final = 64
+"""What a part of such an event takes beside its bytes."""
+
 Event = tuple[bytes, int, bool]
 """Data, lines joined by LF; end, exclusive, within the bytes that were fed; whether its type is
 `error`."""
 
 
+class EventTooLarge(ValueError):
+    """An event goes on beyond `MAX_EVENT_BYTES`."""
+
+
 class EventStream:
     """One stream of events. Its state between calls is what is not complete yet."""
 
-    __slots__ = ("_after_cr", "_data", "_is_error", "_is_first_line", "_line")
+    __slots__ = ("_after_cr", "_data", "_is_error", "_is_first_line", "_line", "held_bytes")
 
     def __init__(self, *, has_begun: bool = False) -> None:
         """With `has_begun`, somebody else has read the stream's beginning."""
         self._line: list[bytes] | None = None
         """Parts of a line that goes on: joined once, since a line may have many thousands."""
         self._data: list[bytes] | None = None
+        self.held_bytes = 0
+        """Roughly what the event that is not complete takes."""
         self._is_error = False
         self._after_cr = False
         self._is_first_line = not has_begun
 
     def feed(self, source: bytes, pieces: Iterable[Piece]) -> list[Event]:
-        """The events that end within the given pieces of `source`; those without data are none."""
+        """The events that end within the given pieces of `source`; those without data are none.
+
+        Raises EventTooLarge.
+        """
         events: list[Event] = []
         add, find, startswith = events.append, source.find, source.startswith
         is_clean = self.is_between_events
@@ -85,11 +99,14 @@ class EventStream:
             if self._line is None:
                 self._line = []
             self._line.append(source[at:stop])
+            self._hold(stop - at)
             return stop
         line = source[at:eol]
         if self._line is not None:
             self._line.append(line)
             line = b"".join(self._line)
+            # The part that was just added has not been counted.
+            self.held_bytes -= len(line) - (eol - at) + _PART_BYTES * (len(self._line) - 1)
             self._line = None
         if self._is_first_line and not events:
             self._is_first_line = False
@@ -101,7 +118,13 @@ class EventStream:
                 events.append((b"\n".join(self._data), eol + 1, self._is_error))
             self._data = None
             self._is_error = False
+            self.held_bytes = 0
         return eol + 1
+
+    def _hold(self, size: int) -> None:
+        self.held_bytes += size + _PART_BYTES
+        if self.held_bytes > MAX_EVENT_BYTES:
+            raise EventTooLarge(f"an event of over {MAX_EVENT_BYTES // 2**20} MiB")
 
     def _take_field(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
@@ -111,5 +134,6 @@ class EventStream:
             if self._data is None:
                 self._data = []
             self._data.append(value)
+            self._hold(len(value))
         elif name == b"event":
             self._is_error = value == b"error"

@@ -9,10 +9,17 @@ from numpy.typing import NDArray
 from aiperf_svc.core.clock_map import ClockMap
 from aiperf_svc.core.columns import Chunk, PhaseRows
 from aiperf_svc.domain import metric_formulas as f
+from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 
 USAGE_DISCREPANCY_PCT = 10.0
 """AIPerf's threshold for `usage_discrepancy_count`."""
+OSL_MISMATCH_PCT = 5.0
+OSL_MISMATCH_TOKENS = 50.0
+"""AIPerf's thresholds for `osl_mismatch_count`; the lower one counts."""
+OSL_ROUNDING_TOKENS = 1.0
+"""Text that is split into tokens again does not always give the tokens that made it."""
+UNREACHABLE = (ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.SEND)
 _NEVER = 2**62
 
 
@@ -21,7 +28,7 @@ class Totals(msgspec.Struct):
 
     requests: int = 0
     sent: int = 0
-    """Of which a byte was written."""
+    """Of which a byte was to be written: there was a connection."""
     completed: int = 0
     errored: int = 0
     cancelled: int = 0
@@ -29,7 +36,6 @@ class Totals(msgspec.Struct):
     timed_out: int = 0
     no_resources: int = 0
     capped: int = 0
-    retried: int = 0
     unstamped: int = 0
     clock_jumps: int = 0
     impossible: int = 0
@@ -47,14 +53,31 @@ class Totals(msgspec.Struct):
     usage_total: float = 0.0
     has_usage: bool = False
     usage_discrepancies: int = 0
+    osl_known: int = 0
+    """Completed requests of which the output length and the one asked for are known."""
+    osl_mismatches: int = 0
+    osl_off: int = 0
+    """Of those the ones that are off by more than a tokenizer's rounding too."""
+    osl_asked: float = 0.0
+    osl_made: float = 0.0
+    """Both of those requests."""
+    finish_reasons: NDArray[np.int64] = msgspec.field(
+        default_factory=lambda: np.zeros(len(FinishReason), dtype=np.int64)
+    )
+    """How many requests ended with each `FinishReason`."""
     first_due: int = _NEVER
     last_due: int = 0
     first_start: int = _NEVER
     last_start: int = 0
+    last_tried: int = 0
+    """The last start; for what had no connection, when it was due."""
     last_end: int = 0
-    first_success_start: int = _NEVER
-    last_success_end: int = 0
+    """Of anything that was tried, answered or not, connected or not."""
     distinct_entries: int = 0
+    errors: NDArray[np.int64] = msgspec.field(
+        default_factory=lambda: np.zeros(len(ErrorKind), dtype=np.int64)
+    )
+    """By `ErrorKind`."""
     sent_by_worker: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(0, dtype=np.int64)
     )
@@ -63,9 +86,15 @@ class Totals(msgspec.Struct):
     )
 
     @property
-    def duration_ns(self) -> int:
-        """Last end less first start of the successes: AIPerf's benchmark duration."""
-        return max(0, self.last_success_end - self.first_success_start)
+    def unreachable(self) -> int:
+        """Requests that the target did not take: no connection could be made, or it broke while the
+        request was written."""
+        return int(sum(self.errors[kind] for kind in UNREACHABLE))
+
+    @property
+    def written(self) -> int:
+        """Requests that were written whole."""
+        return self.sent - int(self.errors[ErrorKind.SEND])
 
 
 def add_up(rows: PhaseRows, clocks: ClockMap) -> Totals:
@@ -85,14 +114,15 @@ def _add_outcomes(totals: Totals, chunk: Chunk) -> None:
     by_outcome = np.bincount(chunk["outcome"], minlength=len(Outcome))
     by_error = np.bincount(chunk["error"], minlength=len(ErrorKind))
     totals.requests += chunk.rows
+    totals.finish_reasons += np.bincount(chunk["finish_reason"], minlength=len(FinishReason))
     totals.completed += int(by_outcome[Outcome.COMPLETED])
     totals.errored += int(by_outcome[Outcome.ERRORED])
     totals.cancelled += int(by_outcome[Outcome.CANCELLED])
     totals.unsent += int(by_outcome[Outcome.UNSENT])
+    totals.errors += by_error
     totals.timed_out += int(by_error[ErrorKind.TIMEOUT])
     totals.no_resources += int(by_error[ErrorKind.NO_RESOURCES])
     totals.capped += _count(chunk["is_capped"])
-    totals.retried += _count(chunk["is_retried"])
     totals.unstamped += _count(chunk["is_unstamped"])
     totals.clock_jumps += _count(chunk["is_clock_jump"])
     totals.is_streaming |= bool(chunk["is_streamed"].any())
@@ -100,24 +130,25 @@ def _add_outcomes(totals: Totals, chunk: Chunk) -> None:
 
 
 def _add_times(totals: Totals, chunk: Chunk, clocks: ClockMap) -> None:
+    tried = chunk.where(chunk["outcome"] != Outcome.UNSENT)
+    if tried.rows:
+        ends = clocks.to_timing(tried["end_wall_ns"], tried["worker"])
+        totals.last_end = max(totals.last_end, int(ends.max()))
+        begun = np.where(tried["start_wall_ns"] != 0, tried["start_wall_ns"], tried["due_wall_ns"])
+        last_tried = int(clocks.to_timing(begun, tried["worker"]).max())
+        totals.last_tried = max(totals.last_tried, last_tried)
     sent = chunk.where(chunk["start_wall_ns"] != 0)
     if not sent.rows:
         return
     worker = sent["worker"]
     start = clocks.to_timing(sent["start_wall_ns"], worker)
-    end = clocks.to_timing(sent["end_wall_ns"], worker)
     due = clocks.to_timing(sent["due_wall_ns"], worker)
     totals.sent += sent.rows
     totals.first_due = min(totals.first_due, int(due.min()))
     totals.last_due = max(totals.last_due, int(due.max()))
     totals.first_start = min(totals.first_start, int(start.min()))
     totals.last_start = max(totals.last_start, int(start.max()))
-    totals.last_end = max(totals.last_end, int(end.max()))
     totals.impossible += _impossible(sent)
-    success = sent["outcome"] == Outcome.COMPLETED
-    if success.any():
-        totals.first_success_start = min(totals.first_success_start, int(start[success].min()))
-        totals.last_success_end = max(totals.last_success_end, int(end[success].max()))
     size = int(worker.max()) + 1
     totals.sent_by_worker = _grown(totals.sent_by_worker, size)
     totals.sent_by_worker += np.bincount(worker, minlength=len(totals.sent_by_worker))
@@ -146,6 +177,7 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
     totals.output_tokens += _sum(np.maximum(made, 0))
     totals.content_tokens += float(np.nansum(f.output_token_count(done)))
     totals.reasoning_tokens += float(np.nansum(f.reasoning_token_count(done)))
+    _add_lengths(totals, done)
     prompt, completion = done["usage_prompt_tokens"], done["usage_completion_tokens"]
     if not ((prompt >= 0) | (completion >= 0)).any():
         return
@@ -156,6 +188,22 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
     off = f.difference_of("usage_prompt_tokens", "input_tokens")(done) > USAGE_DISCREPANCY_PCT
     off |= f.difference_of("usage_completion_tokens", "output_tokens")(done) > USAGE_DISCREPANCY_PCT
     totals.usage_discrepancies += _count(off)
+
+
+def _add_lengths(totals: Totals, done: Chunk) -> None:
+    """Output lengths against those that were asked for."""
+    asked, made = done["requested_tokens"], done["output_tokens"]
+    is_known = (asked > 0) & (made >= 0)
+    if not is_known.any():
+        return
+    asked, made = asked[is_known].astype(np.float64), made[is_known].astype(np.float64)
+    off = np.abs(made - asked)
+    is_off = off > np.minimum(asked * OSL_MISMATCH_PCT / 100.0, OSL_MISMATCH_TOKENS)
+    totals.osl_known += len(asked)
+    totals.osl_mismatches += _count(is_off)
+    totals.osl_off += _count(is_off & (off > OSL_ROUNDING_TOKENS))
+    totals.osl_asked += float(asked.sum())
+    totals.osl_made += float(made.sum())
 
 
 def _mark(seen: NDArray[np.bool_], numbers: NDArray[Any]) -> NDArray[np.bool_]:

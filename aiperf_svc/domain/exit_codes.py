@@ -17,9 +17,11 @@ class ExitCode(IntEnum):
     BENCHMARK_FAILED = 3
     """The run started and could not be finished, or nothing succeeded."""
     SLO_MISSED = 4
-    """The run is believable and an SLO of the config does not hold."""
+    """The run is believable and an SLO of the config does not hold, by its value or because too
+    many requests failed for a metric of the others to count."""
     VERDICT_INVALID = 5
-    """The client, not the server, shaped the numbers: do not use them."""
+    """The numbers do not say what the server does under the load that was asked for, because of the
+    client, a lost process, or because too many requests failed: do not use them."""
     LEAKED = 6
     """Something that the run created is still there; the list is printed."""
     INTERRUPTED = 130

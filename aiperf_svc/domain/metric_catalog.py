@@ -177,6 +177,11 @@ _TOKEN_COUNTS = (
         f.difference_of("usage_completion_tokens", "output_tokens"),
         "|output_sequence_length - usage_completion_tokens| / output_sequence_length",
         "tokenizer and server", needs=USAGE),
+    _record("requested_osl", "Requested OSL", "tokens", f.requested_osl,
+        "output tokens that the request asks for", "dataset", needs=TOKENS),
+    _record("osl_mismatch_diff_pct", "OSL Mismatch Diff %", "%", f.osl_mismatch,
+        "(output_sequence_length - requested_osl) / requested_osl; negative: too few",
+        "dataset and tokenizer, else the server's usage", needs=TOKENS),
 )
 
 # The client's own share: what the verdict looks at.
@@ -226,7 +231,8 @@ _HTTP = (
 # One number each, over the whole phase.
 _SCALARS = (
     _scalar("request_throughput", "Request Throughput", "requests/sec",
-        "request_count / benchmark_duration", better=HIGHER, in_table=True),
+        "request_count / benchmark_duration: failures take time and are not counted",
+        better=HIGHER, in_table=True),
     _scalar("request_count", "Request Count", "requests", "completed requests", in_table=True),
     _scalar("error_request_count", "Error Request Count", "requests",
         "requests that ended in an error", better=LOWER, in_table=True),
@@ -235,7 +241,8 @@ _SCALARS = (
     _scalar("request_error_rate", "Request Error Rate", "%",
         "error_request_count / completed_request_count", better=LOWER),
     _scalar("benchmark_duration", "Benchmark Duration", "sec",
-        "last end - first start, on the timing manager's clock", in_table=True),
+        "start of the load to the stop or the last end of anything that was tried, failures "
+        "included, whichever is later; on the timing manager's clock", in_table=True),
     _scalar("output_token_throughput", "Output Token Throughput", "tokens/sec",
         "total_osl / benchmark_duration", better=HIGHER, needs=TOKENS, in_table=True),
     _scalar("input_token_throughput", "Input Token Throughput", "tokens/sec",
@@ -256,20 +263,26 @@ _SCALARS = (
         "sum of usage_total_tokens", needs=USAGE),
     _scalar("usage_discrepancy_count", "Usage Discrepancy Count", "requests",
         "requests whose input or output count is over 10% off the server's usage", needs=USAGE),
+    _scalar("osl_mismatch_count", "OSL Mismatch Count", "requests",
+        "requests whose output length is off requested_osl by more than 5% or 50 tokens, whichever "
+        "is less", needs=TOKENS),
     _scalar("goodput", "Goodput", "requests/sec", "good_request_count / benchmark_duration",
         better=HIGHER, in_table=True),
     _scalar("good_request_count", "Good Request Count", "requests",
-        "completed requests within every limit of slo.goodput; a missing metric is bad",
+        "completed requests within every limit of slo.goodput; a failure is bad, a missing "
+        "metric too",
         better=HIGHER),
     _scalar("steady_state_request_throughput", "Steady State Request Throughput", "requests/sec",
-        "completed within [end of ramp, stop] / its length; the stop is when the duration "
-        "is over or the last request starts", better=HIGHER, is_ours=True, in_table=True),
+        "completed within [end of ramp, stop] / its length; the stop is when the duration is over "
+        "or the last request starts, whichever is first", better=HIGHER, is_ours=True,
+        in_table=True),
     _scalar("requested_rate", "Requested Rate", "requests/sec", "load.request_rate",
         source="config", is_ours=True),
     _scalar("achieved_rate", "Achieved Rate", "requests/sec", "requested_rate x rate_achievement",
         better=HIGHER, is_ours=True, in_table=True),
     _scalar("rate_achievement", "Achieved / Due Rate", "ratio",
-        "sent / (sent + unsent) x min(1, span of due times / span of starts)", better=HIGHER,
+        "written / due x min(1, span of due times / span of starts); a request whose connection "
+        "failed was not written", better=HIGHER,
         is_ours=True),
     _scalar("concurrency_achievement", "Held / Asked Concurrency", "ratio",
         "slot time in use / slot time asked for, each worker over [end of ramp, stop]",
@@ -288,7 +301,8 @@ _SCALARS = (
     _scalar("capped_request_count", "Capped Requests", "requests",
         "waited for the concurrency cap or the connection limit", better=LOWER, is_ours=True),
     _scalar("retried_request_count", "Retried Requests", "requests",
-        "sent again because the server had closed the reused connection", is_ours=True),
+        "to be sent again, since the server had closed the reused connection before they arrived",
+        source="accounts", is_ours=True),
     _scalar("unstamped_request_share", "Unstamped Requests", "%",
         "requests with a read that has no kernel stamp", better=LOWER, is_ours=True),
     _scalar("distinct_prompt_count", "Distinct Prompts", "count",
@@ -300,7 +314,8 @@ _SCALARS = (
 
 _TIMED = (
     _timed("effective_concurrency", "Effective Concurrency", "requests",
-        "requests in flight, from write to last byte, over [phase start, stop]", KERNEL,
+        "requests in flight, from write to last byte, over [phase start, stop], or to the last end "
+        "when the credits ran out first", KERNEL,
         in_table=True),
 )
 # fmt: on

@@ -162,6 +162,19 @@ def difference_of(reported: str, counted: str) -> Formula:
     return formula
 
 
+def requested_osl(rows: Rows) -> Floats:
+    """Output tokens that the request asked for; undefined where it asked for no number."""
+    values = rows["requested_tokens"].astype(np.float64)
+    values[values <= 0] = np.nan
+    return values
+
+
+def osl_mismatch(rows: Rows) -> Floats:
+    """Output tokens less those asked for, in per cent of these: negative for too few."""
+    asked = requested_osl(rows)
+    return (_output_tokens(rows) - asked) / asked * 100.0
+
+
 def connecting(rows: Rows) -> Floats:
     """DNS, TCP connect and TLS handshake; 0 on a reused connection."""
     values: Floats = (rows["connect_ns"] + rows["tls_ns"]) / NS_PER_MS

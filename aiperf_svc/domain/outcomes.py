@@ -57,3 +57,7 @@ class ErrorKind(IntEnum):
     """An answer over the size that this tool keeps."""
     DATASET = 15
     """The request could not be made, e.g. a history that cannot be built."""
+    NO_RESPONSE = 16
+    """Written whole; the server closed the connection without a byte of a response."""
+    ABORTED = 17
+    """The server ended the response itself, with a finish reason such as `abort` or `error`."""

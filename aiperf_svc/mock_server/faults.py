@@ -5,6 +5,7 @@ A request asks for a fault with the header `X-Mock-Fault: NAME`, or with the mod
 a model name that is no fault is an ordinary model. A fault spoils the draft of the right answer.
 """
 
+import gzip
 import re
 from collections.abc import Callable
 
@@ -116,6 +117,45 @@ def empty(draft: Draft) -> Draft:
     return draft
 
 
+def abort(draft: Draft) -> Draft:
+    """Half of the tokens, and then the finish reason by which a server gives up."""
+    draft.events = draft.events[: max(1, len(draft.events) // 2)]
+    return _finished(draft, b"abort")
+
+
+def content_filter(draft: Draft) -> Draft:
+    """All tokens, and a filter as the finish reason."""
+    return _finished(draft, b"content_filter")
+
+
+def ends_at_once(draft: Draft) -> Draft:
+    """A stream whose first token ends it: no content, and one token in the usage. An answer that is
+    no stream is empty."""
+    draft.events, draft.body = [], b""
+    draft.tail = [_COMPLETION_TOKENS.sub(b'"completion_tokens":1', event) for event in draft.tail]
+    return _finished(draft, b"stop")
+
+
+def compressed(draft: Draft) -> Draft:
+    """The right answer, compressed although nobody asked for it."""
+    draft.headers = (*draft.headers, ("Content-Encoding", "gzip"))
+    if draft.is_stream:
+        stream = gzip.compress(b"".join(draft.opening + draft.events + draft.tail))
+        draft.raw = [chunk(stream) + _LAST_CHUNK]
+    else:
+        draft.body = gzip.compress(draft.body)
+    return draft
+
+
+def padded_chunks(draft: Draft) -> Draft:
+    """The right stream with zeros before its chunk sizes, extensions and a trailer: legal."""
+    if draft.is_stream:
+        events = draft.opening + draft.events + draft.tail
+        framed = (b"%016X;n=v\r\n%b\r\n" % (len(event), event) for event in events)
+        draft.raw = [*framed, b"0000\r\nX-Trailer: yes\r\n\r\n"]
+    return draft
+
+
 def no_last_chunk(draft: Draft) -> Draft:
     """All events, then the connection closes without the chunk of length 0."""
     draft.has_last_chunk, draft.ending = False, Ending.CUT
@@ -186,6 +226,11 @@ FAULTS: dict[str, Callable[[Draft], Draft]] = {
     "no-done": no_done,
     "no-usage": no_usage,
     "empty": empty,
+    "abort": abort,
+    "content-filter": content_filter,
+    "ends-at-once": ends_at_once,
+    "compressed": compressed,
+    "padded-chunks": padded_chunks,
     "no-last-chunk": no_last_chunk,
     "bad-chunk-size": bad_chunk_size,
     "short-body": short_body,
@@ -196,6 +241,9 @@ FAULTS: dict[str, Callable[[Draft], Draft]] = {
 }
 """Faults by name; beside them, `error-STATUS` (400 to 599) answers with that status."""
 
+_FINISH_REASON = re.compile(rb'"finish_reason":"\w+"')
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens":\d+')
+_LAST_CHUNK = b"0\r\n\r\n"
 _ERROR = re.compile(r"error-([45]\d\d)")
 
 
@@ -217,6 +265,14 @@ def _half(draft: Draft, ending: Ending) -> Draft:
         draft.content_length = len(draft.body)
         draft.body = draft.body[: len(draft.body) // 2]
     draft.ending = ending
+    return draft
+
+
+def _finished(draft: Draft, reason: bytes) -> Draft:
+    """The draft with that finish reason; lists of its own, since events are shared."""
+    stated = b'"finish_reason":"%b"' % reason
+    draft.tail = [_FINISH_REASON.sub(stated, event) for event in draft.tail]
+    draft.body = _FINISH_REASON.sub(stated, draft.body)
     return draft
 
 

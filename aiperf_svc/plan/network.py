@@ -15,22 +15,7 @@ from aiperf_svc.config.urls import address_of
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import Service
-from aiperf_svc.protocol.ports import BOUND_BY, Port
-
-EVERY = frozenset(Service)
-CONNECTED_BY: dict[Port, frozenset[Service]] = {
-    Port.RECORDS: frozenset({Service.RECORD_PROCESSOR}),
-    Port.CREDIT_DROP: frozenset({Service.WORKER}),
-    Port.CREDIT_RETURN: frozenset({Service.WORKER}),
-    Port.DATASET_FRONT: frozenset({Service.WORKER, Service.TIMING_MANAGER}),
-    Port.DATASET_BACK: frozenset({Service.DATASET_MANAGER}),
-    Port.EVENTS_IN: EVERY,
-    Port.EVENTS_OUT: EVERY,
-    Port.RAW_FRONT: frozenset({Service.WORKER}),
-    Port.RAW_BACK: frozenset({Service.RECORD_PROCESSOR}),
-    Port.RAW_DIRECT: frozenset({Service.WORKER}),
-}
-"""Which services connect to each port between services."""
+from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 
 PREFLIGHT = "preflight"
 """Component of the pod with which the runner tries the way to the target."""
@@ -86,6 +71,7 @@ def plan_policies(
         return (), ("no NetworkPolicies: deployment.network_policies is off",)
     hosted = {pod.name for pod in pods if pod.placement.host_network}
     to_target, notes = _to_target(config, hosted)
+    api_server = config.deployment.api_server_cidrs
     policies = [
         Policy(
             name="default",
@@ -93,7 +79,7 @@ def plan_policies(
             egress=(Rule(ports=DNS_PORTS, protocols=("UDP", "TCP")),),
         ),
         # Where the API server listens, only it knows: 443, 6443, 8443, 16443, …
-        Policy("deadline", ("deadline",), egress=(Rule(),)),
+        Policy("deadline", ("deadline",), egress=(Rule(tuple(map(Range, api_server))),)),
         Policy("to-target", (Service.WORKER.value, PREFLIGHT), egress=(to_target,)),
         *_between_services(topology, hosted),
         _results(config, topology),
@@ -166,7 +152,7 @@ def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy
         users.add(Service.DATASET_MANAGER)
         why.append(f"dataset.public: {config.dataset.public}")
     name = config.tokenizer.name
-    if name and not name.startswith(("/", ".")):
+    if is_on_hub(name):
         users |= {Service.DATASET_MANAGER, Service.RECORD_PROCESSOR}
         why.append(f"tokenizer.name: {name}")
     if not users:
@@ -174,6 +160,11 @@ def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy
     pods = tuple(g.name for g in topology.groups if users & set(g.services))
     note = f"{', '.join(pods)} may reach port 443 anywhere, for {' and '.join(why)}"
     return [Policy("downloads", pods, egress=(Rule(ports=(HTTPS_PORT,)),))], (note,)
+
+
+def is_on_hub(tokenizer: str | None) -> bool:
+    """Whether a tokenizer's name is that of a hub, and not of a file."""
+    return tokenizer is not None and not tokenizer.startswith(("/", "."))
 
 
 def _uploads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy], list[str]]:

@@ -14,7 +14,7 @@ from aiperf_svc.config.placement import Gpu, Placement, Pod
 from aiperf_svc.plan.identity import ANCHOR, Identity
 from aiperf_svc.plan.topology import PROCESS_ENVIRONMENT, SINGLETONS, Group, Topology
 from aiperf_svc.protocol.messages import Service
-from aiperf_svc.protocol.ports import BOUND_BY, Port
+from aiperf_svc.protocol.ports import BOUND_BY, Port, acquainted, key_file
 
 CONFIG_DIR = "/etc/aiperf"
 CURVE_DIR = "/etc/aiperf-curve"
@@ -33,10 +33,8 @@ UPLOAD_TOKEN = {"AWS_SESSION_TOKEN": "s3SessionToken"}
 """The third one of temporary keys."""
 DEADLINE_KEPT = "/tmp/kept"
 """Made by the deadline's holder when the API server has answered it."""
-CURVE_FILES = ("server.public", "server.secret", "client.public", "client.secret")
-"""Names of the keys, in their Secret and as files."""
 TOKEN_KEY = "token"
-"""Name of the results API's token in the same Secret."""
+"""Name of the results API's token in the Secret of the services' keys."""
 
 GRACE_S = 30
 """Between SIGTERM and SIGKILL; the services need 5 s to end in order."""
@@ -47,6 +45,12 @@ LARGE_CONNECTION_BYTES = 192 * 2**10
 WORKER_BASE_BYTES = 256 * 2**20
 
 _MI = 2**20
+SCRATCH_BYTES = 1024 * _MI
+"""Limit of a folder in which a pod keeps little: no reservation, but an end for what goes wrong."""
+LOG_BYTES = 256 * _MI
+"""Room for a pod's log, which counts as its storage: the kubelet keeps 50 MiB of each container."""
+STORAGE_SHARE = 10
+"""A pod asks for this part of its limit: a run seldom writes more, and a node has disk for many."""
 _DEFAULTS: dict[str, tuple[int, int]] = {
     "control": (2000, 3072 * _MI),
     "system-controller": (500, 256 * _MI),
@@ -70,7 +74,9 @@ class Volume(msgspec.Struct, frozen=True):
     kind: Literal["config", "keys", "scratch", "memory"]
     """`scratch` is an empty folder on the node, `memory` one in its memory."""
     size_bytes: int = 0
-    """Limit of a scratch or memory volume; 0: none."""
+    """Limit of a scratch or memory volume; 0: none. A pod that exceeds it is evicted."""
+    items: tuple[str, ...] = ()
+    """Of keys: the files that the pod gets, and no others."""
 
 
 class SecretKey(msgspec.Struct, frozen=True):
@@ -103,6 +109,10 @@ class Requests(msgspec.Struct, frozen=True):
     memory_bytes: int
     cpu_limit_millis: int | None = None
     gpu: Gpu | None = None
+    storage_bytes: int = 0
+    """Of the node's disk: scratch volumes, logs and what is written into the root file system."""
+    storage_limit_bytes: int = 0
+    """0: none, and nothing is asked for."""
 
 
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +174,7 @@ def service_pods(
 def deadline_pod(config: BenchmarkConfig, identity: Identity, image: ImagePlan) -> PodPlan:
     """The pod that deletes the stack when its time is over. It alone talks to the API server."""
     is_guest = config.deployment.namespace.mode == "existing"
+    volumes = (Volume("tmp", "/tmp", "scratch", 64 * _MI),)
     return PodPlan(
         name="deadline",
         replicas=1,
@@ -176,9 +187,9 @@ def deadline_pod(config: BenchmarkConfig, identity: Identity, image: ImagePlan) 
             "AIPERF_READY_FILE": DEADLINE_KEPT,
         },
         field_env={"AIPERF_NAMESPACE": "metadata.namespace"},
-        volumes=(Volume("tmp", "/tmp", "scratch"),),
+        volumes=volumes,
         ready_file=DEADLINE_KEPT,
-        requests=_requests(config, "deadline"),
+        requests=with_storage(_requests(config, "deadline"), volumes),
         placement=_placement(config, "deadline"),
         annotations=_own(config, "deadline").annotations,
         calls_api=True,
@@ -204,6 +215,15 @@ def _service_pod(
             secret_env[variable] = SecretKey("upload", key)
     if is_worker and config.endpoint.api_key_env:
         secret_env[TARGET_KEY_ENV] = SecretKey("target", TARGET_KEY)
+    # What is downloaded is kept in one of the two folders while it arrives and as a whole.
+    scratch = SCRATCH_BYTES + (2 * config.dataset.max_download if config.dataset.public else 0)
+    results = config.deployment.results.storage
+    volumes = (
+        Volume("config", CONFIG_DIR, "config"),
+        Volume("curve", CURVE_DIR, "keys", items=_key_files(group)),
+        Volume("tmp", "/tmp", "scratch", scratch),
+        Volume("artifacts", ARTIFACTS_DIR, "scratch", results if has_results else scratch),
+    )
     return PodPlan(
         name=group.name,
         replicas=group.replicas,
@@ -212,21 +232,11 @@ def _service_pod(
         env={"AIPERF_SERVICE": ",".join(group.services), **env},
         field_env={"AIPERF_SERVICE_ID": "metadata.name", "AIPERF_ADVERTISE": "status.podIP"},
         secret_env=secret_env,
-        volumes=(
-            Volume("config", CONFIG_DIR, "config"),
-            Volume("curve", CURVE_DIR, "keys"),
-            Volume("tmp", "/tmp", "scratch"),
-            Volume(
-                "artifacts",
-                ARTIFACTS_DIR,
-                "scratch",
-                config.deployment.results.storage if has_results else 0,
-            ),
-        ),
+        volumes=volumes,
         ports=ports,
         has_service=group.services[0] in SINGLETONS and bool(ports),
         probe=_probe(ports),
-        requests=_requests(config, group.name, topology),
+        requests=with_storage(_requests(config, group.name, topology), volumes),
         placement=placement,
         annotations=_own(config, group.name).annotations,
         # In the node's own network the API refuses sysctls of the network.
@@ -241,6 +251,12 @@ def upload_keys(config: BenchmarkConfig) -> dict[str, str]:
     if s3 is None:
         return {}
     return {**UPLOAD_KEYS, **(UPLOAD_TOKEN if s3.has_session_token else {})}
+
+
+def _key_files(group: Group) -> tuple[str, ...]:
+    """The pod's own keys, and the public ones of the services that it deals with."""
+    public = [key_file(service, "public") for service in acquainted(group.services)]
+    return tuple(sorted(public + [key_file(service, "secret") for service in group.services]))
 
 
 def _ports(group: Group, topology: Topology) -> dict[str, int]:
@@ -267,6 +283,13 @@ def _requests(config: BenchmarkConfig, name: str, topology: Topology | None = No
         memory = max(memory, math.ceil(wanted / (64 * _MI)) * 64 * _MI)
     own = _own(config, name)
     return Requests(own.cpu or cpu, own.memory or memory, own.cpu_limit)
+
+
+def with_storage(requests: Requests, volumes: tuple[Volume, ...]) -> Requests:
+    """The same requests with the disk that the folders and the log may take."""
+    limit = LOG_BYTES + sum(each.size_bytes for each in volumes if each.kind == "scratch")
+    asked = math.ceil(limit / STORAGE_SHARE / _MI) * _MI
+    return msgspec.structs.replace(requests, storage_bytes=asked, storage_limit_bytes=limit)
 
 
 def _placement(config: BenchmarkConfig, name: str) -> Placement:

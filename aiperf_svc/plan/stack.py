@@ -6,17 +6,20 @@ tested and summed up before anything exists.
 
 import hashlib
 import json
+import re
 from typing import Any, Literal
 
 import msgspec
 import yaml
 
+from aiperf_svc.config.image_names import check_digest, is_mutable
 from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.config.secret_names import SECRET_NAME
+from aiperf_svc.config.secret_names import is_secret_name, secret_paths
+from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import Identity, check_stack_name
-from aiperf_svc.plan.network import Policy, plan_policies
+from aiperf_svc.plan.network import Policy, is_on_hub, plan_policies
 from aiperf_svc.plan.pods import (
     TARGET_KEY,
     TARGET_KEY_ENV,
@@ -30,6 +33,7 @@ from aiperf_svc.plan.target import resolve_url, target_pod
 from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan
 from aiperf_svc.protocol.messages import Service
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 PodSecurity = Literal["restricted", "baseline", "privileged"]
 
 
@@ -117,9 +121,9 @@ def plan_stack(
     config = _in_order(config)
     deployment = config.deployment
     _check_ttl(config)
-    _check_headers(config)
+    _check_secrets(config)
     used = ImagePlan(
-        image or deployment.image.name or f"localhost/aiperf-svc:{version}",
+        _checked(image) or deployment.image.name or f"localhost/aiperf-svc:{version}",
         deployment.image.pull_policy,
         deployment.image.pull_secrets,
     )
@@ -149,7 +153,7 @@ def plan_stack(
         target=target,
         policies=policies,
         pod_security=security,
-        notes=(*reasons, *notes, *_in_clear(resolved)),
+        notes=(*reasons, *notes, *_in_clear(resolved), *_unpinned(resolved, used, target)),
         secret_keys=_secret_keys(resolved),
     )
 
@@ -204,19 +208,22 @@ def _check_ttl(config: BenchmarkConfig) -> None:
         )
 
 
-def _check_headers(config: BenchmarkConfig) -> None:
-    for name in config.endpoint.headers:
-        if SECRET_NAME.search(name):
-            raise ConfigError(
-                f"endpoint.headers.{name} would be kept in clear in a ConfigMap; a key is named by "
-                "endpoint.api_key_env and kept under aiperf:targetApiKey (pulumi config set "
-                "--secret), and endpoint.api_key_header names its header"
-            )
+def _check_secrets(config: BenchmarkConfig) -> None:
+    endpoint = config.endpoint
+    for key in (
+        *secret_paths(endpoint.headers, "endpoint.headers"),
+        *secret_paths(endpoint.extra_inputs, "endpoint.extra_inputs"),
+    ):
+        raise ConfigError(
+            f"{key} would be kept in clear in a ConfigMap; a key is named by "
+            "endpoint.api_key_env and kept under aiperf:targetApiKey (pulumi config set "
+            "--secret), and endpoint.api_key_header names its header"
+        )
 
 
 def _in_clear(config: BenchmarkConfig) -> tuple[str, ...]:
     """What others can read on its way or in a manifest."""
-    notes = []
+    notes = [UNCHECKED] if is_unchecked(config) else []
     results, target = config.deployment.results, config.deployment.target
     if results.expose != "port-forward" and not results.tls_secret:
         notes.append(
@@ -225,12 +232,40 @@ def _in_clear(config: BenchmarkConfig) -> tuple[str, ...]:
         )
     words = (*target.command, *target.args)
     for flag in (word.partition("=")[0] for word in words if word.startswith("-")):
-        if SECRET_NAME.search(flag.lstrip("-")):
+        if is_secret_name(flag.lstrip("-")):
             notes.append(
                 f"deployment.target: {flag}: its value is in clear in the pod and in Pulumi's "
                 "state; give it by a variable of deployment.target.secret_env"
             )
     return tuple(notes)
+
+
+def _checked(image: str) -> str:
+    try:
+        check_digest(image)
+    except ValueError as error:
+        raise ConfigError(f"the image in AIPERF_IMAGE: {error}") from error
+    return image
+
+
+def _unpinned(config: BenchmarkConfig, services: ImagePlan, target: PodPlan | None) -> list[str]:
+    """What may be another thing in the next run of the same file."""
+    images = {"services'": services.name}
+    if target and target.image.name != services.name:
+        images["target's"] = target.image.name
+    notes = [
+        f"the {whose} image {name} has no digest: whoever may push there can put another one in "
+        "its place; pin it as NAME@sha256:DIGEST"
+        for whose, name in images.items()
+        if is_mutable(name)
+    ]
+    tokenizer = config.tokenizer
+    if is_on_hub(tokenizer.name) and not _COMMIT.fullmatch(tokenizer.revision):
+        notes.append(
+            f"tokenizer.revision {tokenizer.revision} of {tokenizer.name} can become another one; "
+            "pin it by a commit"
+        )
+    return notes
 
 
 def stated(config: BenchmarkConfig) -> dict[str, Any]:

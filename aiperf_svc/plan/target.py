@@ -20,7 +20,8 @@ def target_pod(config: BenchmarkConfig, image: ImagePlan) -> PodPlan | None:
     target = config.deployment.target
     if target.kind == "none":
         return None
-    volumes = [Volume("tmp", "/tmp", "scratch")]
+    storage = target.storage or 0
+    volumes = [Volume("tmp", "/tmp", "scratch", storage)]
     if target.shared_memory:
         volumes.append(Volume("shm", "/dev/shm", "memory", target.shared_memory))
     return PodPlan(
@@ -35,7 +36,14 @@ def target_pod(config: BenchmarkConfig, image: ImagePlan) -> PodPlan | None:
         ports={"http": target.port},
         has_service=True,
         probe=Probe(target.port, _ready_path(target)),
-        requests=Requests(target.cpu, target.memory + target.shared_memory, gpu=target.gpu),
+        requests=Requests(
+            target.cpu,
+            target.memory + target.shared_memory,
+            target.cpu_limit,
+            target.gpu,
+            storage,
+            storage,
+        ),
         placement=_placement(target, config.deployment.placement),
         run_as_root=target.run_as_root,
         read_only_root=not target.writable,

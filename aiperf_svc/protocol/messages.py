@@ -100,6 +100,7 @@ class WorkerCounts(Value, frozen=True):
     unsent: int = 0
     revoked: int = 0
     requests_sent: int = 0
+    """Written; a request that had to be written again counts twice."""
     in_flight: int = 0
     max_in_flight: int = 0
     capped: int = 0
@@ -113,6 +114,12 @@ class WorkerCounts(Value, frozen=True):
     ended_near_steps: int = 0
     """Requests that ended shortly before such a step was noticed, perhaps after it, without a
     CLOCK_JUMP of their own."""
+    retries: int = 0
+    """Requests that were to be written again, since the server had closed the reused connection
+    before they arrived."""
+    held_back_ns: int = 0
+    """For how long nothing was sent, and nothing read of responses in their middle, because too
+    many records waited for the record processor."""
 
 
 class ClockEstimate(Value, frozen=True):
@@ -121,7 +128,29 @@ class ClockEstimate(Value, frozen=True):
     offset_ns: int = 0
     uncertainty_ns: int = 0
     drift_ppm: float = 0.0
+    """Of the raw clocks, which nobody sets or slews; positive where the timing manager's runs
+    faster."""
     same_host: bool = False
+    at_wall_ns: int = 0
+    """The worker's own time at which this holds; 0: unknown."""
+    steps_ns: int = 0
+    """How far the timing manager's clock was seen to be set, all steps together."""
+
+
+class AddressUse(Value, frozen=True):
+    """What one address of the target got from a worker."""
+
+    address: str
+    connections: int = 0
+    """Made, in the whole run."""
+    requests: int = 0
+    """Written in the profiling phase."""
+    failures: int = 0
+    """Connections that could not be made, in the whole run."""
+    error: str = ""
+    """Why the last of these could not."""
+    is_down: bool = False
+    """At the end of the load."""
 
 
 class Heartbeat(Message, frozen=True):
@@ -146,6 +175,10 @@ class Heartbeat(Message, frozen=True):
     """JSON for people and reports, e.g. what the dataset manager built."""
     exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
     """What kind of failure `error` is."""
+    target_addresses: tuple[AddressUse, ...] = ()
+    """Of a worker, from the end of the load on."""
+    batches_read: int = 0
+    """Of a record processor. While it grows, records that are missing are on their way."""
 
 
 class CancelRequested(Message, frozen=True):
@@ -219,6 +252,7 @@ class ClockProbed(Message, frozen=True):
     """Asks the timing manager for its time."""
 
     sent_wall_ns: int
+    sent_raw_ns: int = 0
 
 
 class ClockAnswered(Message, frozen=True):
@@ -228,6 +262,12 @@ class ClockAnswered(Message, frozen=True):
     received_wall_ns: int
     answered_wall_ns: int
     boot_id: str
+    sent_raw_ns: int = 0
+    """The probe's, by the worker's raw clock."""
+    received_raw_ns: int = 0
+    answered_raw_ns: int = 0
+    """The same moment as `answered_wall_ns`, within `slack_ns`."""
+    slack_ns: int = 0
 
 
 class PhaseOpened(Message, frozen=True):
@@ -274,6 +314,8 @@ class CreditsReturned(Message, frozen=True):
     counts: WorkerCounts
     is_idle: bool
     """Holds no credit and has nothing in flight."""
+    taken_mono_ns: int = 0
+    """Worker's monotonic clock when the counts were taken: rates are over this time."""
 
 
 # --- dataset: worker <-> dataset manager ---------------------------------------------------------
@@ -289,6 +331,8 @@ class Turn(Value, frozen=True):
     """Pause after the end of the previous answer."""
     input_tokens: int = -1
     """Exact when a tokenizer is given; -1 unknown."""
+    requested_tokens: int = -1
+    """Output tokens that the request asks for; -1 when it asks for no number."""
 
 
 class Conversation(Value, frozen=True):
@@ -330,6 +374,23 @@ class DatasetShape(Message, frozen=True):
     warmup_entries: int
     turns: bytes
     """uint16 little-endian, one per entry; empty when every entry has one turn."""
+
+
+class ForcedLengthAsked(Message, frozen=True):
+    """A worker asks whether requests may force their output length, or says what the target does
+    with such a request."""
+
+    finding: str = ""
+    """A `core.forced_length.Finding`; empty: it only asks."""
+    said: str = ""
+    """By the target."""
+
+
+class ForcedLengthDecided(Message, frozen=True):
+    """What the worker is to do."""
+
+    decision: str
+    """A `core.forced_length.Decision`."""
 
 
 # --- records -------------------------------------------------------------------------------------
@@ -420,6 +481,8 @@ AnyMessage = (
     | DatasetBlock
     | DatasetShapeRequested
     | DatasetShape
+    | ForcedLengthAsked
+    | ForcedLengthDecided
     | RawBatch
     | MetricBatch
 )

@@ -3,7 +3,8 @@
 port  bound by            pattern            who connects
 5661  system controller   proxy, front       dataset clients (DEALER)
 5662  system controller   proxy, back        dataset manager (ROUTER)
-5663  system controller   proxy, XSUB        everybody's publisher
+5663  system controller   proxy, XSUB        the single services' publishers
+5668  system controller   proxy, XSUB        reports of workers and record processors
 5664  system controller   proxy, XPUB        everybody's subscriber
 5665  system controller   proxy, front       workers (DEALER), unless records go direct
 5666  system controller   proxy, back        record processors (DEALER)
@@ -12,9 +13,13 @@ port  bound by            pattern            who connects
 5557  records manager     PULL               record processors (PUSH)
 5667  record processor    ROUTER             its workers (DEALER), when records go direct
 9090  records manager     HTTP               the runner
+
+Who may connect is known by key: a service's socket admits those that are listed for its port.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
+from typing import Literal
 
 from aiperf_svc.protocol.messages import Service
 
@@ -32,6 +37,7 @@ class Port(IntEnum):
     RAW_FRONT = 5665
     RAW_BACK = 5666
     RAW_DIRECT = 5667
+    REPORTS_IN = 5668
     RESULTS_API = 9090
 
 
@@ -43,9 +49,47 @@ BOUND_BY: dict[Port, Service] = {
     Port.DATASET_BACK: Service.SYSTEM_CONTROLLER,
     Port.EVENTS_IN: Service.SYSTEM_CONTROLLER,
     Port.EVENTS_OUT: Service.SYSTEM_CONTROLLER,
+    Port.REPORTS_IN: Service.SYSTEM_CONTROLLER,
     Port.RAW_FRONT: Service.SYSTEM_CONTROLLER,
     Port.RAW_BACK: Service.SYSTEM_CONTROLLER,
     Port.RAW_DIRECT: Service.RECORD_PROCESSOR,
     Port.RESULTS_API: Service.RECORDS_MANAGER,
 }
 """The service that binds each port; a Service object in a cluster has these and no others."""
+
+REPLICAS = frozenset({Service.WORKER, Service.RECORD_PROCESSOR})
+"""Services that come in numbers. They report, and tell nobody what to do."""
+CONNECTED_BY: dict[Port, frozenset[Service]] = {
+    Port.RECORDS: frozenset({Service.RECORD_PROCESSOR}),
+    Port.CREDIT_DROP: frozenset({Service.WORKER}),
+    Port.CREDIT_RETURN: frozenset({Service.WORKER}),
+    Port.DATASET_FRONT: frozenset(
+        # The last of them keeps a copy of the prompts beside the results.
+        {Service.WORKER, Service.TIMING_MANAGER, Service.RECORDS_MANAGER}
+    ),
+    Port.DATASET_BACK: frozenset({Service.DATASET_MANAGER}),
+    Port.EVENTS_IN: frozenset(Service) - REPLICAS,
+    Port.EVENTS_OUT: frozenset(Service),
+    Port.REPORTS_IN: REPLICAS,
+    Port.RAW_FRONT: frozenset({Service.WORKER}),
+    Port.RAW_BACK: frozenset({Service.RECORD_PROCESSOR}),
+    Port.RAW_DIRECT: frozenset({Service.WORKER}),
+}
+"""Which services connect to each port between services."""
+
+
+def acquainted(services: Iterable[Service]) -> frozenset[Service]:
+    """These services, and all that they connect to or are connected to by."""
+    own = frozenset(services)
+    found = set(own)
+    for port, clients in CONNECTED_BY.items():
+        if clients & own:
+            found.add(BOUND_BY[port])
+        if BOUND_BY[port] in own:
+            found |= clients
+    return frozenset(found)
+
+
+def key_file(service: Service, half: Literal["public", "secret"]) -> str:
+    """Name of the file that holds one half of a service's key pair."""
+    return f"{service.value}.{half}"

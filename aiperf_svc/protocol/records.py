@@ -65,6 +65,7 @@ _FRAGMENT_FIELDS: list[tuple[str, str, str]] = [
     ("outcome", "B", "u1"),
     ("error", "B", "u1"),  # ErrorKind
     ("framing", "B", "u1"),  # Framing of the body
+    ("requested_tokens", "i", "<i4"),  # output tokens that the request asks for, -1 none
 ]
 
 FRAGMENT = struct.Struct("<" + "".join(code for _, code, _ in _FRAGMENT_FIELDS))
@@ -117,6 +118,8 @@ METRIC_DTYPE = np.dtype(
         ("phase", "u1"),
         ("outcome", "u1"),
         ("error", "u1"),
+        ("finish_reason", "u1"),  # FinishReason
+        ("requested_tokens", "<i4"),  # output tokens that the request asks for
     ]
 )
 """One finished request: times and counts only. Every other metric is derived from these columns."""

@@ -9,6 +9,7 @@ import time
 from typing import Protocol
 
 from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.domain.foreign_text import lines
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner.numbers import count, milliseconds, seconds
@@ -42,7 +43,7 @@ class Silent:
 
     def note(self, text: str) -> None:
         """One line."""
-        print(text, file=sys.stderr, flush=True)
+        print(lines(text), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Nothing."""
@@ -60,7 +61,7 @@ class Plain(Silent):
         now = time.monotonic()
         if status.state != self._state or now - self._shown_mono_s >= PLAIN_S:
             self._shown_mono_s, self._state = now, status.state
-            print(plain_line(status), file=sys.stderr, flush=True)
+            print(lines(plain_line(status)), file=sys.stderr, flush=True)
 
 
 def make_display(options: RunOptions, title: str, topology: Topology) -> Display:

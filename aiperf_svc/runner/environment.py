@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.bus import CurveKeys
+from aiperf_svc.adapters.curve_keys import CurveKeys
 from aiperf_svc.adapters.uploads import KEY_VARIABLES, TOKEN_VARIABLE
 from aiperf_svc.config.load_config import save_config
 from aiperf_svc.config.models import BenchmarkConfig

@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -20,6 +21,8 @@ PREFIX = "aiperf-run-"
 LONGEST_SOCKET_PATH = 107
 """Bytes of a Unix socket's path on Linux; other systems allow a few less."""
 LONGEST_SOCKET_NAME = len("/raw_direct-record-processor-9999")
+MAKING_S = 60.0
+"""Longest time between the making of a folder and its lock."""
 _LOCK = "lock"
 _COLLECTING = ".collecting"
 """In a folder of artifacts until all of them are there: the id of their run."""
@@ -31,6 +34,14 @@ def private_folder() -> Iterator[Path]:
 
     Raises EnvironmentProblem when it cannot be made.
     """
+    with locked_private_folder() as (folder, _):
+        yield folder
+
+
+@contextmanager
+def locked_private_folder() -> Iterator[tuple[Path, int | None]]:
+    """The same, with the descriptor of its lock: a process that inherits it keeps the folder from
+    being called stale. Raises EnvironmentProblem."""
     remove_stale()
     try:
         folder = _make()
@@ -42,9 +53,9 @@ def private_folder() -> Iterator[Path]:
     lock = _lock(folder / f".{_LOCK}")
     (folder / f".{_LOCK}").rename(folder / _LOCK)
     try:
-        yield folder
+        yield folder, lock
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         if lock is not None:
             os.close(lock)
 
@@ -57,21 +68,37 @@ def _make() -> Path:
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
 
 
-def remove_stale() -> None:
-    """Remove private folders of this user whose runner is gone."""
+def remove_stale() -> int:
+    """Remove private folders of this user whose runner is gone; how many that were."""
+    removed = 0
     for root in {Path(tempfile.gettempdir()), Path("/tmp")}:
         for folder in root.glob(f"{PREFIX}*"):
             # Another run may be removing it, another user may own it: neither is our business.
             with suppress(OSError):
                 if folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
-                    _remove_if_stale(folder)
+                    removed += _remove_if_stale(folder)
+    return removed
 
 
-def _remove_if_stale(folder: Path) -> None:
-    # Without its lock a folder is just being made.
-    if (folder / _LOCK).exists() and (lock := _lock(folder / _LOCK)) is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+def _remove_if_stale(folder: Path) -> bool:
+    # Without its lock a folder is just being made, or its maker was killed just then.
+    is_new = time.time() - folder.stat().st_mtime < MAKING_S
+    if (is_new and not (folder / _LOCK).exists()) or (lock := _lock(folder / _LOCK)) is None:
+        return False
+    _remove(folder)
+    os.close(lock)
+    return True
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, its lock last: who is killed meanwhile leaves one that is known as stale."""
+    with suppress(OSError):
+        for path in [each for each in folder.iterdir() if each.name != _LOCK]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lock(path: Path) -> int | None:
@@ -101,6 +128,17 @@ def make_artifact_folder(parent: Path, name: str, *, now: datetime | None = None
             raise _unwritable(folder, error.strerror or str(error)) from error
         return folder
     raise _unwritable(parent, "a thousand folders of this second are there already")
+
+
+def remove_if_empty(folder: Path) -> bool:
+    """Remove a folder of artifacts into which nothing came; whether it was such a one."""
+    with suppress(OSError):
+        (folder / "logs").rmdir()
+    try:
+        folder.rmdir()
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

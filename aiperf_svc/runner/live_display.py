@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner.display import is_loading, remaining_s, share_done
@@ -40,7 +41,7 @@ class LiveDisplay:
         self._title = title
         self._topology = topology
         self._has_warmup = False
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or Console(stderr=True, highlight=False, markup=False)
         self._live = Live(
             self._starting(), console=self._console, auto_refresh=False, transient=True
         )
@@ -53,7 +54,7 @@ class LiveDisplay:
 
     def note(self, text: str) -> None:
         """A line above the display, which stays."""
-        self._console.print(Text(text, style="yellow"))
+        self._console.print(Text(lines(text), style="yellow"))
 
     def close(self) -> None:
         """Remove the display."""
@@ -69,7 +70,7 @@ class LiveDisplay:
         head = Table.grid(expand=True)
         head.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
         head.add_column(justify="right", no_wrap=True)
-        head.add_row(Text(self._title, style="bold"), Text(elapsed, style="dim"))
+        head.add_row(Text(one_line(self._title), style="bold"), Text(elapsed, style="dim"))
         return head
 
     def _drawn(self, status: Status) -> RenderableType:
@@ -77,7 +78,8 @@ class LiveDisplay:
         if is_loading(status):
             rows += [_bar(status), _counts(status), _times(status)]
         if status.message or status.reason:
-            rows.append(Text(f"  {status.message or status.reason}", style="yellow"))
+            said = one_line(status.message or status.reason)
+            rows.append(Text(f"  {said}", style="yellow"))
         width = min(WIDTH, self._console.width)
         frame = Table.grid(expand=False)
         frame.add_column(width=width)

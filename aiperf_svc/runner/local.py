@@ -5,14 +5,17 @@ nothing stays behind but the artifacts.
 """
 
 import asyncio
+import os
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 from aiperf_svc.adapters.machine import local_facts
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.target_notices import target_notices
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.ceiling import beyond_ceiling
@@ -42,7 +45,8 @@ def run_local(
     """
     facts = local_facts()
     topology = plan(config, facts)
-    for warning in beyond_ceiling(config, facts, topology):
+    notices = target_notices(config, os.environ)
+    for warning in (*notices, *beyond_ceiling(config, facts, topology)):
         print(f"warning: {warning}", file=sys.stderr)
     with folders.private_folder() as private:
         artifacts, logs, problem = _artifact_folder(config, private)
@@ -63,6 +67,9 @@ def run_local(
             raise
         finally:
             log_tails.remove_empty(logs)
+            is_empty = folders.remove_if_empty(artifacts)
+        if is_empty:
+            outcome = replace(outcome, artifacts=None)
         if outcome.artifacts is not None:
             manifests.refresh(artifacts)
     if private.exists():

@@ -34,3 +34,13 @@ def milliseconds(value_ms: float | None) -> str:
 def count(value: int, noun: str) -> str:
     """`1 worker`, `2,000 workers`."""
     return f"{value:,} {noun}{'' if value == 1 else 's'}"
+
+
+def cores(millis: int) -> str:
+    """`0.71`, `260.26`."""
+    return f"{millis / 1000:,.6g}"
+
+
+def gibibytes(size: int) -> str:
+    """`2.125 GiB`, `172.3 GiB`."""
+    return f"{size / 2**30:,.4g} GiB"

@@ -4,6 +4,7 @@ them.
 Made from the content of profile_export_aiperf.json, so that it can be printed again from there.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
@@ -12,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.domain.metric_catalog import METRICS, Kind
 from aiperf_svc.runner.numbers import number
 from aiperf_svc.runner.outcome import Outcome, own_part
@@ -23,7 +25,8 @@ NARROW_STATS = ("avg", "p50", "p90", "p99")
 SHORT_UNITS = {"tokens/sec/user": "tok/s"}
 """For the one name that is too long for its line."""
 SHOWN_ERRORS = 8
-LEAST_ERROR_WIDTH = 40
+SHOWN_MESSAGE = 400
+"""Characters of an error's first message: why a certificate is refused, and what helps."""
 ENDINGS = {"failed": ("Failed: ", "bold red"), "cancelled": ("Stopped early: ", "yellow")}
 VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
 
@@ -39,11 +42,14 @@ def print_results(outcome: Outcome, console: Console) -> None:
         console.print(_scalars(summary))
         _print_notes(summary, console)
         if summary.get("error_summary"):
-            console.print(_errors(summary["error_summary"], console.width))
+            console.print(_errors(summary["error_summary"]))
         if own_part(summary).get("slo"):
-            console.print(_objectives(own_part(summary)["slo"]))
+            _print_objectives(own_part(summary)["slo"], console)
         _print_accounts(own_part(summary).get("accounts", {}), console)
+        _print_addresses(own_part(summary).get("target_addresses", ()), console)
+        _print_tls(own_part(summary).get("config", {}).get("endpoint", {}), console)
         _print_prompts(summary, console)
+        _print_forced_length(own_part(summary), console)
         _print_verdict(own_part(summary), console)
     _print_end(outcome, console)
 
@@ -54,7 +60,7 @@ def _title(summary: dict[str, Any]) -> str:
     words = [config.get("name"), endpoint.get("url"), endpoint.get("model"), endpoint.get("type")]
     if endpoint.get("streaming"):
         words.append("streaming")
-    return " · ".join(str(word) for word in words if word)
+    return " · ".join(one_line(str(word)) for word in words if word)
 
 
 # --- metrics -------------------------------------------------------------------------------------
@@ -130,25 +136,33 @@ def _print_notes(summary: dict[str, Any], console: Console) -> None:
 # --- errors and objectives -----------------------------------------------------------------------
 
 
-def _errors(errors: list[dict[str, Any]], width: int) -> Table:
+def _errors(errors: list[dict[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Errors", title_justify="left")
     table.add_column("count", justify="right", no_wrap=True)
     table.add_column("kind", no_wrap=True)
     table.add_column("status", justify="right", no_wrap=True)
-    table.add_column("first message", overflow="ellipsis", no_wrap=True)
+    table.add_column("first message", overflow="fold")
     for error in errors[:SHOWN_ERRORS]:
         details = error["error_details"]
-        message = " ".join(str(details.get("message") or "").split())
+        message = one_line(str(details.get("message") or ""))
         table.add_row(
             number(error["count"]),
-            details["type"],
+            one_line(str(details["type"])),
             str(details.get("code") or ""),
-            Text(message[: max(LEAST_ERROR_WIDTH, width - 36)], style="red"),
+            Text(message[:SHOWN_MESSAGE], style="red"),
         )
     if len(errors) > SHOWN_ERRORS:
         rest = sum(error["count"] for error in errors[SHOWN_ERRORS:])
         table.add_row(number(rest), f"{len(errors) - SHOWN_ERRORS} more kinds", "", "")
     return table
+
+
+def _print_objectives(objectives: list[dict[str, Any]], console: Console) -> None:
+    """A table of all, then why those that were missed were missed."""
+    console.print(_objectives(objectives))
+    for o in objectives:
+        if o.get("reason"):
+            console.print(_indented(Text(f"✗ {o['metric']} {o['stat']}: {o['reason']}"), 2))
 
 
 def _objectives(objectives: list[dict[str, Any]]) -> Table:
@@ -180,14 +194,38 @@ def _print_accounts(accounts: dict[str, Any], console: Console) -> None:
         if accounts[name] or name in ("completed", "errored")
     ]
     lost = f" + {number(accounts['records_lost'])} lost" if accounts["records_lost"] else ""
+    retries = f" + {number(accounts['retries'])} sent again" if accounts.get("retries") else ""
     console.print(
         f"\nAccounts: {number(accounts['issued'])} issued = {' + '.join(outcomes)}; "
         f"{number(accounts['requests_sent'])} requests sent = {number(accounts['records'])} "
-        f"records{lost}",
+        f"records{lost}{retries}",
         soft_wrap=True,
     )
     for violation in accounts.get("violations", ()):
-        console.print(Text(f"  ✗ {violation}", style="bold red"), soft_wrap=True)
+        console.print(Text(f"  ✗ {one_line(violation)}", style="bold red"), soft_wrap=True)
+
+
+def _print_addresses(uses: Sequence[dict[str, Any]], console: Console) -> None:
+    """What each address of the target got, where there are several."""
+    if len(uses) < 2:
+        return
+    console.print("Target addresses:")
+    for use in uses:
+        line = f"{use['address']}: {number(use['requests'])} requests, "
+        line += f"{number(use['connections'])} connections"
+        text = Text(line)
+        if use["failures"]:
+            count = number(use["failures"])
+            failed = f"; {count} could not be made, last: {use['error']}"
+            down = "; down at the end" if use["is_down"] else ""
+            text.append(failed + down, style="bold yellow")
+        console.print(_indented(text, 2))
+
+
+def _print_tls(endpoint: dict[str, Any], console: Console) -> None:
+    if endpoint.get("url", "").startswith("https:") and not endpoint["tls"]["verify"]:
+        text = "TLS: the server's certificate was not checked (endpoint.tls.verify: false)"
+        console.print(Text(text, style="bold yellow"), soft_wrap=True)
 
 
 def _print_prompts(summary: dict[str, Any], console: Console) -> None:
@@ -206,6 +244,18 @@ def _print_prompts(summary: dict[str, Any], console: Console) -> None:
     )
 
 
+def _print_forced_length(ours: dict[str, Any], console: Console) -> None:
+    """That the server would not have its output lengths forced."""
+    asked = ours.get("topology", {}).get("dataset", {}).get("forced_output_length", {})
+    if asked.get("finding") == "refused":
+        console.print(
+            "Output length: before the load the server refused ignore_eos and min_tokens "
+            f"({asked['said']}), so requests went without them",
+            soft_wrap=True,
+            markup=False,
+        )
+
+
 def _print_verdict(ours: dict[str, Any], console: Console) -> None:
     verdict, cause = ours.get("verdict"), ours.get("cause")
     if verdict is None:
@@ -218,7 +268,7 @@ def _print_verdict(ours: dict[str, Any], console: Console) -> None:
     for reason in ours.get("reasons", ()):
         style = VERDICT_STYLES.get(reason["severity"], "")
         mark = "✗ " if reason["severity"] == "invalid" else "! "
-        console.print(_indented(Text.assemble((mark, style), reason["text"]), 2))
+        console.print(_indented(Text.assemble((mark, style), one_line(reason["text"])), 2))
         measured, limit = number(reason["measured"]), number(reason["limit"])
         numbers = f"{reason['check']}: {measured} {reason['unit']}, limit {limit}"
         console.print(_indented(Text(f"{numbers} → {reason['remedy']}", style="dim"), 4))
@@ -228,9 +278,11 @@ def _print_end(outcome: Outcome, console: Console) -> None:
     text = outcome.reason or ("" if outcome.summary else "nothing was measured")
     if text:
         prefix, style = ENDINGS.get(outcome.state, ("", "bold red"))
-        console.print(Text(f"{prefix}{text}", style=style), soft_wrap=True)
+        console.print(Text(f"{prefix}{lines(text)}", style=style), soft_wrap=True)
     if outcome.artifact_error:
-        console.print(Text(f"error: {outcome.artifact_error}", style="bold red"), soft_wrap=True)
+        console.print(
+            Text(f"error: {lines(outcome.artifact_error)}", style="bold red"), soft_wrap=True
+        )
     if outcome.artifacts is not None:
         report = outcome.artifacts / "report.html"
         where = report if report.is_file() else f"{outcome.artifacts}/"
@@ -240,7 +292,7 @@ def _print_end(outcome: Outcome, console: Console) -> None:
     if outcome.left:
         console.print(Text("Left behind:", style="bold red"))
         for each in outcome.left:
-            console.print(Text(f"  {each}"), soft_wrap=True)
+            console.print(Text(f"  {one_line(each)}"), soft_wrap=True)
 
 
 def _indented(text: Text, columns: int) -> Padding:

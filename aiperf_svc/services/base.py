@@ -13,12 +13,14 @@ from typing import Any, ClassVar
 
 import zmq
 
-from aiperf_svc.adapters.bus import DOWN, UP, Bus, encode, receive_each, topic_of
+from aiperf_svc.adapters.bus import DOWN, REPORT, UP, Bus, encode, receive_each, topic_of
 from aiperf_svc.adapters.logs import set_phase
 from aiperf_svc.adapters.vitals import VitalsProbe
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.foreign_text import MESSAGE_LIMIT, lines
 from aiperf_svc.protocol.messages import (
+    AddressUse,
     AnyMessage,
     CancelRequested,
     ClockEstimate,
@@ -32,7 +34,7 @@ from aiperf_svc.protocol.messages import (
     Service,
     WorkerCounts,
 )
-from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.ports import REPLICAS, Port
 from aiperf_svc.services.context import RunContext
 
 HEARTBEAT_S = 1.0
@@ -60,6 +62,7 @@ class BaseService:
         self.exit_code = ExitCode.BENCHMARK_FAILED
         self.address = ""
         self.detail = b""
+        self.batches_read = 0
         self.roster: RosterPublished | None = None
         self.work: dict[RunState, Callable[[], Awaitable[None]]] = {}
         self.finished = asyncio.Event()
@@ -69,12 +72,15 @@ class BaseService:
         self._states: asyncio.Queue[RunState] = asyncio.Queue()
         self._beat_now = asyncio.Event()
         self._vitals = VitalsProbe()
-        self._publisher = bus.connect(zmq.PUB, bus.addresses.connect(Port.EVENTS_IN))
-        self._subscriber = bus.connect(zmq.SUB, bus.addresses.connect(Port.EVENTS_OUT))
+        is_replica = self.service in REPLICAS
+        self._report_topic = REPORT if is_replica else UP
+        self._publisher = bus.connect(zmq.PUB, Port.REPORTS_IN if is_replica else Port.EVENTS_IN)
+        self._subscriber = bus.connect(zmq.SUB, Port.EVENTS_OUT)
         self._subscriber.setsockopt(zmq.SUBSCRIBE, DOWN)
         self._subscriber.setsockopt(zmq.SUBSCRIBE, topic_of(self.id))
         if self.is_control:
             self._subscriber.setsockopt(zmq.SUBSCRIBE, UP)
+            self._subscriber.setsockopt(zmq.SUBSCRIBE, REPORT)
 
     async def run(self) -> None:
         """Take part in the run until cancelled or `finished`."""
@@ -117,6 +123,10 @@ class BaseService:
         """A worker's accounts."""
         return ()
 
+    def target_addresses(self) -> tuple[AddressUse, ...]:
+        """What each address of the target got from a worker, at the end of the load."""
+        return ()
+
     def clock(self) -> ClockEstimate:
         """A worker's clock."""
         return ClockEstimate()
@@ -147,6 +157,8 @@ class BaseService:
     def fail(self, reason: str, exit_code: ExitCode = ExitCode.BENCHMARK_FAILED) -> None:
         """Tell the controller that this service cannot go on."""
         if not self.error:
+            # It may quote a file, a server or a store, and goes to everybody.
+            reason = lines(reason, limit=MESSAGE_LIMIT)
             self.log.error("%s", reason)
             self.error, self.exit_code = reason, exit_code
             self.beat()
@@ -157,7 +169,7 @@ class BaseService:
         interval_s = REGISTERING_S
         while True:
             self._beat_now.clear()
-            await self.publish(UP, self._heartbeat())
+            await self.publish(self._report_topic, self._heartbeat())
             if self.me is not None:
                 interval_s = HEARTBEAT_S
             await is_set_within(self._beat_now, interval_s)
@@ -179,10 +191,15 @@ class BaseService:
             clock=self.clock(),
             detail=self.detail,
             exit_code=self.exit_code,
+            target_addresses=self.target_addresses(),
+            batches_read=self.batches_read,
         )
 
-    def _take(self, message: AnyMessage, _topic: bytes) -> None:
+    def _take(self, message: AnyMessage, topic: bytes) -> None:
         if message.run_id != self.context.run_id:
+            return
+        if topic == REPORT and not is_report(message):
+            self.log.warning("dropped: %s reports a %s", message.sender, type(message).__name__)
             return
         match message:
             case Heartbeat():
@@ -238,6 +255,15 @@ class BaseService:
 
     stays_after_end: ClassVar[bool] = False
     """Whether the service is still needed when the run has ended."""
+
+
+def is_report(message: AnyMessage) -> bool:
+    """Whether this is what a worker or record processor may say: how it is itself."""
+    return (
+        isinstance(message, Heartbeat)
+        and message.service in REPLICAS
+        and message.sender not in frozenset(Service)
+    )
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:

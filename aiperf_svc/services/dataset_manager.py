@@ -13,6 +13,7 @@ from aiperf_svc.adapters.bus import Bus, encode, receive_each
 from aiperf_svc.adapters.dataset_builder import build_dataset
 from aiperf_svc.adapters.whole_files import write_with
 from aiperf_svc.core.datasets.built import BuiltDataset
+from aiperf_svc.core.forced_length import Finding, ForcedLength, may_force_length
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import (
     AnyMessage,
@@ -20,11 +21,13 @@ from aiperf_svc.protocol.messages import (
     DatasetBlockRequested,
     DatasetShape,
     DatasetShapeRequested,
+    ForcedLengthAsked,
+    ForcedLengthDecided,
     RunState,
     Service,
 )
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.services.base import BaseService
+from aiperf_svc.services.base import BaseService, mono_ns
 from aiperf_svc.services.context import RunContext
 
 
@@ -38,7 +41,9 @@ class DatasetManager(BaseService):
         self._shape: DatasetShape | None = None
         self._ready = asyncio.Event()
         self._blocks: list[bytes] = []
-        self._socket = bus.connect(zmq.REP, bus.addresses.connect(Port.DATASET_BACK))
+        self._summary: dict[str, Any] = {}
+        self._forced_length = ForcedLength(is_used=False)
+        self._socket = bus.connect(zmq.REP, Port.DATASET_BACK)
         self.work = {RunState.CONFIGURING: self._build}
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
@@ -70,6 +75,11 @@ class DatasetManager(BaseService):
             warmup_entries=built.warmup_entries,
             turns=built.turns,
         )
+        is_forced = may_force_length(self.context.config) and any(
+            turn.requested_tokens > 0 for entry in built.conversations for turn in entry.turns
+        )
+        self._forced_length = ForcedLength(is_used=is_forced)
+        self._summary = built.summary
         self.detail = json.dumps(built.summary).encode()
         self._write_inputs(built)
         self._ready.set()
@@ -101,7 +111,18 @@ class DatasetManager(BaseService):
                 await self._socket.send(self._blocks[number])
             case DatasetShapeRequested():
                 await self._socket.send(encode(self._shape))
+            case ForcedLengthAsked():
+                await self._socket.send(encode(self._decide_forced_length(message)))
             case _:
                 # A REP socket must answer; an empty block says that there is none.
                 self.log.warning("no answer for %s", message)
                 await self._socket.send(b"")
+
+    def _decide_forced_length(self, asked: ForcedLengthAsked) -> ForcedLengthDecided:
+        forced = self._forced_length
+        if asked.finding and forced.finding is None:
+            forced.told(Finding(asked.finding), asked.said)
+            found = {"finding": asked.finding, "said": asked.said}
+            self.detail = json.dumps(self._summary | {"forced_output_length": found}).encode()
+            self.beat()
+        return ForcedLengthDecided(*self.header, decision=forced.asked(asked.sender, mono_ns()))

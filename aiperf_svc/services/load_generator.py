@@ -22,6 +22,7 @@ import numpy as np
 from aiperf_svc.adapters.connection import Connection
 from aiperf_svc.adapters.entry_cache import Entry, EntryCache
 from aiperf_svc.adapters.inference_client import InferenceClient
+from aiperf_svc.core.credit_queue import CreditQueue, PackedPairs
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
 from aiperf_svc.protocol.messages import CreditsGranted, PhaseOpened, PhaseStopped, WorkerCounts
@@ -77,6 +78,7 @@ class LoadGenerator:
         self._on_starved = on_starved
         self.client: InferenceClient = None  # type: ignore[assignment]  # given by `attach`
         self._order = counter()
+        self._is_held_back = False
         self._reset(Phase.PROFILING)
         self._is_open = False
 
@@ -89,10 +91,10 @@ class LoadGenerator:
         self._id_prefix = id_prefix(self._run_id, phase).encode()
         self._first_id_prefix = b"%b%d-" % (self._id_prefix, TURN_BASE)
         self._is_open_loop = False
-        self._credits: deque[int] = deque()
-        """Indexes of the credits in hand."""
-        self._due: deque[int] = deque()
-        """Open loop: when each of them is due."""
+        self._held = held = CreditQueue(is_held=self._is_held_back)
+        """The credits in hand."""
+        # Its own, without the way over it.
+        self._credits, self._due = held.next, held.next_due
         self._turns: dict[int, int] = {}
         """Number of turns of a credit where that is limited."""
         self._whole: list[Entry] | None = None
@@ -105,17 +107,20 @@ class LoadGenerator:
         """Of these the times for which no connection has been made yet."""
         self._later: list[tuple[int, int, _Session | None]] = []
         """Heap of (due, order, session for its next turn | None for a user to be freed)."""
-        self._waiting: deque[tuple[int, int]] = deque()
+        self._waiting = PackedPairs()
         """Open loop, at the cap: (index, due)."""
         self._limit = NEVER
         self._active = 0
         """Credits begun and not ended."""
         self._stop = self._cancel = NEVER
         self._is_stopped = False
+        self._is_paused = self._is_held_back
+        """Nothing is sent: after the stop, or while the load is held back."""
         self.granted = self.completed = self.errored = self.cancelled = 0
         self.unsent = self.revoked = self.capped = 0
         self.max_in_flight = 0
-        self._sent_before = self._steps_before_ns = self._ended_near_steps_before = 0
+        self._sent_before = self._retries_before = 0
+        self._steps_before_ns = self._ended_near_steps_before = self._held_back_before_ns = 0
 
     # --- from the timing manager -----------------------------------------------------------------
 
@@ -126,7 +131,9 @@ class LoadGenerator:
         self._is_open = True
         self._whole = self._entries.whole(self.phase)
         self._sent_before = self.client.requests_sent
+        self._retries_before = self.client.retries
         self._steps_before_ns = self.client.clock_steps_ns
+        self._held_back_before_ns = self.client.held_back_ns
         self._ended_near_steps_before = self.client.ended_near_steps
         self.client.poll_often(True)
         self._is_open_loop = message.is_open_loop
@@ -163,10 +170,8 @@ class LoadGenerator:
             return
         self.granted += message.count
         last = message.first_index + (message.count - 1) * message.stride
-        self._credits.extend(range(message.first_index, last + 1, message.stride))
-        if message.due_wall_ns:
-            due = np.frombuffer(message.due_wall_ns, dtype="<i8") - offset_ns
-            self._due.extend(due.tolist())
+        due = np.frombuffer(message.due_wall_ns, dtype="<i8") - offset_ns
+        self._held.add(range(message.first_index, last + 1, message.stride), due)
         if message.last_turns:
             self._turns[last] = message.last_turns
         self._entries.prefetch(self.phase, message.first_index, last)
@@ -179,6 +184,20 @@ class LoadGenerator:
             self._cancel = min(self._cancel, message.cancel_wall_ns - offset_ns)
             self._run_due(time_ns())
 
+    def hold_back(self) -> None:
+        """Send nothing until `go_on`. What gets due meanwhile is late, and its schedule lag says
+        so."""
+        self._is_held_back = self._is_paused = True
+        self._held.hold()
+        self._arm()
+
+    def go_on(self) -> None:
+        """Send again."""
+        self._is_held_back = False
+        self._is_paused = self._is_stopped
+        self._held.release()
+        self._run_due(time_ns())
+
     def entries_arrived(self) -> None:
         """Dataset entries that were missing are there."""
         self._whole = self._entries.whole(self.phase)
@@ -189,7 +208,7 @@ class LoadGenerator:
     @property
     def is_idle(self) -> bool:
         """No credit in hand and none under way."""
-        return not self._active and not self._credits and not self._waiting
+        return not self._active and not self._held and not self._waiting
 
     def counts(self, *, last_seq: int, records_dropped: int) -> WorkerCounts:
         """What became of this phase's credits so far."""
@@ -210,6 +229,8 @@ class LoadGenerator:
             records_dropped=records_dropped,
             clock_steps_ns=client.clock_steps_ns - self._steps_before_ns,
             ended_near_steps=client.ended_near_steps - self._ended_near_steps_before,
+            retries=client.retries - self._retries_before,
+            held_back_ns=client.held_back_ns - self._held_back_before_ns,
         )
 
     # --- from the client -------------------------------------------------------------------------
@@ -251,7 +272,11 @@ class LoadGenerator:
                 return
         self._users.append(end)
         if not credits:
-            self._on_starved()
+            if self._held.unpack():
+                self._run_due(time_ns())
+                return
+            if not self._held:
+                self._on_starved()
         if end >= self._stop:
             self._run_due(end)
 
@@ -266,13 +291,13 @@ class LoadGenerator:
         """Send everything that is due by `now`, and arm the timer for what is due next."""
         if not self._is_open:
             return
-        if now >= self._stop and (not self._is_stopped or self._credits):
+        if now >= self._stop and (not self._is_stopped or self._held):
             # A grant may have been on its way when the phase stopped.
             self._give_back()
         if now >= self._cancel:
             self._cancel = NEVER
             self._cancel_all()
-        if not self._is_stopped:
+        if not self._is_paused:
             later = self._later
             while later and later[0][0] <= now:
                 due, _, session = heapq.heappop(later)
@@ -288,9 +313,10 @@ class LoadGenerator:
 
     def _run_closed_loop(self, now: int) -> None:
         openings, users, credits = self._openings, self._users, self._credits
+        unpack = self._held.unpack
         while openings and openings[0] <= now:
             users.append(openings.popleft())
-        while users and credits:
+        while users and (credits or unpack()):
             entry = self._find(credits[0])
             if entry is None:
                 return
@@ -298,12 +324,13 @@ class LoadGenerator:
 
     def _run_open_loop(self, now: int) -> None:
         waiting, credits, due = self._waiting, self._credits, self._due
+        unpack = self._held.unpack
         while waiting and self._active < self._limit:
-            entry = self._find(waiting[0][0])
+            entry = self._find(waiting.first()[0])
             if entry is None:
                 return
             self._begin(entry, *waiting.popleft(), _CAPPED)
-        while credits and due[0] <= now:
+        while (credits or unpack()) and due[0] <= now:
             if self._active >= self._limit:
                 self.capped += 1
                 waiting.append((credits.popleft(), due.popleft()))
@@ -334,6 +361,7 @@ class LoadGenerator:
             due,
             self._base_flags | _LAST_TURN | flags,
             entry.input_tokens,
+            entry.requested_tokens,
         )
 
     def _send_turn(self, session: _Session, due: int) -> None:
@@ -352,6 +380,7 @@ class LoadGenerator:
             due,
             self._base_flags | session.flags | (_LAST_TURN if is_last else 0),
             entry.turn_input_tokens(session.turn),
+            entry.turn_requested_tokens(session.turn),
             session,
             not is_last,
         )
@@ -378,17 +407,16 @@ class LoadGenerator:
 
     def _give_back(self) -> None:
         """At the stop: what was due and is not written is unsent, what was not due is revoked."""
-        self._is_stopped = True
+        self._is_stopped = self._is_paused = True
         self._openings.clear()
         self._to_connect.clear()
         self._users.clear()
         unsent = len(self._waiting)
         self._waiting.clear()
-        due_by_now = sum(due < self._stop for due in self._due)
+        due_by_now = self._held.due_before(self._stop)
         unsent += due_by_now
-        self.revoked += len(self._credits) - due_by_now
-        self._credits.clear()
-        self._due.clear()
+        self.revoked += len(self._held) - due_by_now
+        self._held.clear()
         unwritten = self.client.revoke_unwritten()
         self._active -= unwritten
         if self._is_open_loop:
@@ -408,7 +436,7 @@ class LoadGenerator:
     def _arm(self) -> None:
         """Set the timer to whatever comes next."""
         wake = NEVER
-        if not self._is_stopped:
+        if not self._is_paused:
             wake = self._stop
             if self._later and self._later[0][0] < wake:
                 wake = self._later[0][0]
@@ -417,6 +445,8 @@ class LoadGenerator:
             # At the limit too: what gets due then waits for the cap, and is counted so.
             if self._due and (self._active >= self._limit or self._find(self._credits[0])):
                 wake = min(wake, self._due[0])
+        elif not self._is_stopped:
+            wake = self._stop
         elif self._active:
             wake = self._cancel
         else:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import numpy.ma  # noqa: F401  # `np.unique` would load it with the first batch, under load
 import zmq
 
 from aiperf_svc.adapters.bus import Bus, encode, receive_each
@@ -35,13 +36,12 @@ class RecordProcessor(BaseService):
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         super().__init__(context, bus)
-        self._records = bus.connect(zmq.PUSH, bus.addresses.connect(Port.RECORDS))
+        self._records = bus.connect(zmq.PUSH, Port.RECORDS)
         if context.topology.raw_route == "direct":
             self._raw = bus.bind(zmq.ROUTER, Port.RAW_DIRECT, instance=self.id)
             self.address = bus.advertised(self._raw)
         else:
-            back = bus.addresses.connect(Port.RAW_BACK)
-            self._raw = bus.connect(zmq.DEALER, back, identity=self.id.encode())
+            self._raw = bus.connect(zmq.DEALER, Port.RAW_BACK, identity=self.id.encode())
         self._assembler: RecordAssembler | None = None
         self._ranks: dict[tuple[str, int], int] = {}
         self._lines_left = context.config.artifacts.jsonl_limit
@@ -59,9 +59,10 @@ class RecordProcessor(BaseService):
         return [receive_each(self._raw, self._process), every(interval_s, self._send_gathered)]
 
     async def _configure(self) -> None:
-        self._assembler = RecordAssembler(
-            self.context.config, counter=load_token_counter(self.context.config.tokenizer)
-        )
+        config = self.context.config
+        # In a thread: a tokenizer of the hub may take its time, and heartbeats go on.
+        counter = await asyncio.to_thread(load_token_counter, config.tokenizer)
+        self._assembler = RecordAssembler(config, counter=counter)
 
     async def _meet_workers(self) -> None:
         await self._knows_workers.wait()
@@ -89,8 +90,10 @@ class RecordProcessor(BaseService):
                 message, worker_rank=rank, wants_lines=self._lines_left > 0
             ):
                 await self._send(part)
+            self.batches_read += 1
             return
         finished = self._assembler.parse(message, worker_rank=rank)
+        self.batches_read += 1
         worker = message.sender, message.epoch
         gathered = self._gathered.get(worker)
         if gathered is None:

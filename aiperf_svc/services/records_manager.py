@@ -18,6 +18,7 @@ from aiperf_svc import __version__
 from aiperf_svc.adapters import artifacts, results_api, uploads
 from aiperf_svc.adapters.bus import DOWN, UP, Bus, receive_each
 from aiperf_svc.adapters.column_store import ColumnStore
+from aiperf_svc.adapters.dataset_copy import copy_inputs
 from aiperf_svc.adapters.exports.json_export import render as render_json
 from aiperf_svc.adapters.jsonl_file import JsonlFile
 from aiperf_svc.adapters.run_status import Status
@@ -25,6 +26,7 @@ from aiperf_svc.core.accounts import WorkerAccount
 from aiperf_svc.core.aggregates import summarise
 from aiperf_svc.core.arrived_records import ArrivedRecords, count_arrived
 from aiperf_svc.core.batch_lines import line_count
+from aiperf_svc.core.clock_history import ClockHistory
 from aiperf_svc.core.columns import Columns
 from aiperf_svc.core.health_log import HealthLog
 from aiperf_svc.core.histogram import Histogram
@@ -33,9 +35,11 @@ from aiperf_svc.core.pacing import acknowledge_interval_s, grant_interval_s
 from aiperf_svc.core.record_ledger import RecordLedger
 from aiperf_svc.core.results import PhaseTimes, Summary, WorkerRun
 from aiperf_svc.core.results import RunContext as FinishedRun
+from aiperf_svc.core.target_addresses import add_up
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import (
+    AddressUse,
     AnyMessage,
     CancelRequested,
     ErrorSample,
@@ -56,8 +60,11 @@ from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.run_progress import RunProgress
 
 PROGRESS_S = 0.5
+INPUTS_SHARE = 4
+"""Part of the pod's storage that inputs.json may take: results come first."""
 MISSING_S = 15.0
-"""After this long without any new record while draining, what is missing is lost."""
+"""After this long while draining, without a new record and without a batch read by a record
+processor, what is missing is lost: a long response is many batches and one record."""
 
 
 class RecordsManager(BaseService):
@@ -83,10 +90,13 @@ class RecordsManager(BaseService):
         self._lost_records: dict[str, int] = {}
         self._health = HealthLog()
         self._counts: dict[str, tuple[WorkerCounts, ...]] = {}
-        self._clock_wall_ns: dict[str, int] = {}
+        self._clocks: dict[str, ClockHistory] = {}
+        self._address_uses: dict[str, tuple[AddressUse, ...]] = {}
         self._timing: dict[str, Any] = {}
         self._dataset: dict[str, Any] = {}
         self._drained: set[str] = set()
+        self._batches_read: dict[str, int] = {}
+        """By each record processor."""
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
         self._api: results_api.ResultsServer | None = None
@@ -154,13 +164,20 @@ class RecordsManager(BaseService):
             self._health.add(beat.sender, beat.service, beat.vitals, at_wall_ns=now)
         match beat.service:
             case Service.WORKER:
+                if beat.target_addresses:
+                    self._address_uses[beat.sender] = beat.target_addresses
                 if beat.counts:
                     self._counts[beat.sender] = beat.counts
-                self._clock_wall_ns[beat.sender] = now
+                if self.state in (RunState.PROFILING, RunState.DRAINING):
+                    self._clocks.setdefault(beat.sender, ClockHistory()).add(beat.clock)
                 self.progress.set_counts(beat.sender, beat.counts)
                 if beat.reached in (RunState.DRAINING, RunState.PROCESSING):
                     self._drained.add(beat.sender)
                     self._arrived.set()
+            case Service.RECORD_PROCESSOR:
+                if beat.batches_read > self._batches_read.get(beat.sender, 0):
+                    self._batches_read[beat.sender] = beat.batches_read
+                    self._last_arrival_mono_ns = mono_ns()
             case Service.TIMING_MANAGER if beat.detail:
                 self._timing = json.loads(beat.detail)
                 self.progress.set_phases(self._timing)
@@ -237,11 +254,26 @@ class RecordsManager(BaseService):
         self.progress.set_verdict(summary.verdict.verdict.value)
         # Before the others, which have the space where the disk is too small for all.
         await asyncio.to_thread(self._jsonl.write)
+        await self._copy_inputs()
         try:
             await asyncio.to_thread(self._write, summary, columns)
         except EnvironmentProblem as error:
             self.log.error("%s", error)
             self.progress.set_artifact_error(str(error))
+
+    async def _copy_inputs(self) -> None:
+        """Keep the prompts with the results where the dataset manager cannot reach them."""
+        path = self.context.artifacts / "inputs.json"
+        if not self.context.addresses.is_tcp or await asyncio.to_thread(path.exists):
+            return
+        limit_bytes = self.context.config.deployment.results.storage // INPUTS_SHARE
+        sock = self.bus.connect(zmq.REQ, Port.DATASET_FRONT)
+        try:
+            await copy_inputs(sock, self.header, path, limit_bytes=limit_bytes)
+        except EnvironmentProblem as error:
+            self.log.warning("%s", error)
+        finally:
+            sock.close()
 
     def _write(self, summary: Summary, columns: Columns) -> None:
         if self._jsonl.error:
@@ -276,8 +308,9 @@ class RecordsManager(BaseService):
                 WorkerRun(
                     rank=worker.rank,
                     account=self._account(worker, Phase.PROFILING, arrived),
-                    clock=worker.clock,
-                    clock_reference_wall_ns=self._clock_wall_ns.get(worker.id, 0),
+                    clocks=self._clocks[worker.id].estimates
+                    if worker.id in self._clocks
+                    else (worker.clock,),
                 )
                 for worker in self._workers()
             ),
@@ -286,6 +319,7 @@ class RecordsManager(BaseService):
             lost_services=tuple(lost),
             health=self._health.report(),
             errors=tuple(self._errors.values()),
+            failure=self.progress.failure,
             was_cancelled=self.is_cancelling,
             is_complete=not self.is_cancelling,
             cli_command=self.context.cli_command,
@@ -296,6 +330,7 @@ class RecordsManager(BaseService):
                 "raw_route": self.context.topology.raw_route,
                 "dataset": self._dataset,
             },
+            target_addresses=add_up(use for uses in self._address_uses.values() for use in uses),
         )
 
     def _account(self, worker: Member, phase: Phase, arrived: ArrivedRecords) -> WorkerAccount:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.finish_reasons import FinishReason, named_reasons
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import (
@@ -63,6 +64,7 @@ class RunProgress:
         self._roster: RosterPublished | None = None
         self._recent: deque[_Latencies] = deque()
         self._recent_count = 0
+        self._finish_reasons = np.zeros(len(FinishReason), dtype=np.int64)
         self._rate_points: deque[tuple[int, int]] = deque()
         self._verdict: str | None = None
         self._artifact_error = ""
@@ -74,7 +76,10 @@ class RunProgress:
 
     def add(self, rows: Rows) -> None:
         """Finished requests."""
-        is_good = (rows["phase"] == int(Phase.PROFILING)) & (rows["outcome"] == 0)
+        is_profiling = rows["phase"] == int(Phase.PROFILING)
+        codes = rows["finish_reason"][is_profiling]
+        self._finish_reasons += np.bincount(codes, minlength=len(FinishReason))
+        is_good = is_profiling & (rows["outcome"] == 0)
         # Columns, and of the newest only: to copy whole rows costs more than all else here.
         starts = rows["start_wall_ns"][is_good][-RECENT_RECORDS:]
         if not len(starts):
@@ -149,6 +154,11 @@ class RunProgress:
             self._rate_points.popleft()
         self._bump()
 
+    @property
+    def failure(self) -> str:
+        """Why the run failed; empty when it did not."""
+        return (self._reason or "unknown reason") if self._state is RunState.FAILED else ""
+
     # --- what is shown ---------------------------------------------------------------------------
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
@@ -195,6 +205,7 @@ class RunProgress:
             uploaded_to=self._uploaded_to,
             verdict=self._verdict,
             is_settled=self._is_settled,
+            finish_reasons=named_reasons(self._finish_reasons),
             exit_code=self._exit_code if self._state is RunState.FAILED else None,
         )
 

@@ -16,6 +16,7 @@ import numpy as np
 import zmq
 
 from aiperf_svc.adapters.bus import Bus, ask, decode, encode, receive_each
+from aiperf_svc.adapters.clocks import raw_ns, read_clocks
 from aiperf_svc.core.arrivals import Arrivals
 from aiperf_svc.core.credit_ledger import CreditLedger, Grant
 from aiperf_svc.core.pacing import grant_interval_s
@@ -39,7 +40,7 @@ from aiperf_svc.protocol.messages import (
     WorkerCounts,
 )
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.services.base import BaseService, is_set_within, mono_ns, wall_ns
+from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.context import RunContext
 
 ANNOUNCE_NS = 500_000_000
@@ -92,20 +93,25 @@ class TimingManager(BaseService):
     # --- messages --------------------------------------------------------------------------------
 
     async def _from_worker(self, message: AnyMessage, identity: bytes) -> None:
-        received = wall_ns()
+        received, received_raw = wall_ns(), raw_ns()
         if message.run_id != self.context.run_id:
             return
         match message:
             case WorkerAttached(sender=sender, epoch=epoch):
                 self._attached[sender] = (epoch, identity)
                 self._moved.set()
-            case ClockProbed(sent_wall_ns=sent):
+            case ClockProbed(sent_wall_ns=sent, sent_raw_ns=sent_raw):
+                clocks = read_clocks()
                 answer = ClockAnswered(
                     *self.header,
                     sent_wall_ns=sent,
                     received_wall_ns=received,
-                    answered_wall_ns=wall_ns(),
+                    answered_wall_ns=clocks.wall_ns,
                     boot_id=self.context.boot_id,
+                    sent_raw_ns=sent_raw,
+                    received_raw_ns=received_raw,
+                    answered_raw_ns=clocks.raw_ns,
+                    slack_ns=clocks.slack_ns,
                 )
                 await self._send_to(identity, answer)
 
@@ -116,7 +122,10 @@ class TimingManager(BaseService):
         attached = self._attached.get(message.sender)
         if ledger is not None and attached is not None and attached[0] == message.epoch:
             ledger.returned(
-                message.sender, message.counts, is_idle=message.is_idle, now_mono_ns=mono_ns()
+                message.sender,
+                message.counts,
+                is_idle=message.is_idle,
+                taken_mono_ns=message.taken_mono_ns,
             )
             self._moved.set()
 
@@ -152,7 +161,7 @@ class TimingManager(BaseService):
             await self._moved.wait()
 
     async def _fetch_shape(self) -> None:
-        sock = self.bus.connect(zmq.REQ, self.bus.addresses.connect(Port.DATASET_FRONT))
+        sock = self.bus.connect(zmq.REQ, Port.DATASET_FRONT)
         shape = decode(await ask(sock, encode(DatasetShapeRequested(*self.header))))
         sock.close()
         assert isinstance(shape, DatasetShape)
@@ -214,6 +223,8 @@ class TimingManager(BaseService):
         else:
             await self._grant_closed_loop(phase, ledger, total, last_turns)
         await self._settle(ledger)
+        if ledger.has_run_out:
+            self._stops[phase] = 0
         self._report()
 
     def _report(self) -> None:
@@ -392,4 +403,5 @@ def _total(phase: Phase, counts: dict[str, WorkerCounts]) -> WorkerCounts:
         requests_sent=sum(c.requests_sent for c in values),
         in_flight=sum(c.in_flight for c in values),
         capped=sum(c.capped for c in values),
+        retries=sum(c.retries for c in values),
     )

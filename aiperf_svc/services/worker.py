@@ -6,7 +6,7 @@ can take over. What comes in are credits, dataset blocks and the clock's answers
 """
 
 import asyncio
-from collections import deque
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,23 +14,30 @@ import msgspec
 import zmq
 
 from aiperf_svc.adapters.bus import Bus, ask, decode, encode, receive_each
+from aiperf_svc.adapters.clocks import read_clocks
 from aiperf_svc.adapters.connection import Connection
 from aiperf_svc.adapters.entry_cache import EntryCache
+from aiperf_svc.adapters.forced_length_probe import probe
 from aiperf_svc.adapters.inference_client import InferenceClient
-from aiperf_svc.adapters.target import resolve_target
+from aiperf_svc.adapters.name_lookup import look_up_apart
+from aiperf_svc.adapters.target import Target, resolve_target
 from aiperf_svc.adapters.vitals import fd_limit
 from aiperf_svc.core.answers import answer_text
-from aiperf_svc.core.clock import ClockOffset
+from aiperf_svc.core.clock import ClockOffset, ClockReading
 from aiperf_svc.core.endpoints.chat import append_history
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.forced_length import Decision, may_force_length
 from aiperf_svc.core.pacing import (
     housekeeping_interval_s,
     poll_interval_ns,
     probe_interval_s,
     return_interval_s,
 )
+from aiperf_svc.core.record_outbox import RecordOutbox
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
+    AddressUse,
     AnyMessage,
     ClockAnswered,
     ClockEstimate,
@@ -39,6 +46,8 @@ from aiperf_svc.protocol.messages import (
     CreditsReturned,
     DatasetBlock,
     DatasetBlockRequested,
+    ForcedLengthAsked,
+    ForcedLengthDecided,
     PhaseOpened,
     PhaseStopped,
     RawBatch,
@@ -50,17 +59,21 @@ from aiperf_svc.protocol.messages import (
     WorkerCounts,
 )
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.services.base import BaseService, every, is_set_within, wall_ns
+from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.load_generator import LoadGenerator
 
 STARVED_RETURN_S = 0.002
 """Least time between returns when users wait for credits."""
 EXPIRE_S = 0.5
-KEPT_BYTES = 16 * 2**20
-"""Unconfirmed record bytes that a worker keeps for sending again."""
 FIRST_PROBES = 8
+ASK_AGAIN_S = 0.5
+"""While another worker asks the target something."""
 RESERVED_FDS = 256
+LOOKUP_S = 2.0
+"""Between two look-ups of the target's name while connections fail; doubled with each, until there
+was such a time without a failure: thousands of workers ask one resolver."""
+LONGEST_LOOKUP_S = 30.0
 
 
 class Worker(BaseService):
@@ -70,12 +83,11 @@ class Worker(BaseService):
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         super().__init__(context, bus)
-        connect = bus.addresses.connect
         self._identity = f"{self.id}.{context.epoch:x}".encode()
-        self._credits = bus.connect(zmq.DEALER, connect(Port.CREDIT_DROP), identity=self._identity)
-        self._returns = bus.connect(zmq.PUSH, connect(Port.CREDIT_RETURN))
+        self._credits = bus.connect(zmq.DEALER, Port.CREDIT_DROP, identity=self._identity)
+        self._returns = bus.connect(zmq.PUSH, Port.CREDIT_RETURN)
         self._raw: zmq.asyncio.Socket | None = None
-        self._dataset = bus.connect(zmq.REQ, connect(Port.DATASET_FRONT))
+        self._dataset = bus.connect(zmq.REQ, Port.DATASET_FRONT)
         self._wanted: asyncio.Queue[int] = asyncio.Queue()
         self._clock = ClockOffset()
         self._client: InferenceClient | None = None
@@ -84,16 +96,16 @@ class Worker(BaseService):
         self._past: dict[Phase, WorkerCounts] = {}
         self._returned: WorkerCounts | None = None
         self._return_now = asyncio.Event()
-        self._outbox: deque[tuple[RawBatch, int]] = deque()
-        self._kept: deque[tuple[RawBatch, int, int]] = deque()
-        self._kept_bytes = 0
-        self._confirmed = 0
-        self._forgotten = 0
+        self._outbox = RecordOutbox()
+        self._is_holding_back = False
         self._records_dropped = 0
         self._batch_number = 0
         self._shipping = asyncio.Event()
         self._processor = ""
         self._moved = asyncio.Event()
+        self._requests_before: dict[str, int] = {}
+        """To each address, before profiling."""
+        self._address_uses: tuple[AddressUse, ...] = ()
         self.work = {
             RunState.CONFIGURING: self._configure,
             RunState.READY: self._connect_processor,
@@ -114,6 +126,7 @@ class Worker(BaseService):
                 housekeeping_interval_s(self.context.topology.workers_a_core), self._housekeeping
             ),
             every(EXPIRE_S, self._expire),
+            self._follow_name(),
         ]
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
@@ -146,8 +159,28 @@ class Worker(BaseService):
         generator.attach(client)
         asyncio.get_running_loop().add_reader(client.fd, client.run_ready)
         await self._credits.send(encode(WorkerAttached(*self.header)))
+        if may_force_length(config):
+            decision = await self._decide_forced_length(target)
+            entries.leaves_length_free = decision is Decision.LEAVE_OUT
         entries.fetch_what_fits()
         await self._until(lambda: entries.is_ready and self._clock.is_known)
+
+    async def _decide_forced_length(self, target: Target) -> Decision:
+        finding = said = ""
+        while True:
+            question = ForcedLengthAsked(*self.header, finding=finding, said=said)
+            found = decode(await ask(self._dataset, encode(question)))
+            assert isinstance(found, ForcedLengthDecided)
+            decision = Decision(found.decision)
+            if decision is Decision.WAIT:
+                await asyncio.sleep(ASK_AGAIN_S)
+            elif decision is Decision.PROBE:
+                finding, said = await asyncio.to_thread(
+                    probe, self.context.config, target, self.context.run_id
+                )
+                self.log.info("asked the target for a forced output length: %s %s", finding, said)
+            else:
+                return decision
 
     def _extend_history(self, history: bytes, messages: bytes, conn: Connection) -> bytes:
         endpoint = self.context.config.endpoint
@@ -176,18 +209,41 @@ class Worker(BaseService):
             self._moved.set()
             self._generator.entries_arrived()
 
+    async def _follow_name(self) -> None:
+        """Look the target's name up again while connections fail: its pods may be elsewhere."""
+        pause_s = LOOKUP_S
+        while True:
+            await asyncio.sleep(pause_s)
+            client = self._client
+            if client is None or not client.addresses.wants_lookup:
+                pause_s = LOOKUP_S
+                continue
+            pause_s = min(2 * pause_s, LONGEST_LOOKUP_S)
+            try:
+                found = await look_up_apart(self.context.config)
+            except ConfigError as error:
+                self.log.warning("the target's addresses stay as they are: %s", error)
+                continue
+            before = [address.name for address in client.addresses.in_use]
+            client.addresses.replace(found)
+            after = [address.name for address in client.addresses.in_use]
+            if after != before:
+                self.log.info("the target's addresses are now %s", ", ".join(after))
+
     # --- clock -----------------------------------------------------------------------------------
 
     async def _probe_clock(self) -> None:
         sent = 0
         usual_s = probe_interval_s(self.context.topology.workers)
         while True:
-            await self._credits.send(encode(ClockProbed(*self.header, sent_wall_ns=wall_ns())))
+            now = read_clocks()
+            probe = ClockProbed(*self.header, sent_wall_ns=now.wall_ns, sent_raw_ns=now.raw_ns)
+            await self._credits.send(encode(probe))
             sent += 1
             await asyncio.sleep(0.02 if sent < FIRST_PROBES else usual_s)
 
     def clock(self) -> ClockEstimate:
-        return self._clock.at(wall_ns()) if self._clock.is_known else ClockEstimate()
+        return self._clock.latest
 
     # --- credits ---------------------------------------------------------------------------------
 
@@ -198,23 +254,30 @@ class Worker(BaseService):
             if message.boot_id == self.context.boot_id:
                 self._clock.same_host()
             self._clock.add(
-                message.sent_wall_ns,
-                message.received_wall_ns,
-                message.answered_wall_ns,
-                wall_ns(),
+                sent_raw_ns=message.sent_raw_ns,
+                received_raw_ns=message.received_raw_ns,
+                reference=ClockReading(
+                    message.answered_raw_ns, message.answered_wall_ns, message.slack_ns
+                ),
+                local=read_clocks(),
             )
             self._moved.set()
             return
         generator = self._generator
         if generator is None:
             return
-        offset_ns = self._clock.at(wall_ns()).offset_ns
+        offset_ns = self._clock.at(read_clocks()).offset_ns
         match message:
             case PhaseOpened():
                 if generator.phase != message.phase:
                     self._past[Phase(generator.phase)] = self._now()
                     # Before the first phase the generator counts, nothing, for a phase to come.
                     self._past.pop(message.phase, None)
+                client = generator.client
+                client.addresses.begin_with(message.worker_rank)
+                if message.phase is Phase.PROFILING:
+                    uses = client.address_uses()
+                    self._requests_before = {use.address: use.requests for use in uses}
                 generator.open_phase(message, offset_ns)
             case CreditsGranted():
                 generator.grant(message, offset_ns)
@@ -233,6 +296,9 @@ class Worker(BaseService):
             return ()
         return (*self._past.values(), self._now())
 
+    def target_addresses(self) -> tuple[AddressUse, ...]:
+        return self._address_uses
+
     async def _send_returns(self) -> None:
         topology = self.context.topology
         interval_s = return_interval_s(topology.workers, topology.workers_a_core)
@@ -242,12 +308,13 @@ class Worker(BaseService):
             self._return_now.clear()
             if self._generator is None:
                 continue
+            taken_mono_ns = mono_ns()
             counts, is_idle = self._now(), self._generator.is_idle
             if counts == self._returned:
                 continue
             self._returned = counts
             await self._returns.send(
-                encode(CreditsReturned(*self.header, counts=counts, is_idle=is_idle))
+                encode(CreditsReturned(*self.header, counts, is_idle, taken_mono_ns))
             )
 
     # --- records ---------------------------------------------------------------------------------
@@ -261,15 +328,37 @@ class Worker(BaseService):
             reads=reads,
             bodies=bodies,
         )
-        self._outbox.append((batch, last_seq))
+        self._outbox.add(batch, last_seq)
         self._shipping.set()
+        if self._outbox.is_full and not self._is_holding_back:
+            self._hold_back()
+
+    def _hold_back(self) -> None:
+        assert self._client is not None
+        assert self._generator is not None
+        self._is_holding_back = True
+        self.log.log(
+            logging.INFO if self._client.held_back_ns else logging.WARNING,
+            "%.0f MiB of records wait for record processor %s; holding back the load until it has "
+            "caught up",
+            self._outbox.waiting_bytes / 2**20,
+            self._processor,
+        )
+        self._client.hold_back()
+        self._generator.hold_back()
+
+    def _go_on(self) -> None:
+        self._is_holding_back = False
+        if self._client is not None and self._generator is not None:
+            self._client.go_on()
+            self._generator.go_on()
 
     async def _ship(self) -> None:
         while True:
             while self._outbox and (raw := self._raw) is not None:
-                batch, last_seq = self._outbox.popleft()
-                if not batch.is_resent:
-                    self._keep(batch, last_seq)
+                batch = self._outbox.take()
+                if self._is_holding_back and self._outbox.has_room:
+                    self._go_on()
                 try:
                     await raw.send_multipart([self._processor.encode(), encode(batch)])
                 except asyncio.CancelledError:
@@ -281,19 +370,9 @@ class Worker(BaseService):
             self._shipping.clear()
             await self._shipping.wait()
 
-    def _keep(self, batch: RawBatch, last_seq: int) -> None:
-        size = len(batch.fragments) + len(batch.reads) + len(batch.bodies)
-        self._kept.append((batch, last_seq, size))
-        self._kept_bytes += size
-        while self._kept_bytes > KEPT_BYTES:
-            _, forgotten, size = self._kept.popleft()
-            self._kept_bytes -= size
-            self._forgotten = forgotten
-
     def on_acknowledged(self, message: RecordsAcknowledged) -> None:
-        self._confirmed = message.highest.get(self.id, self._confirmed)
-        while self._kept and self._kept[0][1] <= self._confirmed:
-            self._kept_bytes -= self._kept.popleft()[2]
+        if self.id in message.highest:
+            self._outbox.confirm(message.highest[self.id])
 
     def on_roster(self, roster: RosterPublished) -> None:
         me = self.me
@@ -317,23 +396,19 @@ class Worker(BaseService):
         addresses = {m.id: m.address for m in self.roster.members}
         is_change = bool(self._processor)
         if self.context.topology.raw_route == "direct":
-            address = addresses[me.processor]
+            port, address = Port.RAW_DIRECT, addresses[me.processor]
         else:
-            address = self.bus.addresses.connect(Port.RAW_FRONT)
+            port, address = Port.RAW_FRONT, ""
         if self._raw is not None:
             self._raw.close(0)
-        self._raw = self.bus.connect(zmq.DEALER, address, identity=self._identity)
+        self._raw = self.bus.connect(zmq.DEALER, port, address=address, identity=self._identity)
         self._processor = me.processor
         self._moved.set()
         if is_change:
-            again = [
-                (msgspec.structs.replace(batch, is_resent=True), last_seq)
-                for batch, last_seq, _ in self._kept
-            ]
-            self._outbox.extendleft(reversed(again))
-            self._records_dropped += max(0, self._forgotten - self._confirmed)
+            again, dropped = self._outbox.send_again()
+            self._records_dropped += dropped
             self.log.warning(
-                "record processor is now %s; sending %d batches again", self._processor, len(again)
+                "record processor is now %s; sending %d batches again", self._processor, again
             )
         self._shipping.set()
 
@@ -341,6 +416,12 @@ class Worker(BaseService):
         if self._client is None:
             return  # Came too late to take part.
         self._client.flush()
+        self._address_uses = tuple(
+            msgspec.structs.replace(
+                use, requests=use.requests - self._requests_before.get(use.address, 0)
+            )
+            for use in self._client.address_uses()
+        )
         self._shipping.set()
         await self._until(lambda: not self._outbox)
 

@@ -65,7 +65,7 @@ class Everybody:
 
     async def send_batches(self) -> None:
         """All of them, as fast as they are taken."""
-        out = self._bus.connect(zmq.PUSH, self._bus.addresses.connect(Port.RECORDS))
+        out = self._bus.connect(zmq.PUSH, Port.RECORDS)
         for frame in self._feed.frames():
             await out.send(frame)
 

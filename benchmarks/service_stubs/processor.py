@@ -34,7 +34,7 @@ class ProcessorStub(Stub):
 
     def __init__(self, context: RunContext, bus: PlainBus, name: str) -> None:
         super().__init__(context, bus, name)
-        self.records = bus.connect(zmq.PUSH, bus.addresses.connect(Port.RECORDS))
+        self.records = bus.connect(zmq.PUSH, Port.RECORDS)
         self.address = f"tcp://127.0.0.1:1/{name}"
         self.workers: list[WorkerStub] = []
         self.batch_at = 0.0

@@ -2,7 +2,7 @@
 
 import zmq
 
-from aiperf_svc.adapters.bus import DOWN, UP, Bus, encode, topic_of
+from aiperf_svc.adapters.bus import DOWN, REPORT, Bus, encode, topic_of
 from aiperf_svc.protocol.messages import (
     ClockEstimate,
     Heartbeat,
@@ -38,9 +38,8 @@ class Stub:
     def __init__(self, context: RunContext, bus: PlainBus, name: str) -> None:
         self.context, self.name = context, name
         self.header = (context.run_id, name, context.epoch)
-        connect = bus.addresses.connect
-        self.publisher = bus.connect(zmq.PUB, connect(Port.EVENTS_IN))
-        self.subscriber = bus.connect(zmq.SUB, connect(Port.EVENTS_OUT))
+        self.publisher = bus.connect(zmq.PUB, Port.REPORTS_IN)
+        self.subscriber = bus.connect(zmq.SUB, Port.EVENTS_OUT)
         self.subscriber.setsockopt(zmq.SUBSCRIBE, DOWN)
         self.subscriber.setsockopt(zmq.SUBSCRIBE, topic_of(name))
         self.reached, self.state, self.state_number = RunState.PENDING, RunState.PENDING, 0
@@ -83,7 +82,7 @@ class Stub:
             counts=self.counts(),
             clock=ClockEstimate(uncertainty_ns=20_000, same_host=True),
         )
-        self.publisher.send_multipart([UP, encode(beat)])
+        self.publisher.send_multipart([REPORT, encode(beat)])
 
     def counts(self) -> tuple[WorkerCounts, ...]:
         return ()

@@ -1,6 +1,6 @@
 """A worker stub: heartbeats, credits, blocks, counts."""
 
-from time import monotonic, time_ns
+from time import monotonic, monotonic_ns, time_ns
 from typing import Any
 
 import zmq
@@ -34,11 +34,10 @@ class WorkerStub(Stub):
 
     def __init__(self, context: RunContext, bus: PlainBus, name: str) -> None:
         super().__init__(context, bus, name)
-        connect = bus.addresses.connect
         identity = f"{name}.{context.epoch:x}".encode()
-        self.credits = bus.connect(zmq.DEALER, connect(Port.CREDIT_DROP), identity=identity)
-        self.returns = bus.connect(zmq.PUSH, connect(Port.CREDIT_RETURN))
-        self.dataset = bus.connect(zmq.REQ, connect(Port.DATASET_FRONT))
+        self.credits = bus.connect(zmq.DEALER, Port.CREDIT_DROP, identity=identity)
+        self.returns = bus.connect(zmq.PUSH, Port.CREDIT_RETURN)
+        self.dataset = bus.connect(zmq.REQ, Port.DATASET_FRONT)
         self.blocks_left = -1
         self.opened: PhaseOpened | None = None
         self.users = self.granted = self.completed = self.revoked = self.seq = 0
@@ -127,7 +126,8 @@ class WorkerStub(Stub):
             if counts != self.told:
                 self.told = counts
                 is_idle = self.granted == self.completed + self.revoked
-                self.returns.send(encode(CreditsReturned(*self.header, counts, is_idle)))
+                returned = CreditsReturned(*self.header, counts, is_idle, monotonic_ns())
+                self.returns.send(encode(returned))
 
     def _note_starved(self, users: int, elapsed_s: float) -> None:
         self.user_s += self.users * elapsed_s

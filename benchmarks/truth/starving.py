@@ -4,6 +4,7 @@ the end. They act from the first request on, so that the start of the run is lik
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -19,6 +20,7 @@ _CPU_GROUPS = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 """Where a group with a CPU quota can be made, version 1 and version 2."""
 _PERIOD_US = 100_000
 _CLONE_NEWNET = 0x4000_0000
+_LEAVING_S = 5
 _BUSY_S = 20
 """CPU seconds after which the kernel ends a busy neighbour that nobody has ended."""
 
@@ -97,7 +99,20 @@ def cpu_quota(pids: list[int], share: float) -> Iterator[None]:
         for left in (group / "cgroup.procs").read_text().split():
             with contextlib.suppress(OSError):
                 (root / "cgroup.procs").write_text(left)
-        group.rmdir()
+        _remove_group(group)
+
+
+def _remove_group(group: Path) -> None:
+    """Raises OSError when it is not empty for long: a process that ends leaves its group late."""
+    deadline = time.monotonic() + _LEAVING_S
+    while True:
+        try:
+            group.rmdir()
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""Runs to try the verdict with: honest loads, and loads whose client is starved of something."""
+"""Runs to try the verdict with: honest loads, loads whose client is starved of something, and loads
+on a server that fails."""
 
 import random
 from dataclasses import dataclass
@@ -6,6 +7,8 @@ from typing import Any
 
 HONEST = ("honest-open", "honest-closed")
 STARVED = ("quota", "neighbour", "fds", "ports", "paused", "clock", "processor", "control")
+NASTY = ("refusing", "hanging", "dropping", "dying")
+"""Of the server: `nasty_servers`."""
 DURATION_S = 2.5
 
 
@@ -22,7 +25,7 @@ class Trial:
     ttft_ms: int = 20
     itl_ms: int = 5
     severity: float = 0.0
-    """Of the starvation, in its own unit: `trial`."""
+    """Of the starvation or the failures, in its own unit: `trial`."""
     duration_s: float = DURATION_S
 
     @property
@@ -39,7 +42,8 @@ def trial(number: int, seed: int) -> Trial:
     rng = random.Random(f"{seed}/{number}")
     if number % 2 == 0:
         return _honest(number, rng)
-    kind = STARVED[number // 2 % len(STARVED)]
+    kinds = (*STARVED, *NASTY)
+    kind = kinds[number // 2 % len(kinds)]
     load: dict[str, Any] = {"rate": rng.randint(100, 400), "ttft_ms": rng.randint(10, 30)}
     if kind in ("fds", "ports"):
         load = {"rate": rng.randint(100, 250), "ttft_ms": rng.randint(300, 700)}
@@ -54,6 +58,10 @@ def trial(number: int, seed: int) -> Trial:
         "clock": rng.choice((-1, 1)) * rng.uniform(2, 300),
         "processor": rng.uniform(0.2, 0.8),
         "control": rng.uniform(0.2, 1.2),
+        "refusing": rng.choice((0.003, rng.uniform(0.01, 0.98))),
+        "hanging": rng.choice((0.003, rng.uniform(0.01, 0.5))),
+        "dropping": rng.choice((0.003, rng.uniform(0.01, 0.5))),
+        "dying": rng.uniform(0.2, 2.4),
     }[kind]
     pattern = rng.choice(("constant", "poisson"))
     return Trial(number, kind, pattern=pattern, severity=round(severity, 3), **load)

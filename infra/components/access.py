@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pulumi
 import pulumi_kubernetes as k8s
-import zmq
 
-from aiperf_svc.plan.pods import CURVE_FILES, TOKEN_KEY
+from aiperf_svc.adapters.curve_keys import CurveKeys
+from aiperf_svc.plan.pods import TOKEN_KEY
 from aiperf_svc.plan.stack import StackPlan
 from components.place import Place
 from components.pods import Supplies
@@ -80,8 +80,8 @@ class Access(pulumi.ComponentResource):
 
 
 def _new_keys() -> dict[str, str]:
-    pairs = [*zmq.curve_keypair(), *zmq.curve_keypair()]
-    values = {name: value.decode() for name, value in zip(CURVE_FILES, pairs, strict=True)}
+    # Of all services, whatever the layout: the Secret stays the same when that changes.
+    values = {name: key.decode() for name, key in CurveKeys.make().files().items()}
     return _encoded({**values, TOKEN_KEY: secrets.token_urlsafe(32)})
 
 

@@ -28,7 +28,8 @@ class BenchmarkArgs:
 
 
 class Benchmark(pulumi.ComponentResource):
-    """Namespace, deadline, policies, keys, target, control plane, workers: in this order."""
+    """Namespace, deadline, policies, keys, target, control plane, workers: in this order. What has
+    no pods does not wait for the deadline's."""
 
     outputs: dict[str, pulumi.Input[object]]
     """Of the stack: where the results are and what it costs."""
@@ -48,20 +49,24 @@ class Benchmark(pulumi.ComponentResource):
             ),
             below,
         )
-        place = lifetime.place
+        base, place = lifetime.foundation, lifetime.place
         policies = tuple(each for each in plan.policies if each not in plan.deadline_policies)
-        network = Network("network", NetworkArgs(policies=policies, place=place), below)
-        access = Access("access", AccessArgs(plan=plan, place=place, secrets=args.secrets), below)
+        network = Network("network", NetworkArgs(policies=policies, place=base), below)
+        access = Access("access", AccessArgs(plan=plan, place=base, secrets=args.secrets), below)
         place = place.behind(network, access)
         supplies = access.supplies
         if plan.target:
             # Its start can take longer than the services wait for each other.
             pod = plan.target
-            target = Target("target", TargetArgs(pod=pod, place=place, supplies=supplies), below)
+            target = Target(
+                "target", TargetArgs(pod=pod, place=place, base=base, supplies=supplies), below
+            )
             place = place.behind(target)
         single = tuple(pod for pod in plan.services if pod.name not in plan.replicated)
         control = ControlPlane(
-            "control-plane", ControlPlaneArgs(pods=single, place=place, supplies=supplies), below
+            "control-plane",
+            ControlPlaneArgs(pods=single, place=place, base=base, supplies=supplies),
+            below,
         )
         many = tuple(pod for pod in plan.services if pod.name in plan.replicated)
         WorkerPool(
@@ -94,7 +99,9 @@ def _provider(
         cluster_identifier=cluster.identifier,
         enable_server_side_apply=server_side_apply,
         render_yaml_to_directory=cluster.render_to,
-        opts=opts,
+        opts=pulumi.ResourceOptions.merge(
+            opts, pulumi.ResourceOptions(version=cluster.provider_version)
+        ),
     )
 
 

@@ -15,6 +15,8 @@ class ControlPlaneArgs:
 
     pods: tuple[PodPlan, ...]
     place: Place
+    base: Place
+    """For what has no pods."""
     supplies: Supplies
 
 
@@ -26,7 +28,7 @@ class ControlPlane(pulumi.ComponentResource):
     ) -> None:
         super().__init__("aiperf:stack:ControlPlane", name, None, opts)
         self.services = {
-            pod.name: make_service(pod, args.place, self) for pod in args.pods if pod.has_service
+            pod.name: make_service(pod, args.base, self) for pod in args.pods if pod.has_service
         }
         place = args.place.behind(*self.services.values())
         self.deployments = {

@@ -1,5 +1,5 @@
 """How a stack begins and how it ends even if nobody comes back: the namespace, the anchor that
-carries the deadline, and the pod that keeps it. Everything else is made after these."""
+carries the deadline, and the pod that keeps it. All other pods are made after these."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,7 +11,7 @@ from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, TTL_ANNOTATION
 from aiperf_svc.plan.pods import seconds
 from aiperf_svc.plan.stack import StackPlan
 from components.network import make_policy
-from components.place import Place
+from components.place import DELETION, Place
 from components.pods import Supplies, make_deployment
 
 
@@ -30,8 +30,10 @@ class Lifetime(pulumi.ComponentResource):
     """Namespace, anchor, disruption budget, and the deadline's holder with its rights."""
 
     namespace: pulumi.Output[str]
+    foundation: Place
+    """For the stack's objects without pods, which may be made while the deadline's pod starts."""
     place: Place
-    """For all other objects of the stack."""
+    """For what has pods: only when somebody is there to end them."""
 
     def __init__(
         self, name: str, args: LifetimeArgs, opts: pulumi.ResourceOptions | None = None
@@ -59,8 +61,9 @@ class Lifetime(pulumi.ComponentResource):
         # The holder is waited for, and somebody else's namespace may deny what is not allowed.
         ways = [make_policy(policy, place, self) for policy in args.plan.deadline_policies]
         holder = self._holder(place.behind(*ways))
-        self.place = place.behind(holder)
-        self._budget(self.place)
+        self.foundation, self.place = place, place.behind(holder)
+        if deployment.hold_drains:
+            self._budget(self.foundation)
         self.register_outputs({"namespace": self.namespace})
 
     def _own_namespace(self, delete_timeout_s: int) -> k8s.core.v1.Namespace | None:
@@ -76,7 +79,7 @@ class Lifetime(pulumi.ComponentResource):
             metadata=k8s.meta.v1.ObjectMetaArgs(
                 name=wanted.name,
                 labels={**plan.identity.labels(), **security},
-                annotations=self._ttl,
+                annotations={**DELETION, **self._ttl},
             ),
             opts=pulumi.ResourceOptions(
                 parent=self,

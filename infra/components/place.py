@@ -11,6 +11,10 @@ from aiperf_svc.plan.identity import Identity
 
 SKIP_AWAIT = {"pulumi.com/skipAwait": "true"}
 """For objects whose readiness depends on objects that are made after them."""
+DELETION = {"pulumi.com/deletionPropagationPolicy": "background"}
+"""An object is gone as soon as its deletion is asked for, and Kubernetes removes what it owned. By
+the provider's default it stays until then, for moments in which the provider may miss its end:
+docs/decisions/0047-how-a-stack-is-deleted.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +28,8 @@ class Place:
     owners: tuple[k8s.meta.v1.OwnerReferenceArgs, ...] = ()
     """In a namespace that stays: the anchor, whose deletion takes everything else with it."""
     deleted_with: pulumi.Resource | None = None
-    """In a namespace of our own: the Namespace, whose deletion takes everything else with it."""
+    """In a namespace of our own: the Namespace, whose deletion takes everything else with it. What
+    has pods is deleted before, so that these end while Kubernetes waits to empty the namespace."""
     after: tuple[pulumi.Resource, ...] = ()
     """Objects are made after these and deleted before them."""
 
@@ -46,7 +51,7 @@ class Place:
             name=name,
             namespace=self.namespace,
             labels=self.identity.labels(component),
-            annotations=annotations or None,
+            annotations={**DELETION, **(annotations or {})},
             owner_references=list(self.owners) or None,
         )
 
@@ -56,6 +61,7 @@ class Place:
         *,
         create_timeout_s: int = 0,
         ignore_changes: tuple[str, ...] = (),
+        is_deleted_first: bool = False,
     ) -> pulumi.ResourceOptions:
         """Options of an object that belongs to `parent`."""
         create = f"{create_timeout_s}s" if create_timeout_s else None
@@ -63,7 +69,7 @@ class Place:
             parent=parent,
             provider=self.provider,
             depends_on=list(self.after),
-            deleted_with=self.deleted_with,
+            deleted_with=None if is_deleted_first else self.deleted_with,
             ignore_changes=list(ignore_changes) or None,
             custom_timeouts=pulumi.CustomTimeouts(
                 create=create, update=create, delete=f"{self.delete_timeout_s}s"

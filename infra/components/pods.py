@@ -10,7 +10,7 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.config.placement import Placement
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.pods import CURVE_FILES, GRACE_S, PodPlan, Probe, Requests, Volume
+from aiperf_svc.plan.pods import GRACE_S, PodPlan, Probe, Requests, Volume
 from components.place import SKIP_AWAIT, Place
 
 USER = 65_532
@@ -24,6 +24,7 @@ KEEP_ANNOTATIONS = {
 }
 """Nodes are not to be optimised away under a run."""
 SPREAD_KEYS = {"hostname": "kubernetes.io/hostname", "zone": "topology.kubernetes.io/zone"}
+STORAGE = "ephemeral-storage"
 AWAIT_MARGIN_S = 30
 """Kubernetes gives up first, and says why."""
 
@@ -91,7 +92,12 @@ def make_deployment(
                 spec=_pod_spec(plan, identity, supplies),
             ),
         ),
-        opts=place.options(parent, create_timeout_s=plan.ready_timeout_s + AWAIT_MARGIN_S),
+        opts=place.options(
+            parent,
+            create_timeout_s=plan.ready_timeout_s + AWAIT_MARGIN_S,
+            # Whoever keeps the deadline does so until the Namespace is being deleted.
+            is_deleted_first=not plan.calls_api,
+        ),
     )
 
 
@@ -187,10 +193,13 @@ def _env(plan: PodPlan, supplies: Supplies) -> list[core.EnvVarArgs]:
 def _resources(requests: Requests) -> core.ResourceRequirementsArgs:
     memory = {"memory": format_size(requests.memory_bytes)}
     gpus = {requests.gpu.resource: str(requests.gpu.count)} if requests.gpu else {}
-    limit = requests.cpu_limit_millis
+    limit, asked, most = requests.cpu_limit_millis, {}, {}
+    if requests.storage_limit_bytes:
+        asked = {STORAGE: format_size(requests.storage_bytes)}
+        most = {STORAGE: format_size(requests.storage_limit_bytes)}
     return core.ResourceRequirementsArgs(
-        requests={"cpu": format_cpu(requests.cpu_millis), **memory, **gpus},
-        limits={**({"cpu": format_cpu(limit)} if limit else {}), **memory, **gpus},
+        requests={"cpu": format_cpu(requests.cpu_millis), **memory, **gpus, **asked},
+        limits={**({"cpu": format_cpu(limit)} if limit else {}), **memory, **gpus, **most},
     )
 
 
@@ -229,7 +238,7 @@ def _volume(volume: Volume, supplies: Supplies) -> core.VolumeArgs:
         secret = core.SecretVolumeSourceArgs(
             secret_name=supplies.secret("keys"),
             default_mode=0o440,
-            items=[core.KeyToPathArgs(key=name, path=name) for name in CURVE_FILES],
+            items=[core.KeyToPathArgs(key=name, path=name) for name in volume.items],
         )
         return core.VolumeArgs(name=volume.name, secret=secret)
     medium = "Memory" if volume.kind == "memory" else None

@@ -11,6 +11,9 @@ from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 
+PROVIDER_VERSION = "4.18.1"
+"""Of Pulumi's Kubernetes provider: the one that every test on a cluster has used."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
@@ -21,6 +24,8 @@ class Cluster:
     context: str | None
     identifier: str | None
     """Of the cluster itself: another one is never touched with this stack's state."""
+    provider_version: str
+    """Of the provider's plugin, which the CLI downloads when it is not there."""
     render_to: str | None
     """Write manifests into this folder instead of talking to a cluster."""
 
@@ -68,6 +73,7 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
             kubeconfig=kubeconfig,
             context=config.get("context") or environ.get("AIPERF_CONTEXT"),
             identifier=config.get("clusterIdentifier") or environ.get("AIPERF_CLUSTER_IDENTIFIER"),
+            provider_version=config.get("providerVersion") or PROVIDER_VERSION,
             render_to=environ.get("AIPERF_RENDER_TO"),
         ),
         secrets={

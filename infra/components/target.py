@@ -15,6 +15,8 @@ class TargetArgs:
 
     pod: PodPlan
     place: Place
+    base: Place
+    """For what has no pods."""
     supplies: Supplies
 
 
@@ -25,6 +27,6 @@ class Target(pulumi.ComponentResource):
         self, name: str, args: TargetArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("aiperf:stack:Target", name, None, opts)
-        service = make_service(args.pod, args.place, self)
+        service = make_service(args.pod, args.base, self)
         self.deployment = make_deployment(args.pod, args.place.behind(service), args.supplies, self)
         self.register_outputs({})

@@ -45,7 +45,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     ),
     m.RecordsAcknowledged(*HEAD, highest={"worker-3": 17}),
     m.WorkerAttached(*HEAD),
-    m.ClockProbed(*HEAD, sent_wall_ns=1),
+    m.ClockProbed(*HEAD, sent_wall_ns=1, sent_raw_ns=2),
     m.ClockAnswered(*HEAD, sent_wall_ns=1, received_wall_ns=2, answered_wall_ns=3, boot_id="b"),
     m.PhaseOpened(
         *HEAD,
@@ -63,7 +63,12 @@ EXAMPLES: tuple[m.Message, ...] = (
         *HEAD, phase=Phase.PROFILING, first_index=10, stride=2, count=3, due_wall_ns=b"\x01" * 24
     ),
     m.PhaseStopped(*HEAD, phase=Phase.PROFILING, stop_wall_ns=1, cancel_wall_ns=2),
-    m.CreditsReturned(*HEAD, counts=m.WorkerCounts(Phase.PROFILING, completed=1), is_idle=True),
+    m.CreditsReturned(
+        *HEAD,
+        counts=m.WorkerCounts(Phase.PROFILING, completed=1),
+        is_idle=True,
+        taken_mono_ns=5 * 10**9,
+    ),
     m.DatasetBlockRequested(*HEAD, block=2),
     m.DatasetBlock(
         *HEAD,
@@ -77,6 +82,8 @@ EXAMPLES: tuple[m.Message, ...] = (
     ),
     m.DatasetShapeRequested(*HEAD),
     m.DatasetShape(*HEAD, entry_count=2, warmup_entries=1, turns=b"\x01\x00\x02\x00"),
+    m.ForcedLengthAsked(*HEAD, finding="refused", said="ignore_eos?"),
+    m.ForcedLengthDecided(*HEAD, decision="leave_out"),
     m.RawBatch(*HEAD, number=1, fragments=b"f", reads=b"r", bodies=b"b"),
     m.MetricBatch(
         *HEAD,

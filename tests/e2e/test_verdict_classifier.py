@@ -23,6 +23,12 @@ STARVED = (
     Trial(7, "clock", rate=150, severity=150.0, **QUICK),
     Trial(8, "fds", rate=200, ttft_ms=400, severity=540, **QUICK),
 )
+NASTY = (
+    Trial(12, "refusing", rate=150, severity=0.1, **QUICK),
+    Trial(13, "hanging", rate=150, severity=0.1, **QUICK),
+    Trial(14, "dropping", users=20, ttft_ms=30, severity=0.1, **QUICK),
+    Trial(15, "dying", rate=150, severity=0.7, **QUICK),
+)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces, cgroups")
 PRIVILEGED = (
     Trial(9, "ports", rate=200, ttft_ms=400, severity=30, **QUICK),
@@ -54,3 +60,11 @@ def test_an_honest_run_gives_true_results_or_is_not_called_valid(trial: Trial) -
 )
 def test_a_starved_run_is_never_called_valid_when_the_server_refutes_it(trial: Trial) -> None:
     assert_not_deceived(run_trial(trial))
+
+
+@pytest.mark.parametrize("trial", NASTY, ids=name)
+def test_a_run_on_a_server_that_fails_is_never_called_valid(trial: Trial) -> None:
+    finding = run_trial(trial)
+    assert finding.failed_share > 0.05, finding
+    assert finding.verdict in ("degraded", "invalid"), finding
+    assert not finding.passes_slo, finding

@@ -36,6 +36,8 @@ class Registration:
     dependencies: set[str]
     deleted_with: str
     ignored: tuple[str, ...]
+    version: str
+    """Of the provider's plugin."""
     secret_inputs: set[str] = field(default_factory=set)
 
 
@@ -103,6 +105,7 @@ class _Monitor(MockMonitor):
                 dependencies=set(request.dependencies),
                 deleted_with=request.deletedWith,
                 ignored=tuple(request.ignoreChanges),
+                version=request.version,
                 secret_inputs=_secrets(request.object),
             )
         return answer

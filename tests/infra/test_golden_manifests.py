@@ -103,7 +103,7 @@ def test_the_real_pulumi_renders_the_same_manifests(
     shutil.copy(ROOT / "Pulumi.yaml", project)
     environment = {**pulumi_environment, "AIPERF_RENDER_TO": str(rendered)}
 
-    def pulumi(*args: str) -> None:
+    def pulumi(*args: str) -> str:
         done = subprocess.run(
             ["pulumi", "--non-interactive", "-C", project, *args],
             env=environment,
@@ -111,12 +111,15 @@ def test_the_real_pulumi_renders_the_same_manifests(
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, said
+        return said
 
     pulumi("stack", "select", "--create", stack)
     for key, value in SECRETS.items():
         pulumi("config", "set", "--secret", key, value)
-    pulumi("up", "--yes", "--skip-preview", "--refresh=false")
+    said = pulumi("up", "--yes", "--skip-preview", "--refresh=false")
+    assert "is expected to have version" not in said, "a provider of another version is asked for"
     manifests = [
         _read_rendered(path, stack) for path in sorted((rendered / "1-manifest").iterdir())
     ]

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from pathlib import Path
 
 from recording import ROOT
 
@@ -34,6 +35,40 @@ def test_the_name_says_version_and_content_and_is_the_same_twice() -> None:
 def test_another_base_is_another_image() -> None:
     names = {_tag(), _tag(BASE="registry.example/python:3.12"), _tag(BASE="debian:13")}
     assert len(names) == 3
+
+
+BASE = "registry.example/python:3.12@sha256:" + "0a" * 32
+
+
+def _build(folder: Path, **environ: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """The build script with a tool that only writes down what it is asked for."""
+    tool, asked = folder / "tool", folder / "asked"
+    tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>{asked}\n')
+    tool.chmod(0o700)
+    path = {"PATH": f"{folder}:/usr/bin:/bin", "CONTAINER_TOOL": "tool"}
+    done = subprocess.run(
+        [ROOT / "images/build"], env=path | environ, capture_output=True, text=True, check=False
+    )
+    return done, asked.read_text().splitlines() if asked.exists() else []
+
+
+def test_a_base_with_a_digest_is_written_into_the_image(tmp_path: Path) -> None:
+    done, asked = _build(tmp_path, BASE=BASE, REQUIRE_DIGESTS="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {f"BASE={BASE}", f"BUILDER={BASE}"} <= set(asked)
+    assert f"org.opencontainers.image.base.name={BASE}" in asked
+    assert f"org.opencontainers.image.base.digest=sha256:{'0a' * 32}" in asked
+
+
+def test_a_base_that_is_only_a_tag_is_told_and_refused_on_request(tmp_path: Path) -> None:
+    done, asked = _build(tmp_path)
+    assert done.returncode == 0
+    assert done.stderr.count("pin it as NAME@sha256:DIGEST") == 2
+    assert not any("base.digest" in each for each in asked)
+    (tmp_path / "asked").unlink()
+    refused, asked = _build(tmp_path, BASE=BASE, BUILDER="python:3.12", REQUIRE_DIGESTS="1")
+    assert (refused.returncode, asked) == (1, [])
+    assert "error: REQUIRE_DIGESTS is set and python:3.12 has none" in refused.stderr
 
 
 def test_the_image_has_the_versions_that_the_tests_run_with() -> None:

@@ -9,9 +9,12 @@ import pytest
 from recording import INFRA, SUFFIX, Manifest, Recording, record
 
 from aiperf_svc.plan.identity import COMPONENT_LABEL, RUN_LABEL, STACK_LABEL
+from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.ports import REPLICAS
 
 STACK = "bench"
 KEY = "sk-very-secret"
+PROVIDER = "pulumi:providers:kubernetes"
 
 
 def _benchmark(**deployment: Any) -> dict[str, Any]:
@@ -130,9 +133,21 @@ def test_in_an_existing_namespace_the_anchor_owns_everything_else(guest: Recordi
 def test_in_an_own_namespace_everything_goes_with_it(usual: Recording, guest: Recording) -> None:
     namespaces = {made.deleted_with.rpartition("::")[2] for made in usual.objects.values()}
     assert namespaces == {"", f"aiperf-{STACK}"}
-    with_nothing = [made.name for made in usual.objects.values() if not made.deleted_with]
-    assert with_nothing == [f"aiperf-{STACK}"]
+    # Pods end before, all but the one that keeps the deadline.
+    on_their_own = {made.name for made in usual.objects.values() if not made.deleted_with}
+    deployments = {
+        made.name for made in usual.objects.values() if made.type == "kubernetes:apps/v1:Deployment"
+    }
+    assert on_their_own == {f"aiperf-{STACK}"} | deployments - {"deadline"}
     assert not [made for made in guest.objects.values() if made.deleted_with]
+
+
+def test_no_deletion_leaves_an_object_behind_until_its_dependents_are_gone(
+    usual: Recording, guest: Recording
+) -> None:
+    for manifest in usual.manifests + guest.manifests:
+        policy = manifest["metadata"]["annotations"]["pulumi.com/deletionPropagationPolicy"]
+        assert policy == "background", _named(manifest)
 
 
 @pytest.mark.parametrize(
@@ -171,19 +186,19 @@ def test_only_the_deadlines_holder_gets_a_token(usual: Recording) -> None:
     assert mounting == ["deadline"]
 
 
-def test_everything_is_made_after_the_deadlines_holder(usual: Recording) -> None:
+def test_pods_are_made_after_the_deadlines_holder_and_nothing_else_waits_for_it(
+    usual: Recording,
+) -> None:
     holder = next(
         urn
         for urn, made in usual.objects.items()
         if (made.type, made.name) == ("kubernetes:apps/v1:Deployment", "deadline")
     )
-    before = {
-        "Namespace", "ConfigMap", "NetworkPolicy", "ServiceAccount", "Role", "RoleBinding",
-        "Deployment",
-    }  # fmt: skip
-    not_after = [made for made in usual.objects.values() if holder not in made.dependencies]
-    assert {made.type.rpartition(":")[2] for made in not_after} == before
-    assert {made.name for made in not_after} == {f"aiperf-{STACK}", "anchor", "deadline"}
+    after = {urn for urn, made in usual.objects.items() if holder in made.dependencies}
+    pods = {
+        urn for urn, made in usual.objects.items() if made.type == "kubernetes:apps/v1:Deployment"
+    }
+    assert after == pods - {holder}
     # It is not ready before it has reached the API server, which somebody else's policies may deny.
     known = _kind_and_names(usual, usual.objects[holder].dependencies)
     assert ("NetworkPolicy", "deadline") in known
@@ -222,13 +237,29 @@ def test_keys_are_secret_and_made_once(usual: Recording) -> None:
     made = usual.registration("Secret", "keys")
     assert made.secret_inputs == {"data"}
     assert made.ignored == ("data",)
-    assert set(made.inputs["data"]) == {
-        "server.public",
-        "server.secret",
-        "client.public",
-        "client.secret",
-        "token",
+    keys = {f"{service}.{half}" for service in Service for half in ("public", "secret")}
+    assert set(made.inputs["data"]) == keys | {"token"}
+
+
+@pytest.mark.parametrize("layout", ["per-service", "compact"])
+def test_no_pod_has_the_secret_key_of_another(layout: str) -> None:
+    recording = _record(layout=layout, raw_route="direct")
+    mounted = {}
+    for template in _pod_templates(recording):
+        name = template["metadata"]["labels"][COMPONENT_LABEL]
+        for volume in template["spec"]["volumes"]:
+            if volume.get("secret", {}).get("secretName") == f"keys-{STACK}":
+                mounted[name] = {item["key"] for item in volume["secret"]["items"]}
+    single = {service.value for service in set(Service) - REPLICAS}
+    own = {name: {name} for name in (single if layout == "per-service" else ())}
+    own |= {"control": single} if layout == "compact" else {}
+    own |= {service.value: {service.value} for service in REPLICAS}
+    secrets = {
+        name: {key.removesuffix(".secret") for key in keys if key.endswith(".secret")}
+        for name, keys in mounted.items()
     }
+    assert secrets == own
+    assert "timing-manager.public" not in mounted["record-processor"]
 
 
 def _with_key(**config: str) -> Recording:
@@ -443,3 +474,23 @@ def test_nothing_waits_for_a_surge_and_nobody_may_evict(usual: Recording) -> Non
 
 def test_the_program_only_wires() -> None:
     assert len((INFRA / "__main__.py").read_text().splitlines()) < 40
+
+
+def test_the_provider_has_the_version_that_the_lock_brings(usual: Recording) -> None:
+    """Another one would be downloaded beside it, and the CLI would warn of the difference."""
+    lock = (INFRA.parent / "requirements.lock").read_text()
+    locked = re.search(r"^pulumi-kubernetes==(\S+)", lock, re.MULTILINE)
+    assert locked is not None
+    providers = [made for made in usual.resources.values() if made.type.startswith(PROVIDER)]
+    assert {made.version for made in providers} == {locked[1]}
+
+
+def test_a_key_of_the_stack_changes_the_provider_s_version() -> None:
+    config = {"aiperf:benchmark": _benchmark(), "aiperf:providerVersion": "4.99.0"}
+    made = record(STACK, config).resources.values()
+    assert {each.version for each in made if each.type.startswith(PROVIDER)} == {"4.99.0"}
+
+
+def test_a_stack_that_holds_no_drain_has_no_disruption_budget() -> None:
+    kinds = {manifest["kind"] for manifest in _record(hold_drains=False).manifests}
+    assert "PodDisruptionBudget" not in kinds

@@ -1,23 +1,26 @@
 """An inference client beside a server that does exactly what a test says, byte by byte."""
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import time_ns
+from typing import Any
 
 import numpy as np
 
 from aiperf_svc.adapters.connection import Connection
 from aiperf_svc.adapters.inference_client import InferenceClient
-from aiperf_svc.adapters.target import Target, resolve_target
+from aiperf_svc.adapters.target import GetAddrInfo, Target, resolve_target
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
 
 WAIT_S = 10.0
 MS = 1_000_000
+SYSTEM_GETADDRINFO = socket.getaddrinfo
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 LENGTH = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nhello"
@@ -27,6 +30,13 @@ CHUNKED = (
     b'd;name=value\r\ndata: "two"\n\n\r\n'
     b"0\r\nTrailer: x\r\n\r\n"
 )
+PADDED = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b'00000000000D\r\ndata: "one"\n\n\r\n'
+    b'000d;n="v;w"\r\ndata: "two"\n\n\r\n'
+    b"0000;last\r\nTrailer: x\r\nOther: y\r\n\r\n"
+)
+"""The same in other legal framing."""
 
 
 @dataclass
@@ -85,6 +95,7 @@ class Bench:
             due or time_ns(),
             int(Flag.LAST_TURN),
             -1,
+            -1,
         )
 
     async def one(self, *, index: int = 0) -> Rows:
@@ -102,9 +113,12 @@ async def bench(
     *,
     server_side: ssl.SSLContext | None = None,
     scheme: str = "",
+    hosts: Sequence[str] = ("127.0.0.1",),
+    found: Sequence[str] = (),
     **endpoint: object,
 ) -> AsyncIterator[Bench]:
-    """A client, and a server that follows the script, with TLS when it has a context for it.
+    """A client, and a server that follows the script, with TLS when it has a context for it. It
+    listens on all `hosts`; a look-up of the target's name gives `found`, or the first of these.
     `endpoint` adds to the benchmark's settings."""
     connections: set[asyncio.Task[None]] = set()
     writers: list[asyncio.StreamWriter] = []
@@ -121,14 +135,17 @@ async def bench(
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=server_side)
+    server = await asyncio.start_server(serve, hosts[0], 0, ssl=server_side)
     port = server.sockets[0].getsockname()[1]
+    servers = [server]
+    servers += [await asyncio.start_server(serve, host, port) for host in hosts[1:]]
     scheme = scheme or ("https" if server_side else "http")
-    settings = {"url": f"{scheme}://127.0.0.1:{port}", "model": "m"} | endpoint
+    settings = {"url": f"{scheme}://{hosts[0]}:{port}", "model": "m"} | endpoint
     config = BenchmarkConfig.model_validate(
         {"endpoint": settings, "load": {"concurrency": 1, "requests": 1}}
     )
-    target, sent = resolve_target(config), Sent()
+    target = resolve_target(config, getaddrinfo=resolver(*(found or hosts[:1])))
+    sent = Sent()
     client = InferenceClient(
         target,
         on_end=sent.on_end,
@@ -143,14 +160,25 @@ async def bench(
     finally:
         loop.remove_reader(client.fd)
         client.close()
-        server.close()
+        for server in servers:
+            server.close()
         for task in connections:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
         for writer in writers:
             writer.transport.abort()
-        await server.wait_closed()
+        for server in servers:
+            await server.wait_closed()
         await asyncio.sleep(0)
+
+
+def resolver(*names: str) -> GetAddrInfo:
+    """A `getaddrinfo` that finds these addresses, whatever the name."""
+
+    def getaddrinfo(_: str, port: int, **options: int) -> list[Any]:
+        return [info for name in names for info in SYSTEM_GETADDRINFO(name, port, **options)]
+
+    return getaddrinfo
 
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:

@@ -1,4 +1,5 @@
-"""All services of a run in the test's own event loop, over inproc sockets."""
+"""All services of a run in the test's own event loop, over inproc sockets, or over TCP as between
+pods: each service with sockets and keys of its own."""
 
 import asyncio
 import json
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.adapters.bus import Addresses, Bus
+from aiperf_svc.adapters.curve_keys import CurveKeys
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
 from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan
 from aiperf_svc.protocol.messages import Service
+from aiperf_svc.runner.environment import free_ports
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.host import service_class
@@ -63,34 +66,45 @@ class Stack:
 
 @asynccontextmanager
 async def stack(
-    config: dict[str, Any], folder: Path, *, workers: int = 1, processors: int = 1
+    config: dict[str, Any],
+    folder: Path,
+    *,
+    workers: int = 1,
+    processors: int = 1,
+    is_apart: bool = False,
 ) -> AsyncIterator[Stack]:
-    """A run of `config` against whatever its URL names."""
+    """A run of `config` against whatever its URL names; `is_apart`: over TCP, as between pods."""
     checked = BenchmarkConfig.model_validate(
         config
         | {"workers": {"max": workers, "record_processors": processors}, "name": "in-one-loop"}
     )
     facts = Facts(where="local", cores=workers + 1, fd_limit=20_000, worker_requests_per_s=1.0)
     topology = plan(checked, facts)
-    bus = Bus(Addresses(f"inproc://{folder.name}"))
-    await bus.start()
+    addresses, keys = Addresses(f"inproc://{folder.name}"), CurveKeys.make()
+    if is_apart:
+        addresses = Addresses("tcp://127.0.0.1", ports=free_ports(), advertise="127.0.0.1")
+    buses = [] if is_apart else [Bus(addresses)]
     names = [(s.value, s) for s in SINGLETONS]
     names += [(f"record-processor-{i}", Service.RECORD_PROCESSOR) for i in range(processors)]
     names += [(f"worker-{i}", Service.WORKER) for i in range(topology.workers)]
     services = {}
     for name, service in names:
+        if is_apart:
+            buses.append(Bus(addresses, curve=keys.of([service])))
+        if is_apart or not services:
+            await buses[-1].start()
         context = RunContext(
             run_id="test",
             instance=name,
             config=checked,
             topology=topology,
-            addresses=bus.addresses,
+            addresses=addresses,
             artifacts=folder / "artifacts",
             state=folder / "state",
             api_token="token",
             api_port=0,
         )
-        services[name] = service_class(service)(context, bus)
+        services[name] = service_class(service)(context, buses[-1])
     tasks = {name: asyncio.create_task(s.run(), name=name) for name, s in services.items()}
     try:
         yield Stack(services, tasks, topology, folder / "artifacts")
@@ -100,7 +114,7 @@ async def stack(
         await asyncio.gather(*tasks.values(), return_exceptions=True)
         for service in services.values():
             await service.close()
-        await bus.close()
+        await asyncio.gather(*(bus.close() for bus in buses))
 
 
 @contextmanager

@@ -36,6 +36,7 @@ class Run:
         state = self._state()
         is_final = state in ("done", "failed", "cancelled")
         values: dict[str, Any] = dict.fromkeys(Status.__struct_fields__, 0)
+        values |= {"finish_reasons": {}}
         values |= {"phase": "profiling", "message": "", "dataset": {}, "verdict": "valid"}
         values |= {"requested_requests": None, "requested_duration_s": None}
         values |= {"ttft_p50_ms": None, "ttft_p99_ms": None, "latency_p50_ms": None}
@@ -138,6 +139,8 @@ def wait_for(name: str) -> str:
 
 if __name__ == "__main__":
     if "records-manager" in sys.argv:
+        if PLAY == "run" and ARTIFACTS.is_dir():
+            (ARTIFACTS / "results").touch()
         asyncio.run(play_control())
     elif "worker" in sys.argv:
         sys.exit(play_worker())

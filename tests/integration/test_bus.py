@@ -9,7 +9,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from aiperf_svc.adapters.bus import DOWN, UP, Addresses, Bus, CurveKeys, ask, decode, encode
+from aiperf_svc.adapters.bus import DOWN, UP, Addresses, Bus, ask, decode, encode
+from aiperf_svc.adapters.curve_keys import CurveKeys
 from aiperf_svc.adapters.proxies import Proxies
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import CancelRequested, WorkerAttached
@@ -51,14 +52,14 @@ async def receive(sock: zmq.asyncio.Socket) -> list[bytes]:
 
 async def test_a_message_passes_from_push_to_pull(bus: Bus) -> None:
     pull = bus.bind(zmq.PULL, Port.RECORDS)
-    push = bus.connect(zmq.PUSH, bus.addresses.connect(Port.RECORDS))
+    push = bus.connect(zmq.PUSH, Port.RECORDS)
     await push.send(encode(MESSAGE))
     assert decode((await receive(pull))[0]) == MESSAGE
 
 
 async def test_a_router_answers_the_dealer_that_asked(bus: Bus) -> None:
     router = bus.bind(zmq.ROUTER, Port.CREDIT_DROP)
-    dealer = bus.connect(zmq.DEALER, bus.addresses.connect(Port.CREDIT_DROP), identity=b"worker")
+    dealer = bus.connect(zmq.DEALER, Port.CREDIT_DROP, identity=b"worker")
     await dealer.send(encode(WorkerAttached("run", "worker", 1)))
     name, _ = await receive(router)
     assert name == b"worker"
@@ -75,7 +76,7 @@ async def test_a_router_refuses_to_drop_what_has_no_receiver(bus: Bus) -> None:
 async def test_no_answer_is_dropped_where_thousands_wait_for_theirs(bus: Bus) -> None:
     questions, answer = 3_000, bytes(10_000)
     many = bus.bind(zmq.DEALER, Port.DATASET_BACK)
-    replier = bus.connect(zmq.REP, bus.addresses.connect(Port.DATASET_BACK))
+    replier = bus.connect(zmq.REP, Port.DATASET_BACK)
 
     async def reply() -> None:
         for _ in range(questions):
@@ -92,7 +93,7 @@ async def test_no_answer_is_dropped_where_thousands_wait_for_theirs(bus: Bus) ->
 
 async def test_what_is_not_answered_is_asked_again(bus: Bus) -> None:
     deaf = bus.bind(zmq.ROUTER, Port.DATASET_FRONT)
-    asker = bus.connect(zmq.REQ, bus.addresses.connect(Port.DATASET_FRONT))
+    asker = bus.connect(zmq.REQ, Port.DATASET_FRONT)
     asking = asyncio.create_task(ask(asker, b"?", again_s=0.01))
     first, second = await receive(deaf), await receive(deaf)
     await deaf.send_multipart([*first[:-1], b"to the question before"])
@@ -110,10 +111,10 @@ async def test_what_is_not_answered_is_asked_again(bus: Bus) -> None:
 async def test_the_event_proxy_carries_both_topics(bus: Bus) -> None:
     proxies = Proxies(bus)
     proxies.start()
-    publisher = bus.connect(zmq.PUB, bus.addresses.connect(Port.EVENTS_IN))
+    publisher = bus.connect(zmq.PUB, Port.EVENTS_IN)
     subscribers = {}
     for topic in (UP, DOWN):
-        subscribers[topic] = bus.connect(zmq.SUB, bus.addresses.connect(Port.EVENTS_OUT))
+        subscribers[topic] = bus.connect(zmq.SUB, Port.EVENTS_OUT)
         subscribers[topic].setsockopt(zmq.SUBSCRIBE, topic)
     for topic, sock in subscribers.items():
         received = asyncio.ensure_future(receive(sock))
@@ -127,8 +128,8 @@ async def test_the_event_proxy_carries_both_topics(bus: Bus) -> None:
 
 async def test_the_dataset_proxy_brings_the_answer_back(bus: Bus) -> None:
     Proxies(bus).start()
-    server = bus.connect(zmq.REP, bus.addresses.connect(Port.DATASET_BACK))
-    client = bus.connect(zmq.REQ, bus.addresses.connect(Port.DATASET_FRONT))
+    server = bus.connect(zmq.REP, Port.DATASET_BACK)
+    client = bus.connect(zmq.REQ, Port.DATASET_FRONT)
     await client.send(b"question")
     assert await receive(server) == [b"question"]
     await server.send(b"answer")
@@ -137,10 +138,8 @@ async def test_the_dataset_proxy_brings_the_answer_back(bus: Bus) -> None:
 
 async def test_raw_records_reach_the_processor_that_they_name(bus: Bus) -> None:
     Proxies(bus).start()
-    back = bus.addresses.connect(Port.RAW_BACK)
-    front = bus.addresses.connect(Port.RAW_FRONT)
-    processors = [bus.connect(zmq.DEALER, back, identity=b"p%d" % i) for i in range(3)]
-    worker = bus.connect(zmq.DEALER, front, identity=b"worker")
+    processors = [bus.connect(zmq.DEALER, Port.RAW_BACK, identity=b"p%d" % i) for i in range(3)]
+    worker = bus.connect(zmq.DEALER, Port.RAW_FRONT, identity=b"worker")
     for number in range(3):
         received = asyncio.ensure_future(receive(processors[number]))
         while not received.done():
@@ -155,10 +154,9 @@ async def test_a_processor_that_hangs_holds_up_the_others_only_until_it_is_given
     bus = Bus(addresses("ipc", tmp_path))
     proxies = Proxies(bus)
     proxies.start()
-    back = bus.addresses.connect(Port.RAW_BACK)
-    hung = bus.connect(zmq.DEALER, back, identity=b"hung")
-    healthy = bus.connect(zmq.DEALER, back, identity=b"healthy")
-    worker = bus.connect(zmq.DEALER, bus.addresses.connect(Port.RAW_FRONT))
+    hung = bus.connect(zmq.DEALER, Port.RAW_BACK, identity=b"hung")
+    healthy = bus.connect(zmq.DEALER, Port.RAW_BACK, identity=b"healthy")
+    worker = bus.connect(zmq.DEALER, Port.RAW_FRONT)
     for name, sock in ((b"hung", hung), (b"healthy", healthy)):
         while not await sock.poll(20):
             await worker.send_multipart([name, b"are you there?"])
@@ -189,50 +187,3 @@ async def test_a_taken_port_is_one_clear_error(tmp_path: Path) -> None:
         second.bind(zmq.PULL, Port.RECORDS)
     await second.close()
     await first.close()
-
-
-@pytest.mark.parametrize("stranger", ["no keys", "own keys", "the server's public key only"])
-async def test_nobody_without_the_stacks_keys_gets_a_message_in(
-    tmp_path: Path, stranger: str
-) -> None:
-    where, keys, other = addresses("tcp", tmp_path), CurveKeys.make(), CurveKeys.make()
-    bus = Bus(where, curve=keys)
-    await bus.start()
-    pull = bus.bind(zmq.PULL, Port.RECORDS)
-    context = zmq.asyncio.Context()
-    intruder = context.socket(zmq.PUSH)
-    monitor = intruder.get_monitor_socket()
-    if stranger != "no keys":
-        knows_server = stranger == "the server's public key only"
-        intruder.curve_serverkey = keys.server_public if knows_server else other.server_public
-        intruder.curve_publickey = other.client_public
-        intruder.curve_secretkey = other.client_secret
-    intruder.connect(where.connect(Port.RECORDS))
-    sending = asyncio.ensure_future(intruder.send(b"intrusion"))
-    try:
-        # The socket's own monitor says when it has been turned away.
-        while True:
-            frames = await asyncio.wait_for(monitor.recv_multipart(), WAIT_S)
-            if int.from_bytes(frames[0][:2], "little") == zmq.EVENT_DISCONNECTED:
-                break
-        friend = bus.connect(zmq.PUSH, where.connect(Port.RECORDS))
-        await friend.send(encode(MESSAGE))
-        assert decode((await receive(pull))[0]) == MESSAGE
-        assert not await pull.poll(50)
-    finally:
-        sending.cancel()
-        intruder.disable_monitor()
-        context.destroy(0)
-        await bus.close()
-
-
-def test_keys_are_read_back_and_only_their_owner_may_read_them(tmp_path: Path) -> None:
-    keys = CurveKeys.make()
-    keys.save(tmp_path)
-    assert CurveKeys.load(tmp_path) == keys
-    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
-
-
-def test_missing_keys_are_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match="cannot read the CURVE keys"):
-        CurveKeys.load(tmp_path)

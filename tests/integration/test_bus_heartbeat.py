@@ -3,7 +3,8 @@
 import zmq
 import zmq.asyncio
 
-from aiperf_svc.adapters.bus import Addresses, Bus, CurveKeys
+from aiperf_svc.adapters.bus import Addresses, Bus
+from aiperf_svc.adapters.curve_keys import CurveKeys
 from aiperf_svc.protocol.ports import Port
 
 
@@ -14,8 +15,8 @@ async def test_a_heartbeat_of_an_authenticated_peer_makes_no_socket_readable() -
     received = bus.bind(zmq.PULL, Port.RECORDS)
     with zmq.asyncio.Context() as context, context.socket(zmq.PUSH) as peer:
         peer.setsockopt(zmq.HEARTBEAT_IVL, 10)
-        peer.curve_serverkey = keys.server_public
-        peer.curve_publickey, peer.curve_secretkey = keys.client_public, keys.client_secret
+        peer.curve_serverkey, own = keys.to_connect(Port.RECORDS)
+        peer.curve_publickey, peer.curve_secretkey = own.public, own.secret
         peer.connect(bus.advertised(received))
         # Thirty heartbeats; one is enough where this goes wrong.
         assert await received.poll(300) == 0

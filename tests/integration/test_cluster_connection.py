@@ -205,7 +205,8 @@ async def test_errors_of_the_api_keep_their_status_and_words(
 async def test_a_stack_is_found_in_a_namespace_by_who_may_list_nothing_else(
     api: ApiServer, write: Callable[..., str]
 ) -> None:
-    anchor = {"metadata": {"name": "anchor-s", "namespace": "n", "uid": "1"}}
+    labels = {"aiperf.dev/stack": "s", "aiperf.dev/run": "r"}
+    anchor = {"metadata": {"name": "anchor-s", "namespace": "n", "uid": "1", "labels": labels}}
     api.answers |= {
         "/api/v1/namespaces": 403,
         "/api/v1/configmaps": 403,

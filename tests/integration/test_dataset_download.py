@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,8 +85,12 @@ async def server() -> AsyncIterator[Server]:
     await runner.cleanup()
 
 
-async def fetch(server: Server, folder: Path, *, max_bytes: int = 2**20) -> Downloaded:
-    return await download(server.url, folder=folder, max_bytes=max_bytes, retry_delay_s=0)
+async def fetch(
+    server: Server, folder: Path, *, max_bytes: int = 2**20, sha256: str | None = None
+) -> Downloaded:
+    return await download(
+        server.url, folder=folder, max_bytes=max_bytes, sha256=sha256, retry_delay_s=0
+    )
 
 
 def assert_whole(result: Downloaded, content: bytes) -> None:
@@ -284,3 +289,25 @@ async def test_a_public_dataset_is_built_from_its_url(
     assert dataset.summary["source"] == server.url
     assert dataset.summary["source_sha256"] == hashlib.sha256(server.content).hexdigest()
     assert said[0].startswith(f"downloading {server.url}: ")
+
+
+async def test_a_file_with_another_hash_is_refused_and_nothing_of_it_is_kept(
+    server: Server, tmp_path: Path
+) -> None:
+    expected = hashlib.sha256(NEW).hexdigest()
+    with pytest.raises(DatasetError, match=rf"expected {expected}: it is another file"):
+        await fetch(server, tmp_path, sha256=expected)
+    assert {Path(name).suffix for name in os.listdir(tmp_path)} == {".lock"}  # noqa: PTH208
+    server.content = NEW
+    assert_whole(await fetch(server, tmp_path, sha256=expected), NEW)
+
+
+async def test_a_cached_file_with_another_hash_is_fetched_again(
+    server: Server, tmp_path: Path
+) -> None:
+    await fetch(server, tmp_path)
+    server.content, server.validators = NEW, {"ETag": '"new"'}
+    assert_whole(await fetch(server, tmp_path, sha256=hashlib.sha256(NEW).hexdigest()), NEW)
+    # Which is then there, and is not fetched again.
+    await fetch(server, tmp_path, sha256=hashlib.sha256(NEW).hexdigest())
+    assert len(server.requests) == 2

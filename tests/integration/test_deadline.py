@@ -16,6 +16,7 @@ from aiperf_svc.adapters.deadline import (
     RECHECK_S,
     RETRY_S,
     SOON_S,
+    Answer,
     ApiServer,
     Deadline,
     keep_deadline,
@@ -39,6 +40,8 @@ class FakeApi(ThreadingHTTPServer):
         """Answers to give before the good ones."""
         self.authorizations: list[str] = []
         self.deletions: list[dict[str, Any]] = []
+        self.broken: list[bytes] = []
+        """Whole responses to give before the good ones."""
 
     @property
     def url(self) -> str:
@@ -59,6 +62,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: dict[str, Any]) -> None:
         self.server.authorizations.append(self.headers["Authorization"])
+        if self.server.broken:
+            self.wfile.write(self.server.broken.pop(0))
+            return
         status = self.server.statuses.pop(0) if self.server.statuses else 200
         data = json.dumps(body).encode()
         # `send_response` would add the machine's own date.
@@ -160,6 +166,66 @@ def test_it_is_ready_only_when_the_api_server_has_answered_it(
     assert not (account / "kept").exists()
     assert _keep(api, account, ttl_s=120, waits=1).pauses == [119]
     assert (account / "kept").exists()
+
+
+def _response(body: bytes, *headers: bytes) -> bytes:
+    lines = (b"HTTP/1.0 200 OK", *headers, b"Content-Length: %d" % len(body), b"", body)
+    return b"\r\n".join(lines)
+
+
+BROKEN = {
+    "cut off": b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\n{",
+    "closed": b"",
+    "no HTTP": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "a long line": b"HTTP/1.0 200 OK\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+    "many headers": b"HTTP/1.0 200 OK\r\n" + b"X: 1\r\n" * 200 + b"\r\n",
+    "a wrong length": b"HTTP/1.0 200 OK\r\nContent-Length: many\r\n\r\n{}",
+    "no JSON": _response(b"<html>Bad Gateway</html>"),
+    "no text": _response(b"\xff\xfe\x00"),
+    "deep": _response(b"[" * 100_000),
+    "a list": _response(b"[]"),
+    "null": _response(b"null"),
+    "a number": _response(b"7"),
+    "empty": _response(b"{}"),
+    "no metadata": _response(b'{"metadata": null}'),
+    "no uid": _response(b'{"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"}}'),
+    "no time": _response(b'{"metadata": {"uid": "u"}}'),
+    "a null time": _response(b'{"metadata": {"uid": "u", "creationTimestamp": null}}'),
+    "a wrong time": _response(b'{"metadata": {"uid": "u", "creationTimestamp": "soon"}}'),
+    "a wrong date": _response(b"{}", b"Date: soon"),
+    "a far date": _response(b"{}", b"Date: Mon, 99 Jan 99999 99:99:99 GMT"),
+}
+
+
+@pytest.mark.parametrize("response", BROKEN.values(), ids=BROKEN)
+def test_a_response_that_cannot_be_read_is_asked_for_again(
+    api: FakeApi, account: Path, response: bytes
+) -> None:
+    api.broken = [response]
+    clock = _keep(api, account, ttl_s=120, waits=2)
+    assert clock.pauses == [SOON_S, 119]
+    assert api.deletions == []
+    assert (account / "kept").exists()
+
+
+def test_a_deletion_whose_response_cannot_be_read_is_asked_for_again(
+    api: FakeApi, account: Path
+) -> None:
+    api.now_s = CREATED_S + 120
+    deadline = Deadline(path=PATH, ttl_s=120, ready_file=account / "kept")
+    clock = FakeTime(api, waits=2)
+    server = ApiServer(api.url, account=account)
+    look = server.get
+
+    def get(path: str) -> Answer:
+        found = look(path)
+        api.broken = [b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\n{"]
+        return found
+
+    server.get = get  # type: ignore[method-assign]
+    keep_deadline(deadline, server, wait=clock.wait)
+    assert clock.pauses == [RETRY_S, RETRY_S]
+    assert len(api.deletions) == 2
 
 
 def test_an_object_that_is_gone_is_not_deleted(api: FakeApi, account: Path) -> None:

@@ -10,6 +10,7 @@ from client_bench import (
     CHUNKED,
     LENGTH,
     MS,
+    PADDED,
     WAIT_S,
     answers,
     bench,
@@ -39,7 +40,7 @@ async def test_an_answer_is_whole_at_its_last_byte_and_the_connection_is_used_ag
         assert b.client.connection_count == 1
 
 
-@pytest.mark.parametrize("answer", [LENGTH, CHUNKED])
+@pytest.mark.parametrize("answer", [LENGTH, CHUNKED, PADDED])
 async def test_the_end_is_found_wherever_the_bytes_are_split(answer: bytes) -> None:
     for at in range(1, len(answer)):
         async with bench(answers(answer[:at], answer[at:])) as b:
@@ -151,7 +152,7 @@ async def test_an_answer_is_kept_for_the_request_that_asks_for_it_and_no_other()
     async with bench(answers(LENGTH)) as b:
         before, after = b.target.request(b"{}")
         for number, kept in enumerate((LENGTH, None, LENGTH), 1):
-            rest = 1, 0, 3, 0, time_ns(), int(Flag.LAST_TURN), -1
+            rest = 1, 0, 3, 0, time_ns(), int(Flag.LAST_TURN), -1, -1
             b.client.send(before, b"id", 0, after, *rest, keep_answer=kept is not None)
             await b.sent.wait_for(number)
             (conn,) = b.client._connections.values()
@@ -186,12 +187,12 @@ async def test_a_bad_status_is_an_error_that_keeps_its_body() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        (b"", ErrorKind.DISCONNECTED),
+        (b"", ErrorKind.NO_RESPONSE),
         (LENGTH[:-2], ErrorKind.DISCONNECTED),
         (CHUNKED[:-9], ErrorKind.DISCONNECTED),
         (b"SSH-2.0-OpenSSH\r\n\r\n", ErrorKind.PROTOCOL),
         (CHUNKED.replace(b"d\r\ndata", b"xyz\r\ndata"), ErrorKind.PROTOCOL),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000, ErrorKind.PROTOCOL),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000, ErrorKind.TOO_LARGE),
     ],
 )
 async def test_a_broken_answer_is_one_error_of_its_kind(answer: bytes, kind: ErrorKind) -> None:

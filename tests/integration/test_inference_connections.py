@@ -1,7 +1,9 @@
 """Which connection a request gets, how long it lives, and when it is given up."""
 
 import asyncio
+import re
 import resource
+import socket
 from pathlib import Path
 from time import time_ns
 
@@ -17,14 +19,17 @@ from client_bench import (
 
 from aiperf_svc.adapters.connection_pool import ROOM_FOR
 from aiperf_svc.adapters.inference_client import CUT_AT_ONCE
+from aiperf_svc.core.target_addresses import SocketAddress
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
+
+NOBODY = [SocketAddress(socket.AF_INET, ("127.0.0.1", 1))]
+"""Where no server listens."""
 
 
 async def test_a_server_that_is_not_there_is_a_connect_error() -> None:
     async with bench(answers()) as b:
-        refused = b.target._replace(address=("127.0.0.1", 1))
-        b.client._pool.target = refused
+        b.client.addresses.replace(NOBODY)
         row = await b.one()
         assert (row["error"], row["start_wall_ns"]) == (ErrorKind.CONNECT, 0)
         assert b"refused" in b.sent.bodies
@@ -58,6 +63,29 @@ async def test_an_answer_that_never_comes_times_out() -> None:
         assert row["end_wall_ns"] - row["start_wall_ns"] >= 10 * MS
 
 
+async def test_a_client_that_stood_still_reads_before_it_calls_a_request_timed_out() -> None:
+    written = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(LENGTH)
+        await writer.drain()
+        written.set()
+        await reader.read()
+
+    async with bench(script, request_timeout="1us") as b:
+        asyncio.get_running_loop().remove_reader(b.client.fd)
+        b.send()
+        while not b.client.requests_sent:
+            b.client.run_ready()
+            await asyncio.sleep(0)
+        await written.wait()
+        b.client.expire()
+        b.client.flush()
+        (row,) = b.sent.rows
+        assert (row["outcome"], row["error"]) == (Outcome.COMPLETED, ErrorKind.NONE)
+
+
 async def test_a_connection_that_the_server_closed_while_idle_costs_no_request() -> None:
     may_close = asyncio.Event()
 
@@ -87,7 +115,61 @@ async def test_a_connection_that_the_server_closed_while_idle_costs_no_request()
         assert row["flags"] & Flag.RETRIED
         assert not row["flags"] & Flag.REUSED
         assert row["due_wall_ns"] == due
-        assert b.client.requests_sent == 2
+        assert (b.client.requests_sent, b.client.retries) == (3, 1)
+
+
+async def test_a_reused_connection_closed_without_a_response_after_a_while_is_an_error() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(LENGTH)
+        await read_request(reader)
+        await asyncio.sleep(0.1)
+
+    async with bench(script) as b:
+        b.client.poll_often(True)
+        await b.one(index=1)
+        row = await b.one(index=2)
+        assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.NO_RESPONSE)
+        assert row["flags"] & Flag.REUSED
+        assert not row["flags"] & Flag.RETRIED
+        assert re.search(rb"closed by the server 1\d\d ms after the request", b.sent.bodies)
+        assert (b.client.requests_sent, b.client.retries) == (2, 0)
+
+
+async def test_a_reset_of_a_reused_connection_after_a_while_is_an_error() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(LENGTH)
+        await read_request(reader)
+        await asyncio.sleep(0.1)
+        writer.transport.abort()
+
+    async with bench(script) as b:
+        b.client.poll_often(True)
+        await b.one(index=1)
+        row = await b.one(index=2)
+        assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.NO_RESPONSE)
+        assert b.client.retries == 0
+
+
+async def test_a_request_that_closes_two_connections_is_retried_once() -> None:
+    """The server closes as soon as a request has come: on the reused connection that may be the
+    race, on the new one it cannot."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await read_request(reader) and not served:
+            served.append(True)
+            writer.write(LENGTH)
+            await read_request(reader)
+
+    served: list[bool] = []
+    async with bench(script) as b:
+        b.client.poll_often(True)
+        await b.one(index=1)
+        row = await b.one(index=2)
+        assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.NO_RESPONSE)
+        assert row["flags"] & Flag.RETRIED
+        assert (b.client.requests_sent, b.client.retries) == (3, 1)
 
 
 async def test_a_new_connection_for_each_request_when_asked() -> None:
@@ -160,7 +242,7 @@ async def test_as_many_connections_as_asked_are_open_before_they_are_needed() ->
 
 async def test_a_target_that_refuses_is_not_connected_to_ahead_of_need() -> None:
     async with bench(answers(LENGTH)) as b:
-        b.client._pool.target = b.target._replace(address=("127.0.0.1", 1))
+        b.client.addresses.replace(NOBODY)
         assert (await b.one())["error"] == ErrorKind.CONNECT
         assert not b.client.preconnect(25)
         assert b.client.connection_count == 0

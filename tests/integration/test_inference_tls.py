@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from client_bench import CHUNKED, LENGTH, answers, bench, read_request
 
+from aiperf_svc.adapters.target import tls_context
+from aiperf_svc.config.models import Tls
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
 
@@ -77,3 +80,106 @@ async def test_a_server_without_tls_is_a_tls_error() -> None:
         row = await b.one()
         assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.TLS)
         assert (b.client.requests_sent, b.client.connection_count) == (0, 0)
+
+
+@pytest.mark.parametrize("parts", [(b"hello",), (b"hel", b"lo")])
+async def test_a_body_that_ends_with_close_notify_ends_there(
+    server_side: ssl.SSLContext, trust: dict[str, object], parts: tuple[bytes, ...]
+) -> None:
+    """The server's socket stays open: it waits half a minute for our `close_notify`."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        writer.close()
+        await asyncio.Event().wait()
+
+    async with bench(script, server_side=server_side, **trust) as b:
+        row = await b.one()
+        assert (row["outcome"], row["error"]) == (Outcome.COMPLETED, ErrorKind.NONE)
+        assert b.sent.bodies.endswith(b"\r\n\r\nhello")
+        assert b.client.connection_count == 0
+
+
+async def test_a_connection_is_not_used_again_after_close_notify(
+    server_side: ssl.SSLContext, trust: dict[str, object]
+) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(LENGTH)
+        writer.close()
+        await asyncio.Event().wait()
+
+    async with bench(script, server_side=server_side, **trust) as b:
+        for index in range(3):
+            await b.one(index=index)
+        assert [outcome for outcome, _ in b.sent.ends] == [Outcome.COMPLETED] * 3
+        assert b.client.requests_sent == 3 + b.client.retries
+
+
+async def test_a_body_that_close_notify_cuts_is_an_error(
+    server_side: ssl.SSLContext, trust: dict[str, object]
+) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(LENGTH[:-2])
+        writer.close()
+        await asyncio.Event().wait()
+
+    async with bench(script, server_side=server_side, **trust) as b:
+        row = await b.one()
+        assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.DISCONNECTED)
+
+
+@pytest.mark.parametrize(
+    ("tls", "cause", "setting"),
+    [
+        ({}, "self-signed certificate", "endpoint.tls.ca_file (--tls-ca-file)"),
+        ({"server_name": "api.test"}, "Hostname mismatch", "endpoint.tls.server_name"),
+        ({}, "certificate", "endpoint.tls.verify: false (--no-tls-verify)"),
+    ],
+)
+async def test_a_refused_certificate_says_why_and_names_the_setting(
+    server_side: ssl.SSLContext,
+    certificate: Certificate,
+    tls: dict[str, str],
+    cause: str,
+    setting: str,
+) -> None:
+    if "server_name" in tls:
+        tls = tls | {"ca_file": str(certificate[0])}
+    async with bench(answers(LENGTH), server_side=server_side, tls=tls) as b:
+        await b.one()
+        message = b.sent.bodies.decode()
+        assert "the server's certificate is not accepted" in message
+        assert cause in message
+        assert setting in message
+
+
+async def test_authorities_may_be_given_as_text(
+    server_side: ssl.SSLContext, certificate: Certificate
+) -> None:
+    tls = {"ca": certificate[0].read_text()}
+    async with bench(answers(LENGTH), server_side=server_side, tls=tls) as b:
+        assert (await b.one())["outcome"] == Outcome.COMPLETED
+
+
+async def test_any_certificate_will_do_when_none_is_checked(server_side: ssl.SSLContext) -> None:
+    async with bench(answers(LENGTH), server_side=server_side, tls={"verify": False}) as b:
+        assert (await b.one())["outcome"] == Outcome.COMPLETED
+
+
+def test_a_file_without_certificates_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ca.pem"
+    path.write_text("hello\n")
+    with pytest.raises(ConfigError, match=r"endpoint.tls.ca_file: .*ca.pem.* no certificates"):
+        tls_context(Tls(ca_file=str(path)))
+
+
+def test_a_text_without_certificates_is_named() -> None:
+    text = "-----BEGIN CERTIFICATE-----\nhello\n-----END CERTIFICATE-----\n"
+    with pytest.raises(ConfigError, match=r"endpoint.tls.ca: holds no certificates"):
+        tls_context(Tls(ca=text))

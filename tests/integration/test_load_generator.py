@@ -1,12 +1,15 @@
 """Stops and late grants, with a client that only takes note."""
 
+import tracemalloc
 from time import time_ns
+from types import SimpleNamespace
 from typing import Any
 
 from aiperf_svc.adapters.entry_cache import EntryCache
 from aiperf_svc.adapters.target import resolve_target
 from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.core.credit_ledger import CreditLedger
+from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import (
     Conversation,
     CreditsGranted,
@@ -25,7 +28,8 @@ class NotingClient:
     """Takes requests and never answers them."""
 
     def __init__(self) -> None:
-        self.requests_sent = self.in_flight = self.clock_steps_ns = self.ended_near_steps = 0
+        self.requests_sent = self.retries = self.in_flight = self.held_back_ns = 0
+        self.clock_steps_ns = self.ended_near_steps = 0
         self.preconnected: list[int] = []
         self.lets_connect = True
 
@@ -106,6 +110,82 @@ def test_of_an_open_loop_what_was_due_is_unsent_and_the_rest_revoked() -> None:
     made.stop(PhaseStopped(*HEAD, Phase.PROFILING, PAST + 10, 2**62), 0)
     counts = made.counts(last_seq=0, records_dropped=0)
     assert (counts.unsent, counts.revoked, counts.capped) == (2, 2, 2)
+
+
+def test_a_closed_loop_with_a_duration_keeps_its_memory_however_reports_arrive() -> None:
+    made = generator()
+    made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 2**61, 0, False, 2, 0, 0, 1), 0)
+    client: NotingClient = made.client  # type: ignore[assignment]
+    ledger = CreditLedger(Phase.PROFILING, users={"w": 2}, total=None)
+    conn: Any = SimpleNamespace(session=None, start=1)
+    peaks = []
+    tracemalloc.start()
+    for second in range(1, 9):
+        # 33,000 requests in a second of this worker's clock, and two reports 10 us apart.
+        for part in range(50):
+            for grant in ledger.closed_loop_grants():
+                made.grant(granted(grant.first, grant.count), 0)
+            for _ in range(min(660, client.in_flight * 10_000)):
+                client.in_flight -= 1
+                made.on_end(conn, Outcome.COMPLETED, PAST)
+            for late_ns in (0, 10_000):
+                counts = made.counts(last_seq=0, records_dropped=0)
+                taken_ns = second * 10**9 + part * 20_000_000 + late_ns
+                ledger.returned("w", counts, is_idle=made.is_idle, taken_mono_ns=taken_ns)
+                client.in_flight -= 1
+                made.on_end(conn, Outcome.COMPLETED, PAST)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.reset_peak()
+    tracemalloc.stop()
+    counts = made.counts(last_seq=0, records_dropped=0)
+    assert counts.granted - counts.completed <= 40_000
+    assert max(peaks) < 300_000
+    assert peaks[-1] < peaks[0] + 20_000
+
+
+def test_users_go_on_where_one_part_of_a_grant_ends_and_the_next_begins() -> None:
+    made = generator()
+    made.grant(granted(0, 5_000), 0)
+    client: NotingClient = made.client  # type: ignore[assignment]
+    conn: Any = SimpleNamespace(session=None, start=1)
+    for _ in range(5_000):
+        client.in_flight -= 1
+        made.on_end(conn, Outcome.COMPLETED, PAST)
+    counts = made.counts(last_seq=0, records_dropped=0)
+    assert (counts.completed, counts.requests_sent, made.is_idle) == (5_000, 5_000, True)
+
+
+def test_while_the_load_is_held_back_nothing_is_sent_and_then_everything_is() -> None:
+    made = generator()
+    made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, True, 0, 0, 0, 1), 0)
+    made.hold_back()
+    times = b"".join(time.to_bytes(8, "little") for time in (PAST, PAST + 1, PAST + 2))
+    made.grant(CreditsGranted(*HEAD, Phase.PROFILING, 0, 1, 3, times), 0)
+    assert made.counts(last_seq=0, records_dropped=0).requests_sent == 0
+    assert not made.is_idle
+    made.go_on()
+    counts = made.counts(last_seq=0, records_dropped=0)
+    assert (counts.requests_sent, counts.capped) == (3, 0)
+
+
+def test_a_stop_while_the_load_is_held_back_accounts_for_every_credit() -> None:
+    made = generator()
+    made.grant(granted(0, 10), 0)
+    made.hold_back()
+    made.stop(PhaseStopped(*HEAD, Phase.PROFILING, PAST, 2**62), 0)
+    made.go_on()
+    counts = made.counts(last_seq=0, records_dropped=0)
+    assert (counts.granted, counts.revoked, counts.in_flight) == (10, 8, 2)
+
+
+def test_a_phase_that_opens_while_the_load_is_held_back_begins_when_it_goes_on() -> None:
+    made = generator()
+    made.hold_back()
+    made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, False, 2, 0, 0, 1), 0)
+    made.grant(granted(0, 10), 0)
+    assert made.counts(last_seq=0, records_dropped=0).requests_sent == 0
+    made.go_on()
+    assert made.counts(last_seq=0, records_dropped=0).requests_sent == 2
 
 
 def ramped(made: LoadGenerator, *, users: int, ramp_s: int) -> int:

@@ -1,26 +1,28 @@
 """How the Pulumi CLI is run, seen with a program that stands for it."""
 
 import asyncio
-import functools
+import contextlib
+import fcntl
 import os
 import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.pulumi_cli import PulumiCli, PulumiFailed, _die_with_parent
+from aiperf_svc.adapters.pulumi_cli import Lock, PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 FAKE = """#!{python}
-import json, os, signal, sys, time
+import json, os, signal, subprocess, sys, time
 said = open("said", "a")
 def say(text):
     said.write(text + "\\n"); said.flush()
-say(" ".join(sys.argv[1:3]) + f" sid={{os.getsid(0) == os.getpid()}}")
+say(" ".join(sys.argv[1:3]) + f" sid={{os.getsid(0) == os.getppid()}}")
 if "select" in sys.argv and "--create" not in sys.argv:
     print("error: no stack named 's' found", file=sys.stderr); sys.exit(1)
 if "set" in sys.argv:
@@ -28,15 +30,27 @@ if "set" in sys.argv:
     say(f"argv {{sys.argv}}")
 if "rm" in sys.argv:
     print("error: it is not empty", file=sys.stderr); sys.exit(1)
+if "cancel" in sys.argv:
+    os.unlink("locked")
+if "up" in sys.argv and os.path.exists("locked"):
+    print("error: locked by 1 lock(s)\\n  f: created by me@here (pid 41) at x", file=sys.stderr)
+    sys.exit(255)
 if "up" in sys.argv:
     ended = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda n, frame: ended.append(signal.Signals(n).name))
+        signal.signal(number, lambda n, frame: ended.append(say("got " + signal.Signals(n).name)))
+    # As the Kubernetes provider leaves it, and a plugin in a process group of its own.
+    open(os.path.join(os.environ["TMPDIR"], "kubeconfig1"), "w").write("key")
+    plugin = subprocess.Popen(["sleep", "300"], process_group=0)
+    say(f"tmp {{os.environ['TMPDIR']}}")
+    say(f"pids {{os.getppid()}} {{os.getpid()}} {{plugin.pid}}")
     with open(sys.argv[sys.argv.index("--event-log") + 1], "a") as events:
         events.write(json.dumps({{"sequence": 0}}) + "\\n"); events.flush()
         while not ended:
             signal.pause()
-        say("got " + ended[0])
+        while "linger" in os.environ and not os.path.exists(os.environ["linger"]):
+            time.sleep(0.01)
+        print("@ updating....")
         events.write(json.dumps({{"sequence": 1}}) + "\\n")
     sys.exit(255)
 """
@@ -47,14 +61,32 @@ def cli(tmp_path: Path) -> PulumiCli:
     return cli_in(tmp_path)
 
 
-def cli_in(folder: Path) -> PulumiCli:
+def cli_in(folder: Path, **more: Any) -> PulumiCli:
     (folder / "bin").mkdir(exist_ok=True)
     program = folder / "bin" / "pulumi"
     program.write_text(FAKE.format(python=sys.executable))
     program.chmod(0o755)
-    (folder / "logs").mkdir(exist_ok=True)
+    for name in ("logs", "private"):
+        (folder / name).mkdir(exist_ok=True)
     environ = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
-    return PulumiCli(folder=folder, stack="s", environ=environ, logs=folder / "logs")
+    environ |= {name: value for name, value in os.environ.items() if name == "linger"}
+    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
+    _locks.append(lock)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return PulumiCli(
+        folder=folder, stack="s", environ=environ, logs=folder / "logs",
+        private=folder / "private", held=(lock,), **more,
+    )  # fmt: skip
+
+
+_locks: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def _close_locks() -> Iterator[None]:
+    yield
+    while _locks:
+        os.close(_locks.pop())
 
 
 async def test_an_interrupted_command_is_told_once_and_awaited(
@@ -68,7 +100,30 @@ async def test_an_interrupted_command_is_told_once_and_awaited(
 
     ended = await cli.up(on_event, stop=stop)
     assert (ended.code, events) == (255, [0, 1])
-    assert (tmp_path / "said").read_text() == "up -y sid=True\ngot SIGINT\n"
+    assert (tmp_path / "said").read_text().splitlines()[0] == "up -y sid=True"
+    assert said(tmp_path, "got") == ["SIGINT"]
+
+
+async def test_what_a_failed_up_told_is_kept_beside_its_errors(
+    cli: PulumiCli, tmp_path: Path
+) -> None:
+    stop = asyncio.Event()
+    ended = await cli.up(lambda event: stop.set(), stop=stop)
+    assert (ended.code, ended.said) == (255, "it did not say why")
+    (kept,) = (tmp_path / "logs").iterdir()
+    assert (kept.name, kept.read_text()) == ("pulumi-1-up.out.log", "@ updating....\n")
+
+
+async def test_a_wish_to_stop_that_comes_before_the_command_is_there_ends_it(
+    tmp_path: Path,
+) -> None:
+    cli, stop = cli_in(tmp_path), asyncio.Event()
+    # Not Python, which may lose a signal while it starts.
+    (tmp_path / "bin" / "pulumi").write_text("#!/bin/sh\nexec sleep 300\n")
+    stop.set()
+    for _ in range(20):
+        ended = await cli.up(lambda event: None, stop=stop)
+        assert ended.killed_by == signal.SIGINT
 
 
 async def test_a_stack_that_is_not_known_is_no_error(cli: PulumiCli) -> None:
@@ -85,7 +140,7 @@ async def test_a_secret_is_no_argument_and_no_file(cli: PulumiCli, tmp_path: Pat
 
 
 async def test_a_failed_command_says_what_the_cli_said(cli: PulumiCli) -> None:
-    with pytest.raises(PulumiFailed, match="`pulumi stack rm` failed:\n  error: it is not empty"):
+    with pytest.raises(PulumiFailed, match="`pulumi stack rm` failed: it is not empty"):
         await cli.forget()
 
 
@@ -95,42 +150,152 @@ async def test_without_the_cli_the_remedy_is_said(tmp_path: Path) -> None:
         await cli.export()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's death on Linux")
-def test_a_child_whose_parent_died_before_it_could_ask_ends_by_itself() -> None:
-    started = functools.partial(_die_with_parent, os.getpid() + 1)
-    # Not by `sleep`'s own end, which would be 0.
-    with subprocess.Popen(("sleep", "30"), preexec_fn=started) as child:
-        assert child.wait() == -signal.SIGTERM
-    with subprocess.Popen(
-        ("true",), preexec_fn=functools.partial(_die_with_parent, os.getpid())
-    ) as child:
-        assert child.wait() == 0
+@pytest.mark.parametrize("may", [True, False])
+async def test_a_lock_that_may_be_taken_over_is_and_the_command_begins_again(
+    tmp_path: Path, may: bool
+) -> None:
+    (tmp_path / "locked").touch()
+    asked: list[int] = []
+
+    def take_over(locks: Sequence[Lock]) -> bool:
+        asked.extend(each.pid for each in locks)
+        return may
+
+    stop = asyncio.Event()
+    ended = await cli_in(tmp_path, take_over=take_over).up(lambda event: stop.set(), stop=stop)
+    assert asked == [41]
+    assert is_locked(ended) is not may
+    assert (tmp_path / "locked").exists() is not may
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's death on Linux")
-def test_a_killed_runners_cli_is_told_to_end(tmp_path: Path) -> None:
-    cli_in(tmp_path)
-    code = (
-        "import asyncio, sys\n"
-        "from pathlib import Path\n"
-        "from test_pulumi_cli import cli_in\n"
-        "cli = cli_in(Path(sys.argv[1]))\n"
-        "asyncio.run(cli.up(lambda e: print('up', flush=True), stop=asyncio.Event()))\n"
-    )
+# --- what kills ----------------------------------------------------------------------------------
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux about processes")
+RUNNER = """
+import asyncio, os, sys, threading
+from pathlib import Path
+from test_pulumi_cli import cli_in
+for _ in range(int(sys.argv[2])):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+cli = cli_in(Path(sys.argv[1]))
+asyncio.run(cli.up(lambda e: print("up", flush=True), stop=asyncio.Event()))
+"""
+
+
+@contextlib.contextmanager
+def runner_of(folder: Path, *, threads: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """A runner whose `up` goes on."""
     with subprocess.Popen(
-        (sys.executable, "-c", code, str(tmp_path)),
+        (sys.executable, "-c", RUNNER, str(folder), str(threads)),
         cwd=Path(__file__).parent,
         stdout=subprocess.PIPE,
         text=True,
     ) as runner:
         assert runner.stdout is not None
         assert runner.stdout.readline() == "up\n"
-        (child,) = Path(f"/proc/{runner.pid}/task/{runner.pid}/children").read_text().split()
-        descriptor = os.pidfd_open(int(child))
+        yield runner
+
+
+def said(folder: Path, what: str) -> list[str]:
+    """What the fake said about something, word by word."""
+    lines = (folder / "said").read_text().splitlines()
+    return [word for line in lines if line.startswith(f"{what} ") for word in line.split()[1:]]
+
+
+@contextlib.contextmanager
+def ended_of(pids: Iterable[str]) -> Iterator[Callable[[], None]]:
+    """Waits until all of these processes have ended."""
+    with contextlib.ExitStack() as stack:
+        descriptors = [os.pidfd_open(int(pid)) for pid in pids]
+        for each in descriptors:
+            stack.callback(os.close, each)
+
+        def wait() -> None:
+            for each in descriptors:
+                assert select.select([each], [], [], 30.0)[0], "a process has not ended"
+
+        yield wait
+
+
+@LINUX
+@pytest.mark.parametrize("threads", [0, 40])
+def test_a_killed_runners_cli_is_told_to_end_once_and_nothing_of_it_stays(
+    tmp_path: Path, threads: int
+) -> None:
+    private = tmp_path / "private"
+    with (
+        runner_of(tmp_path, threads=threads) as runner,
+        ended_of(said(tmp_path, "pids")) as wait,
+    ):
         runner.send_signal(signal.SIGKILL)
         runner.wait()
-    try:
-        assert select.select([descriptor], [], [], 30.0)[0]
-    finally:
-        os.close(descriptor)
-    assert "got SIGTERM" in (tmp_path / "said").read_text()
+        wait()
+    assert said(tmp_path, "got") == ["SIGTERM"]
+    assert said(tmp_path, "tmp")[0].startswith(f"{private}/")
+    assert not private.exists()
+
+
+@LINUX
+def test_locks_are_held_until_a_killed_runners_cli_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("linger", str(tmp_path / "go"))
+    with runner_of(tmp_path) as runner, ended_of(said(tmp_path, "pids")) as wait:
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
+        with (tmp_path / "lock").open("a") as lock:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            assert (tmp_path / "private").exists()
+            (tmp_path / "go").touch()
+            wait()
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@LINUX
+async def test_a_killed_cli_takes_its_plugins_along_and_is_said(tmp_path: Path) -> None:
+    cli = cli_in(tmp_path)
+    with contextlib.ExitStack() as stack:
+
+        def kill(event: dict[str, Any]) -> None:
+            waits.append(stack.enter_context(ended_of(said(tmp_path, "pids"))))
+            os.kill(int(said(tmp_path, "pids")[1]), signal.SIGKILL)
+
+        waits: list[Callable[[], None]] = []
+        ended = await cli.up(kill, stop=asyncio.Event())
+        waits[0]()
+    assert "killed by signal 9" in ended.said
+    assert not list((tmp_path / "private").iterdir())
+
+
+@LINUX
+async def test_a_cli_whose_supervisor_is_killed_ends_and_is_awaited(tmp_path: Path) -> None:
+    cli = cli_in(tmp_path)
+    with contextlib.ExitStack() as stack:
+
+        def kill(event: dict[str, Any]) -> None:
+            if not waits:
+                waits.append(stack.enter_context(ended_of(said(tmp_path, "pids"))))
+                os.kill(int(said(tmp_path, "pids")[0]), signal.SIGKILL)
+
+        waits: list[Callable[[], None]] = []
+        ended = await cli.up(kill, stop=asyncio.Event())
+        waits[0]()
+    assert (ended.killed_by, said(tmp_path, "got")) == (signal.SIGKILL, ["SIGTERM"])
+    assert not list((tmp_path / "private").iterdir())
+
+
+@LINUX
+async def test_signals_to_the_supervisor_do_not_reach_the_cli(tmp_path: Path) -> None:
+    cli, stop = cli_in(tmp_path), asyncio.Event()
+
+    def signal_it(event: dict[str, Any]) -> None:
+        if stop.is_set():
+            return
+        supervisor = int(said(tmp_path, "pids")[0])
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(supervisor, number)
+        stop.set()
+
+    await cli.up(signal_it, stop=stop)
+    assert said(tmp_path, "got") == ["SIGINT"]

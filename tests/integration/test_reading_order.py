@@ -60,7 +60,7 @@ class Table:
     def _send(self, index: int) -> None:
         before, after = self.target.request(b"{}")
         flags = int(Flag.LAST_TURN)
-        self.client.send(before, b"id", 0, after, 1, index, 0, 0, time_ns(), flags, -1)
+        self.client.send(before, b"id", 0, after, 1, index, 0, 0, time_ns(), flags, -1, -1)
 
     def run(self) -> None:
         """One wake-up, when there is something."""
@@ -99,6 +99,46 @@ def test_a_first_token_does_not_wait_for_all_streams(
     table.run()
     assert sorted(order) == list(range(STREAMS + 1))
     assert order.index(late) == 2 * READS_AT_ONCE
+
+
+def test_what_comes_while_nothing_is_read_on_may_have_come_at_any_time_since_then(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, in_its_middle = table.servers[:2]
+    begun.sendall(HEAD)
+    table.run()
+    for part in (HEAD, CHUNK, CHUNK, CHUNK, CHUNK):
+        in_its_middle.sendall(part)
+        table.run()
+    read: list[tuple[int, int]] = []
+    take_ready = inference_client.take_ready
+
+    def note(
+        events: list[tuple[int, int]],
+        at: int,
+        stop: int,
+        by_fd: dict[int, Connection],
+        polled_wall_ns: int,
+        *rest: Any,
+    ) -> Any:
+        read.extend((by_fd[fd].index, polled_wall_ns) for fd, _ in events[at:stop] if fd in by_fd)
+        return take_ready(events, at, stop, by_fd, polled_wall_ns, *rest)
+
+    monkeypatch.setattr(inference_client, "take_ready", note)
+    table.client.hold_back()
+    held_wall_ns = time_ns()
+    begun.sendall(CHUNK)
+    in_its_middle.sendall(CHUNK)
+    # The beginning of a response is read all the same.
+    table.servers[2].sendall(HEAD + CHUNK)
+    table.run()
+    assert [index for index, _ in read] == [2]
+    table.client.go_on()
+    read.clear()
+    table.run()
+    assert sorted(index for index, _ in read) == [0, 1]
+    assert all(polled_wall_ns < held_wall_ns for _, polled_wall_ns in read)
+    assert table.client.held_back_ns > 0
 
 
 def test_a_connection_carries_long_and_short_answers_in_turn(table: Table) -> None:

@@ -1,16 +1,21 @@
 """Whole runs in one loop against the mock server, compared with what the server says it did."""
 
 import asyncio
+import json
+import re
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import in_one_loop
 import numpy as np
 import pytest
+from arro3.io import read_parquet
 from in_one_loop import WAIT_S, config, lines, server, stack
 
 from aiperf_svc.adapters.bus import decode, encode
+from aiperf_svc.adapters.exports.parquet_export import CLOCKS_KEY
 from aiperf_svc.adapters.jsonl_file import JsonlFile
 from aiperf_svc.core import roster
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -18,6 +23,7 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import id_prefix
 from aiperf_svc.protocol.messages import LineDetails, MetricBatch, SequenceSpan
 from aiperf_svc.protocol.records import METRIC_DTYPE
+from aiperf_svc.services.context import RunContext
 
 SECOND_NS = 10**9
 
@@ -53,6 +59,34 @@ async def test_every_request_has_one_line_and_the_servers_times(tmp_path: Path) 
     # Measured from the write and until the stamp of the bytes: never less than the truth.
     assert min(errors) > 0
     assert np.median(errors) < 2
+
+
+async def test_a_worker_on_another_machine_knows_the_clock_within_what_it_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes itself for one by the kernel's id; in truth both clocks are one."""
+
+    def context(**fields: Any) -> RunContext:
+        elsewhere = {"boot_id": "other"} if fields["instance"].startswith("worker-0") else {}
+        return RunContext(**fields, **elsewhere)
+
+    monkeypatch.setattr(in_one_loop, "RunContext", context)
+    with server(ttft="20ms", tokens=2) as mock:
+        load = config(mock.url, request_rate=40, duration="3s")
+        async with stack(load, tmp_path, workers=2) as run:
+            await run.results()
+    metadata = read_parquet(tmp_path / "artifacts" / "records.parquet").schema.metadata
+    workers = json.loads(metadata[CLOCKS_KEY.encode()])
+    other, same = workers["0"]["offsets"], workers["1"]["offsets"]
+    assert len(other) >= 2
+    assert all(at > 0 and abs(offset) <= uncertainty for at, offset, uncertainty in other)
+    assert same == [[0, 0, 0]]
+    worst_ms = max(uncertainty for _, _, uncertainty in other) / 1e6
+    verdict = json.loads((tmp_path / "artifacts" / "verdict.json").read_text())
+    check = next(c for c in verdict["checks"] if c["check"] == "clock_uncertainty")
+    stated = re.search(r"clock to (\S+) ms", check["text"])
+    assert stated is not None
+    assert float(stated[1]) >= worst_ms * 0.99
 
 
 async def test_workers_and_processors_share_a_run_without_overlap(tmp_path: Path) -> None:
@@ -143,6 +177,11 @@ async def test_a_failed_run_keeps_what_was_measured_until_then(
                 await manager.wait_change(status.number, 1)
             summary = manager.summary()
     assert summary is not None
+    ours = summary["aiperf_svc"]
+    assert (ours["verdict"], ours["cause"]) == ("invalid", "run-failed")
+    run_check = next(reason for reason in ours["reasons"] if reason["check"] == "run")
+    assert "timing-manager" in run_check["text"]
+    assert "more CPU" not in " ".join(reason["remedy"] for reason in ours["reasons"])
     found = lines(tmp_path / "artifacts")
     assert len(found) == summary["aiperf_svc"]["accounts"]["records"] >= 20
     assert {line["metadata"]["worker_id"] for line in found} == {"worker-0"}

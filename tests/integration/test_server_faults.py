@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from in_one_loop import config, server, stack
+from client_bench import read_request
+from in_one_loop import config, lines, server, stack
 
 from aiperf_svc.adapters.stamped_reads import MAX_ANSWER_BYTES
+from aiperf_svc.domain.finish_reasons import FinishReason
 
 MIB = 2**20
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -24,9 +26,7 @@ async def one_chunk_server(size: int) -> AsyncIterator[str]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         block = b"x" * MIB
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = head.lower().partition(b"content-length:")[2].split()[0]
-            await reader.readexactly(int(length))
+            await read_request(reader)
             writer.write(HEAD + b"%x\r\n" % size + BEGIN)
             left = size - len(BEGIN) - len(END)
             while left > 0:
@@ -90,7 +90,7 @@ async def test_an_answer_beyond_all_bounds_is_cut_off_and_the_run_goes_on(tmp_pa
     assert accounts["violations"] == []
     (entry,) = summary["error_summary"]
     assert entry["count"] == 2
-    assert entry["error_details"]["message"] == f"over {MAX_ANSWER_BYTES} bytes"
+    assert entry["error_details"]["message"] == "an event of over 80 MiB"
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,8 @@ async def test_an_answer_beyond_all_bounds_is_cut_off_and_the_run_goes_on(tmp_pa
         ("mock-wrong-content-type", 200),
         ("mock-error-in-stream", 200),
         ("mock-empty", 200),
+        ("mock-abort", 200),
+        ("mock-compressed", 200),
         ("mock-garbage", None),
         ("mock-bad-chunk-size", 200),
         ("mock-hang", None),
@@ -135,3 +137,33 @@ async def test_a_server_that_is_away_is_nine_errors_and_an_end(tmp_path: Path) -
     accounts = summary["aiperf_svc"]["accounts"]
     assert (accounts["errored"], accounts["requests_sent"]) == (9, 0)
     assert "refused" in summary["error_summary"][0]["error_details"]["message"].lower()
+
+
+@pytest.mark.parametrize(
+    ("model", "reason", "is_usual"),
+    [
+        ("mock-padded-chunks", "stop", True),
+        ("mock-crlf", "stop", True),
+        ("mock-content-filter", "content_filter", False),
+        ("mock-ends-at-once", "no_content", False),
+    ],
+)
+async def test_legal_responses_are_complete_and_unusual_ends_are_named(
+    tmp_path: Path, model: str, reason: str, is_usual: bool
+) -> None:
+    with server(ttft="1ms", tokens=5) as mock:
+        settings = config(mock.url, concurrency=3, requests=9)
+        settings["endpoint"] |= {"model": model}
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+            assert run.records_manager.status().finish_reasons == {reason: 9}
+    ours = summary["aiperf_svc"]
+    assert (ours["accounts"]["completed"], ours["accounts"]["violations"]) == (9, [])
+    assert ours["finish_reasons"] == {reason: 9}
+    assert summary["request_latency"]["count"] == 9
+    assert ("time_to_first_token" in summary) == (reason != "no_content")
+    assert ("finish_reasons" in {r["check"] for r in ours["reasons"]}) != is_usual
+    rows = lines(run.artifacts)
+    assert {FinishReason(line["metadata"]["finish_reason"]).name.lower() for line in rows} == {
+        reason
+    }

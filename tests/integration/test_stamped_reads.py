@@ -152,9 +152,15 @@ def cut(body: bytes, rng: random.Random) -> list[bytes]:
 def body_of(rng: random.Random) -> bytes:
     contents = [EVENT * rng.randint(1, 3) + bytes(rng.randbytes(rng.randint(0, 300)))
                 for _ in range(rng.randint(2, 60))]  # fmt: skip
-    body = chunked(*contents)
+    forms = (b"%x", b"%08x", b"%X", b"%0300x", b"%x;a=b", b'%x ; a="b;c"')
+    body = b"".join(
+        (b"%x" if rng.random() < 0.8 else rng.choice(forms)) % len(content)
+        + b"\r\n%b\r\n" % content
+        for content in contents
+    )
     strange = rng.choice(
         (b"", b"0\r\n\r\n", b"0\r\nX: y\r\n\r\n", b"5;a=b\r\nhello\r\n", b"00A\r\n0123456789\r\n",
+         b"0000\r\n\r\n", b"0;a\r\nX: y\r\nZ: 1\r\n\r\n",
          b"\r\n", b"z\r\n", b"fffffffff\r\n", b"3\nabc\r\n", b"-1\r\n", b"0x3\r\nabc\r\n")
     )  # fmt: skip
     return body + strange
@@ -320,6 +326,7 @@ def waiting(client: socket.socket, number: int) -> Connection:
     for place, name in enumerate((*names, "entry", "turn", "flags", "phase")):
         setattr(conn, name, number * 16 + place)
     conn.input_tokens = -1
+    conn.requested_tokens = number
     return conn
 
 
@@ -465,7 +472,7 @@ def test_a_request_is_begun_and_written_as_the_reference_does_it(
 ) -> None:
     assert compiled is not None
     server, client = pair
-    numbers = tuple(range(2, 10))
+    numbers = tuple(range(2, 11))
     for is_used, tls in ((False, None), (True, None), (True, object())):
         ways = []
         for begin, write in (
@@ -499,7 +506,7 @@ def test_a_request_on_a_connection_that_is_being_made_waits(
     assert compiled is not None
     for begin in (compiled.begin, interpreted_begin):
         conn = Connection(pair[1])
-        assert begin(conn, b"a", b"b", 1, b"c", *range(8), None) == NOT_WRITTEN
+        assert begin(conn, b"a", b"b", 1, b"c", *range(9), None) == NOT_WRITTEN
         assert (conn.payload, conn.bytes_out, conn.start) == (b"ab1c", 4, 0)
 
 

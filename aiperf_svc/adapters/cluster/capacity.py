@@ -15,6 +15,7 @@ from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
 
 Object = Mapping[str, Any]
+STORAGE = "ephemeral-storage"
 BLOCKING = ("NoSchedule", "NoExecute")
 
 
@@ -78,6 +79,8 @@ def asked_of_node(pod: PodPlan) -> dict[str, float]:
         "memory": float(pod.requests.memory_bytes),
         "pods": 1.0,
     }
+    if pod.requests.storage_bytes:
+        asked[STORAGE] = float(pod.requests.storage_bytes)
     if pod.requests.gpu:
         asked[pod.requests.gpu.resource] = float(pod.requests.gpu.count)
     return asked
@@ -95,7 +98,7 @@ def judge_capacity(
         asked, left = asked_of_node(pod), pod.replicas
         for room in (each for each in nodes if _admits(each, pod)):
             placed = min(left, _fitting(room, asked))
-            for resource, value in asked.items():
+            for resource, value in _counted(room, asked).items():
                 room.free[resource] = room.free.get(resource, 0.0) - value * placed
             left -= placed
         if left:
@@ -109,7 +112,7 @@ def judge_capacity(
     for pod in plan.pods:
         if unplaced[pod.name]:
             reasons[_why(pod, free)].append(
-                f"{unplaced[pod.name]} of {pod.replicas} {pod.name} ({_each(pod)})"
+                f"{unplaced[pod.name]} of {pod.replicas} {pod.name} ({_each(pod, free)})"
             )
     lines = [f"no room for {', '.join(pods)}: {why}" for why, pods in reasons.items()]
     if can_grow:
@@ -135,7 +138,13 @@ def _size(pod: PodPlan) -> tuple[int, float]:
 
 def _fitting(room: Room, asked: Mapping[str, float]) -> int:
     """How many such pods a node has room for."""
-    return max(0, min(int(room.free.get(r, 0.0) / value + 1e-9) for r, value in asked.items()))
+    needed = _counted(room, asked).items()
+    return max(0, min(int(room.free.get(r, 0.0) / value + 1e-9) for r, value in needed))
+
+
+def _counted(room: Room, asked: Mapping[str, float]) -> dict[str, float]:
+    """What a node counts: one that says nothing of its disk does not count that."""
+    return {r: value for r, value in asked.items() if r != STORAGE or r in room.free}
 
 
 def _admits(room: Room, pod: PodPlan) -> bool:
@@ -167,10 +176,15 @@ def _asked(plan: StackPlan) -> str:
     return f"{totals.pods} pods with {cpu} CPU, {memory} memory{gpus}"
 
 
-def _each(pod: PodPlan) -> str:
-    asked = asked_of_node(pod)
+def _each(pod: PodPlan, free: Sequence[Room]) -> str:
+    asked = _said_of_node(pod, free)
     del asked["pods"]
     return ", ".join(f"{format_quantity(value, name)} {name}" for name, value in asked.items())
+
+
+def _said_of_node(pod: PodPlan, free: Sequence[Room]) -> dict[str, float]:
+    counts_disk = any(STORAGE in room.free for room in free)
+    return {r: v for r, v in asked_of_node(pod).items() if r != STORAGE or counts_disk}
 
 
 def _why(pod: PodPlan, free: Sequence[Room]) -> str:
@@ -182,7 +196,7 @@ def _why(pod: PodPlan, free: Sequence[Room]) -> str:
         return f"no suitable node offers {gpu.resource}"
     total = {
         name: sum(max(room.free.get(name, 0.0), 0.0) for room in suitable)
-        for name in asked_of_node(pod)
+        for name in _said_of_node(pod, free)
     }
     left = ", ".join(f"{format_quantity(value, name)} {name}" for name, value in total.items())
     return (

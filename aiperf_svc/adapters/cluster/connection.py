@@ -13,6 +13,7 @@ from yarl import URL
 
 from aiperf_svc.adapters.cluster.credentials import Credentials
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
 
 if TYPE_CHECKING:
     from kr8s.asyncio import Api
@@ -22,6 +23,8 @@ ANSWER_S = 30.0
 """Longest time for one answer; streams have none."""
 CONNECTIONS = 32
 """At a time: lists of all types are asked for at once, and API servers shed load."""
+MESSAGE_LIMIT = 2_000
+"""Characters of the API server's message."""
 ATTEMPTS = 4
 LONGEST_WAIT_S = 5.0
 """When the API server has too much to do and says when to come again."""
@@ -242,7 +245,7 @@ class Cluster:
         return content
 
     def _unreachable(self, error: BaseException) -> Unreachable:
-        words = " ".join(str(error).split()) or "no answer in time"
+        words = one_line(str(error)) or "no answer in time"
         return Unreachable(f"the cluster at {self.server} does not answer: {words}")
 
 
@@ -293,4 +296,6 @@ def _refused(status: int, content: bytes, path: str) -> Refused:
         said = json.loads(content)
         if isinstance(said, dict):
             reason, message = str(said.get("reason", "")), str(said.get("message", message))
+    # An admission webhook's words are in there too, and nobody bounds them.
+    message, reason = one_line(message, limit=MESSAGE_LIMIT), one_line(reason)
     return Refused(f"{message or path} ({status})", status=status, reason=reason)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
 
 if TYPE_CHECKING:
     from kr8s.asyncio import Api
@@ -90,7 +91,7 @@ class Credentials:
         if self._context and self._context not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             return EnvironmentProblem(f"context {self._context!r} is not in {where}; {has}")
-        words = " ".join(str(error).split()) or type(error).__name__
+        words = one_line(str(error)) or type(error).__name__
         return EnvironmentProblem(f"kubeconfig {where} cannot be used: {words}")
 
 

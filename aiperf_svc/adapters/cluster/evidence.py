@@ -11,11 +11,14 @@ import yaml
 from aiperf_svc.adapters.cluster.connection import Cluster, Json
 from aiperf_svc.adapters.cluster.resource_types import ResourceType, read_catalog
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.plan.identity import STACK_LABEL
 
 LOG_LINES = 2_000
 LOG_BYTES = 2**20
 """Of each log, the end."""
+EVENT_LIMIT = 4096
+"""Characters of a message of an event or container; a termination message has as many bytes."""
 LOGGED_PODS = 64
 """Those in trouble first: the workers of a large stack all say the same."""
 NO_LOG = "unable to retrieve container logs"
@@ -37,6 +40,14 @@ async def save_evidence(
     return tuple(sorted(saving.written))
 
 
+async def save_logs(
+    cluster: Cluster, *, namespace: str, stack: str, folder: Path
+) -> tuple[str, ...]:
+    """The end of each pod's log into `folder`/logs; what could not be had, a line each. Raises
+    OSError when the folder cannot be written."""
+    return await _Saving(cluster, namespace, stack, folder).logs()
+
+
 class _Saving:
     def __init__(self, cluster: Cluster, namespace: str, stack: str, folder: Path) -> None:
         self._cluster, self._namespace, self._stack = cluster, namespace, stack
@@ -51,6 +62,10 @@ class _Saving:
             self._write("containers.txt", "".join(map(container_lines, pods)))
         if self._problems:
             self._write(NOT_SAVED, "\n".join(self._problems) + "\n")
+
+    async def logs(self) -> tuple[str, ...]:
+        await self._logs(await self._list(f"/api/v1/namespaces/{self._namespace}/pods"))
+        return tuple(self._problems)
 
     async def _events(self) -> None:
         path = f"/api/v1/namespaces/{self._namespace}/events"
@@ -122,7 +137,8 @@ class _Saving:
     def _write(self, name: str, content: str) -> None:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+        # Containers of somebody else's image log what they like; the files are read in terminals.
+        path.write_text(lines(content))
         self.written.append(path)
 
 
@@ -143,7 +159,7 @@ def described(found: Mapping[str, Any]) -> str:
 def event_line(event: Mapping[str, Any]) -> str:
     """One line about one event."""
     about = event.get("involvedObject") or {}
-    message = " ".join((event.get("message") or "").split())
+    message = one_line(event.get("message") or "", limit=EVENT_LIMIT)
     count = event.get("count") or (event.get("series") or {}).get("count") or 1
     return (
         f"{_event_time(event)}  {event.get('type', '')}  {event.get('reason', '')}  "
@@ -154,9 +170,10 @@ def event_line(event: Mapping[str, Any]) -> str:
 def container_lines(pod: Mapping[str, Any]) -> str:
     """A pod's phase and the state of each of its containers."""
     status = pod.get("status", {})
-    lines = [
+    found = [
         f"{pod['metadata']['name']}  {status.get('phase', '?')}  "
-        f"node {pod.get('spec', {}).get('nodeName', '-')}  {status.get('message', '')}".rstrip()
+        f"node {pod.get('spec', {}).get('nodeName', '-')}  "
+        f"{one_line(status.get('message') or '')}".rstrip()
     ]
     for each in _statuses(pod):
         states = [
@@ -164,12 +181,12 @@ def container_lines(pod: Mapping[str, Any]) -> str:
             for label, source in (("", "state"), ("before that ", "lastState"))
             for state, details in (each.get(source) or {}).items()
         ]
-        lines.append(
+        found.append(
             f"    {each['name']}  ready={each.get('ready')}  restarts={each.get('restartCount')}  "
             f"{each.get('image')}"
         )
-        lines += [f"        {' '.join(state.split())}" for state in states]
-    return "\n".join(lines) + "\n"
+        found += [f"        {one_line(state, limit=EVENT_LIMIT)}".rstrip() for state in states]
+    return "\n".join(found) + "\n"
 
 
 def is_fine(pod: Mapping[str, Any]) -> bool:

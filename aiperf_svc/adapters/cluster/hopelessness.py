@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.domain.foreign_text import one_line
+
 PULL_S = 20.0
 """A registry that fails once may answer the next time; the kubelet tries again after 10 s."""
 CREATE_S = 10.0
@@ -162,4 +164,4 @@ def _remedy(message: str) -> str:
 
 def _words(message: str | None) -> str:
     """A message on one line."""
-    return " ".join((message or "").split())
+    return one_line(message or "")

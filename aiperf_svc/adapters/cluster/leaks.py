@@ -4,7 +4,8 @@ Every type that the server lists is searched for the stack's label, cluster-scop
 namespace of the stack's own counts by its UID: one that was made again under its name is another
 one. In somebody else's namespace the inventory from before is compared with what is there now.
 What could not be listed is not clean, it is not checked. A stack of the same name that somebody
-else has up, known by the UIDs of what its objects hang on, is none of ours.
+else has up, known by the UIDs of what its objects hang on, is none of ours; nor is what merely has
+the label.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from aiperf_svc.adapters.cluster.inventory import (
     Inventory,
     compare,
     hanging_on,
+    made_by,
     roots_of,
     take_inventory,
 )
@@ -45,6 +47,8 @@ class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
     """In a namespace that stays: there before and not now."""
     others: tuple[ObjectRef, ...] = ()
     """What another stack of the same name hangs on."""
+    strays: tuple[ObjectRef, ...] = ()
+    """With the stack's label, and neither made by it nor of such another stack."""
 
     @property
     def is_clean(self) -> bool:
@@ -75,7 +79,7 @@ async def find_left(
 
     `namespace_uid` is that of a namespace of the stack's own; None for one that stays, whose
     inventory from before the stack is `before`. `own` are UIDs of what the stack hangs on; None:
-    whatever has its label is meant. Raises Refused, Unreachable.
+    whatever has the label of a run is meant. Raises Refused, Unreachable.
     """
     catalog = await read_catalog(cluster)
     labelled = await list_objects(
@@ -83,7 +87,9 @@ async def find_left(
     )
     others = others_of(labelled.objects, stack, own)
     theirs = hanging_on(others, labelled.objects)
-    left = {each.uid: each for each in labelled.objects if each.uid not in theirs}
+    ours = made_by(labelled.objects, own=own, before=before)
+    left = {each.uid: each for each in labelled.objects if each.uid in ours}
+    strays = [each for each in labelled.objects if each.uid not in ours | theirs]
     not_checked = dict.fromkeys(labelled.not_listed)
     appeared: tuple[ObjectRef, ...] = ()
     missing: tuple[ObjectRef, ...] = ()
@@ -93,7 +99,7 @@ async def find_left(
         not_checked |= dict.fromkeys(inside.not_checked)
     elif before is not None:
         after = await take_inventory(cluster, namespace)
-        differences = compare(before, after, stack=stack)
+        differences = compare(before, after, stack=stack, own=own)
         theirs = hanging_on(others, (*labelled.objects, *after.objects))
         left |= {each.uid: each for each in differences.ours if each.uid not in {*left, *theirs}}
         appeared, missing = differences.others, differences.missing
@@ -104,6 +110,7 @@ async def find_left(
         appeared=appeared,
         missing=missing,
         others=others,
+        strays=tuple(sorted(strays, key=_place)),
     )
 
 

@@ -18,7 +18,8 @@ from aiperf_svc.adapters.cluster.namespace_checks import (
     judge_time_left,
 )
 from aiperf_svc.adapters.cluster.quotas import judge_limit_ranges, judge_quotas
-from aiperf_svc.adapters.cluster.target_checks import check_target
+from aiperf_svc.adapters.cluster.target_checks import check_image, check_target
+from aiperf_svc.adapters.cluster.tokenizer_check import check_tokenizer
 from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
 
@@ -52,6 +53,9 @@ class _Preflight:
 
     async def all(self) -> None:
         self._tell(judge_cluster(self._cluster))
+        tokenizer = await check_tokenizer(self._plan.config)
+        if tokenizer is not None:
+            self._tell(tokenizer)
         await self._rights()
         if not await self._place():
             return
@@ -64,7 +68,11 @@ class _Preflight:
             self._tell(await try_admission(self._cluster, self._plan, namespace=self._name))
         place = self._name if self._exists else None
         checks = await check_target(self._cluster, self._plan, namespace=place)
-        self._tell(self._image(nodes, checks.image))
+        tried = checks.image
+        if tried is None and self._judged_image(nodes).state != "ok":
+            # An image that no node can have would stop the stack only when it is half there.
+            tried = await check_image(self._cluster, self._plan, namespace=place)
+        self._tell(self._image(nodes, tried))
         self._tell(checks.target)
 
     def _image(self, nodes: list[dict[str, Any]] | None, tried: Check | None) -> Check:

@@ -1,11 +1,12 @@
 """Whether a namespace's quotas and limit ranges admit a stack's pods. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.quantities import format_quantity, parse_quantity
+from aiperf_svc.config.target import HOST
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
 
@@ -23,6 +24,8 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
         asked["requests.cpu"] += count * requests.cpu_millis
         asked["limits.cpu"] += count * (requests.cpu_limit_millis or 0)
         asked["requests.memory"] += count * requests.memory_bytes
+        asked["requests.ephemeral-storage"] += count * requests.storage_bytes
+        asked["limits.ephemeral-storage"] += count * requests.storage_limit_bytes
         if requests.gpu:
             asked[f"requests.{requests.gpu.resource}"] += count * requests.gpu.count
         asked["services"] += pod.has_service
@@ -40,14 +43,16 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
         "deployments.apps": len(plan.pods), "replicasets.apps": len(plan.pods),
         "roles.rbac.authorization.k8s.io": 1, "rolebindings.rbac.authorization.k8s.io": 1,
         "networkpolicies.networking.k8s.io": len(plan.policies),
-        "poddisruptionbudgets.policy": 1, "pods": int(found["pods"]),
+        "poddisruptionbudgets.policy": plan.config.deployment.hold_drains,
+        "pods": int(found["pods"]),
         "services": int(found["services"]), "ingresses.networking.k8s.io": expose == "Ingress",
     }  # fmt: skip
     found |= {f"count/{name}": float(count) for name, count in objects.items()}
     short = ("configmaps", "secrets")
     found |= {name: float(objects[name]) for name in short}
     # The older names of the same.
-    return found | {"cpu": found["requests.cpu"], "memory": found["requests.memory"]}
+    older = ("cpu", "memory", "ephemeral-storage")
+    return found | {name: found[f"requests.{name}"] for name in older}
 
 
 def judge_quotas(plan: StackPlan, quotas: Sequence[Object], ranges: Sequence[Object]) -> Check:
@@ -64,11 +69,11 @@ def judge_quotas(plan: StackPlan, quotas: Sequence[Object], ranges: Sequence[Obj
             continue
         short += _short_of(quota, asked)
         if "limits.cpu" in _hard(quota) and not _default_cpu_limit(ranges):
-            bare = [pod.name for pod in plan.pods if pod.requests.cpu_limit_millis is None]
+            bare = _without_cpu_limit(plan)
             if bare:
                 short.append(
                     f"{name} counts limits.cpu, so it refuses pods without a CPU limit "
-                    f"({', '.join(bare)}; set deployment.pods.NAME.cpu_limit)"
+                    f"({', '.join(bare)}; set {_limit_keys(bare)})"
                 )
     if short:
         return Check(
@@ -84,6 +89,20 @@ def judge_quotas(plan: StackPlan, quotas: Sequence[Object], ranges: Sequence[Obj
         return Check("quota", "ok", "the namespace has no ResourceQuota")
     names = ", ".join(quota["metadata"]["name"] for quota in quotas)
     return Check("quota", "ok", f"ResourceQuota {names} leaves enough")
+
+
+def _without_cpu_limit(plan: StackPlan) -> list[str]:
+    return [pod.name for pod in plan.pods if pod.requests.cpu_limit_millis is None]
+
+
+def _limit_keys(pods: Collection[str]) -> str:
+    """Keys of the config that give these pods a CPU limit."""
+    keys = []
+    if set(pods) - {HOST}:
+        keys.append("deployment.pods.NAME.cpu_limit")
+    if HOST in pods:
+        keys.append("deployment.target.cpu_limit")
+    return " and ".join(keys)
 
 
 def _hard(quota: Object) -> Mapping[str, str]:
@@ -121,14 +140,14 @@ def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Object]) -> Check:
             "change the LimitRange, or the pod's requests (deployment.pods)",
         )
     default = _default_cpu_limit(ranges)
-    bare = [pod.name for pod in plan.pods if pod.requests.cpu_limit_millis is None]
+    bare = _without_cpu_limit(plan)
     if default and bare:
         return Check(
             "limit range",
             "warning",
             f"pods without a CPU limit get one of {default}: they would be throttled, and measure "
             f"that ({', '.join(bare)})",
-            "set deployment.pods.NAME.cpu_limit, or use a namespace without such a default",
+            f"set {_limit_keys(bare)}, or use a namespace without such a default",
         )
     if not limits:
         return Check("limit range", "ok", "the namespace has no LimitRange for pods")
@@ -148,6 +167,9 @@ def _outside(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Iterator[str
     requests = pod.requests
     asked = {"cpu": requests.cpu_millis / 1000, "memory": float(requests.memory_bytes)}
     limited = {"memory": asked["memory"]}
+    if requests.storage_limit_bytes:
+        asked["ephemeral-storage"] = float(requests.storage_bytes)
+        limited["ephemeral-storage"] = float(requests.storage_limit_bytes)
     if requests.cpu_limit_millis:
         limited["cpu"] = requests.cpu_limit_millis / 1000
     for name, limit in limits:

@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from aiperf_svc.adapters.cluster.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.inventory import hanging_on, roots_of
-from aiperf_svc.adapters.cluster.leaks import others_of
+from aiperf_svc.adapters.cluster.inventory import Inventory, made_by, roots_of
 from aiperf_svc.adapters.cluster.objects import ObjectRef, list_objects
 from aiperf_svc.adapters.cluster.resource_types import read_catalog
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -80,9 +79,11 @@ async def remove_by_label(
     stack: str,
     namespace: str | None = None,
     own: Collection[str] | None = None,
+    before: Inventory | None = None,
 ) -> tuple[ObjectRef, ...]:
-    """Ask for the deletion of everything with the stack's label, in one namespace if given. With
-    `own`, UIDs of what the stack hangs on, what hangs on other roots stays.
+    """Ask for the deletion of what runs of a stack have made, in one namespace if given: of objects
+    with its label, what hangs on `own` or, where that is not known, says of which run it is. What
+    was there `before`, and what merely has the label, stays.
 
     What was asked for; it is gone a little later (`leaks.wait_until_gone`). Finalizers are left to
     whoever put them there. Raises EnvironmentProblem with all that could not be deleted, after
@@ -92,8 +93,8 @@ async def remove_by_label(
     listed = await list_objects(
         cluster, catalog, selector=f"{STACK_LABEL}={stack}", or_namespace=namespace
     )
-    theirs = hanging_on(others_of(listed.objects, stack, own), listed.objects)
-    ours = [each for each in listed.objects if each.uid not in theirs]
+    made = made_by(listed.objects, own=own, before=before)
+    ours = [each for each in listed.objects if each.uid in made]
     chosen = to_delete(ours, namespace=namespace)
     refusals = await asyncio.gather(*(_delete(cluster, each) for each in chosen))
     refused = [each for each in refusals if each]

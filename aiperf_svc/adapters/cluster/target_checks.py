@@ -14,7 +14,7 @@ from aiperf_svc.adapters.cluster.admission import try_admission
 from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.rights import denied, probe_rights
-from aiperf_svc.adapters.cluster.target_probe import IMAGE, NAME, probe_target
+from aiperf_svc.adapters.cluster.target_probe import IMAGE, NAME, probe_image, probe_target
 from aiperf_svc.adapters.cluster.target_service import (
     ServiceAddress,
     judge_service,
@@ -64,6 +64,13 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
         detail = f"{tried.detail}, in namespace {place}"
         tried = msgspec.structs.replace(tried, detail=detail)
     return TargetChecks(tried, image)
+
+
+async def check_image(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
+    """Whether a node can run the services' image, tried with a pod that does nothing; None where
+    no pod may try. `namespace` as for `check_target`. Raises Unreachable."""
+    place = await _place(cluster, plan, namespace)
+    return await probe_image(cluster, plan, namespace=place) if place else None
 
 
 async def find_target_pods(cluster: Cluster, url: str) -> TargetPods | None:

@@ -4,6 +4,7 @@ import csv
 from io import StringIO
 
 from aiperf_svc.core.results import Summary
+from aiperf_svc.domain.foreign_text import csv_cell
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 
 PERCENTILES = ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99")
@@ -18,11 +19,11 @@ def render(summary: Summary) -> bytes:
     writer.writerow(("Metric", *STATS))
     for tag in sorted(_distributions(summary)):
         cells = (_number(summary.measured(tag, stat)) for stat in STATS)
-        writer.writerow((CATALOG[tag].header, *cells))
+        writer.writerow((csv_cell(CATALOG[tag].header), *cells))
     writer.writerow(())
     writer.writerow(("Metric", "Value"))
     for tag in sorted(summary.scalars):
-        writer.writerow((CATALOG[tag].header, _number(summary.scalars[tag])))
+        writer.writerow((csv_cell(CATALOG[tag].header), _number(summary.scalars[tag])))
     return text.getvalue().encode()
 
 

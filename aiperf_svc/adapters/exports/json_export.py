@@ -1,7 +1,8 @@
 """`profile_export_aiperf.json`: AIPerf's schema 1.4, with our own keys beside its own.
 
 AIPerf's keys keep its meaning. Ours: `p99_9`, `unreliable`, `censored_share`, `beyond` and
-`relative_error` within a metric, and one object `aiperf_svc` with verdict, accounts and SLO.
+`relative_error` within a metric, and one object `aiperf_svc` with verdict, accounts, finish reasons
+and SLO.
 """
 
 from datetime import UTC, datetime
@@ -52,9 +53,11 @@ def export(summary: Summary) -> dict[str, Any]:
             "reasons": summary.verdict.reasons,
             "slo": summary.objectives,
             "accounts": summary.accounts,
+            "finish_reasons": summary.finish_reasons,
             "lost_services": context.lost_services,
             "health": context.health,
             "topology": context.topology,
+            "target_addresses": [msgspec.structs.asdict(each) for each in context.target_addresses],
             "config": context.config.model_dump(mode="json"),
         },
     }

@@ -6,10 +6,13 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
 
 NAME = "manifest.json"
 TEMPORARY_SUFFIX = ".part"
 """Of files that are not finished; never in a manifest."""
+LONGEST_NAME = 255
+"""Bytes of a name in most file systems."""
 
 
 class ManifestEntry(msgspec.Struct, frozen=True):
@@ -35,16 +38,38 @@ def take_stock(folder: Path, run_id: str, *, known: Manifest | None = None) -> M
     return Manifest(run_id, tuple(_entry(folder, path, old) for path in paths))
 
 
+def check_entry(entry: ManifestEntry) -> None:
+    """Raises EnvironmentProblem for an entry that names no file of a run. Whoever wrote a manifest
+    cannot make its reader touch anything but files below the folder."""
+    parts = entry.name.split("/")
+    is_plain = entry.name.isprintable() and entry.name != NAME
+    if not is_plain or not all(map(_is_plain_part, parts)):
+        raise EnvironmentProblem(
+            f"manifest: '{one_line(entry.name)}' is no name of a result: expected a path below the "
+            "run's folder"
+        )
+    if entry.size < 0:
+        raise EnvironmentProblem(f"manifest: '{entry.name}' has {entry.size} bytes")
+
+
+def _is_plain_part(part: str) -> bool:
+    is_name = part not in ("", ".", "..") and not part.endswith(TEMPORARY_SUFFIX)
+    return is_name and len((part + TEMPORARY_SUFFIX).encode(errors="replace")) <= LONGEST_NAME
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a run's folder. Raises EnvironmentProblem."""
     try:
-        return msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
     except OSError as error:
         raise EnvironmentProblem(
             f"{folder}: not the folder of a finished run: {NAME}: {error.strerror}"
         ) from error
     except msgspec.DecodeError as error:
         raise EnvironmentProblem(f"{folder / NAME}: {error}") from error
+    for entry in manifest.files:
+        check_entry(entry)
+    return manifest
 
 
 def is_whole(path: Path, entry: ManifestEntry) -> bool:

@@ -18,16 +18,18 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.columns import Columns
 from aiperf_svc.core.results import RunContext
+from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
 ROW_GROUP = 1 << 18
-FORMAT = "2"
+FORMAT = "3"
 """Of this file; raised when a column changes its meaning or a key of the metadata is added."""
 FORMAT_KEY = "aiperf_svc.format"
 RUN_KEY = "aiperf_svc.run_id"
 CLOCKS_KEY = "aiperf_svc.clocks"
-"""Workers by their rank, and their clocks."""
+"""Workers by their rank, and their clocks: times of the worker, what to add to get the timing
+manager's, and how far that may be wrong; in between, a straight line."""
 MESSAGES_KEY = "aiperf_svc.error_messages"
 """`error/status` to the first message of the profiling phase."""
 WARMUP_KEY = "aiperf_svc.has_warmup"
@@ -104,10 +106,7 @@ def _metadata(context: RunContext) -> dict[str, str]:
     clocks = {
         worker.rank: {
             "worker": worker.account.worker,
-            "offset_ns": worker.clock.offset_ns,
-            "drift_ppm": worker.clock.drift_ppm,
-            "uncertainty_ns": worker.clock.uncertainty_ns,
-            "reference_wall_ns": worker.clock_reference_wall_ns,
+            "offsets": [(c.at_wall_ns, c.offset_ns, c.uncertainty_ns) for c in worker.clocks],
         }
         for worker in context.workers
     }
@@ -122,6 +121,7 @@ def _metadata(context: RunContext) -> dict[str, str]:
         RUN_KEY: context.run_id,
         "aiperf_svc.phases": json.dumps({p.name: int(p) for p in Phase}),
         "aiperf_svc.outcomes": json.dumps({o.name: int(o) for o in Outcome}),
+        "aiperf_svc.finish_reasons": json.dumps({r.name: int(r) for r in FinishReason}),
         "aiperf_svc.errors": json.dumps({e.name: int(e) for e in ErrorKind}),
         "aiperf_svc.flags": json.dumps({f.name: int(f) for f in Flag}),
         CLOCKS_KEY: json.dumps(clocks),

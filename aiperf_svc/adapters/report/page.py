@@ -18,7 +18,12 @@ _HEADLINES = {
     Severity.DEGRADED: "Read with care: something below may have touched the numbers.",
     Severity.INVALID: "Do not use these numbers.",
 }
-_CLIENT_BOUND = "Do not use these numbers: the client, not the server, was the limit."
+_CAUSES = {
+    "client-bound": "Do not use these numbers: the client, not the server, was the limit.",
+    "target-failing": "Do not use these numbers: the target failed too many of the requests.",
+    "process-lost": "Do not use these numbers: a process of the client was lost.",
+    "run-failed": "Do not use these numbers: the run failed.",
+}
 
 
 def render(summary: Summary) -> bytes:
@@ -57,6 +62,7 @@ def _sections(summary: Summary) -> list[str]:
         tables.errors(errors) if errors else "",
         _details("All other metrics", _others(summary, rest)),
         _details("All checks of the verdict", tables.checks(summary.verdict.checks)),
+        _details("Finish reasons", tables.finish_reasons(summary.finish_reasons)),
         _details("Accounts", tables.accounts(summary.accounts)),
         _details("Configuration", f"<pre>{config}</pre>"),
     ]
@@ -81,7 +87,7 @@ def _header(summary: Summary) -> str:
 
 def _verdict(summary: Summary) -> str:
     verdict = summary.verdict
-    headline = _CLIENT_BOUND if verdict.cause == "client-bound" else _HEADLINES[verdict.verdict]
+    headline = _CAUSES.get(verdict.cause, _HEADLINES[verdict.verdict])
     reasons = "".join(
         f"<li>{escape(_sentence(reason.text))} <span>{escape(_sentence(reason.remedy))}</span></li>"
         for reason in verdict.reasons

@@ -85,6 +85,7 @@ def objectives(summary: Summary) -> str:
     """Every SLO with what was measured."""
     rows = [_objective(result, summary) for result in summary.objectives]
     head = "<th>Objective</th><th>Limit</th><th>Measured</th><th></th>"
+    head += '<th class="text"></th>'
     return f"<h2>Service level objectives</h2>{_table(head, rows)}" if rows else ""
 
 
@@ -97,7 +98,8 @@ def _objective(result: ObjectiveResult, summary: Summary) -> str:
         f'<tr class="{"valid" if result.ok else "invalid"}"><th>{escape(metric.name + stat)}</th>'
         f"<td>{'≤' if result.bound == 'max' else '≥'} {number(result.limit)} "
         f"{escape(metric.unit)}</td>{cell}"
-        f'<td class="state">{"held" if result.ok else "missed"}</td></tr>'
+        f'<td class="state">{"held" if result.ok else "missed"}</td>'
+        f'<td class="wide">{escape(result.reason)}</td></tr>'
     )
 
 
@@ -137,6 +139,13 @@ def accounts(books: Accounts) -> str:
         if name != "violations"
     ]
     return _table("<th>Credits and requests</th><th>Count</th>", rows)
+
+
+def finish_reasons(counts: dict[str, int]) -> str:
+    """How many responses ended in which way, the most frequent first."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    rows = [_row(name.replace("_", " "), "", _cell(float(count))) for name, count in ordered]
+    return _table("<th>Finish reason</th><th>Requests</th>", rows)
 
 
 def _stat(found: Distribution, stat: str) -> str:

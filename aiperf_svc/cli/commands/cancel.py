@@ -19,15 +19,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask for the stop."""
-
+    from aiperf_svc.protocol.messages import RunState
     from aiperf_svc.runner import signals
     from aiperf_svc.runner.stack.attached import attach
 
-    async def cancel() -> None:
+    async def cancel() -> str:
         where = {"kubeconfig": args.kubeconfig, "context": args.context}
         async with attach(args.stack, environ=os.environ, **where) as attached:
+            status = await attached.client.status()
+            if RunState(status.state).is_final:
+                return f"the run is over ({status.state}): there is nothing to stop"
             await attached.client.cancel("cancelled by `aiperf-svc cancel`")
+            return "the run stops and keeps what it has measured"
 
-    signals.run(cancel())
-    print(f"stack {args.stack}: the run stops and keeps what it has measured", file=sys.stderr)
+    print(f"stack {args.stack}: {signals.run(cancel())}", file=sys.stderr)
     return int(ExitCode.OK)

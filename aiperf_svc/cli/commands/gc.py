@@ -48,10 +48,15 @@ def run(args: argparse.Namespace) -> int:
     )
     with terminal.heard_or_not():
         done = signals.run(collect_garbage(request))
+    if done.folders:
+        print(f"removed: temporary files of killed runs, {done.folders} folders", file=sys.stderr)
     for name, found in done.removed.items():
         print(f"removed: {name}; {found}", file=sys.stderr)
     for line in done.not_touched:
         print(f"not touched: {line}", file=sys.stderr)
+    for name in done.unknown:
+        where = "in this cluster, in the state and in this machine's records"
+        print(f"nothing to remove: there is no stack {name} {where}", file=sys.stderr)
     for name, why in done.refused.items():
         print(f"error: {name}: {why}", file=sys.stderr)
     for name, left in done.left.items():
@@ -60,9 +65,17 @@ def run(args: argparse.Namespace) -> int:
             missed = ", ".join(done.not_checked[name])
             print(f"{name}: not checked: {missed}", file=sys.stderr)
     if args.json:
-        said = {"removed": list(done.removed), "left": done.left, "refused": done.refused}
-        said |= {"not_checked": done.not_checked, "not_touched": done.not_touched}
-        print(json.dumps({"exit_code": int(done.exit_code), **said}))
-    elif not (done.removed or done.left or done.refused):
+        said = {
+            "exit_code": int(done.exit_code),
+            "removed": list(done.removed),
+            "left": done.left,
+            "refused": done.refused,
+            "not_checked": done.not_checked,
+            "not_touched": done.not_touched,
+            "unknown": done.unknown,
+            "folders": done.folders,
+        }
+        print(json.dumps(said))
+    elif not (done.removed or done.left or done.refused or done.folders or done.unknown):
         print("nothing to remove", file=sys.stderr)
     return int(done.exit_code)

@@ -26,6 +26,7 @@ def run(args: argparse.Namespace) -> int:
     import msgspec
 
     from aiperf_svc.adapters.run_status import Status
+    from aiperf_svc.domain.foreign_text import one_line
     from aiperf_svc.protocol.messages import RunState
     from aiperf_svc.runner import signals
     from aiperf_svc.runner.display import final_line, plain_line
@@ -35,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(msgspec.json.encode(status).decode(), flush=True)
             return
-        print(final_line(status) if status.is_settled else plain_line(status), flush=True)
+        line = final_line(status) if status.is_settled else plain_line(status)
+        print(one_line(line), flush=True)
         if status.is_settled and status.results_ready:
             print(f"results: aiperf-svc results {args.stack}", flush=True)
 

@@ -23,7 +23,7 @@ from aiperf_svc.core.datasets.base import (
 from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
 from aiperf_svc.core.datasets.counting import count_inputs
 from aiperf_svc.core.datasets.lengths import draw_lengths
-from aiperf_svc.core.endpoints.base import Endpoint, Prompt, Rendered, extra_input_problems
+from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.protocol.messages import Conversation, Turn
@@ -156,9 +156,9 @@ def _rendered(
             raise DatasetError(f"{entry.place}: {error}") from None
         if len(bodies) == 1:
             # Nothing will be put in between, so the body is one piece.
-            bodies = [Rendered(body=bodies[0].whole)]
+            bodies = [msgspec.structs.replace(bodies[0], body=bodies[0].whole, head=b"", tail=b"")]
         turns = tuple(
-            Turn(body.body, body.tail, turn.delay_ns, next(tokens))
+            Turn(body.body, body.tail, turn.delay_ns, next(tokens), body.requested_tokens)
             for body, turn in zip(bodies, entry.turns, strict=True)
         )
         conversations.append(Conversation(entry.id, turns, head=bodies[0].head))

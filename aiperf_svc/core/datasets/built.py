@@ -1,6 +1,6 @@
 """A finished dataset: every request as bytes, ready to be served, and what reports say about it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -43,16 +43,24 @@ class BuiltDataset(msgspec.Struct, frozen=True):
         return blocks
 
     def inputs_json(self) -> Iterator[bytes]:
-        """The file inputs.json, `{"data": [{"session_id": …, "payloads": […]}]}`, in chunks.
+        """The file inputs.json, in chunks."""
+        return inputs_json(self.conversations, is_first=True, is_last=True)
 
-        A later turn's payload stands without the history, which only the run will know.
-        """
-        yield b'{"data":['
-        for index, entry in enumerate(self.conversations):
-            payloads = b",".join(entry.head + t.messages + t.tail for t in entry.turns)
-            start = b",\n" if index else b"\n"
-            name = msgspec.json.encode(entry.id)
-            yield b'%b{"session_id":%b,"payloads":[%b]}' % (start, name, payloads)
+
+def inputs_json(
+    conversations: Iterable[Conversation], *, is_first: bool, is_last: bool
+) -> Iterator[bytes]:
+    """A part of inputs.json, `{"data": [{"session_id": …, "payloads": […]}]}`, in chunks.
+
+    A later turn's payload stands without the history, which only the run will know.
+    """
+    start = b'{"data":[\n' if is_first else b",\n"
+    for entry in conversations:
+        payloads = b",".join(entry.head + t.messages + t.tail for t in entry.turns)
+        name = msgspec.json.encode(entry.id)
+        yield b'%b{"session_id":%b,"payloads":[%b]}' % (start, name, payloads)
+        start = b",\n"
+    if is_last:
         yield b"\n]}\n"
 
 

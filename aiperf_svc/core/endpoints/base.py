@@ -16,12 +16,17 @@ import msgspec
 
 from aiperf_svc.config import models as config
 from aiperf_svc.config.models import EndpointType
+from aiperf_svc.domain.finish_reasons import finish_reason_of
 
 DONE = b"[DONE]"
 """Data of the event that ends a stream; it is no JSON and never reaches `parse_event`."""
 
 EVENT_STREAM = ("text/event-stream",)
 JSON = ("application/json",)
+
+MAX_CHOICES = 128
+"""Choices of a response that are told apart, OpenAI's own limit; any other is the last of these."""
+_LARGEST_COUNT = 2**31 - 1
 
 _MESSAGE_LIMIT = 500
 """Characters of an error message that are kept: enough to recognise it, small in every record."""
@@ -42,6 +47,11 @@ class Delta(msgspec.Struct, gc=False):
     completion_tokens: int = -1
     reasoning_tokens: int = -1
     finish_reason: str = ""
+    """In the server's word; of several choices, the one with the highest code."""
+    choice: int = 0
+    """The highest index of its choices, at most MAX_CHOICES - 1."""
+    finished: int = 0
+    """Which choices end with it: bit `i` for the one with index `i`."""
     error: str = ""
     """Message of an error object inside an answer with a good status."""
     vectors: int = 0
@@ -73,6 +83,8 @@ class Rendered(msgspec.Struct, frozen=True):
     body: bytes
     head: bytes = b""
     tail: bytes = b""
+    requested_tokens: int = -1
+    """Output tokens that the body asks for, see `requested_tokens`."""
 
     @property
     def whole(self) -> bytes:
@@ -104,26 +116,39 @@ class Endpoint:
 class CompletionDetails(msgspec.Struct, gc=False):
     """Part of a usage object."""
 
-    reasoning_tokens: int | None = None
+    reasoning_tokens: float | None = None
 
 
 class Usage(msgspec.Struct, gc=False):
-    """The `usage` object, the same in all APIs."""
+    """The `usage` object, the same in all APIs. Some servers write whole numbers as `12.0`."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: float | None = None
+    completion_tokens: float | None = None
     completion_tokens_details: CompletionDetails | None = None
 
 
 def add_usage(delta: Delta, usage: Usage) -> None:
     """Writes the stated counts into `delta`."""
-    if usage.prompt_tokens is not None:
-        delta.prompt_tokens = usage.prompt_tokens
-    if usage.completion_tokens is not None:
-        delta.completion_tokens = usage.completion_tokens
+    delta.prompt_tokens = _count(usage.prompt_tokens)
+    delta.completion_tokens = _count(usage.completion_tokens)
     details = usage.completion_tokens_details
-    if details is not None and details.reasoning_tokens is not None:
-        delta.reasoning_tokens = details.reasoning_tokens
+    if details is not None:
+        delta.reasoning_tokens = _count(details.reasoning_tokens)
+
+
+def _count(stated: float | None) -> int:
+    """A stated count; -1 for none and for one that a record cannot hold."""
+    return int(stated) if stated is not None and 0 <= stated <= _LARGEST_COUNT else -1
+
+
+def add_finish(delta: Delta, choice: int, reason: str | None) -> None:
+    """Writes into `delta` that it has a choice of that index, and with a reason that it ends."""
+    choice = min(max(choice, 0), MAX_CHOICES - 1)
+    delta.choice = max(delta.choice, choice)
+    if reason:
+        delta.finished |= 1 << choice
+        if finish_reason_of(reason) >= finish_reason_of(delta.finish_reason):
+            delta.finish_reason = reason
 
 
 def malformed(error: Exception, data: bytes) -> MalformedAnswer:
@@ -210,6 +235,21 @@ def finish_body(
     for key in [key for key, value in options.extra_inputs.items() if value is None]:
         del body[key]
     return body
+
+
+def requested_tokens(prompt: Prompt, body: Mapping[str, Any]) -> int:
+    """How many output tokens a finished body asks for where the dataset gives a length; -1 where it
+    gives none or the body does not carry it."""
+    if not prompt.output_tokens:
+        return -1
+    asked = body.get("max_tokens") or body.get("max_completion_tokens")
+    return asked if isinstance(asked, int) and 0 < asked <= _LARGEST_COUNT else -1
+
+
+def choices_asked_for(options: config.Endpoint) -> int:
+    """How many choices each request asks for; 1 where a file's payloads say it."""
+    asked = options.extra_inputs.get("n")
+    return asked if isinstance(asked, int) and asked > 1 else 1
 
 
 _LENGTH_KEYS = {"max_tokens", "max_completion_tokens", "min_tokens"}

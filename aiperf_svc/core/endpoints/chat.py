@@ -25,17 +25,32 @@ class _ToolCall(msgspec.Struct, gc=False):
     function: _Function | None = None
 
 
+class _Thought(msgspec.Struct, gc=False):
+    text: str | None = None
+
+
+class _Part(msgspec.Struct, gc=False):
+    """A piece of a content that is a list; one of another kind (an image) has none of these."""
+
+    text: str | None = None
+    thinking: str | list[_Thought] | None = None
+
+
 class _Message(msgspec.Struct, gc=False):
     """`message` of a whole answer and `delta` of an event: the same members."""
 
-    content: str | None = None
+    content: str | list[_Part] | None = None
+    """A list in the API of Mistral."""
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[_ToolCall] | None = None
+    function_call: _Function | None = None
+    """What `tool_calls` was called when there could be but one."""
 
 
 class _Choice(msgspec.Struct, gc=False):
+    index: int | None = None
     delta: _Message | None = None
     """In an event."""
     message: _Message | None = None
@@ -66,8 +81,11 @@ def parse(data: bytes) -> Delta:
     for choice in answer.choices or ():
         message = choice.delta or choice.message
         if message is not None:
-            if message.content:
-                delta.content += message.content
+            content = message.content
+            if isinstance(content, list):
+                _add_parts(delta, content)
+            elif content:
+                delta.content += content
             elif message.refusal:
                 delta.content += message.refusal
             # Servers in transition between the two names send the same text under both.
@@ -75,9 +93,11 @@ def parse(data: bytes) -> Delta:
             if reasoning:
                 delta.reasoning += reasoning
             if message.tool_calls:
-                delta.tool_calls += "".join(map(_call_text, message.tool_calls))
-        if choice.finish_reason is not None:
-            delta.finish_reason = choice.finish_reason
+                delta.tool_calls += "".join(_call_text(c.function) for c in message.tool_calls)
+            if message.function_call:
+                delta.tool_calls += _call_text(message.function_call)
+        if choice.index or choice.finish_reason:
+            base.add_finish(delta, choice.index or 0, choice.finish_reason)
     if answer.usage is not None:
         base.add_usage(delta, answer.usage)
     if answer.error:
@@ -85,8 +105,16 @@ def parse(data: bytes) -> Delta:
     return delta
 
 
-def _call_text(call: _ToolCall) -> str:
-    function = call.function
+def _add_parts(delta: Delta, parts: list[_Part]) -> None:
+    for part in parts:
+        delta.content += part.text or ""
+        thinking = part.thinking
+        if isinstance(thinking, list):
+            thinking = "".join(thought.text or "" for thought in thinking)
+        delta.reasoning += thinking or ""
+
+
+def _call_text(function: _Function | None) -> str:
     return (function.name or "") + (function.arguments or "") if function is not None else ""
 
 
@@ -100,6 +128,7 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
         head=start + (b"," if opening else b"") + b'"messages":[',
         body=b",".join(msgspec.json.encode(message) for message in messages),
         tail=b"]" + (b"," if body else b"") + rest,
+        requested_tokens=base.requested_tokens(prompt, body),
     )
 
 

@@ -11,6 +11,7 @@ from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
 
 
 class _Choice(msgspec.Struct, gc=False):
+    index: int | None = None
     text: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -43,8 +44,8 @@ def parse(data: bytes) -> Delta:
         reasoning = choice.reasoning_content or choice.reasoning
         if reasoning:
             delta.reasoning += reasoning
-        if choice.finish_reason is not None:
-            delta.finish_reason = choice.finish_reason
+        if choice.index or choice.finish_reason:
+            base.add_finish(delta, choice.index or 0, choice.finish_reason)
     if answer.usage is not None:
         base.add_usage(delta, answer.usage)
     if answer.error:
@@ -56,7 +57,10 @@ def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
     """The whole body; several texts are sent as a list of prompts."""
     value = base.texts_of(prompt, prompt_key="prompt", api="completions")
     rest = base.finish_body(prompt, options, prompt_key="prompt")
-    return Rendered(body=msgspec.json.encode({"prompt": value} | rest))
+    return Rendered(
+        body=msgspec.json.encode({"prompt": value} | rest),
+        requested_tokens=base.requested_tokens(prompt, rest),
+    )
 
 
 COMPLETIONS = Endpoint(

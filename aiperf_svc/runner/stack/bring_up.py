@@ -11,12 +11,14 @@ import msgspec
 from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.connection import Cluster
 from aiperf_svc.adapters.cluster.evidence import save_evidence as save_cluster_evidence
-from aiperf_svc.adapters.cluster.inventory import take_inventory
+from aiperf_svc.adapters.cluster.evidence import save_logs as save_cluster_logs
+from aiperf_svc.adapters.cluster.inventory import Inventory, is_name_of, take_inventory
 from aiperf_svc.adapters.cluster.leaks import find_roots
 from aiperf_svc.adapters.cluster.objects import ObjectRef
 from aiperf_svc.adapters.cluster.preflight import preflight
 from aiperf_svc.adapters.cluster.watch import UNSCHEDULABLE_S, wait_until_hopeless
-from aiperf_svc.adapters.pulumi_cli import Ended, PulumiCli, PulumiFailed, is_locked
+from aiperf_svc.adapters.pulumi_cli import PulumiCli, PulumiFailed, is_locked
+from aiperf_svc.adapters.pulumi_words import causes, in_few_lines
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan, stated
@@ -28,7 +30,6 @@ from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "not checked": "?"}
-SHOWN_ERRORS = 3
 DEPLOYED = "what is deployed"
 Say = Callable[[str], None]
 
@@ -58,9 +59,29 @@ def check_line(check: Check) -> str:
 
 async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> str:
     """What would be made and what would change. Raises EnvironmentProblem when the stack is in
-    another cluster."""
+    another cluster, or is up with the very run that is asked for."""
     found = await compare(request, cli, identity=cluster.identity)
+    if not found.is_new_run:
+        await refuse_same_run(request, cluster, await cli.export())
     return summary.as_text(request.plan, found)
+
+
+async def refuse_same_run(request: StackRequest, cluster: Cluster, state: deployed.Json) -> None:
+    """Raises EnvironmentProblem when the stack is there with this run: nothing would be measured,
+    and the results of the earlier one could be the only copy."""
+    stack, run_id = request.stack, request.plan.identity.run_id
+    if not deployed.is_up(state, run_id=run_id):
+        return
+    uids, _ = deployed.roots_of(state, stack=stack)
+    namespace = request.plan.config.deployment.namespace.name
+    there = await find_roots(cluster, stack=stack, or_namespace=namespace)
+    if any(each.uid in uids and not each.is_going for each in there):
+        raise EnvironmentProblem(
+            f"stack {stack} is up with run {run_id} already, so this would measure nothing; fetch "
+            f"the results of that run (aiperf-svc results {stack}), remove it (aiperf-svc gc "
+            f"{stack}), or make a new run in its place, which discards its results (--generation "
+            f"{request.used_generation + 1})"
+        )
 
 
 async def compare(
@@ -102,6 +123,7 @@ async def first_record(
             before = known.before
         else:
             before = await take_inventory(cluster, wanted.name)
+        refuse_taken(before, stack=request.stack)
     record = RunRecord(
         stack=request.stack,
         cluster=cluster.identity,
@@ -129,6 +151,18 @@ def refuse_others(there: Iterable[ObjectRef], record: RunRecord) -> None:
         raise EnvironmentProblem(
             f"stack {record.stack} is up already in namespace {places}, from another state than "
             f"this one's; use another name, or remove it: aiperf-svc gc {record.stack}"
+        )
+
+
+def refuse_taken(before: Inventory, *, stack: str) -> None:
+    """Raises EnvironmentProblem when somebody's object has a name that the stack would use: by
+    server-side apply it would be taken over, and deleted with the stack."""
+    taken = [each for each in before.objects if is_name_of(each, stack)]
+    if taken:
+        names = ", ".join(f"{each.kind} {each.name}" for each in taken)
+        raise EnvironmentProblem(
+            f"namespace {before.namespace} has {names} already, which stack {stack} would take "
+            "over and delete; use another name for the stack, or another namespace"
         )
 
 
@@ -189,11 +223,13 @@ async def up(
         raise EnvironmentProblem("--timeout: the stack did not come up in time")
     if ended.code and not progress.has_begun and is_locked(ended):
         raise StateLocked(
-            f"stack {request.stack}: somebody else works on its state, and nothing was made:\n"
+            f"stack {request.stack}: somebody else works on its state, and nothing was made: "
             f"{ended.said}"
         )
     if ended.code:
-        raise EnvironmentProblem(f"`pulumi up` failed:\n{_why(progress, ended)}")
+        found = causes(progress.errors)
+        why = in_few_lines(found) if found else ended.said
+        raise EnvironmentProblem(f"`pulumi up` failed: {why}")
     return True
 
 
@@ -234,6 +270,15 @@ async def _state(cli: PulumiCli | None) -> deployed.Json | None:
 # --- what went wrong -----------------------------------------------------------------------------
 
 
+async def save_logs(cluster: Cluster, record: RunRecord, artifacts: Path) -> tuple[str, ...]:
+    """The end of each pod's log, in the folder `logs` of the artifacts; what could not be had."""
+    if record.namespace is None:
+        return ()
+    return await save_cluster_logs(
+        cluster, namespace=record.namespace, stack=record.stack, folder=artifacts
+    )
+
+
 async def save_evidence(
     cluster: Cluster, cli: PulumiCli, record: RunRecord, artifacts: Path
 ) -> tuple[Path, ...]:
@@ -248,14 +293,6 @@ async def save_evidence(
     logs = [path for path in sorted(cli.logs.glob("*.log")) if path.stat().st_size]
     copied = [Path(shutil.copy(path, folder / path.name)) for path in logs]
     return (*saved, *copied)
-
-
-def _why(progress: Progress, ended: Ended) -> str:
-    if not progress.errors:
-        return ended.said
-    more = len(progress.errors) - SHOWN_ERRORS
-    lines = progress.errors[:SHOWN_ERRORS] + ([f"and {more} more"] if more > 0 else [])
-    return "\n".join(f"  {line}" for line in lines)
 
 
 def _arrow(remedy: str) -> str:

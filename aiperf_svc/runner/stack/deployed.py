@@ -66,6 +66,13 @@ def runs_of(state: Json) -> frozenset[str]:
     )
 
 
+def is_up(state: Json, *, run_id: str) -> bool:
+    """Whether an `up` of this run came to its end: its outputs are there, and all pods are its."""
+    outputs = [each.get("outputs") or {} for each in resources(state, "pulumi:pulumi:Stack")]
+    has_outputs = any(each.get("runId") == run_id for each in outputs)
+    return has_outputs and runs_of(state) == {run_id}
+
+
 def check_cluster(state: Json, *, stack: str, identity: str) -> None:
     """Raises EnvironmentProblem when the state is of a stack in another cluster."""
     if not any(resources(state, "kubernetes:")):

@@ -14,11 +14,14 @@ from aiperf_svc.adapters.pulumi_cli import PulumiCli, locks_in
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
+from aiperf_svc.runner import folders
 from aiperf_svc.runner.stack import bring_up, deployed, project, terminal
 from aiperf_svc.runner.stack.locks import check_locks
 from aiperf_svc.runner.stack.request import CONTEXT, find_place, open_project
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 from aiperf_svc.runner.stack.teardown import GONE_S, Teardown, look_for
+
+NOT_MADE = "which has the stack's label and was not made by a run of it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,12 @@ class Collected:
     not_checked: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     not_touched: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    """Named, and neither in the cluster nor in the state nor in a record of this machine."""
     declined: bool = False
+    folders: int = 0
+    """Folders of temporary files that killed runs left on this machine, and that were removed: the
+    Kubernetes provider leaves the cluster's key in them."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -62,7 +70,7 @@ class Collected:
 async def collect_garbage(request: GarbageRequest) -> Collected:
     """Remove what is left of stacks. Raises EnvironmentProblem when the cluster cannot be had, and
     ConfigError for names that are none, or when nobody can be asked."""
-    home, done = StateHome(request.environ), Collected()
+    home, done = StateHome(request.environ), Collected(folders=folders.remove_stale())
     for name in request.stacks:
         check_stack_name(name)
     kubeconfig, context = request.kubeconfig, request.context or request.environ.get(CONTEXT)
@@ -83,7 +91,7 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
         if not chosen:
             return done
         for name in chosen:
-            nothing = f"{name}: nothing in the cluster has its label"
+            nothing = f"{name}: nothing in the cluster has its label; what a state knows of it"
             terminal.say(f"to remove: {_said(found[name]) if name in found else nothing}")
         if not request.yes and not terminal.can_ask():
             raise ConfigError(
@@ -94,16 +102,22 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
             return done
         for name in chosen:
             try:
-                with home.hold(name):
-                    report = await _Removal(request, home, cluster, name, found.get(name)).all()
+                await home.wait_for_killed(name, terminal.say)
+                with home.hold(name) as held:
+                    removal = _Removal(request, home, cluster, name, found.get(name), held=held)
+                    report = await removal.all()
             except AiperfError as error:
                 done.refused[name] = str(error)
+                continue
+            if not removal.was_known:
+                done.unknown.append(name)
                 continue
             if report.not_checked:
                 done.not_checked[name] = list(report.not_checked)
             if report.others:
                 places = ", ".join(map(str, report.others))
                 done.not_touched.append(f"{name}: {places}, another stack with the same name")
+            done.not_touched += [f"{name}: {each}, {NOT_MADE}" for each in report.strays]
             if report.left:
                 done.left[name] = [str(each) for each in report.left]
             else:
@@ -133,9 +147,14 @@ class _Removal:
         cluster: Cluster,
         stack: str,
         found: FoundStack | None,
+        *,
+        held: int,
     ) -> None:
         self._request, self._home, self._cluster = request, home, cluster
-        self._stack, self._found = stack, found
+        self._stack, self._found, self._held = stack, found, held
+        is_recorded = home.load(stack) is not None or stack in home.ephemeral_stacks()
+        self.was_known = found is not None or is_recorded
+        """Something was there of it before."""
 
     async def all(self) -> LeakReport:
         """What is left of it at the end. Raises EnvironmentProblem when it may not be removed."""
@@ -150,7 +169,11 @@ class _Removal:
             record = await self._with_own(record, cli)
             shared = record.namespace if record.before is not None else self._request.namespace
             await remove_by_label(
-                self._cluster, stack=self._stack, namespace=shared, own=record.own
+                self._cluster,
+                stack=self._stack,
+                namespace=shared,
+                own=record.own,
+                before=record.before,
             )
             report = await look_for(record, self._cluster, timeout_s=GONE_S)
             if report.left or cli is None:
@@ -190,7 +213,12 @@ class _Removal:
         if record.backend and not record.is_ephemeral:
             environ[project.BACKEND] = record.backend
         opened = open_project(
-            self._stack, None, self._home, environ, is_ephemeral=record.is_ephemeral
+            self._stack,
+            None,
+            self._home,
+            environ,
+            is_ephemeral=record.is_ephemeral,
+            held=self._held,
         )
         try:
             cli = stack.enter_context(opened)
@@ -200,6 +228,7 @@ class _Removal:
             return None
         if state is None:
             return cli
+        self.was_known = True
         deployed.check_cluster(state, stack=self._stack, identity=self._cluster.identity)
         ended = await cli.refresh()
         locks = locks_in(f"{ended.errors}\n{ended.out}") if ended.code else ()
@@ -208,7 +237,7 @@ class _Removal:
             terminal.say(f"stack {self._stack}: removing the lock of {locks[0]}")
             await cli.unlock()
         elif ended.code:
-            self._do_without_state(f"`pulumi refresh` failed:\n{ended.said}")
+            self._do_without_state(f"`pulumi refresh` failed: {ended.said}")
             return None
         return cli
 

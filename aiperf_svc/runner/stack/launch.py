@@ -54,6 +54,10 @@ class Launch:
         self._unschedulable_s = 0.0
         self._deadline_mono_s: float | None = None
         self._artifact_error = ""
+        self._is_destroyed = False
+        """Pulumi says so."""
+        self._is_state_behind = False
+        """Of what the cluster has: the record of the run stays for `gc`."""
         self._is_looked_at = False
         """The leak check came to a report."""
         self._left: tuple[str, ...] = ()
@@ -85,6 +89,7 @@ class Launch:
         finally:
             if self._measuring is not None:
                 await self._measuring.close()
+            self._remove_if_empty()
         if self._record is None:
             if self._failure is not None:
                 raise self._failure
@@ -111,7 +116,8 @@ class Launch:
             error.__cause__ = cause
         if self._failure is None:
             self._failure = error
-        else:
+        if self._record is not None:
+            # What follows takes a while, and its end tells the first one only.
             self._say(str(error))
         return How.FAILED
 
@@ -210,14 +216,30 @@ class Launch:
         assert self._measuring is not None
         assert self._artifacts is not None
         fetched = asyncio.create_task(self._measuring.fetch(self._artifacts), name="fetch results")
-        if not await self._ended_before(fetched, interrupts=2):
-            return How.LEFT
+        logs = asyncio.create_task(self._save_logs(), name="save logs")
         try:
-            self._say(f"collected {fetched.result()} into {self._artifacts}")
-        except AiperfError as error:
-            self._artifact_error = str(error)
-            return How.FAILED
-        return How.DONE
+            if not await self._ended_before(fetched, interrupts=2):
+                return How.LEFT
+            try:
+                self._say(f"collected {fetched.result()} into {self._artifacts}")
+            except AiperfError as error:
+                self._artifact_error = str(error)
+                return How.FAILED
+            return How.DONE if await self._ended_before(logs, interrupts=2) else How.LEFT
+        finally:
+            logs.cancel()
+            await asyncio.gather(logs, return_exceptions=True)
+
+    async def _save_logs(self) -> None:
+        """What the services wrote; a log that cannot be had fails no run."""
+        assert self._record is not None
+        assert self._artifacts is not None
+        try:
+            missing = await bring_up.save_logs(self._cluster, self._record, self._artifacts)
+        except OSError as error:
+            missing = (str(error),)
+        for each in missing:
+            self._say(f"not saved: {each}")
 
     async def _save_evidence(self) -> How:
         assert self._record is not None
@@ -245,7 +267,7 @@ class Launch:
         patience = asyncio.create_task(self._ask_for_patience(), name="ask for patience")
         try:
             self._say("destroying the stack")
-            await self._teardown().destroy()
+            self._is_destroyed = await self._teardown().destroy()
         finally:
             patience.cancel()
         return How.DONE
@@ -266,11 +288,26 @@ class Launch:
             self._say(f"gone from the namespace since the stack came: {each}")
         for each in report.others:
             self._say(f"not touched, of another stack with the same name: {each}")
+        for each in report.strays:
+            self._say(f"not touched, with the stack's label and not made by this run: {each}")
         if report.left:
             raise LeakError(f"{len(report.left)} objects of stack {stack} are left")
         self._say(f"leak check: {report.in_words}")
+        if not self._is_destroyed and not await self._teardown().mend_state():
+            self._is_state_behind = True
+            raise EnvironmentProblem(
+                f"the state of stack {stack} still holds what is gone; `aiperf-svc gc {stack}` "
+                "brings it up to date"
+            )
         self._home.forget(stack)
         return How.DONE
+
+    def _remove_if_empty(self) -> None:
+        """Leave no folder of a run that was stopped before it had anything to put into it."""
+        if self._artifacts is None or self._measuring is not None:
+            return
+        if folders.remove_if_empty(self._artifacts):
+            self._artifacts = None
 
     def _teardown(self) -> Teardown:
         assert self._record is not None
@@ -326,7 +363,8 @@ class Launch:
             uploaded_to=status.uploaded_to if status else "",
             was_interrupted=course.was_left or is_unmade,
             left=self._left,
-            is_unverified=not (is_unmade or course.is_kept or self._is_looked_at),
+            is_unverified=self._is_state_behind
+            or not (is_unmade or course.is_kept or self._is_looked_at),
             more={
                 "stack": self._request.stack,
                 "namespace": self._record.namespace if self._record else None,

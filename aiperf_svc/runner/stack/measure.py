@@ -9,13 +9,15 @@ from typing import Any
 
 from aiperf_svc.adapters.cluster.connection import Cluster
 from aiperf_svc.adapters.cluster.results_access import open_results
+from aiperf_svc.adapters.cluster.run_losses import Loss
+from aiperf_svc.adapters.cluster.run_watch import RunWatch
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.results_client import ApiRefused, ApiUnavailable, ResultsClient
 from aiperf_svc.adapters.run_status import Status
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders
-from aiperf_svc.runner.display import make_display
+from aiperf_svc.runner.display import Display, make_display
 from aiperf_svc.runner.following import Following
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import own_part
@@ -85,12 +87,54 @@ class Measuring:
         )
         limit = asyncio.create_task(self._limit(deadline_mono_s, timeout_s), name="timeout")
         try:
-            self.summary = await following.run()
+            self.summary = await self._unless_lost(following, display)
         finally:
             self.status = following.status
             limit.cancel()
             display.close()
         return self.summary
+
+    async def _unless_lost(self, following: Following, display: Display) -> dict[str, Any] | None:
+        """The summary. Raises BenchmarkFailed with the cause, as soon as it is seen, when what the
+        run cannot go on without is lost."""
+        watch = RunWatch(
+            self._cluster,
+            self._plan,
+            namespace=str(self._outputs["namespace"]),
+            note=display.note,
+        )
+        run = asyncio.create_task(following.run(), name="follow the run")
+        try:
+            while True:
+                losses = asyncio.create_task(watch.next_losses(), name="watch the stack")
+                try:
+                    await asyncio.wait((run, losses), return_when=asyncio.FIRST_COMPLETED)
+                    if run.done():
+                        return _result(run, watch)
+                    for loss in losses.result():
+                        self._handle_loss(loss, following, display)
+                finally:
+                    losses.cancel()
+                    await asyncio.gather(losses, return_exceptions=True)
+        finally:
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+
+    def _handle_loss(self, loss: Loss, following: Following, display: Display) -> None:
+        """Raises BenchmarkFailed when there will be no results any more."""
+        results_pod, target = self._plan.results_pod, self._plan.target
+        if not loss.component or loss.component == results_pod:
+            more = "" if not loss.component else ", and what was measured with it"
+            raise BenchmarkFailed(f"{loss.line}{more}")
+        if following.is_over:
+            return
+        if target is not None and loss.component == target.name:
+            display.note(f"{loss.line}: requests fail until the server is back")
+            return
+        self.failure = self.failure or BenchmarkFailed(
+            f"{loss.line}; the run cannot go on without it"
+        )
+        display.note(f"{self.failure}: what was measured is collected")
 
     async def fetch(self, folder: Path) -> str:
         """Every result file, whole and verified; how much that was. Raises EnvironmentProblem."""
@@ -132,3 +176,13 @@ class Measuring:
                 await asyncio.sleep(RETRY_S)
             else:
                 return
+
+
+def _result(run: "asyncio.Task[dict[str, Any] | None]", watch: RunWatch) -> dict[str, Any] | None:
+    """What the run came to. Raises BenchmarkFailed, with the cause that the cluster shows."""
+    try:
+        return run.result()
+    except BenchmarkFailed as error:
+        if watch.silence:
+            raise BenchmarkFailed(watch.silence) from error
+        raise

@@ -80,6 +80,6 @@ class Progress:
             self._counts[word] = self._counts.get(word, 0) + 1
 
     def _diagnose(self, diagnostic: Event) -> None:
-        text = " ".join(diagnostic.get("message", "").split())
+        text = diagnostic.get("message", "").strip()
         if diagnostic.get("severity") == "error" and text and text not in self.errors:
             self.errors.append(text)

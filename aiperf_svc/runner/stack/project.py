@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 import aiperf_svc
+from aiperf_svc.adapters import file_state
 from aiperf_svc.config.load_config import STACK_KEY
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.runner.stack.state_home import StateHome
@@ -93,6 +94,9 @@ def choose_backend(home: StateHome, environ: Mapping[str, str] = os.environ) -> 
         url = home.backend.as_uri()
         chosen[BACKEND] = url
         notice = f"no Pulumi backend is configured: the stack's state is kept in {home.backend}"
+    if file_state.folder_of(url) is not None:
+        # The CLI works in another folder, and must not leave a state that cannot be read.
+        url = chosen[BACKEND] = file_state.without_attributes(url)
     is_service = url.startswith(("http://", "https://"))
     if not is_service and not any(name in environ for name in PASSPHRASES):
         raise ConfigError(
@@ -109,8 +113,22 @@ def ephemeral_backend(folder: Path) -> Backend:
     if not passphrase.exists():
         passphrase.touch(mode=0o600)
         passphrase.write_text(secrets.token_urlsafe(32))
-    url = state.as_uri()
+    url = file_state.without_attributes(state.as_uri())
     return Backend(url=url, environ={BACKEND: url, PASSPHRASES[1]: str(passphrase)})
+
+
+def mend_state(backend: Backend, *, stack: str) -> tuple[str, ...]:
+    """Repair what a kill left of the stack's state in a folder; what was done, in words."""
+    folder = file_state.folder_of(backend.url)
+    if folder is None:
+        return ()
+    name = yaml.safe_load(find_program().project_file.read_text())["name"]
+    try:
+        return file_state.mend(folder, project=name, stack=stack)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"cannot look at the state of stack {stack} in {folder}: {error.strerror or error}"
+        ) from error
 
 
 def cli_environment(

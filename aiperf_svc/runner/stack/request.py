@@ -1,6 +1,7 @@
 """What is asked of a stack: by a committed file, or by flags that stand for one."""
 
 import copy
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.pods import TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 from aiperf_svc.runner import folders
-from aiperf_svc.runner.stack import project
+from aiperf_svc.runner.stack import locks, project, terminal
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
@@ -58,6 +59,11 @@ class StackRequest:
         """Context of the kubeconfig; None: its current one."""
         return self.context or self._setting("context") or self.environ.get(CONTEXT)
 
+    @property
+    def used_generation(self) -> int:
+        """Number of the run among those of an unchanged config."""
+        return self.generation or int(self._setting("generation") or 1)
+
     @cached_property
     def plan(self) -> StackPlan:
         """What the stack will be. Raises ConfigError."""
@@ -65,7 +71,7 @@ class StackRequest:
             self.config,
             stack=self.stack,
             version=aiperf_svc.__version__,
-            generation=self.generation or int(self._setting("generation") or 1),
+            generation=self.used_generation,
             image=self.environ.get(IMAGE, ""),
         )
 
@@ -142,13 +148,14 @@ def open_project(
     *,
     identity: str = "",
     is_ephemeral: bool = False,
+    held: int | None = None,
 ) -> Iterator[PulumiCli]:
     """The CLI in a project of the stack's own, which for an ephemeral stack stays.
 
-    `content` is the stack's file; None: as it is, or nothing. Raises ConfigError,
-    EnvironmentProblem.
+    `content` is the stack's file; None: as it is, or nothing. `held` is the descriptor of the
+    stack's lock. Raises ConfigError, EnvironmentProblem.
     """
-    with folders.private_folder() as private:
+    with folders.locked_private_folder() as (private, lock):
         if is_ephemeral:
             folder = home.ephemeral(stack)
             backend = project.ephemeral_backend(folder)
@@ -166,12 +173,17 @@ def open_project(
             given["KUBECONFIG"] = os.pathsep.join(parts)
         logs = private / "pulumi"
         logs.mkdir()
+        for line in project.mend_state(backend, stack=stack):
+            terminal.say(f"note: state of stack {stack}: {line}")
         yield PulumiCli(
             folder=folder,
             stack=stack,
             environ=project.cli_environment(backend, given, environ),
             logs=logs,
             notice=backend.notice,
+            private=private,
+            take_over=functools.partial(locks.take_over, stack=stack, say=terminal.say),
+            held=tuple(each for each in (held, lock) if each is not None),
         )
 
 

@@ -35,11 +35,12 @@ async def _run(request: StackRequest, options: StackOptions) -> Outcome:
     home = StateHome(request.environ)
     connecting = connect(kubeconfig=request.used_kubeconfig, context=request.used_context)
     # Before there is a cluster Ctrl-C ends this at once, as it does any program.
-    with home.hold(request.stack):
+    await home.wait_for_killed(request.stack, terminal.say)
+    with home.hold(request.stack) as held:
         async with connecting as cluster:
             request = await with_target_pods(request, cluster, say=terminal.say)
             with Interrupts() as interrupts:
-                return await _launched(request, options, home, cluster, interrupts)
+                return await _launched(request, options, home, cluster, interrupts, held=held)
 
 
 async def _launched(
@@ -48,6 +49,8 @@ async def _launched(
     home: StateHome,
     cluster: Cluster,
     interrupts: Interrupts,
+    *,
+    held: int,
 ) -> Outcome:
     project = open_project(
         request.stack,
@@ -56,6 +59,7 @@ async def _launched(
         request.environ,
         identity=cluster.identity,
         is_ephemeral=request.is_ephemeral,
+        held=held,
     )
     try:
         with project as cli:

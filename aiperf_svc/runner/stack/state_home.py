@@ -9,17 +9,26 @@
 A record is written before anything is created, so that `gc` can finish what a killed runner began.
 """
 
+import asyncio
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+from aiperf_svc.adapters import cli_supervisor
 from aiperf_svc.adapters.cluster.inventory import Inventory
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.runner.stack.locks import is_alive
+
+POLL_S = 0.2
+"""Between looks at who holds a stack."""
+KILLED_S = cli_supervisor.STOP_S + 20.0
+"""After which the Pulumi CLI of a killed runner has been ended."""
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +106,9 @@ class StateHome:
         return tuple(record for name in names if (record := self.load(name)))
 
     @contextmanager
-    def hold(self, stack: str) -> Iterator[None]:
-        """While this lasts no other runner of this user works on the stack.
+    def hold(self, stack: str) -> Iterator[int]:
+        """While this lasts no other runner of this user works on the stack; the descriptor of the
+        lock, which lasts for as long as a process that inherits it.
 
         Raises EnvironmentProblem when one does.
         """
@@ -115,9 +125,30 @@ class StateHome:
             file.write(str(os.getpid()))
             file.flush()
             try:
-                yield
+                yield file.fileno()
             finally:
                 file.truncate(0)
+
+    async def wait_for_killed(
+        self,
+        stack: str,
+        say: Callable[[str], None],
+        *,
+        is_alive: Callable[[int], bool] = is_alive,
+        timeout_s: float = KILLED_S,
+    ) -> None:
+        """Wait for the Pulumi CLI of a runner that was killed, which ends by itself and holds the
+        stack until then. Returns at once when nobody holds it, or a runner that is alive."""
+        give_up_mono_s, has_said = time.monotonic() + timeout_s, False
+        while (holder := self.holder(stack)).isdecimal() and not is_alive(int(holder)):
+            if not has_said:
+                say(
+                    f"stack {stack}: waiting for Pulumi, which a killed run (process {holder}) left"
+                )
+                has_said = True
+            if time.monotonic() > give_up_mono_s:
+                return
+            await asyncio.sleep(POLL_S)
 
     def holder(self, stack: str) -> str:
         """Number of the process that holds the stack; empty when none does."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.runner.numbers import count
+from aiperf_svc.runner.numbers import cores, count, gibibytes
 from aiperf_svc.runner.stack.changes import Comparison
+from aiperf_svc.runner.stack.review import facts, whole_cost
 
 WIDTH, INDENT = 100, 18
 """Of the text for a terminal, and of a row's name in it."""
@@ -33,6 +34,13 @@ def load_line(plan: StackPlan) -> str:
         words.append(f"{load.requests:,} requests")
     if load.duration is not None:
         words.append(f"for {format_duration(load.duration)}")
+    if load.ramp:
+        words.append(f"ramp {format_duration(load.ramp)}")
+    if load.warmup:
+        warm = load.warmup
+        parts = [f"{warm.requests:,} requests"] if warm.requests is not None else []
+        parts += [format_duration(warm.duration)] if warm.duration is not None else []
+        words.append(f"after a warmup of {' or '.join(parts)}")
     return ", ".join(words)
 
 
@@ -48,16 +56,6 @@ def totals_line(plan: StackPlan) -> str:
     if totals.cost_per_hour:
         words.append(f"{totals.cost_per_hour:g} {totals.currency} an hour")
     return ", ".join(words)
-
-
-def cores(millis: int) -> str:
-    """`0.71`, `260.26`."""
-    return f"{millis / 1000:,.6g}"
-
-
-def gibibytes(size: int) -> str:
-    """`2.125 GiB`, `172.3 GiB`."""
-    return f"{size / 2**30:,.4g} GiB"
 
 
 def namespace_line(plan: StackPlan) -> str:
@@ -82,7 +80,7 @@ def objects_line(plan: StackPlan) -> str:
         (2, "ServiceAccount"),
         (1, "Role"),
         (1, "RoleBinding"),
-        (1, "PodDisruptionBudget"),
+        (int(plan.config.deployment.hold_drains), "PodDisruptionBudget"),
     ]
     return ", ".join(
         count(number, kind).replace("Policys", "Policies") for number, kind in counts if number
@@ -94,8 +92,11 @@ def as_text(plan: StackPlan, compared: Comparison) -> str:
     rows = [
         ("load", load_line(plan)),
         ("target", _target(plan)),
+        *facts(plan),
+        *(("image", name) for name in dict.fromkeys(pod.image.name for pod in plan.pods)),
         ("namespace", namespace_line(plan)),
         ("asks for", totals_line(plan)),
+        *((("cost", whole_cost(plan)),) if whole_cost(plan) else ()),
         ("creates", objects_line(plan)),
         ("removes itself", f"{format_duration(plan.config.deployment.ttl)} after its creation"),
         ("Pod Security", plan.pod_security),
@@ -129,21 +130,23 @@ def as_markdown(plan: StackPlan, compared: Comparison) -> str:
     """For a pull request."""
     totals = plan.totals
     cost = f"{totals.cost_per_hour:g} {totals.currency}" if totals.cost_per_hour else "no prices"
-    facts = [
+    rows = [
         ("Load", load_line(plan)),
         ("Target", _target(plan)),
+        *((name[0].upper() + name[1:], text) for name, text in facts(plan)),
         ("Namespace", namespace_line(plan)),
         ("Pods", f"{totals.pods:,}"),
         ("CPU", cores(totals.cpu_millis)),
         ("Memory", gibibytes(totals.memory_bytes)),
         ("GPUs", f"{totals.gpus:,}"),
         ("Cost per hour", cost),
+        *((("Cost of the run", whole_cost(plan)),) if whole_cost(plan) else ()),
         ("Removes itself after", format_duration(plan.config.deployment.ttl)),
         ("Pod Security", plan.pod_security),
         ("Run", f"`{plan.identity.run_id}`"),
     ]
     lines = [f"### Benchmark stack `{plan.identity.stack}`", "", "| | |", "|---|---|"]
-    lines += [f"| {name} | {_cell(text)} |" for name, text in facts]
+    lines += [f"| {name} | {_cell(text)} |" for name, text in rows]
     lines += ["", "#### Created", "", f"{objects_line(plan)}.", ""]
     lines += ["| pod | replicas | CPU each | memory each | GPUs each | image |"]
     lines += ["|---|---:|---:|---:|---:|---|"]

@@ -1,4 +1,8 @@
-"""The end of a stack: destroyed by Pulumi, by label what Pulumi does not know, and looked for."""
+"""The end of a stack: its pods at once, the rest by Pulumi, by label what Pulumi does not know.
+
+Whether something is gone is asked of the cluster. Pulumi's provider waits for events and can miss
+one, so each of its attempts is watched.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -8,6 +12,7 @@ from aiperf_svc.adapters.cluster.connection import Cluster
 from aiperf_svc.adapters.cluster.leaks import LeakReport, wait_until_gone
 from aiperf_svc.adapters.cluster.objects import ObjectRef
 from aiperf_svc.adapters.cluster.removal import remove_by_label
+from aiperf_svc.adapters.cluster.root_removal import remove_roots
 from aiperf_svc.adapters.pulumi_cli import Ended, PulumiCli
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.runner.stack.progress import Progress
@@ -18,8 +23,10 @@ FOLLOW_S = 20.0
 GONE_S = 60.0
 """For what was deleted by label: pods may take their grace period."""
 ATTEMPTS = 3
-QUIET_S, WATCH_S = 15.0, 5.0
+QUIET_S, WATCH_S = 4.0, 1.0
 """Without any step of the CLI, and between looks at that."""
+LOOKS = 2
+"""In a row, which find that what the CLI waits for is gone: its event may still be on its way."""
 Say = Callable[[str], None]
 
 
@@ -32,11 +39,17 @@ class Teardown:
     record: RunRecord
     say: Say
 
-    async def destroy(self) -> None:
-        """Have Pulumi remove the stack. What goes wrong is said, and stops nothing."""
-        ended = await self._destroyed()
+    async def destroy(self) -> bool:
+        """Remove the stack; whether Pulumi says that it has. What goes wrong is said, and stops
+        nothing."""
+        begun = asyncio.create_task(self._begin(), name="begin the removal")
+        try:
+            ended = await self._destroyed()
+        finally:
+            await begun
         if ended.code:
-            self.say(f"`pulumi destroy` failed:\n{ended.said}")
+            self.say(f"`pulumi destroy` failed: {ended.said}")
+        return not ended.code
 
     async def check(self) -> LeakReport:
         """What is left, after another attempt by label when anything was.
@@ -48,10 +61,7 @@ class Teardown:
             return report
         self.say(f"still there: {len(report.left)} objects; deleting by label")
         await self._delete()
-        report = await self._look(GONE_S)
-        if not report.left:
-            await self.mend_state()
-        return report
+        return await self._look(GONE_S)
 
     async def mend_state(self) -> bool:
         """The objects are gone: have the state know it, so that the next `up` works. Whether that
@@ -60,11 +70,23 @@ class Teardown:
         if not ended.code:
             ended = await self._destroyed()
         if ended.code:
-            self.say(f"the stack's state could not be brought up to date:\n{ended.said}")
+            self.say(f"the stack's state could not be brought up to date: {ended.said}")
         return not ended.code
 
+    async def _begin(self) -> None:
+        """Have the pods end while Pulumi starts. What fails here is left to Pulumi."""
+        record = self.record
+        if not record.own:
+            return
+        try:
+            await remove_roots(
+                self.cluster, stack=record.stack, namespace=record.namespace, own=record.own
+            )
+        except AiperfError as error:
+            self.say(f"the stack's pods end later: {error}")
+
     async def _destroyed(self) -> Ended:
-        for _ in range(ATTEMPTS - 1):
+        for _ in range(ATTEMPTS):
             progress, stop = Progress("destroy", self.say), asyncio.Event()
             going = asyncio.create_task(
                 self.cli.destroy(progress.handle, stop=stop), name="pulumi destroy"
@@ -79,28 +101,34 @@ class Teardown:
             stuck.cancel()
             await asyncio.gather(stuck, return_exceptions=True)
             if not stop.is_set():
-                return ended
-        return await self.cli.destroy(Progress("destroy", self.say).handle, stop=asyncio.Event())
+                break
+        return ended
 
     async def _wait_until_stuck(self, progress: Progress) -> None:
         """Until the CLI waits for deletions that have happened: a provider that looks a moment too
         late never hears of them, and waits for as long as the object's timeout."""
-        while True:
+        found_gone = 0
+        while found_gone < LOOKS:
             await asyncio.sleep(WATCH_S)
             if progress.quiet_s < QUIET_S or not progress.waiting:
+                found_gone = 0
                 continue
             try:
                 left = (await self._look(0.0)).left
             except AiperfError:
+                found_gone = 0
                 continue
-            if are_gone(progress.waiting, left):
-                return
+            found_gone = found_gone + 1 if are_gone(progress.waiting, left) else 0
 
     async def _delete(self) -> None:
         record = self.record
         try:
             await remove_by_label(
-                self.cluster, stack=record.stack, namespace=record.namespace, own=record.own
+                self.cluster,
+                stack=record.stack,
+                namespace=record.namespace,
+                own=record.own,
+                before=record.before,
             )
         except AiperfError as error:
             self.say(str(error))

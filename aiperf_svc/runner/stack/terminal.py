@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
+from aiperf_svc.domain.foreign_text import lines
+
 
 def say(text: str) -> None:
-    """A line for people, on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    """A text for people, on standard error."""
+    print(lines(text), file=sys.stderr, flush=True)
 
 
 @contextmanager

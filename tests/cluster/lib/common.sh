@@ -14,6 +14,18 @@ fail() {
   exit 1
 }
 
+# Scripts that take no arguments do nothing when they get one, least of all take a cluster down for `--help`.
+no_arguments() { # "$@"
+  case ${1:-} in
+    "") ;;
+    -h | --help)
+      sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+      exit 0
+      ;;
+    *) fail "no option '$1': expected nothing" ;;
+  esac
+}
+
 require_root() {
   [ "$(uname -s)" = Linux ] || fail "needs Linux, this is $(uname -s): give the tests a cluster of your own instead"
   [ "$(id -u)" = 0 ] || fail "needs root (namespaces, mounts, network links), this is user $(id -un): run it with sudo"

@@ -5,6 +5,7 @@ scenarios are skipped, and fail under CI=true."""
 import fcntl
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -134,6 +135,14 @@ def stacks_in(
         print(f"{stack.name}: {stack.took_s}")
         left += [f"{stack.name}: {each}" for each in found]
     assert not left, f"left behind: {', '.join(left)}"
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files with a path so short that a run makes its private folder in
+    it."""
+    with tempfile.TemporaryDirectory(prefix="aiperf-test-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

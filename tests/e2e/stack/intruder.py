@@ -54,7 +54,7 @@ with ThreadPoolExecutor(len(clients)) as pool:
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Keys:
     """What a ZeroMQ client knows: the server's key, and a pair of its own. All empty: no CURVE."""
 

@@ -1,6 +1,7 @@
 """`aiperf-svc` at work on a stack: a process that can be watched, signalled and killed, with a
 stack file, artifacts and a state of its own."""
 
+import contextlib
 import json
 import os
 import select
@@ -148,7 +149,7 @@ class Command:
         self.send(signal.SIGKILL)
         self._process.communicate()
         deadline = time.monotonic() + SILENT_S
-        for pid in _with(self._folder):
+        for pid in processes_with(self._folder):
             try:
                 descriptor = os.pidfd_open(pid)
             except ProcessLookupError:
@@ -161,7 +162,19 @@ class Command:
             assert ready, f"process {pid} outlives the command that started it"
 
 
-def _with(folder: Path) -> list[int]:
+def kill_pulumi(folder: Path) -> int:
+    """Kill the CLIs of a folder's commands, as the kernel does when there is no memory; how many
+    there were."""
+    number = 0
+    for pid in processes_with(folder):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == "pulumi\n":
+                os.kill(pid, signal.SIGKILL)
+                number += 1
+    return number
+
+
+def processes_with(folder: Path) -> list[int]:
     """Processes that have a folder in their environment."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):

@@ -17,9 +17,9 @@ from real_cluster import Cluster
 from real_stack import Config, Stack, modest, together
 
 from aiperf_svc.plan.identity import COMPONENT_LABEL, STACK_LABEL
-from aiperf_svc.plan.network import CONNECTED_BY
+from aiperf_svc.plan.pods import CURVE_DIR
 from aiperf_svc.protocol.messages import Service
-from aiperf_svc.protocol.ports import BOUND_BY, Port
+from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 
@@ -32,6 +32,7 @@ PEER = {
     Port.DATASET_BACK: "REP",
     Port.EVENTS_IN: "PUB",
     Port.EVENTS_OUT: "SUB",
+    Port.REPORTS_IN: "PUB",
     Port.RAW_FRONT: "DEALER",
     Port.RAW_BACK: "DEALER",
     Port.RAW_DIRECT: "DEALER",
@@ -209,7 +210,7 @@ def test_a_worker_has_no_way_to_where_workers_have_no_business(
     assert list(found.values()) == ["TimeoutError", "open"]
 
 
-def test_a_client_without_the_stack_s_keys_gets_nowhere_on_any_port(
+def test_a_client_gets_in_only_with_the_key_of_a_service_that_has_business_there(
     cluster: Cluster, running: Running, impostors: dict[str, Intruder]
 ) -> None:
     listening = {
@@ -223,23 +224,39 @@ def test_a_client_without_the_stack_s_keys_gets_nowhere_on_any_port(
     stack = keys_of(cluster, running)
     public, secret = (key.decode() for key in zmq.curve_keypair())
     other_server = zmq.curve_keypair()[0].decode()
-    foreign = {
-        "none": Keys(),
-        "another server's": Keys(server=other_server, public=public, secret=secret),
-        "a pair of its own": Keys(server=stack.server, public=public, secret=secret),
-    }
     for component, impostor in impostors.items():
-        tried = [
-            (port, whose, keys)
-            for port in PEER
-            if entitled(port) == component
-            for whose, keys in {"the stack's": stack, **foreign}.items()
-        ]
+        tried: list[tuple[Port, str, Keys]] = []
+        for port in PEER:
+            if entitled(port) == component:
+                server = stack[f"{BOUND_BY[port]}.public"]
+                tried += [
+                    (port, "none", Keys()),
+                    (port, "another server's", Keys(other_server, public, secret)),
+                    (port, "a pair of its own", Keys(server, public, secret)),
+                ]
+                tried += [
+                    (port, who, Keys(server, stack[f"{who}.public"], stack[f"{who}.secret"]))
+                    for who in Service
+                ]
         clients = [(url_of(running, port), PEER[port], keys) for port, _, keys in tried]
-        for (port, whose, keys), events in zip(tried, impostor.shake_hands(clients), strict=True):
+        for (port, whose, _), events in zip(tried, impostor.shake_hands(clients), strict=True):
             assert "CONNECTED" in events, (port, whose)
-            has_keys = keys is stack
-            assert ("HANDSHAKE_SUCCEEDED" in events) == has_keys, (port, whose, events)
+            may = whose in CONNECTED_BY[port]
+            assert ("HANDSHAKE_SUCCEEDED" in events) == may, (port, whose, events)
+
+
+def test_a_pod_has_the_secret_key_of_its_own_service_alone(
+    cluster: Cluster, running: Running
+) -> None:
+    program = f"import json, os; print(json.dumps(os.listdir({CURVE_DIR!r})))"
+    seen: dict[str, set[str]] = {}
+    for pod in running.pods:
+        component = pod["metadata"]["labels"][COMPONENT_LABEL]
+        if component in set(Service):
+            where = ("-n", running.namespace, pod["metadata"]["name"], "--")
+            found = json.loads(cluster.kubectl("exec", *where, "python", "-c", program))
+            seen[component] = {name for name in found if name.endswith(".secret")}
+    assert seen == {service.value: {f"{service}.secret"} for service in Service}
 
 
 def entitled(port: Port) -> str:
@@ -265,17 +282,12 @@ def url_of(running: Running, port: Port) -> str:
     return f"tcp://{host}:{number}"
 
 
-def keys_of(cluster: Cluster, running: Running) -> Keys:
-    """What the stack's own clients know."""
+def keys_of(cluster: Cluster, running: Running) -> dict[str, str]:
+    """The keys of all services, by the names of their files."""
     label = ("-l", f"aiperf.dev/stack={running.stack.name}")
     (secret,) = (
         found
         for found in cluster.objects("secrets", "-n", running.namespace, *label)
         if found["metadata"]["name"].startswith("keys-")
     )
-    values = {name: base64.b64decode(value).decode() for name, value in secret["data"].items()}
-    return Keys(
-        server=values["server.public"],
-        public=values["client.public"],
-        secret=values["client.secret"],
-    )
+    return {name: base64.b64decode(value).decode() for name, value in secret["data"].items()}

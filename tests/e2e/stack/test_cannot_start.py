@@ -73,7 +73,6 @@ def failures(make_shared_stack: Callable[[], Stack], full_namespace: str) -> dic
         without_patience(benchmark)
         deployment = benchmark["deployment"]
         deployment["namespace"] = {"mode": "existing", "name": full_namespace}
-        deployment["delete_timeout"] = "30s"
 
     changes = {"image": without_patience, "quota": with_quota}
     found = {name: Failure(make_shared_stack(), change) for name, change in changes.items()}

@@ -17,8 +17,6 @@ def as_guest(stack: Stack, namespace: str) -> None:
     def change(benchmark: Config) -> None:
         deployment = benchmark["deployment"]
         deployment["namespace"] = {"mode": "existing", "name": namespace}
-        # Providers of before July 2025 may miss that an object is gone; they look again after this.
-        deployment["delete_timeout"] = "30s"
 
     stack.change(modest)
     stack.change(change)

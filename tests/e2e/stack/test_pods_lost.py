@@ -135,15 +135,13 @@ def test_a_lost_worker_is_seen_accounted_and_makes_the_run_not_valid(
 
 def test_a_run_that_loses_its_records_manager_fails_and_says_so(losses: dict[str, Loss]) -> None:
     loss = losses["records-manager"]
-    reason = "records-manager was lost; the run cannot go on without it"
+    reason = f"pod {loss.lost} was deleted, and what was measured with it"
     assert loss.story == (ExitCode.BENCHMARK_FAILED, "failed", reason)
     evidence = loss.evidence()
     assert loss.lost in evidence.events
     assert len(evidence.pods("records-manager")) == 1
-    assert "records-manager was lost" in evidence.log("system-controller")
-    # What the new one was sent again is not the whole.
-    summary = loss.said["results"]
-    assert summary is None or summary["aiperf_svc"]["verdict"] == "invalid"
+    # What a new one is sent again is not the whole.
+    assert loss.said["results"] is None
 
 
 def test_a_run_whose_target_dies_goes_on_and_counts_the_errors(losses: dict[str, Loss]) -> None:

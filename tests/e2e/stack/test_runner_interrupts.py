@@ -2,11 +2,12 @@
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from commands import Ended
 from real_cluster import Cluster
-from real_runner import DESTROY, PREFLIGHT, RUN, UP, Runner
+from real_runner import DESTROY, PREFLIGHT, RUN, UP, Runner, kill_pulumi, processes_with
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -63,6 +64,28 @@ def test_a_second_interrupt_skips_the_results_and_not_the_teardown(
         ended = command.end()
     assert ended.code == ExitCode.INTERRUPTED
     assert cluster.left_of(runner.name) == []
+
+
+@pytest.mark.parametrize("word", [UP, DESTROY], ids=["up", "destroy"])
+def test_a_run_whose_pulumi_is_killed_takes_its_lock_and_removes_the_stack(
+    cluster: Cluster, make_runner: Callable[[], Runner], temporary: Path, word: str
+) -> None:
+    runner = make_runner()
+    runner.environ["TMPDIR"] = str(temporary)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for(word)
+        while not kill_pulumi(runner.folder):
+            pass  # Looking at all processes takes its time.
+        ended = command.end()
+    assert "killed by signal 9" in ended.errors + ended.out
+    assert "leak check: nothing is left" in ended.errors
+    # A `destroy` that has just begun has no lock yet, and the run is over.
+    if word == UP:
+        assert "removing the lock of a process that has ended" in ended.errors
+        assert ended.code == ExitCode.ERROR
+    assert cluster.left_of(runner.name) == []
+    assert runner.gc().errors.endswith("nothing to remove\n")
+    assert (processes_with(runner.folder), list(temporary.iterdir())) == ([], [])
 
 
 @pytest.mark.gate

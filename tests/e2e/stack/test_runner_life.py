@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from real_cluster import Cluster
@@ -16,9 +17,10 @@ FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 
 @pytest.mark.gate
 def test_run_measures_and_leaves_nothing_and_gc_keeps_its_hands_off(
-    cluster: Cluster, make_runner: Callable[[], Runner]
+    cluster: Cluster, make_runner: Callable[[], Runner], temporary: Path
 ) -> None:
     runner = make_runner()
+    runner.environ["TMPDIR"] = str(temporary)
     runner.use("bench-smoke")
     committed = runner.file.read_bytes()
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
@@ -32,8 +34,13 @@ def test_run_measures_and_leaves_nothing_and_gc_keeps_its_hands_off(
     assert (said["exit_code"], said["state"], said["left"]) == (ended.code, "done", [])
     assert said["not_checked"] == []
     assert runner.summary()["request_count"]["avg"] > 0
+    (results,) = runner.artifacts.iterdir()
+    assert json.loads((results / "inputs.json").read_bytes())["data"]
+    logs = {path.name.partition("-bench-")[0] for path in (results / "logs").iterdir()}
+    assert {"system-controller", "records-manager", "worker"} <= logs
     assert cluster.left_of(runner.name) == []
     assert runner.file.read_bytes() == committed
+    assert list(temporary.iterdir()) == []
     assert [path.name for path in (runner.state_home / "runs").iterdir()] == [f"{runner.name}.lock"]
 
 
@@ -49,6 +56,13 @@ def test_a_kept_stack_has_its_results_until_gc_removes_it(
     assert json.loads(status.out)["state"] == "done"
     fetched = runner.call("results", runner.name, "--artifact-dir", "fetched", "--json")
     assert json.loads(fetched.out)["results"] == runner.summary()
+
+    # An unchanged stack has the same run, whose results are no results of a second one.
+    there = cluster.of_stack(runner.name)
+    again = runner.run()
+    assert (again.code, cluster.of_stack(runner.name)) == (ExitCode.ERROR, there)
+    assert "would measure nothing" in again.errors
+    assert runner.summary()
     assert runner.gc().code == ExitCode.OK
     assert cluster.left_of(runner.name) == []
 
@@ -78,7 +92,7 @@ def test_the_timeout_ends_a_run_and_keeps_what_it_has_measured(
     assert cluster.left_of(runner.name) == []
 
 
-def test_an_image_that_cannot_be_pulled_is_said_with_evidence(
+def test_an_image_that_cannot_be_pulled_is_said_before_anything_is_made(
     cluster: Cluster, make_runner: Callable[[], Runner]
 ) -> None:
     runner = make_runner()
@@ -86,7 +100,6 @@ def test_an_image_that_cannot_be_pulled_is_said_with_evidence(
     ended = runner.run("--json")
     said = json.loads(ended.out)
     assert (ended.code, said["state"]) == (ExitCode.ERROR, "failed")
-    assert "localhost/there-is-none:1" in said["reason"]
-    (evidence,) = runner.artifacts.glob("*/evidence")
-    assert "localhost/there-is-none:1" in (evidence / "containers.txt").read_text()
+    assert "image 'localhost/there-is-none:1' cannot be pulled" in said["reason"]
+    assert not runner.artifacts.exists()
     assert cluster.left_of(runner.name) == []

@@ -13,6 +13,8 @@ from real_cluster import Cluster
 from real_stack import PASSPHRASE, Config, Stack, modest
 from secrecy import found_in, objects_and_logs, secrets_of
 
+from aiperf_svc.protocol.messages import Service
+
 pytestmark = [pytest.mark.cluster, pytest.mark.gate]
 
 BUCKET = "state"
@@ -89,8 +91,8 @@ def test_neither_state_nor_objects_nor_artifacts_show_a_secret(
     namespace = outputs["namespace"]
     secrets = secrets_of(cluster, namespace, stack.name)
     assert {API_KEY, outputs["resultsToken"]} <= secrets
-    # Two CURVE key pairs, the token and the target's key.
-    assert len(secrets) == 6
+    # A CURVE key pair for each service, the token and the target's key.
+    assert len(secrets) == 2 * len(Service) + 2
 
     results = tmp_path / "results"
     status, _ = stack.measure(outputs, results)

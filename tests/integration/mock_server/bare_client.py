@@ -62,10 +62,11 @@ class Client:
             length = head.partition(b"Content-Length: ")[2].partition(b"\r")[0]
             return status, self.exactly(int(length))
         body = b""
-        while size := int(self.until(b"\r\n"), 16):
+        while size := int(self.until(b"\r\n").partition(b";")[0], 16):
             body += self.exactly(size)
             assert self.exactly(2) == b"\r\n"
-        assert self.exactly(2) == b"\r\n"
+        while self.until(b"\r\n").strip():
+            pass  # trailers
         return status, body
 
     def rest(self) -> bytes:

@@ -1,5 +1,6 @@
 """Faults that a client asks for, by name or by rate."""
 
+import gzip
 import json
 import time
 
@@ -68,8 +69,17 @@ def _check_answer(name: str, status: int, body: bytes) -> None:
         assert b'"content":"the"' not in body
     elif name == "crlf":
         assert b"\n\n" not in body
+    elif name == "compressed":
+        assert b" quick" in gzip.decompress(body)
+    elif name == "ends-at-once":
+        assert b'"content":"the"' not in body
+        assert b'"finish_reason":"stop"' in body
+    elif name in ("abort", "content-filter"):
+        assert b'"finish_reason":"%b"' % name.replace("-", "_").encode() in body
+        assert b"[DONE]" in body
     else:
-        assert name in ("no-done", "no-usage", "one-byte-writes", "one-chunk"), f"{name}: no check"
+        legal = ("one-byte-writes", "one-chunk", "padded-chunks")
+        assert name in ("no-done", "no-usage", *legal), f"{name}: no check"
         assert b" quick" in body
         assert (b"[DONE]" in body) is (name != "no-done")
 

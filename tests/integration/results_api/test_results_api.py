@@ -90,12 +90,19 @@ async def test_a_poll_that_makes_no_sense_is_refused(api: Api, query: str) -> No
 
 
 async def test_metrics_are_in_prometheus_text_format(api: Api) -> None:
-    api.provider.now = make_status(completed=12, ttft_p50_ms=20.0, ttft_p99_ms=None)
+    api.provider.now = make_status(
+        completed=12,
+        ttft_p50_ms=20.0,
+        ttft_p99_ms=None,
+        finish_reasons={"stop": 11, "content_filter": 1},
+    )
     answer, body = await api.get("/metrics")
     lines = body.decode().splitlines()
     assert answer.content_type == "text/plain"
     assert 'aiperf_requests_completed_total{phase="profiling"} 12' in lines
     assert "# TYPE aiperf_requests_completed_total counter" in lines
+    assert 'aiperf_finish_reasons_total{reason="content_filter"} 1' in lines
+    assert "# TYPE aiperf_finish_reasons_total counter" in lines
     assert any(line.startswith("aiperf_ttft_p50_seconds") for line in lines)
     assert not any("ttft_p99" in line for line in lines)
 

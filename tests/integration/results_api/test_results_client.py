@@ -95,9 +95,41 @@ async def test_bytes_with_another_hash_are_not_believed(
 async def test_a_server_cannot_write_outside_the_folder(
     client: ResultsClient, tmp_path: Path
 ) -> None:
-    with pytest.raises(EnvironmentProblem, match="leads out"):
+    with pytest.raises(EnvironmentProblem, match="is no name of a result"):
         await client.download(ManifestEntry("../evil", 1, "0" * 64), tmp_path / "copy")
     assert not (tmp_path / "evil").exists()
+
+
+def paths_below(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "./", "a/..", "a/../b", "..", "/etc/x", "a//b", "a/", "\0", "a\nb", "\x1b[2J",
+     "a.part", "manifest.json", "x" * 300, "\ud800"],
+)  # fmt: skip
+async def test_a_manifest_with_a_name_that_is_no_files_is_refused(
+    api: Api, client: ResultsClient, tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "into" / "copy"
+    before = await asyncio.to_thread(paths_below, tmp_path)
+    with pytest.raises(EnvironmentProblem, match=r"^manifest: .* is no name of a result") as error:
+        await client.download(ManifestEntry(name, 3, "0" * 64), folder)
+    assert str(error.value).isprintable()
+    if name.isprintable() or name.isascii():
+        api.provider.listed = Manifest("x", (ManifestEntry(name, 3, "0" * 64),))
+        with pytest.raises(EnvironmentProblem, match=r"^manifest: .* is no name of a result"):
+            await client.download_all(folder)
+    assert await asyncio.to_thread(paths_below, tmp_path) == before
+
+
+async def test_a_manifest_that_is_none_is_refused(
+    api: Api, client: ResultsClient, tmp_path: Path
+) -> None:
+    api.provider.listed = Manifest("x", (ManifestEntry("a", -1, "0" * 64),))
+    with pytest.raises(EnvironmentProblem, match=r"^manifest: 'a' has -1 bytes"):
+        await client.download_all(tmp_path)
 
 
 async def test_an_empty_file_is_fetched(api: Api, client: ResultsClient, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ class Server:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
-        target = Target(2, ("127.0.0.1", 80), None, "", 0, 0, True, (), b"POST / HTTP/1.1\r\n")
+        target = Target((), None, "", 0, 0, True, b"POST / HTTP/1.1\r\n")
         self.cache = EntryCache(target, self.asked.append)
 
     def answer_all(self, *, at_most: int = 100) -> int:

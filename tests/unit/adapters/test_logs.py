@@ -53,6 +53,22 @@ def test_a_line_in_a_file_says_everything(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_what_others_wrote_is_harmless_and_bounded_in_a_line(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_FORMAT": form})
+    hostile = "\x1b[2J\x9b2J\u202e\x7f" + "long" * 10_000
+    try:
+        raise ValueError("\x1b]0;title\x07")
+    except ValueError:
+        logging.getLogger("aiperf_svc.timing-manager").exception("server said %s", hostile)
+    written = capsys.readouterr().err
+    assert all(line.isprintable() for line in written.splitlines())
+    assert "\\x9b2J" in written
+    assert len(written) < 20_000
+
+
 def test_every_service_of_a_process_has_its_own_file(tmp_path: Path) -> None:
     set_up_logs("r1", SERVICES, instance="c", environ={"AIPERF_LOG_DIR": str(tmp_path)})
     logging.getLogger("aiperf_svc.services.worker_manager").info("own")

@@ -71,14 +71,12 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
         "endpoint.connect_timeout",
         "endpoint.connections",
         "endpoint.request_usage",
-        "endpoint.force_output_length",
         "endpoint.tls",
-        "endpoint.tls.verify",
-        "endpoint.tls.ca_file",
-        "endpoint.tls.server_name",
+        "endpoint.tls.ca",  # --tls-ca-file
         "endpoint.source_addresses",
         "dataset.url",
         "dataset.max_download",
+        "dataset.sha256",
     }
     parts = {"load.arrival", "load.warmup", "dataset.input_tokens", "dataset.output_tokens"}
     flagged = {flag.key for flag in FLAGS}
@@ -110,6 +108,9 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         {"temperature": 0.7, "user": "me", "stop": None},
     ),
     "--request-timeout": (("--request-timeout", "90"), 90 * 10**9),
+    "--tls-ca-file": (("--tls-ca-file", "ca.pem"), "ca.pem"),
+    "--tls-verify": (("--no-tls-verify",), False),
+    "--tls-server-name": (("--tls-server-name", "api.test"), "api.test"),
     "--concurrency": (("--concurrency", "7"), 7),
     "--request-rate": (("--request-rate", "2.5"), 2.5),
     "--arrival-pattern": (("--request-rate", "1", "--arrival-pattern", "constant"), "constant"),
@@ -130,6 +131,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--isl": (("--isl", "100"), 100.0),
     "--isl-stddev": (("--isl-stddev", "10"), 10.0),
     "--osl": (("--osl", "50"), 50.0),
+    "--force-output-length": (("--osl", "50", "--no-force-output-length"), False),
     "--osl-stddev": (("--osl", "50", "--osl-stddev", "5"), 5.0),
     "--num-dataset-entries": (("--num-dataset-entries", "11"), 11),
     "--input-file": (("--input-file", "x.jsonl"), "x.jsonl"),
@@ -153,6 +155,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--goodput", "time_to_first_token:500ms request_latency:2s"),
         {"time_to_first_token": "500ms", "request_latency": "2s"},
     ),
+    "--error-budget": (("--error-budget", "2%"), 0.02),
     "--workers-min": (("--workers-min", "2"), 2),
     "--workers-max": (("--workers-max", "3"), 3),
     "--record-processors": (("--record-processors", "2"), 2),

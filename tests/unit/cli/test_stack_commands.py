@@ -1,6 +1,9 @@
 """The commands about stacks up to where a cluster begins."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +11,7 @@ import yaml
 
 from aiperf_svc.cli import main as cli
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.stack import ephemeral, run
+from aiperf_svc.runner.stack import attached, ephemeral, run
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 
@@ -88,6 +91,19 @@ def test_profile_on_a_cluster_is_a_stack_of_a_name_that_nobody_has(
     assert "the key" not in str(first.file_content())
 
 
+def test_a_ca_file_goes_to_the_pods_as_text(
+    tmp_path: Path, asked: list[tuple[StackRequest, StackOptions]]
+) -> None:
+    text = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    path = tmp_path / "ca.pem"
+    path.write_text(text)
+    flags = ("-u", "https://10.0.0.1:8000", "-m", "m", "--concurrency", "1")
+    cli.main(["profile", "--kubernetes", *flags, "--tls-ca-file", str(path)])
+    ((request, _),) = asked
+    tls = request.plan.config.endpoint.tls
+    assert (tls.ca, tls.ca_file) == (text.strip(), None)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -95,7 +111,13 @@ def test_profile_on_a_cluster_is_a_stack_of_a_name_that_nobody_has(
         (("profile", "-k", "-u", "10.0.0.1:1", "-m", "m", "--concurrency", "1",
           "--input-file", "prompts.jsonl"), "a file of this machine, which pods cannot read"),
         (("profile", "-k", "-u", "10.0.0.1:1", "-m", "m", "--concurrency", "1",
+          "--tokenizer", "./tokenizer.json"), "a file of this machine, which pods cannot read"),
+        (("profile", "-k", "-u", "10.0.0.1:1", "-m", "m", "--concurrency", "1",
           "--kubernetes-namespace", "Not_One"), "--kubernetes-namespace: 'Not_One'"),
+        (("profile", "-k", "-u", "https://10.0.0.1:1", "-m", "m", "--concurrency", "1",
+          "--tls-ca-file", "/nix.pem"), "--tls-ca-file: cannot read '/nix.pem'"),
+        (("profile", "-k", "-u", "https://10.0.0.1:1", "-m", "m", "--concurrency", "1",
+          "--tls-ca-file", "Makefile"), "--tls-ca-file: 'Makefile' holds no certificates"),
         (("run", "images/requirements.lock.yaml"), "no such file"),
     ],
 )  # fmt: skip
@@ -108,6 +130,41 @@ def test_what_a_cluster_cannot_do_is_refused(
     assert cli.main(arguments) == ExitCode.BAD_CONFIG
     assert message in capsys.readouterr().err
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"deployment": {"ttl": "30s"}}, "deployment.ttl is 30s; the pods may take"),
+        ({"endpoint": {"url": "http://127.0.0.1:1", "model": "m"}}, "is a pod itself"),
+        ({"endpoint": {"url": "http://target", "model": "m"}, "deployment": {}},
+         "host `target` stands for a target in the stack, and there is none"),
+    ],
+)  # fmt: skip
+def test_validate_refuses_of_a_stack_what_run_refuses(
+    changed: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    asked: list[tuple[StackRequest, StackOptions]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    content = yaml.safe_load(Path("stacks/Pulumi.bench-smoke.yaml").read_text())
+    benchmark = content["config"]["aiperf:benchmark"]
+    benchmark.update(changed)
+    file = tmp_path / "Pulumi.changed.yaml"
+    file.write_text(yaml.safe_dump(content))
+    assert cli.main(["validate", str(file)]) == ExitCode.BAD_CONFIG
+    said = capsys.readouterr().err
+    assert message in said
+    assert str(file) in said
+
+
+def test_validate_asks_of_a_plain_config_nothing_that_only_a_cluster_needs(tmp_path: Path) -> None:
+    file = tmp_path / "plain.yaml"
+    endpoint = {"url": "http://127.0.0.1:1", "model": "m"}
+    load = {"concurrency": 1, "duration": "3h"}
+    file.write_text(yaml.safe_dump({"endpoint": endpoint, "load": load}))
+    assert cli.main(["validate", str(file)]) == ExitCode.OK
 
 
 @pytest.mark.parametrize("command", ["status", "results", "cancel"])
@@ -129,3 +186,36 @@ def test_a_name_that_no_stack_can_have_is_refused(
 def test_gc_without_a_cluster_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["gc", "--yes"]) == ExitCode.ERROR
     assert "no kubeconfig at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "asked_for"),
+    [
+        ("profiling", "the run stops and keeps what it has measured", 1),
+        ("done", "the run is over (done): there is nothing to stop", 0),
+    ],
+)
+def test_only_a_run_that_goes_on_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    state: str,
+    said: str,
+    asked_for: int,
+) -> None:
+    reasons: list[str] = []
+
+    class Client:
+        async def status(self) -> SimpleNamespace:
+            return SimpleNamespace(state=state)
+
+        async def cancel(self, reason: str) -> None:
+            reasons.append(reason)
+
+    @asynccontextmanager
+    async def attach(*_: Any, **__: Any) -> AsyncIterator[SimpleNamespace]:
+        yield SimpleNamespace(client=Client())
+
+    monkeypatch.setattr(attached, "attach", attach)
+    assert cli.main(["cancel", "s"]) == ExitCode.OK
+    assert said in capsys.readouterr().err
+    assert len(reasons) == asked_for

@@ -1,10 +1,23 @@
 """What is written down of a failure."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+import pytest
 import yaml
 
-from aiperf_svc.adapters.cluster.evidence import container_lines, described, event_line, is_fine
+from aiperf_svc.adapters.cluster import evidence
+from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.evidence import (
+    container_lines,
+    described,
+    event_line,
+    is_fine,
+    save_evidence,
+)
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+HOSTILE = "\x1b[2J\x9b2J\u202e\x07[bold]" + "long " * 10_000
 
 
 def _pod(**container: Any) -> dict[str, Any]:
@@ -65,3 +78,36 @@ def test_only_a_ready_pod_that_never_restarted_is_fine() -> None:
     assert not is_fine(_pod(ready=False))
     assert not is_fine(_pod(restartCount=1))
     assert not is_fine({"metadata": {"name": "p"}, "status": {}})
+
+
+def test_what_a_container_says_is_harmless_and_bounded() -> None:
+    ended = {"terminated": {"exitCode": 7, "message": HOSTILE}}
+    pod = _pod(state=ended, lastState=ended)
+    pod["status"]["message"] = HOSTILE
+    event = {"metadata": {}, "message": HOSTILE, "involvedObject": {}}
+    for text in (container_lines(pod), event_line(event)):
+        assert all(line.isprintable() for line in text.splitlines())
+        assert r"\x1b[2J" in text
+        assert len(text) < 10_000
+
+
+async def test_the_log_of_a_container_is_saved_without_what_a_terminal_obeys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = _pod()
+
+    async def no_catalog(_: Cluster) -> None:
+        raise EnvironmentProblem("not asked")
+
+    monkeypatch.setattr(evidence, "read_catalog", no_catalog)
+
+    class Api:
+        async def get(self, path: str, **_: str) -> dict[str, Any]:
+            return {"items": [pod] if path.endswith("/pods") else []}
+
+        async def text(self, path: str, **_: str) -> str:
+            return "first\t1\n\x1b]0;title\x07second\n"
+
+    await save_evidence(cast(Cluster, Api()), namespace="n", stack="s", folder=tmp_path)
+    saved = (tmp_path / "logs" / "p.main.log").read_text()
+    assert saved == "first\t1\n\\x1b]0;title\\x07second\n"

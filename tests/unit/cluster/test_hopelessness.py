@@ -114,3 +114,11 @@ def test_a_pod_that_is_being_deleted_does_not_count() -> None:
     pod = _waiting("InvalidImageName")
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert _hope().handle([pod], [], now_s=NOW) is None
+
+
+def test_the_words_of_a_registry_are_harmless_and_bounded() -> None:
+    pod = _waiting("InvalidImageName", "\x1b[2J\u202e" + "long " * 10_000)
+    line = _hope().handle([pod], [], now_s=NOW)
+    assert line is not None
+    assert line.isprintable()
+    assert len(line) < 1_000

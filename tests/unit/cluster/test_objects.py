@@ -12,6 +12,8 @@ from aiperf_svc.adapters.cluster.inventory import (
     Inventory,
     compare,
     hanging_on,
+    is_name_of,
+    made_by,
     roots_of,
 )
 from aiperf_svc.adapters.cluster.leaks import why_stuck
@@ -37,7 +39,8 @@ def ref(name: str, *, kind: str = "ConfigMap", namespace: str = "theirs", **more
 
 
 def of(stack: str, **more: str) -> dict[str, str]:
-    return {STACK_LABEL: stack, **more}
+    """Labels of what a run of the stack makes."""
+    return {STACK_LABEL: stack, RUN_LABEL: "r", **more}
 
 
 def _compare(before: list[ObjectRef], after: list[ObjectRef]) -> tuple[list[str], ...]:
@@ -108,6 +111,40 @@ def test_two_stacks_of_one_name_are_told_apart_by_what_they_hang_on() -> None:
     assert hanging_on((space,), objects) == {"space", *inside}
 
 
+def test_only_what_a_run_has_made_is_the_stack_s_whoever_uses_its_label() -> None:
+    by_hand, labels = {STACK_LABEL: "bench"}, of("bench")
+    old = ref("worker-bench", kind="Deployment", uid="old", labels=labels)
+    before = Inventory(namespace="theirs", objects=(old,), not_listed=())
+    owned = ref("pod", kind="Pod", uid="owned", owners=("old",), labels=labels)
+    theirs = (
+        old,
+        ref("settings", uid="1", labels=by_hand),
+        ref("their-space", kind="Namespace", namespace="", uid="2", labels=by_hand),
+        ref("inside", namespace="their-space", uid="3", labels=by_hand),
+    )
+    ours = (
+        ref("anchor-bench", uid="anchor", labels=labels),
+        ref("keys-bench", kind="Secret", uid="s", owners=("anchor",), labels=by_hand),
+    )
+    objects = (*theirs, *ours)
+    assert [each.uid for each in roots_of(objects, "bench")] == ["anchor"]
+    for own in (None, ("anchor",), ("anchor", "old")):
+        assert made_by(objects, own=own, before=before) == {"anchor", "s"}
+    assert made_by(objects, own=()) == frozenset()
+    # Where nothing is known of before, the label of a run is the only witness.
+    assert made_by((*objects, owned), own=None) == {"anchor", "s", "old", "owned"}
+
+
+def test_every_name_that_a_stack_would_take_over_is_known() -> None:
+    for path in GOLDEN.glob("*.yaml"):
+        for manifest in yaml.safe_load_all(path.read_text()):
+            kind, name = manifest["kind"], manifest["metadata"]["name"]
+            expected = kind not in ("Namespace", "ConfigMap")
+            assert is_name_of(ref(name, kind=kind), path.stem) is expected, (kind, name)
+    for kind, name in (("Deployment", "web-bench"), ("Pod", "worker-bench"), ("Secret", "keys")):
+        assert not is_name_of(ref(name, kind=kind), "bench")
+
+
 def test_another_stack_whose_name_begins_alike_is_another_one() -> None:
     _, others, _ = _compare([], [ref("worker-bench-100k", labels=of("bench-100k"))])
     assert others == ["worker-bench-100k"]
@@ -137,12 +174,12 @@ def test_objects_are_grouped_by_stack_and_know_when_it_ends() -> None:
     ttl = {TTL_ANNOTATION: "600"}
     objects = [
         ref("aiperf-a", kind="Namespace", namespace="", labels=of("a"), annotations=ttl),
-        ref("x", namespace="aiperf-a", labels=of("a", **{RUN_LABEL: "r1"})),
+        ref("x", namespace="aiperf-a", labels=of("a")),
         ref("y", labels=of("b")),
     ]
     end = CREATED + timedelta(seconds=600)
     a, b = group_stacks(objects, now=end + timedelta(seconds=1))
-    assert (a.stack, a.namespaces, a.objects, a.run_ids) == ("a", ("aiperf-a",), 2, ("r1",))
+    assert (a.stack, a.namespaces, a.objects, a.run_ids) == ("a", ("aiperf-a",), 2, ("r",))
     assert (a.created, a.expires, a.is_overdue) == (CREATED, end, True)
     assert (b.stack, b.namespaces, b.expires, b.is_overdue) == ("b", ("theirs",), None, False)
     assert not group_stacks(objects, now=end)[0].is_overdue

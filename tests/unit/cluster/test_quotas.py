@@ -6,6 +6,7 @@ import pytest
 from cluster_plans import in_existing, named
 
 from aiperf_svc.adapters.cluster.quotas import asked_of_quota, judge_limit_ranges, judge_quotas
+from aiperf_svc.config.deployment import POD_NAMES
 
 
 def _quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -22,6 +23,8 @@ def test_what_is_asked_is_the_sum_over_all_replicas() -> None:
     assert asked["pods"] == asked["count/pods"] == plan.totals.pods
     assert asked["requests.cpu"] == asked["cpu"] == plan.totals.cpu_millis / 1000
     assert asked["requests.memory"] == asked["limits.memory"] == plan.totals.memory_bytes
+    disk = sum(pod.replicas * pod.requests.storage_bytes for pod in plan.pods)
+    assert asked["requests.ephemeral-storage"] == asked["ephemeral-storage"] == disk > 0
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,19 @@ def test_a_quota_on_cpu_limits_refuses_pods_that_have_none() -> None:
     assert judge_quotas(in_existing(), [quota], [_range(default={"cpu": "1"})]).state == "ok"
 
 
+def test_every_pod_can_be_given_the_cpu_limit_that_a_quota_asks_for() -> None:
+    quota = _quota({"limits.cpu": "1000"})
+    pods = {name: {"cpu_limit": 2} for name in POD_NAMES}
+    target = {"kind": "mock"}
+    bare = judge_quotas(in_existing(pods=pods, target=target), [quota], [])
+    assert bare.detail.endswith("(target; set deployment.target.cpu_limit)")
+    target["cpu_limit"] = "1500m"
+    plan = in_existing(pods=pods, target=target)
+    assert judge_quotas(plan, [quota], []).state == "ok"
+    limits = 2 * (plan.totals.pods - 1) + 1.5
+    assert asked_of_quota(plan)["limits.cpu"] == limits
+
+
 @pytest.mark.parametrize(
     ("scopes", "state"), [(["BestEffort"], "ok"), (["NotBestEffort"], "failed")]
 )
@@ -96,6 +112,9 @@ def test_a_pod_outside_the_limits_is_named() -> None:
     assert "r: pod records-manager asks for 2Gi memory, at most 1Gi is allowed" in check.detail
     check = judge_limit_ranges(in_existing(), [_range(min={"cpu": "100m"})])
     assert check.detail == "r: pod deadline asks for 10m cpu, at least 100m is needed"
+    check = judge_limit_ranges(in_existing(), [_range(max={"ephemeral-storage": "8Gi"})])
+    assert check.detail.startswith("r: pod records-manager asks for ")
+    assert check.detail.endswith(" ephemeral-storage, at most 8Gi is allowed")
 
 
 def test_a_default_cpu_limit_is_a_warning_for_pods_that_set_none() -> None:

@@ -7,7 +7,12 @@ from cluster_plans import in_existing, make_plan, named
 from fake_cluster import FakeCluster
 
 from aiperf_svc.adapters.cluster.admission import NO_DRY_RUN, try_admission
-from aiperf_svc.adapters.cluster.target_checks import TargetChecks, check_target, find_target_pods
+from aiperf_svc.adapters.cluster.target_checks import (
+    TargetChecks,
+    check_image,
+    check_target,
+    find_target_pods,
+)
 from aiperf_svc.config.target import TargetPods
 from aiperf_svc.plan.stack import StackPlan
 
@@ -163,3 +168,33 @@ async def test_admission_is_asked_without_making_a_pod(cluster: FakeCluster, sta
     assert check.state == state
     assert cluster.pods_made == []
     assert state != "failed" or 'webhook "w" denied the request' in check.detail
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "words"),
+    [
+        ({"phase": "Succeeded"}, "ok", "has been run by a node of the cluster"),
+        (failed(PULL, phase="Pending"), "failed", "ErrImageNeverPull"),
+        (
+            failed({"terminated": {"message": "no python"}}),
+            "failed",
+            "Python does not start in it: no python",
+        ),
+    ],
+    ids=["it runs", "it cannot be pulled", "another image"],
+)
+async def test_an_image_is_tried_by_a_pod_that_does_nothing(
+    status: dict[str, Any], state: str, words: str
+) -> None:
+    cluster = FakeCluster(open_to=("team",), pod_status=status)
+    check = await check_image(cluster.typed, make_plan(), namespace=None)
+    assert check is not None
+    assert (check.name, check.state) == ("image", state)
+    assert words in check.detail
+    assert cluster.pods_made == []
+
+
+async def test_an_image_is_not_tried_where_no_pod_may_be_made() -> None:
+    cluster = FakeCluster(open_to=("team",), denied=("create pods",))
+    assert await check_image(cluster.typed, make_plan(), namespace=None) is None
+    assert await check_image(cluster.typed, in_existing(), namespace="theirs") is None

@@ -68,3 +68,17 @@ def test_a_pod_that_a_killed_runner_left_is_overdue_when_it_has_ended() -> None:
     made = probe_pod(PLAN, "p")
     assert made["spec"]["activeDeadlineSeconds"] == DEADLINE_S
     assert made["metadata"]["annotations"][TTL_ANNOTATION] == str(DEADLINE_S)
+
+
+@pytest.mark.parametrize("limit", [None, 200])
+def test_the_pod_asks_for_what_the_smallest_pod_of_the_stack_asks_for(limit: int | None) -> None:
+    """A LimitRange that admits the stack admits it too."""
+    plan = make_plan(
+        pods={"deadline": {"cpu": "100m", "memory": "128Mi", "cpu_limit": limit and "200m"}}
+    )
+    (container,) = probe_pod(plan, "p")["spec"]["containers"]
+    limits = {"memory": "128Mi"} if limit is None else {"cpu": "200m", "memory": "128Mi"}
+    assert container["resources"] == {
+        "requests": {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "32Mi"},
+        "limits": {**limits, "ephemeral-storage": "320Mi"},
+    }

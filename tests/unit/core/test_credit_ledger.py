@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from aiperf_svc.core.credit_ledger import LEAST_LOOKAHEAD, CreditLedger
+from aiperf_svc.core.credit_ledger import LEAST_LOOKAHEAD, MOST_LOOKAHEAD, CreditLedger
+from aiperf_svc.core.pacing import lookahead_s
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import WorkerCounts
 
@@ -14,7 +15,7 @@ P = Phase.PROFILING
 def ended(
     ledger: CreditLedger, worker: str, completed: int, *, now: int, idle: bool = False
 ) -> None:
-    ledger.returned(worker, WorkerCounts(P, completed=completed), is_idle=idle, now_mono_ns=now)
+    ledger.returned(worker, WorkerCounts(P, completed=completed), is_idle=idle, taken_mono_ns=now)
 
 
 def test_every_user_gets_a_credit_before_anybody_gets_one_ahead() -> None:
@@ -52,6 +53,25 @@ def test_credits_held_ahead_follow_the_workers_rate() -> None:
     assert ledger.granted - done == pytest.approx(50_000, rel=0.6)
 
 
+@pytest.mark.parametrize(
+    ("total", "counts", "has_run_out"),
+    [
+        (10, WorkerCounts(P, completed=10), True),
+        (10, WorkerCounts(P, completed=8, revoked=2), False),
+        (10, WorkerCounts(P, completed=9, unsent=1), False),
+        (1_000, WorkerCounts(P, completed=10), False),
+        (None, WorkerCounts(P, completed=10), False),
+    ],
+)
+def test_credits_have_run_out_when_all_were_granted_and_used(
+    total: int | None, counts: WorkerCounts, has_run_out: bool
+) -> None:
+    ledger = CreditLedger(P, users={"a": 10}, total=total)
+    ledger.closed_loop_grants()
+    ledger.returned("a", counts, is_idle=True, taken_mono_ns=10**9)
+    assert ledger.has_run_out is has_run_out
+
+
 def test_near_the_end_no_worker_hoards_what_another_could_send() -> None:
     ledger = CreditLedger(P, users={"a": 10, "b": 10}, total=60)
     counts = {grant.worker: grant.count for grant in ledger.closed_loop_grants()}
@@ -78,6 +98,99 @@ def test_a_repeated_return_changes_nothing() -> None:
     before = ledger.counts()
     ended(ledger, "a", 3, now=1)
     assert ledger.counts() == before
+
+
+def test_two_reports_ten_microseconds_apart_say_nothing_of_a_rate() -> None:
+    ledger = CreditLedger(P, users={"a": 10}, total=None)
+    ledger.closed_loop_grants()
+    rate_hz, done, at_ns = 10_000, 0, 0
+    for step in range(200):
+        at_ns += 10_000 if step % 2 else 20_000_000
+        # A burst of ends falls between two reports that are taken one right after the other.
+        done = min(ledger.granted, round(at_ns / 1e9 * rate_hz) + (100 if step % 2 else 0))
+        ended(ledger, "a", done, now=at_ns)
+        ledger.closed_loop_grants()
+    ahead = ledger.granted - done - 10
+    assert ahead <= 1.5 * rate_hz * lookahead_s(1)
+
+
+def test_credits_held_ahead_have_a_bound_at_any_rate() -> None:
+    ledger = CreditLedger(P, users={"a": 10}, total=None)
+    for step in range(1, 1_000):
+        ledger.closed_loop_grants()
+        ended(ledger, "a", ledger.granted, now=step * 10**7)
+    ledger.closed_loop_grants()
+    assert ledger.granted - ledger.counts()["a"].completed <= 10 + MOST_LOOKAHEAD
+
+
+def test_a_report_that_is_older_than_the_last_is_ignored() -> None:
+    ledger = CreditLedger(P, users={"a": 5}, total=None)
+    ledger.closed_loop_grants()
+    ended(ledger, "a", 4, now=2 * 10**9)
+    ended(ledger, "a", 3, now=1 * 10**9)
+    assert ledger.counts()["a"].completed == 4
+
+
+class _Reporting:
+    """A worker with a constant rate, whose reports arrive late, together, twice and out of order,
+    and whose clock may be set."""
+
+    def __init__(self, chance: random.Random, *, sets_clock: bool) -> None:
+        self.chance = chance
+        self.users = chance.randrange(1, 50)
+        self.rate_hz = 10 ** chance.uniform(0, 5)
+        self.sets_clock = sets_clock
+        self.now_ns = chance.randrange(10**9)
+        self.clock_ns = 0
+        self.done = 0
+        self.carry = 0.0
+        self.on_the_way: list[tuple[int, int]] = []
+
+    def work(self, granted: int) -> None:
+        """For a while, and report at its end."""
+        elapsed_ns = self.chance.choice([10_000, 2_000_000, 20_000_000, 20_000_000, 300_000_000])
+        self.now_ns += elapsed_ns
+        if self.sets_clock and self.chance.random() < 0.05:
+            self.clock_ns += round(self.chance.gauss(0, 10**9))
+        self.carry += elapsed_ns / 1e9 * self.rate_hz
+        ends = min(int(self.carry), granted - self.done)
+        self.carry = min(self.carry - ends, 1.0)
+        self.done += ends
+        self.on_the_way.append((self.done, self.now_ns + self.clock_ns))
+
+    def arriving(self) -> list[tuple[int, int]]:
+        """Reports that arrive now."""
+        if self.chance.random() < 0.3:
+            return []  # they are delayed
+        found, self.on_the_way = self.on_the_way, []
+        found += [report for report in found if self.chance.random() < 0.1]
+        if self.chance.random() < 0.2:
+            self.chance.shuffle(found)
+        return found
+
+
+@pytest.mark.parametrize("sets_clock", [False, True])
+def test_what_is_held_ahead_is_bounded_whatever_way_reports_arrive(sets_clock: bool) -> None:
+    chance = random.Random(7)
+    for _ in range(150):
+        workers = {
+            f"w{i}": _Reporting(chance, sets_clock=sets_clock)
+            for i in range(chance.randrange(1, 4))
+        }
+        ledger = CreditLedger(P, users={n: w.users for n, w in workers.items()}, total=None)
+        for _ in range(100):
+            ledger.closed_loop_grants()
+            granted = {name: counts.granted for name, counts in ledger.counts().items()}
+            for name, worker in workers.items():
+                held = granted[name] - worker.done - worker.users
+                by_rate = worker.rate_hz * lookahead_s(len(workers))
+                # A credit that ends just within an interval counts for all of it.
+                rounding = 100 * lookahead_s(len(workers))
+                expected = max(LEAST_LOOKAHEAD, 1.01 * by_rate + rounding)
+                assert held <= (MOST_LOOKAHEAD if sets_clock else min(MOST_LOOKAHEAD, expected))
+                worker.work(granted[name])
+                for done, taken_ns in worker.arriving():
+                    ended(ledger, name, done, now=taken_ns)
 
 
 def test_random_histories_end_with_every_credit_accounted_for() -> None:

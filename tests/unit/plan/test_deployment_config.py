@@ -17,7 +17,11 @@ from aiperf_svc.config.placement import Placement
         ({"image": {"name": "repo/app"}}, "names no fixed version"),
         ({"image": {"name": "host:5000/app"}}, "names no fixed version"),
         ({"image": {"name": "app:latest"}}, "names no fixed version"),
+        ({"image": {"name": "app@sha256:123"}}, "64 hexadecimal digits"),
+        ({"image": {"name": "app:1@sha512:" + "0" * 128}}, "64 hexadecimal digits"),
+        ({"target": {"kind": "custom", "image": "app@latest"}}, "64 hexadecimal digits"),
         ({"pods": {"wroker": {}}}, "expected one of"),
+        ({"pods": {"target": {}}}, "those of deployment.target"),
         ({"ttl": "5s"}, "below 10s"),
         ({"results": {"expose": "Ingress"}}, "needs host"),
         ({"results": {"host": "x"}}, "need expose: Ingress"),
@@ -31,7 +35,9 @@ def test_what_cannot_work_is_refused(deployment: dict[str, Any], message: str) -
         Deployment.model_validate(deployment)
 
 
-@pytest.mark.parametrize("name", ["app:1", "host:5000/app:1", "app@sha256:" + "0" * 64])
+@pytest.mark.parametrize(
+    "name", ["app:1", "host:5000/app:1", "app@sha256:" + "0" * 64, "app:1@sha256:" + "0" * 64]
+)
 def test_a_pinned_image_is_accepted(name: str) -> None:
     assert Deployment.model_validate({"image": {"name": name}}).image.name == name
 

@@ -6,7 +6,6 @@ import pytest
 from planning import make_config, plan_it
 
 from aiperf_svc.plan.network import (
-    CONNECTED_BY,
     NamespacePods,
     Policy,
     Range,
@@ -14,7 +13,7 @@ from aiperf_svc.plan.network import (
     StackPods,
 )
 from aiperf_svc.plan.stack import StackPlan
-from aiperf_svc.protocol.ports import BOUND_BY, Port
+from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 
 
 def policy(plan: StackPlan, name: str) -> Policy:
@@ -73,6 +72,12 @@ def test_whatever_is_not_listed_is_denied_to_all_pods_but_dns() -> None:
     default = policy(plan_it(make_config()), "default")
     assert (default.components, default.ingress) == ((), ())
     assert default.egress == (Rule(ports=(53, 5353), protocols=("UDP", "TCP")),)
+
+
+def test_the_deadlines_holder_reaches_only_the_ranges_that_are_named() -> None:
+    plan = plan_it(make_config(api_server_cidrs=["10.1.0.1/32", "10.1.0.2/32"]))
+    ranges = (Range("10.1.0.1/32"), Range("10.1.0.2/32"))
+    assert policy(plan, "deadline").egress == (Rule(ranges),)
 
 
 def test_only_the_deadlines_holder_reaches_the_api_server_on_whatever_port_that_is() -> None:

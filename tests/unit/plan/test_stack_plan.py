@@ -6,9 +6,11 @@ import pytest
 import yaml
 from planning import make_config, plan_it, pod
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.models import BenchmarkConfig, Tls, Tokenizer
+from aiperf_svc.config.target_notices import UNCHECKED
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.stack import plan_stack
 
 MI = 2**20
 
@@ -73,11 +75,18 @@ def test_a_time_to_live_must_have_room_for_the_start_and_the_load(
         plan_it(short)
 
 
-def test_a_key_in_a_header_never_gets_into_a_config_map() -> None:
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({"headers": {"X-Api-Key": "sk-1"}}, r"headers\.X-Api-Key"),
+        ({"headers": {"X-ApiToken": "sk-1"}}, r"headers\.X-ApiToken"),
+        ({"extra_inputs": {"auth": {"api_key": "sk-1"}}}, r"extra_inputs\.auth\.api_key"),
+    ],
+)
+def test_a_key_of_the_target_never_gets_into_a_config_map(given: dict[str, Any], key: str) -> None:
     config = make_config(url="http://10.0.0.1")
-    headers = {"X-Api-Key": "sk-1"}
-    endpoint = config.endpoint.model_copy(update={"headers": headers})
-    with pytest.raises(ConfigError, match=r"endpoint\.headers\.X-Api-Key .*targetApiKey"):
+    endpoint = config.endpoint.model_copy(update=given)
+    with pytest.raises(ConfigError, match=rf"endpoint\.{key} .*targetApiKey"):
         plan_it(config.model_copy(update={"endpoint": endpoint}))
 
 
@@ -95,6 +104,13 @@ def test_a_token_that_travels_in_clear_is_told(results: dict[str, Any], is_clear
     told = [note for note in plan_it(make_config(results=results)).notes if "in clear" in note]
     assert bool(told) == is_clear
     assert not told or f"results by {results['expose']} without TLS" in told[0]
+
+
+def test_a_certificate_that_is_not_checked_is_told() -> None:
+    config = make_config(url="https://h")
+    endpoint = config.endpoint.model_copy(update={"tls": Tls(verify=False)})
+    assert UNCHECKED not in plan_it(config).notes
+    assert UNCHECKED in plan_it(config.model_copy(update={"endpoint": endpoint})).notes
 
 
 @pytest.mark.parametrize(
@@ -259,3 +275,54 @@ def test_temporary_keys_of_an_upload_have_a_third_one() -> None:
     plan = plan_it(make_config(s3={"url": "s3://bucket", "has_session_token": True}))
     assert plan.secret_keys["upload"][-1] == "s3SessionToken"
     assert pod(plan, plan.results_pod).secret_env["AWS_SESSION_TOKEN"].key == "s3SessionToken"
+
+
+DIGEST = "@sha256:" + "0a" * 32
+
+
+@pytest.mark.parametrize(
+    ("services", "target", "unpinned"),
+    [
+        ("", {"kind": "mock"}, []),
+        ("registry/app:1", {"kind": "mock"}, ["the services' image registry/app:1 "]),
+        ("registry/app:1" + DIGEST, {"kind": "mock"}, []),
+        ("", {"kind": "custom", "image": "sglang:v1"}, ["the target's image sglang:v1 "]),
+        ("", {"kind": "custom", "image": "sglang"}, ["the target's image sglang "]),
+        ("", {"kind": "custom", "image": "sglang:v1" + DIGEST}, []),
+        ("", {"kind": "vllm"}, ["the target's image vllm/vllm-openai:v"]),
+    ],
+)
+def test_an_image_that_a_registry_can_change_is_told(
+    services: str, target: dict[str, Any], unpinned: list[str]
+) -> None:
+    config = make_config(target=target)
+    found = plan_stack(config, stack="s", version="1", image=services)
+    told = [note for note in found.notes if "has no digest" in note]
+    assert len(told) == len(unpinned)
+    assert all(map(str.startswith, told, unpinned))
+
+
+def test_a_digest_reaches_the_pods_and_a_broken_one_is_refused() -> None:
+    config = make_config(target={"kind": "custom", "image": "sglang" + DIGEST})
+    found = plan_stack(config, stack="s", version="1", image="app" + DIGEST)
+    assert {pod.image.name for pod in found.pods} == {"app" + DIGEST, "sglang" + DIGEST}
+    with pytest.raises(ConfigError, match=r"AIPERF_IMAGE: 'app@sha256:1'"):
+        plan_stack(config, stack="s", version="1", image="app@sha256:1")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "is_told"),
+    [
+        ({}, False),
+        ({"name": "/models/tokenizer.json"}, False),
+        ({"name": "owner/name"}, True),
+        ({"name": "owner/name", "revision": "v1"}, True),
+        ({"name": "owner/name", "revision": "0a" * 20}, False),
+    ],
+)
+def test_a_tokenizer_that_its_hub_can_change_is_told(
+    tokenizer: dict[str, str], is_told: bool
+) -> None:
+    config = make_config()
+    config = config.model_copy(update={"tokenizer": Tokenizer.model_validate(tokenizer)})
+    assert any("tokenizer.revision" in note for note in plan_it(config).notes) == is_told

@@ -61,6 +61,7 @@ class Request:
     message: str = ""
     flags: Flag = Flag.STREAMED
     input_tokens: int = 550
+    requested_tokens: int = -1
     start: int = START
     cuts: tuple[int, ...] = ()
 
@@ -84,6 +85,7 @@ class Request:
                 self.entry, self.input_tokens, part, self.turn, status,
                 self.flags | (Flag.FINAL if is_final else 0), self.phase,
                 self.outcome if is_final else 0, self.error if is_final else 0, framing,
+                self.requested_tokens,
             )
             # fmt: on
             packed.append((row, b"".join(read.pack() for read in reads), body + message))

@@ -131,7 +131,7 @@ WHOLE = {
     ),
     "empty body": (plain(b""), ErrorKind.EMPTY, "the body is empty"),
     "no content": (
-        plain(b'{"choices":[{"message":{"content":""},"finish_reason":"stop"}]}'),
+        plain(b'{"choices":[{"message":{"content":""}}]}'),
         ErrorKind.EMPTY,
         "the answer has no content",
     ),

@@ -94,6 +94,7 @@ METADATA = {
     "context_overflow_skip": bool,
     "agent_depth": int,
     "root_correlation_id": str,
+    "finish_reason": int,
 }
 COUNTS = ("tokens", "count", "ratio")
 

@@ -47,6 +47,18 @@ def framed(rng: random.Random, request: int) -> bytes:
             b"%X;n=v\r\n%b\r\n" % (len(event), event),
             b"000%x\r\n%b\r\n" % (len(event), event),
             b"00000000%x\r\n%b\r\n" % (len(event), event),
+            b"%0200X\r\n%b\r\n" % (len(event), event),
+            b'%x ; a="b;c" ; d\r\n%b\r\n' % (len(event), event),
+            chunk(sse(choice_event(request, rng.randint(0, 3)))) * rng.randint(1, 5),
+            chunk(sse(choice_event(request, rng.randint(0, 3), "length"))),
+            chunk(sse(choice_event(request, 0, "abort"))),
+            chunk(sse(choice_event(request, 0, ""))),
+            chunk(sse(delta(request, content=[{"type": "text", "text": "part"}]))),
+            chunk(sse(delta(request, function_call={"name": "f", "arguments": "{}"}))),
+            chunk(
+                sse(b'{"choices":[],"usage":{"prompt_tokens":5.0,"completion_tokens":7.0}}')
+                + sse(b'{"choices":[],"usage":{"prompt_tokens":5}}')
+            ),
             chunk(sse(data, b"\r\n")),
             chunk(b": comment\n\n") + chunk(event),
             chunk(sse(delta(request + 1, content="c"))),
@@ -63,12 +75,25 @@ def framed(rng: random.Random, request: int) -> bytes:
     )
 
 
+def choice_event(request: int, index: int, reason: str | None = None) -> bytes:
+    """An event of one of several choices."""
+    choice = {"index": index, "delta": {"content": "a"}, "finish_reason": reason}
+    return b'{"id":"chatcmpl-%d","choices":[%b]}' % (request, msgspec.json.encode(choice))
+
+
 GAPS = (0, 7, 10**6, LONGEST_GAP_NS, LONGEST_GAP_NS + 1, 10**13, -1, -(10**6), -(2**32))
 
 
 def request_of(rng: random.Random, number: int) -> Request:
     body = b"".join(framed(rng, number) for _ in range(rng.randint(0, 40)))
-    ends = (END, chunk(sse(finish(number))) + chunk(DONE) + LAST_CHUNK, chunk(DONE), LAST_CHUNK)
+    ends = (
+        END,
+        chunk(sse(finish(number))) + chunk(DONE) + LAST_CHUNK,
+        chunk(sse(finish(number))) + b"00000\r\nTrailer: yes\r\n\r\n",
+        chunk(DONE) + b"0;a=b\r\n\r\n",
+        chunk(DONE),
+        LAST_CHUNK,
+    )
     raw = STREAM_HEAD + body + rng.choice(ends)
     borders = {0, len(STREAM_HEAD), len(raw)}
     borders |= {at + 4 for at in range(len(raw)) if raw[at : at + 4] == b"\n\n\r\n"}
@@ -164,7 +189,6 @@ def numbers(*values: int) -> memoryview:
         known_chunk().replace(b"choices", b"chances"),
         known_chunk().replace(b"\n\n", b"\r\n"),
         b"0" + known_chunk()[1:],
-        b"00000000" + known_chunk(),
         b"fffffff\r\n",
         b"ffffffffffffffffffff\r\n",
         b"0\r\n\r\n",
@@ -185,6 +209,16 @@ def test_all_known_events_are_taken_up_to_the_first_other_one(
     assert gaps_of(gaps) == [30, 100, 0]
     assert texts == ["before", "a", "a", "a"]
     assert step(data, at, len(data), BETWEEN, KNOWN, ends, stamps, 1, 200, None) == (at, 1, b"")
+
+
+@needs_compiled
+def test_the_compiled_step_takes_chunks_whose_size_has_leading_zeros() -> None:
+    assert compiled is not None
+    one = known_chunk()
+    data = one + b"0" * 500 + one + one.upper()[:2] + one[2:]
+    ends, stamps = numbers(len(data)), numbers(9)
+    at, _, gaps = compiled.take_plain(data, 0, len(data), BETWEEN, KNOWN, ends, stamps, 0, 9, None)
+    assert (at, gaps_of(gaps)) == (len(data), [0, 0, 0])
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -15,7 +15,7 @@ OUTCOMES = ("completed", "errored", "cancelled", "unsent", "revoked")
 def honest(seed: int, worker: str = "worker-0", *, is_lost: bool = False) -> WorkerAccount:
     """The account of a worker after a random history of credits of one turn each."""
     dice = random.Random(seed)
-    counts = dict.fromkeys((*OUTCOMES, "granted", "requests_sent", "records_dropped"), 0)
+    counts = dict.fromkeys((*OUTCOMES, "granted", "requests_sent", "retries", "records_dropped"), 0)
     records = lost = 0
     for _ in range(dice.randrange(400)):
         counts["granted"] += 1
@@ -24,7 +24,9 @@ def honest(seed: int, worker: str = "worker-0", *, is_lost: bool = False) -> Wor
         outcome = dice.choice(OUTCOMES)
         counts[outcome] += 1
         if outcome in ("completed", "errored", "cancelled"):
-            counts["requests_sent"] += 1
+            is_retried = dice.random() < 0.1
+            counts["retries"] += is_retried
+            counts["requests_sent"] += 1 + is_retried
             fate = dice.random()
             counts["records_dropped"] += fate < 0.05
             lost += 0.05 <= fate < 0.10
@@ -47,7 +49,8 @@ def test_random_honest_histories_balance() -> None:
         assert books.issued == books.granted - books.revoked, seed
         ended = books.completed + books.errored + books.cancelled + books.unsent + books.lost
         assert books.issued == ended, seed
-        assert books.requests_sent == books.records + books.records_lost, seed
+        arrived = books.records + books.records_lost + books.retries
+        assert books.requests_sent == arrived, seed
 
 
 @pytest.mark.parametrize(
@@ -56,6 +59,7 @@ def test_random_honest_histories_balance() -> None:
         ("granted", "without an outcome"),
         ("completed", "more outcomes than credits"),
         ("requests_sent", "requests sent"),
+        ("retries", "retries"),
         ("in_flight", "in flight"),
     ],
 )
@@ -88,6 +92,15 @@ def test_a_lost_workers_credits_are_lost_and_not_a_violation() -> None:
     books = balance(Phase.PROFILING, [account])
     assert books.violations == ()
     assert (books.lost, books.records_lost, books.requests_sent) == (40, 17, 75)
+
+
+def test_a_lost_workers_retries_are_no_lost_records() -> None:
+    counts = WorkerCounts(
+        phase=Phase.PROFILING, granted=100, completed=60, requests_sent=75, retries=5
+    )
+    account = WorkerAccount(worker="worker-1", counts=counts, records=58, is_lost=True)
+    books = balance(Phase.PROFILING, [account])
+    assert (books.records_lost, books.requests_sent, books.retries) == (12, 75, 5)
 
 
 def test_records_newer_than_a_lost_workers_last_word_count_as_sent() -> None:

@@ -10,10 +10,12 @@ import fake_run
 import numpy as np
 import pytest
 import yaml
+from arro3.io import read_parquet
 
 from aiperf_svc.adapters import artifacts, whole_files
 from aiperf_svc.adapters.exports import csv_export, json_export, verdict_export
 from aiperf_svc.adapters.exports.parquet_export import read_records, write_records
+from aiperf_svc.adapters.report import page
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.aggregates import summarise
 from aiperf_svc.core.columns import columns_of
@@ -21,6 +23,7 @@ from aiperf_svc.core.histogram import Histogram
 from aiperf_svc.core.percentiles import QUANTILES
 from aiperf_svc.core.results import Summary
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
 from aiperf_svc.protocol.messages import ErrorSample
@@ -236,3 +239,16 @@ def test_a_half_written_file_never_has_the_name_of_a_result(tmp_path: Path) -> N
         whole_files.write_with(target, fail)
     assert target.read_text() == "the one before"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_finish_reasons_are_in_every_file(
+    summary: Summary, exported: dict[str, Any], tmp_path: Path
+) -> None:
+    assert exported["aiperf_svc"]["finish_reasons"] == {"length": 100}
+    assert "<th>length</th><td>100</td>" in page.render(summary).decode()
+    rows = fake_run.closed_loop(requests=100, concurrency=10)
+    path = tmp_path / "records.parquet"
+    write_records(path, columns_of(rows), summary.context)
+    assert set(read_records(path)["finish_reason"].tolist()) == {int(FinishReason.LENGTH)}
+    known = read_parquet(path).schema.metadata
+    assert json.loads(known[b"aiperf_svc.finish_reasons"])["LENGTH"] == FinishReason.LENGTH

@@ -112,6 +112,7 @@ def test_it_shows_verdict_objectives_errors_and_the_plots_of_the_run() -> None:
     text = report(rows, config=config, profiling=times)
     assert "the client, not the server, was the limit" in text
     assert "missed" in text
+    assert "above the limit; leaves out" in text
     assert text.count('class="plot"') == 6  # one of them the errors
     assert text.count("<title>ramp</title>") == 5
     assert text.count("<title>drain</title>") == 5

@@ -3,10 +3,13 @@
 import fake_run
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from aiperf_svc.config.models import Slo
 from aiperf_svc.core.columns import PhaseRows, columns_of
+from aiperf_svc.core.percentiles import Distribution, describe
 from aiperf_svc.core.slo import check_slo, count_good, judge, limit_of
+from aiperf_svc.core.survivors import Failures
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import Phase
 
@@ -72,25 +75,98 @@ def test_a_bad_slo_names_key_value_and_what_was_expected(
 
 
 def test_objectives_hold_up_to_their_limit() -> None:
-    objectives = slo(
+    limits = slo(
         objectives=[
             {"metric": "time_to_first_token", "stat": "p99", "max": "50ms"},
             {"metric": "request_throughput", "min": 10, "max": 20},
             {"metric": "request_latency", "stat": "p99", "max": 9},
         ]
-    ).objectives
+    )
     measured = {
         ("time_to_first_token", "p99"): 50.0,
         ("request_throughput", "avg"): 21.0,
         ("request_latency", "p99"): None,
     }
-    results = judge(objectives, lambda tag, stat: measured[tag, stat])
-    assert [(r.metric, r.bound, r.limit, r.ok) for r in results] == [
-        ("time_to_first_token", "max", 50.0, True),
-        ("request_throughput", "max", 20.0, False),
-        ("request_throughput", "min", 10.0, True),
-        ("request_latency", "max", 9.0, False),
+    results = judge(limits, lambda tag, stat: measured[tag, stat], {}, Failures(completed=100))
+    assert [(r.metric, r.bound, r.limit, r.ok, r.reason) for r in results] == [
+        ("time_to_first_token", "max", 50.0, True, ""),
+        ("request_throughput", "max", 20.0, False, "above the limit"),
+        ("request_throughput", "min", 10.0, True, ""),
+        ("request_latency", "max", 9.0, False, "not measured"),
     ]
+
+
+def held(metric: str, failures: Failures, *, stat: str = "p50", **limits: object) -> str:
+    """Why the objective, which its value is far within, does not hold; empty when it does."""
+    limited = slo(objectives=[{"metric": metric, "stat": stat, "max": 1e9}], **limits)
+    values = {metric: Distribution(failures.completed, {})}
+    (result,) = judge(limited, lambda tag, stat: 1.0, values, failures)
+    assert result.ok == (not result.reason)
+    return result.reason
+
+
+@pytest.mark.parametrize("kind", ["errored", "cancelled", "unsent", "lost"])
+def test_latencies_of_survivors_hold_only_within_the_error_budget(kind: str) -> None:
+    within = Failures(completed=99, **{kind: 1})
+    beyond = Failures(completed=980, **{kind: 20})
+    for metric in ("time_to_first_token", "inter_chunk_latency", "inter_token_latency"):
+        assert held(metric, within) == ""
+        assert "leaves out 20 of 1,000 requests" in held(metric, beyond)
+        assert "2.00% against an error budget of 1%" in held(metric, beyond)
+        assert held(metric, beyond, error_budget="2%") == ""
+
+
+@pytest.mark.parametrize(
+    ("metric", "failures", "is_within"),
+    [
+        # What is right-censored in a metric is known to it; a refusal is not.
+        ("intended_request_latency", Failures(completed=50, errored=50, timed_out=50), True),
+        ("intended_request_latency", Failures(completed=50, unsent=25, cancelled=25), True),
+        ("intended_request_latency", Failures(completed=50, errored=50), False),
+        ("intended_request_latency", Failures(completed=50, lost=50), False),
+        # Of everything that was sent, and what a count or a rate already tells.
+        ("schedule_lag", Failures(completed=50, errored=50), True),
+        ("effective_concurrency", Failures(completed=50, errored=50), True),
+    ],
+)
+def test_the_budget_covers_what_a_metric_leaves_out(
+    metric: str, failures: Failures, is_within: bool
+) -> None:
+    assert (held(metric, failures) == "") == is_within
+
+
+def test_a_rate_counts_failures_itself_and_needs_no_budget() -> None:
+    limited = slo(objectives=[{"metric": "request_throughput", "min": 0.5}])
+    failures = Failures(completed=1, errored=99)
+    (result,) = judge(limited, lambda tag, stat: 1.0, {}, failures)
+    assert result.ok
+
+
+@pytest.mark.parametrize(("count", "reason"), [(100, ""), (99, "p99 needs 100 values, there are")])
+def test_a_percentile_needs_values_behind_it(count: int, reason: str) -> None:
+    limited = slo(objectives=[{"metric": "time_to_first_token", "stat": "p99", "max": "5s"}])
+    found = describe(np.arange(1.0, count + 1))
+    values = {"time_to_first_token": found}
+    (result,) = judge(
+        limited, lambda tag, stat: found.stats[stat], values, Failures(completed=count)
+    )
+    assert result.ok == (not reason)
+    assert result.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("written", "share"), [("1%", 0.01), (0.01, 0.01), ("0.5", 0.5), ("100%", 1.0), (0, 0.0)]
+)
+def test_an_error_budget_is_per_cent_or_a_share(written: object, share: float) -> None:
+    found = slo(error_budget=written)
+    assert found.error_budget == share
+    assert slo(**found.model_dump(mode="json")) == found
+
+
+@pytest.mark.parametrize("written", [1, "1", 5, "5", "101%", -0.1, "few", True, None])
+def test_a_budget_that_may_be_meant_otherwise_is_refused(written: object) -> None:
+    with pytest.raises(ValidationError, match=r'expected a share such as "1%" or 0\.01'):
+        slo(error_budget=written)
 
 
 def test_a_request_without_the_metric_is_bad() -> None:

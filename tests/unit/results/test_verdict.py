@@ -5,8 +5,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from aiperf_svc.core.evidence import Evidence, LatencyBound, arrivals_ratio
+from aiperf_svc.core.evidence import (
+    Evidence,
+    GapBound,
+    LatencyBound,
+    SingleReads,
+    arrivals_ratio,
+)
 from aiperf_svc.core.health_log import Health, HealthLog
+from aiperf_svc.core.reasons import MORE_WORKERS
 from aiperf_svc.core.verdict import judge
 from aiperf_svc.protocol.messages import Service, Vitals
 
@@ -24,6 +31,7 @@ HEALTH = Health(
     fd_share=0.2,
     rss_max_bytes=2**27,
 )
+GAP = GapBound("inter_chunk_latency", "p50", 10.0, 10.0, 10.0, mean_ms=10.0)
 CLOSED = Evidence(
     is_open_loop=False,
     concurrency=100,
@@ -31,7 +39,11 @@ CLOSED = Evidence(
     completed=10_000,
     held_ratio=0.999,
     bounds=(BOUND,),
+    single_reads=SingleReads(10_000, 0),
+    gap_bounds=(GAP,),
     workers=(HEALTH,),
+    finish_reasons={"stop": 9_000, "length": 1_000},
+    osl_known=10_000,
 )
 OPEN = replace(
     CLOSED, is_open_loop=True, concurrency=None, held_ratio=None, rate_ratio=1.0, arrivals_ratio=1.0
@@ -80,6 +92,9 @@ def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
         ("lost_processes", CLOSED, {"lost_services": ("worker-3",)}, "degraded"),
         ("records", CLOSED, {"records_lost": 1}, "degraded"),
         ("records", CLOSED, {"records_lost": 102}, "invalid"),
+        ("held_back", CLOSED, {"held_back_share": 0.0}, "valid"),
+        ("held_back", CLOSED, {"held_back_share": 0.001}, "degraded"),
+        ("held_back", CLOSED, {"held_back_share": 0.02}, "invalid"),
         ("concurrency", CLOSED, {"held_ratio": 0.991}, "valid"),
         ("concurrency", CLOSED, {"held_ratio": 0.989}, "degraded"),
         ("concurrency", CLOSED, {"held_ratio": 0.89}, "invalid"),
@@ -100,7 +115,23 @@ def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
         ("schedule_lag", OPEN, {"bounds": (replace(BOUND, with_lag_ms=130.0),)}, "invalid"),
         ("errors", CLOSED, {"errored": 100, "completed": 9_900}, "valid"),
         ("errors", CLOSED, {"errored": 101, "completed": 9_899}, "degraded"),
-        ("errors", CLOSED, {"errored": 9_000, "completed": 1_000}, "degraded"),
+        ("errors", CLOSED, {"errored": 1_000, "completed": 9_000}, "degraded"),
+        ("errors", CLOSED, {"errored": 1_001, "completed": 8_999}, "invalid"),
+        ("errors", CLOSED, {"errored": 3_000, "error_budget": 0.3}, "degraded"),
+        ("errors", CLOSED, {"errored": 3_001, "error_budget": 0.3}, "invalid"),
+        ("run", CLOSED, {"failure": "the timing manager was lost"}, "invalid"),
+        ("single_reads", CLOSED, {"single_reads": SingleReads(1_000, 50)}, "valid"),
+        ("single_reads", CLOSED, {"single_reads": SingleReads(1_000, 51)}, "degraded"),
+        ("chunk_times", CLOSED, {"gap_bounds": (replace(GAP, lowest_ms=8.1),)}, "valid"),
+        ("chunk_times", CLOSED, {"gap_bounds": (replace(GAP, lowest_ms=7.9),)}, "degraded"),
+        ("chunk_times", CLOSED, {"gap_bounds": (GAP, replace(GAP, highest_ms=99))}, "degraded"),
+        # A server that sends two chunks at once, seen to within 1 ms of a mean of 10.
+        (
+            "chunk_times",
+            CLOSED,
+            {"gap_bounds": (replace(GAP, measured_ms=0.0, lowest_ms=0.0, highest_ms=1.0),)},
+            "valid",
+        ),
         ("censored", CLOSED, {"cancelled": 60, "timed_out": 41}, "degraded"),
         ("time_order", CLOSED, {"impossible": 10}, "valid"),
         ("time_order", CLOSED, {"impossible": 50}, "degraded"),
@@ -113,6 +144,8 @@ def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
         ("local_limits", CLOSED, {"no_resources": 101}, "invalid"),
         ("file_descriptors", CLOSED, {"workers": (replace(HEALTH, fd_share=0.96),)}, "degraded"),
         ("capped", OPEN, {"capped": 101}, "degraded"),
+        ("retries", CLOSED, {"retries": 10}, "valid"),
+        ("retries", CLOSED, {"retries": 11}, "degraded"),
         ("cpu", CLOSED, {"workers": (HEALTH, replace(HEALTH, busy_share=0.09))}, "valid"),
         ("cpu", CLOSED, {"workers": (HEALTH, replace(HEALTH, busy_share=0.5))}, "degraded"),
         ("throttling", CLOSED, {"workers": (replace(HEALTH, throttled_share=0.02),)}, "degraded"),
@@ -123,6 +156,13 @@ def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
         ("clock_jumps", CLOSED, {"clock_jumps": 101}, "degraded"),
         ("clock_jumps", CLOSED, {"clock_step_share": 0.009}, "valid"),
         ("clock_jumps", OPEN, {"clock_step_share": 0.011}, "degraded"),
+        ("finish_reasons", CLOSED, {"finish_reasons": {"tool_calls": 10_000}}, "valid"),
+        ("finish_reasons", CLOSED, {"finish_reasons": {"content_filter": 101}}, "degraded"),
+        ("finish_reasons", CLOSED, {"finish_reasons": {"other": 100}}, "valid"),
+        ("finish_reasons", CLOSED, {"finish_reasons": {"no_content": 5_001}}, "invalid"),
+        ("output_length", CLOSED, {"osl_off": 500}, "valid"),
+        ("output_length", CLOSED, {"osl_off": 501, "osl_ratio": 0.7}, "degraded"),
+        ("output_length", OPEN, {"osl_off": 10_000, "osl_ratio": 0.1}, "degraded"),
     ],
 )
 def test_each_check_turns_at_its_limits(
@@ -160,13 +200,41 @@ def test_a_client_that_is_the_limit_is_named_so() -> None:
     assert judge(null_server).label == "invalid: client-bound"
 
 
+BUSY = replace(HEALTH, busy_share=1.0, loop_lag_p50_ms=500.0)
+
+
 @pytest.mark.parametrize(
-    "elsewhere", [{"lost_services": ("worker-1",)}, {"errored": 5_000}, {"capped": 5_000}]
+    ("elsewhere", "label"),
+    [
+        ({"failure": "the records manager was lost"}, "invalid: run-failed"),
+        ({"failure": "lost", "requests": 0, "completed": 0}, "invalid: run-failed"),
+        ({"lost_services": ("worker-1",)}, "invalid: process-lost"),
+        ({"errored": 5_000}, "invalid: target-failing"),
+        ({"errored": 10_000, "completed": 0}, "invalid: target-failing"),
+        ({"capped": 5_000}, "invalid"),
+    ],
 )
-def test_a_shortfall_that_something_else_explains_is_not_called_client_bound(
-    elsewhere: dict[str, Any],
+def test_a_shortfall_that_something_else_explains_is_not_blamed_on_the_client(
+    elsewhere: dict[str, Any], label: str
 ) -> None:
-    assert judge(replace(CLOSED, held_ratio=0.5, **elsewhere)).label == "invalid"
+    verdict = judge(replace(CLOSED, held_ratio=0.5, workers=(BUSY,), **elsewhere))
+    assert verdict.label == label
+    assert {"concurrency", "cpu", "event_loop"} <= {reason.check for reason in verdict.reasons}
+    assert not [reason.remedy for reason in verdict.reasons if MORE_WORKERS in reason.remedy]
+
+
+def test_what_the_client_had_no_resources_for_is_not_the_targets_failure() -> None:
+    verdict = judge(replace(CLOSED, held_ratio=0.5, errored=5_000, no_resources=5_000))
+    assert verdict.label == "invalid: client-bound"
+
+
+def test_errors_are_named_and_a_target_that_was_away_is_suspected() -> None:
+    away = replace(CLOSED, errored=600, unreachable=500, errors=(("connect", 500), ("status", 100)))
+    (found,) = judge(away).reasons
+    assert "500 connect, 100 status" in found.text
+    assert "whether it was there" in found.remedy
+    (found,) = judge(replace(away, unreachable=100)).reasons
+    assert "whether it was there" not in found.remedy
 
 
 def test_the_worst_reason_comes_first() -> None:

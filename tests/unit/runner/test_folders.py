@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -91,6 +92,48 @@ def test_a_folder_that_is_just_being_made_is_kept(temporary: Path) -> None:
     assert (temporary / f"{folders.PREFIX}new").exists()
 
 
+def test_the_lock_is_the_last_thing_that_goes(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(Exception):
+        pass
+
+    def kill(path: Path, **_: object) -> None:
+        raise KilledError(path)
+
+    left = temporary / f"{folders.PREFIX}left"
+    (left / "pulumi").mkdir(parents=True)
+    (left / "lock").touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", kill)
+        with pytest.raises(KilledError, match="pulumi"):
+            folders._remove(left)
+    assert folders.remove_stale() == 1
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_whose_maker_was_killed_is_removed(temporary: Path) -> None:
+    left = temporary / f"{folders.PREFIX}left"
+    left.mkdir()
+    long_ago = time.time() - 2 * folders.MAKING_S
+    os.utime(left, (long_ago, long_ago))
+    assert folders.remove_stale() == 1
+    assert not left.exists()
+
+
+def test_a_folder_is_kept_while_a_process_has_inherited_its_lock(temporary: Path) -> None:
+    with folders.locked_private_folder() as (folder, lock):
+        assert lock is not None
+        inherited = os.dup(lock)
+        left = temporary / f"{folders.PREFIX}left"
+        folder.rename(left)
+    try:
+        assert folders.remove_stale() == 0
+    finally:
+        os.close(inherited)
+    assert folders.remove_stale() == 1
+
+
 def test_nothing_is_removed_through_a_link(temporary: Path) -> None:
     own = temporary / "own"
     own.mkdir()
@@ -115,6 +158,15 @@ def test_artifacts_are_in_a_folder_of_name_and_time(tmp_path: Path) -> None:
     folder = folders.make_artifact_folder(tmp_path / "a" / "b", "bench", now=NOW)
     assert folder == tmp_path / "a" / "b" / "bench-20261121T053136Z"
     assert (folder / "logs").is_dir()
+
+
+def test_a_folder_of_artifacts_into_which_nothing_came_goes_and_others_stay(tmp_path: Path) -> None:
+    empty, logged, full = (folders.make_artifact_folder(tmp_path, name) for name in "abc")
+    (logged / "logs" / "worker.log").touch()
+    (full / "config.yaml").touch()
+    assert [folders.remove_if_empty(each) for each in (empty, logged, full)] == [True, False, False]
+    assert sorted(tmp_path.iterdir()) == [logged, full]
+    assert not folders.remove_if_empty(tmp_path / "none")
 
 
 def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:

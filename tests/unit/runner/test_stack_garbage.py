@@ -195,6 +195,20 @@ async def test_a_state_that_could_not_be_mended_keeps_its_record(played: Played)
     assert played.home.load("s") == RECORD
 
 
+async def test_a_stack_that_nobody_knows_is_said_to_be_none(played: Played) -> None:
+    played.has_state = False
+    done = await played.collected("nosuch")
+    assert (done.unknown, done.removed, done.exit_code) == (["nosuch"], {}, ExitCode.OK)
+    played.home.save(msgspec.structs.replace(RECORD, stack="nosuch"))
+    assert list((await played.collected("nosuch")).removed) == ["nosuch"]
+
+
+async def test_what_merely_has_the_label_is_said_and_not_touched(played: Played) -> None:
+    played.report = LeakReport(left=(), not_checked=(), strays=(space("theirs"),))
+    done = await played.collected("s")
+    assert done.not_touched == [f"s: Namespace theirs, {garbage.NOT_MADE}"]
+
+
 async def test_a_stack_that_no_state_knows_is_removed_by_its_label(played: Played) -> None:
     played.has_state = False
     assert list((await played.collected("s")).removed) == ["s"]

@@ -1,6 +1,7 @@
 """What a run of a stack does when it cannot go on as planned: what it says, keeps and removes."""
 
 import errno
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,6 +55,7 @@ class Played:
         self.uploaded_to = ""
         self.stops_up = False
         """The user does."""
+        self.is_destroyed = self.is_mended = True
         self.did: list[str] = []
 
     async def launched(self) -> Outcome:
@@ -69,8 +71,13 @@ class Played:
 
     # --- as Teardown ---
 
-    async def destroy(self) -> None:
+    async def destroy(self) -> bool:
         self.did.append("destroy")
+        return self.is_destroyed
+
+    async def mend_state(self) -> bool:
+        self.did.append("mend")
+        return self.is_mended
 
     async def check(self) -> LeakReport:
         self.did.append("check")
@@ -119,7 +126,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
         return not played.stops_up
 
     for name, value in {"check": (), "preview": "", "first_record": RECORD, "find_own": RECORD,
-                        "save_evidence": ()}.items():  # fmt: skip
+                        "save_evidence": (), "save_logs": ()}.items():  # fmt: skip
         monkeypatch.setattr(bring_up, name, answering(value))
     monkeypatch.setattr(bring_up, "patience_s", lambda *_: 0.0)
     monkeypatch.setattr(bring_up, "up", up)
@@ -163,6 +170,17 @@ async def test_nothing_is_left_is_said_only_when_everything_was_looked_at(
     assert "nothing is left" not in said
 
 
+async def test_a_state_that_a_failed_destroy_left_is_mended_or_its_record_stays(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.is_destroyed = False
+    assert (await played.launched()).exit_code is ExitCode.OK
+    assert (played.did, played.home.load("s")) == (["destroy", "check", "mend"], None)
+    played.is_mended = False
+    assert (await played.launched()).exit_code is ExitCode.ERROR
+    assert played.home.load("s") == RECORD
+
+
 async def test_another_stack_of_the_same_name_is_said_and_no_leak(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,11 +214,38 @@ async def test_evidence_for_which_there_is_no_room_fails_no_run(
     assert (outcome.state, outcome.reason, outcome.exit_code) == ("done", "", ExitCode.ERROR)
 
 
+async def test_the_services_logs_are_saved_with_the_results_and_a_missing_one_fails_no_run(
+    played: Played, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Path] = []
+
+    async def save(cluster: Cluster, record: RunRecord, artifacts: Path) -> tuple[str, ...]:
+        asked.append(artifacts)
+        if len(asked) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return ("logs/worker-1.main.log: no answer",)
+
+    monkeypatch.setattr(bring_up, "save_logs", save)
+    for words in ("logs/worker-1.main.log: no answer", "No space left on device"):
+        outcome = await played.launched()
+        assert (outcome.exit_code, outcome.artifacts) == (ExitCode.OK, asked[-1])
+        said = capsys.readouterr().err
+        assert "not saved: " in said
+        assert words in said
+
+
 async def test_results_that_are_in_a_bucket_keep_no_stack(played: Played) -> None:
     played.fetch_error = EnvironmentProblem("the disk is full")
     played.uploaded_to = "s3://bucket/run"
     outcome = await played.launched()
     assert (outcome.exit_code, played.did) == (ExitCode.ERROR, ["destroy", "check"])
+
+
+async def test_a_run_that_was_stopped_early_leaves_no_empty_folder(played: Played) -> None:
+    played.stops_up = True
+    outcome = await played.launched()
+    assert (outcome.exit_code, outcome.artifacts) == (ExitCode.INTERRUPTED, None)
+    assert os.listdir(played.request.config.artifacts.dir) == []  # noqa: PTH208
 
 
 async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
@@ -218,6 +263,9 @@ async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
     monkeypatch.setattr(bring_up, "check", refuse)
     cluster = cast("Cluster", SimpleNamespace(identity="uid"))
     options = StackOptions(run=RunOptions(ui="none"), yes=True)
-    with pytest.raises(EnvironmentProblem, match="cannot come up"):
-        await run._launched(request, options, played.home, cluster, played.interrupts)
+    with (
+        played.home.hold("s") as held,
+        pytest.raises(EnvironmentProblem, match="cannot come up"),
+    ):
+        await run._launched(request, options, played.home, cluster, played.interrupts, held=held)
     assert played.home.ephemeral_stacks() == ()

@@ -9,9 +9,12 @@ from aiperf_svc.adapters.cluster.connection import Cluster
 from aiperf_svc.adapters.cluster.inventory import Inventory
 from aiperf_svc.adapters.cluster.objects import ObjectRef
 from aiperf_svc.adapters.pulumi_cli import Ended, PulumiCli, PulumiFailed, is_locked
+from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.identity import RUN_LABEL
 from aiperf_svc.runner.stack import bring_up, deployed
 from aiperf_svc.runner.stack.bring_up import find_own, refuse_others
+from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.state_home import RunRecord
 
 RECORD = RunRecord(
@@ -133,6 +136,15 @@ async def test_without_a_state_it_is_what_the_record_knows_else_what_has_the_lab
         assert (await own_of(RECORD, cli)).own == ("ours", "theirs")
 
 
+def test_names_that_a_stack_would_take_over_are_refused() -> None:
+    taken = ObjectRef(kind="Deployment", namespace="n", name="worker-s", uid="1", path="")
+    other = ObjectRef(kind="Deployment", namespace="n", name="web-s", uid="2", path="")
+    bring_up.refuse_taken(Inventory(namespace="n", objects=(other,), not_listed=()), stack="s")
+    before = Inventory(namespace="n", objects=(other, taken), not_listed=())
+    with pytest.raises(EnvironmentProblem, match="namespace n has Deployment worker-s already"):
+        bring_up.refuse_taken(before, stack="s")
+
+
 def test_a_stack_that_another_state_made_is_refused_with_the_place_and_the_remedy() -> None:
     own = msgspec.structs.replace(RECORD, own=("1",))
     refuse_others([space("1")], own)
@@ -156,3 +168,44 @@ def test_a_state_on_which_somebody_works_is_known_by_its_refusal(
     errors: str, expected: bool
 ) -> None:
     assert is_locked(Ended(code=255, out="", errors=errors)) is expected
+
+
+BENCHMARK = {
+    "endpoint": {"url": "http://10.0.0.1:8000", "model": "m"},
+    "load": {"concurrency": 1, "requests": 10},
+}
+REQUEST = StackRequest(
+    stack="s",
+    config=BenchmarkConfig.model_validate(BENCHMARK),
+    benchmark=BENCHMARK,
+    environ={},
+)
+
+
+def state_of_run(run_id: str, *, is_complete: bool = True) -> dict[str, Any]:
+    """One that an `up` has left which ended, or was broken off."""
+    labels = {"metadata": {"labels": {RUN_LABEL: run_id}}}
+    outputs = {"runId": run_id} if is_complete else {}
+    return state(
+        {"type": "pulumi:pulumi:Stack", "outputs": outputs},
+        made("core/v1:Namespace", "aiperf-s-1", "1"),
+        made("apps/v1:Deployment", "worker-s", "w", inputs=labels),
+    )
+
+
+async def test_a_run_that_is_up_already_is_refused_and_the_ways_on_are_named(
+    there: list[ObjectRef],
+) -> None:
+    there.append(space("1"))
+    run_id = REQUEST.plan.identity.run_id
+    with pytest.raises(EnvironmentProblem) as refused:
+        await bring_up.refuse_same_run(REQUEST, CLUSTER, state_of_run(run_id))
+    for words in (f"run {run_id}", "results s", "--generation 2", "gc s"):
+        assert words in str(refused.value)
+    await bring_up.refuse_same_run(REQUEST, CLUSTER, state_of_run("another"))
+    await bring_up.refuse_same_run(REQUEST, CLUSTER, state_of_run(run_id, is_complete=False))
+    # One that has removed itself, or is about to.
+    there[:] = [space("2")]
+    await bring_up.refuse_same_run(REQUEST, CLUSTER, state_of_run(run_id))
+    there[:] = [msgspec.structs.replace(space("1"), is_going=True)]
+    await bring_up.refuse_same_run(REQUEST, CLUSTER, state_of_run(run_id))

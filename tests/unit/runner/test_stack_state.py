@@ -1,7 +1,11 @@
 """What outlives a runner, and who may touch it."""
 
+import contextlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +20,14 @@ from aiperf_svc.config.load_config import load_stack
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.runner.stack import bring_up, deployed, preview, project
 from aiperf_svc.runner.stack.changes import Comparison
-from aiperf_svc.runner.stack.locks import check_locks
+from aiperf_svc.runner.stack.locks import check_locks, is_alive, is_pulumi, take_over
 from aiperf_svc.runner.stack.progress import Progress
-from aiperf_svc.runner.stack.request import StackRequest, find_place, secrets_from
+from aiperf_svc.runner.stack.request import (
+    StackRequest,
+    find_place,
+    open_project,
+    secrets_from,
+)
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 STACKS = Path(__file__).parents[3] / "stacks"
@@ -55,6 +64,32 @@ def test_a_stack_is_worked_on_by_one_runner_at_a_time(home: StateHome) -> None:
         pass
 
 
+async def test_what_a_killed_runner_left_is_awaited_and_a_live_one_is_not(
+    home: StateHome, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    with home.hold("s") as held:
+        # Nobody waits for a runner that is alive.
+        await home.wait_for_killed("s", said.append, is_alive=lambda pid: True)
+        assert said == []
+        inherited = os.dup(held)
+    (tmp_path / "aiperf-svc" / "runs" / "s.lock").write_text("41")
+
+    def end(pid: int) -> bool:
+        if said:
+            os.close(inherited)
+        return False
+
+    try:
+        await home.wait_for_killed("s", said.append, is_alive=end)
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(inherited)
+    assert said == ["stack s: waiting for Pulumi, which a killed run (process 41) left"]
+    with home.hold("s"):
+        pass
+
+
 def test_an_ephemeral_stack_keeps_its_passphrase_to_itself(home: StateHome) -> None:
     folder = home.ephemeral("s")
     backend = project.ephemeral_backend(folder)
@@ -75,7 +110,7 @@ def test_without_a_backend_a_folder_of_this_machine_is_used_and_said(
 ) -> None:
     environ = {"PULUMI_HOME": str(tmp_path), "PULUMI_CONFIG_PASSPHRASE": "x"}
     backend = project.choose_backend(home, environ)
-    assert backend.url == home.backend.as_uri()
+    assert backend.url == f"{home.backend.as_uri()}?metadata=skip"
     assert str(home.backend) in backend.notice
 
 
@@ -91,6 +126,31 @@ def test_the_backend_of_a_login_is_left_to_the_cli(home: StateHome, tmp_path: Pa
 def test_a_state_without_a_passphrase_is_refused_with_the_remedy(home: StateHome, url: str) -> None:
     with pytest.raises(ConfigError, match="export PULUMI_CONFIG_PASSPHRASE="):
         project.choose_backend(home, {"PULUMI_BACKEND_URL": url})
+
+
+def test_a_state_in_a_folder_is_named_by_its_whole_path_for_the_cli_works_elsewhere(
+    home: StateHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environ = {"PULUMI_BACKEND_URL": "file://./state", "PULUMI_CONFIG_PASSPHRASE": "x"}
+    backend = project.choose_backend(home, environ)
+    url = f"file://{tmp_path}/state?metadata=skip"
+    assert (backend.url, backend.environ) == (url, {"PULUMI_BACKEND_URL": url})
+
+
+def test_a_state_that_a_kill_left_is_mended_when_a_project_is_opened(
+    home: StateHome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks = tmp_path / "state" / ".pulumi" / "stacks" / "aiperf"
+    stacks.mkdir(parents=True)
+    (stacks / "s.json.attrs").touch()
+    environ = {
+        "PULUMI_BACKEND_URL": (tmp_path / "state").as_uri(),
+        "PULUMI_CONFIG_PASSPHRASE": "x",
+    }
+    with open_project("s", None, home, environ):
+        assert not list(stacks.iterdir())
+    assert "note: state of stack s: removed " in capsys.readouterr().err
 
 
 def test_a_service_that_keeps_its_own_keys_needs_no_passphrase(home: StateHome) -> None:
@@ -129,6 +189,34 @@ def test_only_a_dead_process_loses_its_lock(
             check()
     else:
         check()
+
+
+def test_locks_are_taken_over_when_all_are_dead_processes_of_this_machine() -> None:
+    said: list[str] = []
+
+    def taken(*locks: tuple[str, int]) -> bool:
+        given = [Lock(user="me", host=host, pid=pid, at="") for host, pid in locks]
+        dead = (41, 42)
+        return take_over(
+            given, stack="s", say=said.append, host="here", is_alive=lambda pid: pid not in dead
+        )
+
+    assert taken(("here", 41), ("here", 42))
+    assert said[0].startswith("stack s: removing the lock of a process that has ended (me@here, p")
+    for others in ((), (("here", 43),), (("elsewhere", 41),), (("here", 41), ("elsewhere", 42))):
+        assert not taken(*others)
+    assert len(said) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux about processes")
+def test_a_process_that_nobody_has_asked_about_is_dead() -> None:
+    with subprocess.Popen(("sleep", "300")) as process:
+        assert is_alive(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not is_alive(process.pid)
+    assert not is_alive(process.pid)
+    assert not is_pulumi(os.getpid())
 
 
 # --- what the state says -------------------------------------------------------------------------
@@ -340,7 +428,7 @@ def test_progress_keeps_each_error_once() -> None:
     progress = Progress("up", lambda text: None)
     for _ in range(2):
         progress.handle({"diagnosticEvent": {"severity": "error", "message": "it\n broke"}})
-    assert progress.errors == ["it broke"]
+    assert progress.errors == ["it\n broke"]
 
 
 # --- the program ---------------------------------------------------------------------------------

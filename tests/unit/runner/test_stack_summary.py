@@ -9,7 +9,8 @@ import pytest
 from aiperf_svc.config.load_config import load_stack, parse_config
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 from aiperf_svc.runner.stack.changes import Change, Comparison, changes
-from aiperf_svc.runner.stack.summary import FEW, as_markdown, as_text, totals_line
+from aiperf_svc.runner.stack.review import facts, whole_cost
+from aiperf_svc.runner.stack.summary import FEW, as_markdown, as_text, load_line, totals_line
 
 STACKS = Path(__file__).parents[3] / "stacks"
 NEW = Comparison(base="what is deployed")
@@ -37,6 +38,19 @@ def test_totals_are_the_plans() -> None:
     plan = plan_of("bench-100k")
     assert totals_line(plan).startswith(f"{plan.totals.pods:,} pods, ")
     assert f"{plan.totals.gpus} GPUs" in totals_line(plan)
+
+
+def test_every_image_is_shown_with_its_digest() -> None:
+    image = "registry.example/team/server:v1@sha256:" + "0a" * 32
+    data = {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"concurrency": 4, "requests": 8},
+        "deployment": {"target": {"kind": "custom", "image": image}},
+    }
+    plan = plan_stack(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
+    for text in (as_text(plan, NEW), as_markdown(plan, NEW)):
+        assert image in text
+        assert "registry/aiperf:1" in text
 
 
 def test_a_cost_is_said_when_there_are_prices() -> None:
@@ -117,3 +131,62 @@ def test_a_key_that_is_gone_is_a_change() -> None:
 def test_many_changes_are_cut() -> None:
     found = tuple(Change(f"k{number}", 1, 2) for number in range(FEW + 3))
     assert "… and 3 more" in as_markdown(plan_of("bench-smoke"), deployed(*found))
+
+
+def rows_of(**changes: Any) -> dict[str, str]:
+    """The facts of a stack that is different from a small one in `changes`."""
+    data: dict[str, Any] = {
+        "endpoint": {"url": "http://10.0.0.1:8000", "model": "m"},
+        "load": {"concurrency": 4, "duration": "1m"},
+    }
+    for key, value in changes.items():
+        data[key] = {**data.get(key, {}), **value}
+    plan = plan_stack(parse_config(data, ""), stack="s", version="1", image="registry/aiperf:1")
+    rows = dict(facts(plan)) | {"load": load_line(plan), "cost": whole_cost(plan)}
+    assert all(text in as_markdown(plan, NEW).replace("\\|", "|") for text in rows.values())
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("changes", "row", "text"),
+    [
+        ({}, "model", "m"),
+        ({}, "tokens", "550 in"),
+        ({}, "egress", "deadline: every address; worker, preflight: 10.0.0.1/32 port 8000"),
+        ({}, "results by", "port-forward"),
+        ({"load": {"ramp": "10s", "warmup": {"requests": 40}}}, "load",
+         "4 concurrent, for 1m, ramp 10s, after a warmup of 40 requests"),
+        ({"dataset": {"output_tokens": {"mean": 100, "stddev": 5}}}, "tokens",
+         "550 in, 100 ± 5 out, forced"),
+        ({"slo": {"objectives": [{"metric": "time_to_first_token", "stat": "p95", "max": "1s"}]}},
+         "objectives", "time_to_first_token p95 <= 1s"),
+        ({"endpoint": {"api_key_env": "KEY"}}, "secrets", "aiperf:targetApiKey"),
+        ({"deployment": {"placement": {"priority_class": "high"}}}, "priority", "all pods: high"),
+        ({"deployment": {"pods": {"worker": {"placement": {"node_selector": {"spot": "yes"}}}}}},
+         "nodes", "worker: spot=yes"),
+        ({"endpoint": {"url": "http://target"},
+          "deployment": {"target": {"kind": "custom", "image": "x:1", "writable": True}}},
+         "writable root", "target"),
+        ({"endpoint": {"url": "http://target"},
+          "deployment": {"target": {"kind": "mock", "downloads": True}}},
+         "downloads", "target may reach port 443 anywhere"),
+        ({}, "node drains", "wait until the stack is gone, at most 2h"),
+        ({"deployment": {"hold_drains": False}}, "node drains", "evict pods, and the run fails"),
+        ({"deployment": {"api_server_cidrs": ["10.1.0.1/32"]}}, "egress",
+         "deadline: 10.1.0.1/32; worker, preflight: 10.0.0.1/32 port 8000"),
+        ({"deployment": {"results": {"expose": "LoadBalancer", "allow_cidrs": ["10.0.0.0/8"]}}},
+         "results by", "LoadBalancer without TLS from 10.0.0.0/8"),
+    ],
+)  # fmt: skip
+def test_a_reviewer_is_told(changes: dict[str, Any], row: str, text: str) -> None:
+    assert rows_of(**changes)[row] == text
+
+
+def test_a_run_costs_its_start_and_load_and_at_most_its_time_to_live() -> None:
+    prices = {"cpu": 1.0, "currency": "EUR"}
+    plan = plan_with(prices=prices, ttl="2h")
+    most = f"at most {2 * plan.totals.cost_per_hour:.4g} EUR until it removes itself"
+    assert whole_cost(plan) == most
+    bounded = rows_of(deployment={"prices": prices})["cost"]
+    assert " EUR for start and load (390s), at most " in bounded
+    assert whole_cost(plan_with()) == ""

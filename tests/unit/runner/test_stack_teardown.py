@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 
-from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.leaks import LeakReport
 from aiperf_svc.adapters.cluster.objects import ObjectRef
 from aiperf_svc.adapters.pulumi_cli import Ended, Event, PulumiCli
@@ -63,14 +64,15 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[LeakReport]:
 
     monkeypatch.setattr(teardown, "wait_until_gone", look)
     monkeypatch.setattr(teardown, "remove_by_label", remove)
+    monkeypatch.setattr(teardown, "remove_roots", remove)
     monkeypatch.setattr(teardown, "QUIET_S", 0.0)
     monkeypatch.setattr(teardown, "WATCH_S", 0.0)
     return given
 
 
-def teardown_of(cli: Cli, said: list[str]) -> Teardown:
+def teardown_of(cli: Cli, said: list[str], record: RunRecord = RECORD) -> Teardown:
     cluster = cast("Cluster", None)
-    return Teardown(cluster=cluster, cli=cast("PulumiCli", cli), record=RECORD, say=said.append)
+    return Teardown(cluster=cluster, cli=cast("PulumiCli", cli), record=record, say=said.append)
 
 
 async def test_a_destroy_that_waits_for_what_is_gone_begins_again(
@@ -83,6 +85,40 @@ async def test_a_destroy_that_waits_for_what_is_gone_begins_again(
     assert "PodDisruptionBudget benchmark" in said[0]
 
 
+async def test_every_attempt_is_watched_and_none_is_endless(reports: list[LeakReport]) -> None:
+    reports.append(CLEAN)
+    cli = Cli(stuck=3)
+    assert not await teardown_of(cli, []).destroy()
+    assert cli.did == ["destroy", "destroy", "destroy"]
+
+
+async def test_the_pods_are_asked_to_end_while_pulumi_starts(
+    reports: list[LeakReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports.append(CLEAN)
+    cli, asked = Cli(), list[tuple[list[str], tuple[str, ...]]]()
+
+    async def remove(cluster: Cluster, *, own: tuple[str, ...], **_: Any) -> None:
+        asked.append((list(cli.did), own))
+        raise Unreachable("no answer")
+
+    monkeypatch.setattr(teardown, "remove_roots", remove)
+    record, said = msgspec.structs.replace(RECORD, own=("uid",)), list[str]()
+    await teardown_of(cli, said, record).destroy()
+    assert (asked, cli.did) == ([([], ("uid",))], ["destroy"])
+    assert said == ["the stack's pods end later: no answer"]
+
+
+@pytest.mark.parametrize("own", [None, ()], ids=["not known", "none"])
+async def test_without_roots_of_its_own_everything_is_left_to_pulumi(
+    own: tuple[str, ...] | None, reports: list[LeakReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports.append(CLEAN)
+    monkeypatch.setattr(teardown, "remove_roots", None)
+    record = msgspec.structs.replace(RECORD, own=own)
+    await teardown_of(Cli(), [], record).destroy()
+
+
 async def test_a_destroy_that_waits_for_what_is_there_goes_on(reports: list[LeakReport]) -> None:
     there = LeakReport(left=(found("PodDisruptionBudget", "benchmark-s"),), not_checked=())
     reports.extend([there, there, CLEAN])
@@ -91,13 +127,13 @@ async def test_a_destroy_that_waits_for_what_is_there_goes_on(reports: list[Leak
     assert (cli.did, len(reports)) == (["destroy", "destroy"], 1)
 
 
-async def test_what_a_destroy_left_is_deleted_by_label_and_the_state_mended(
+async def test_what_a_destroy_left_is_deleted_by_label(
     reports: list[LeakReport],
 ) -> None:
     reports.extend([HELD, CLEAN])
     cli, said = Cli(), list[str]()
     assert await teardown_of(cli, said).check() == CLEAN
-    assert cli.did == ["refresh", "destroy"]
+    assert cli.did == []
     assert said == ["still there: 1 objects; deleting by label"]
 
 

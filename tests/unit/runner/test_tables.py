@@ -87,6 +87,20 @@ def test_errors_are_listed_by_kind_with_the_first_message(summary: dict[str, Any
     assert line.split() == ["1,200", "Status", "503", "over", "loaded"]
 
 
+def test_an_errors_message_is_shown_whole(summary: dict[str, Any]) -> None:
+    message = "the certificate is not accepted; " * 6 + "endpoint.tls.ca_file helps"
+    errors = [{"error_details": {"code": None, "type": "Tls", "message": message}, "count": 1}]
+    text = printed({**summary, "error_summary": errors})
+    assert message in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_certificate_that_was_not_checked_is_said(summary: dict[str, Any]) -> None:
+    endpoint = {"url": "https://h", "tls": {"verify": False}}
+    text = printed(changed(summary, config={"endpoint": endpoint}))
+    assert "certificate was not checked (endpoint.tls.verify: false)" in text
+
+
 def test_many_kinds_of_errors_are_summed_up(summary: dict[str, Any]) -> None:
     errors = [
         {"error_details": {"code": 400 + n, "type": "Status", "message": "m" * 500}, "count": 2}
@@ -101,13 +115,14 @@ def test_objectives_say_what_was_measured_against_which_limit(summary: dict[str,
     common = {"metric": "time_to_first_token", "stat": "p99", "unit": "ms", "bound": "max"}
     slo = [
         {**common, "limit": 200.0, "measured": 23.45, "ok": True},
-        {**common, "limit": 20.0, "measured": None, "ok": False},
+        {**common, "limit": 20.0, "measured": None, "ok": False, "reason": "not measured"},
     ]
-    held, missed = (
+    held, missed, why = (
         x for x in printed(changed(summary, slo=slo)).splitlines() if "time_to_first_token" in x
     )
     assert held.split() == ["✓", "held", "time_to_first_token", "p99", "23.45", "≤", "200", "ms"]
     assert missed.split() == ["✗", "missed", "time_to_first_token", "p99", "none", "≤", "20", "ms"]
+    assert why == "  ✗ time_to_first_token p99: not measured"
 
 
 def test_a_verdict_comes_with_its_reasons_and_remedies(summary: dict[str, Any]) -> None:
@@ -165,6 +180,19 @@ def test_prompts_that_are_all_different_need_no_word(summary: dict[str, Any]) ->
     assert "Prompts:" not in printed(once)
 
 
+@pytest.mark.parametrize("finding", ["refused", "accepted", "unknown"])
+def test_requests_that_went_without_a_forced_length_are_named(
+    summary: dict[str, Any], finding: str
+) -> None:
+    asked = {"finding": finding, "said": "Extra inputs [red]are not permitted"}
+    text = printed(changed(summary, topology={"dataset": {"forced_output_length": asked}}))
+    line = (
+        "Output length: before the load the server refused ignore_eos and min_tokens "
+        "(Extra inputs [red]are not permitted), so requests went without them"
+    )
+    assert (line in text) == (finding == "refused")
+
+
 def test_what_stopped_a_run_and_where_its_files_are_come_last(tmp_path: Path) -> None:
     text = printed(None, state="failed", reason="worker-0 has no files left", artifacts=tmp_path)
     assert text.splitlines() == [
@@ -190,3 +218,17 @@ def test_markup_in_a_message_is_only_text(summary: dict[str, Any]) -> None:
         "count": 1,
     }
     assert "[/red] [bold" in printed({**summary, "error_summary": [error]}, reason="[/x]")
+
+
+def test_what_each_of_several_addresses_got_is_said(summary: dict[str, Any]) -> None:
+    up = {"address": "10.0.0.1", "connections": 12, "requests": 3_400}
+    down = {"address": "10.0.0.2", "connections": 0, "requests": 0}
+    up |= {"failures": 0, "error": "", "is_down": False}
+    down |= {"failures": 7, "error": "Connection refused", "is_down": True}
+    text = printed(changed(summary, target_addresses=[up, down]), width=200)
+    assert "10.0.0.1: 3,400 requests, 12 connections\n" in text
+    assert (
+        "10.0.0.2: 0 requests, 0 connections; 7 could not be made, last: Connection refused; "
+        "down at the end" in text
+    )
+    assert "10.0.0.1" not in printed(changed(summary, target_addresses=[up]))

@@ -51,7 +51,17 @@ def test_no_name_means_no_tokenizer() -> None:
     assert load_token_counter(Options()) is None
 
 
-@pytest.mark.parametrize("name", ["nowhere.json", "./nowhere", "/nowhere/at/all", "~/nowhere"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nowhere.json",
+        "./nowhere",
+        "/nowhere/at/all",
+        "~/nowhere",
+        "~nobody-at-all/x",
+        "/" + "x" * 999,
+    ],
+)
 def test_a_path_to_nothing_is_refused_without_asking_the_hub(name: str) -> None:
     with pytest.raises(ConfigError, match=r"^tokenizer\.name: there is no file .*; give the path"):
         load_token_counter(Options(name=name))
@@ -84,13 +94,14 @@ def test_a_hub_that_cannot_be_reached_is_a_problem_with_a_remedy(tmp_path: Path)
     program = (
         "from aiperf_svc.adapters.tokenizers import load_token_counter\n"
         "from aiperf_svc.config.models import Tokenizer\n"
-        "from aiperf_svc.domain.errors import EnvironmentProblem\n"
+        "from aiperf_svc.domain.errors import ConfigError\n"
         "try: load_token_counter(Tokenizer(name='some/model'))\n"
-        "except EnvironmentProblem as problem: print(problem)"
+        "except ConfigError as problem: print(problem)"
     )
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PATH": ""}
     result = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
-    assert result.stdout.startswith("tokenizer.name: 'some/model' (revision main) is neither a")
+    assert result.stdout.startswith("tokenizer.name: 'some/model' (revision main): no file or")
+    assert "HF_HUB_OFFLINE is set" in result.stdout
     assert "give the path of a tokenizer.json file" in result.stdout

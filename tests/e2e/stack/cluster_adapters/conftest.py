@@ -11,7 +11,7 @@ import yaml
 from real_cluster import Cluster as RealCluster
 
 from aiperf_svc.adapters.cluster.connection import Cluster, connect
-from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 RBAC = "rbac.authorization.k8s.io"
@@ -45,7 +45,7 @@ async def space(connected: Cluster) -> AsyncIterator[str]:
 async def own_space(connected: Cluster, stack: str) -> AsyncIterator[tuple[str, str]]:
     """Name and UID of a namespace of the stack's."""
     name = f"aiperf-{stack}"
-    labels = {**RESTRICTED, STACK_LABEL: stack}
+    labels = {**RESTRICTED, STACK_LABEL: stack, RUN_LABEL: "1a2b3c4d5e6f"}
     made = await connected.post(
         "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}}
     )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 
 SECURITY = {"runAsNonRoot": True, "runAsUser": 65_532, "seccompProfile": {"type": "RuntimeDefault"}}
 CONTAINER_SECURITY = {
@@ -40,9 +40,9 @@ def pod(name: str, image: str, program: str = "", **spec: Any) -> dict[str, Any]
 
 
 def of_stack(manifest: dict[str, Any], stack: str) -> dict[str, Any]:
-    """The same object with the stack's label."""
+    """The same object with the labels of a run of the stack."""
     metadata = manifest["metadata"]
-    labels = {**metadata.get("labels", {}), STACK_LABEL: stack}
+    labels = {**metadata.get("labels", {}), STACK_LABEL: stack, RUN_LABEL: "of-the-test"}
     return {**manifest, "metadata": {**metadata, "labels": labels}}
 
 

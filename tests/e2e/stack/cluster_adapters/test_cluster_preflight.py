@@ -9,6 +9,7 @@ from aiperf_svc.adapters.cluster.admission import try_admission
 from aiperf_svc.adapters.cluster.checks import Check
 from aiperf_svc.adapters.cluster.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.preflight import preflight
+from aiperf_svc.config.deployment import POD_NAMES
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 
@@ -197,3 +198,19 @@ async def test_a_limit_range_that_would_throttle_the_load_is_a_warning(
     check = (await _checks(connected, _plan(space, stack, image)))["limit range"]
     assert check.state == "warning"
     assert "throttled" in check.detail
+
+
+async def test_a_stack_with_the_limits_that_a_namespace_asks_for_is_let_in_with_its_probe(
+    connected: Cluster, space: str, stack: str, image: str
+) -> None:
+    limit = {"type": "Container", "max": {"cpu": "400m"}, "maxLimitRequestRatio": {"cpu": "4"}}
+    ranges = {"metadata": {"name": "narrow"}, "spec": {"limits": [limit]}}
+    quota = {"metadata": {"name": "counted"}, "spec": {"hard": {"limits.cpu": "8"}}}
+    await connected.post(f"/api/v1/namespaces/{space}/limitranges", ranges)
+    await connected.post(f"/api/v1/namespaces/{space}/resourcequotas", quota)
+    small = {"cpu": "100m", "cpu_limit": "400m"}
+    target = {"kind": "mock", **small}
+    plan = _plan(space, stack, image, pods=dict.fromkeys(POD_NAMES, small), target=target)
+    checks = await _checks(connected, plan)
+    for name in ("quota", "limit range", "admission"):
+        assert checks[name].state == "ok", checks[name]

@@ -1,0 +1,166 @@
+"""A process of one thread between the runner and the Pulumi CLI, which outlives both.
+
+    python -I -S cli_supervisor.py CONTROL TEMPORARY PRIVATE COMMAND...
+
+The kernel's notice of a parent's death is sent once for each thread of the parent, and a second
+signal makes the CLI end in the middle of a write. So the runner, which has threads, is not the
+CLI's parent; this script is. It is told what to do through the pipe CONTROL: a byte asks for an
+interrupt, and the end of the pipe says that the runner is gone. The CLI gets one signal, whatever
+is asked for afterwards. TEMPORARY is the CLI's TMPDIR. It goes with the command, and PRIVATE, the
+runner's folder (or nothing), goes when the runner is gone. Plugins that outlive the CLI are killed.
+
+The exit code is the CLI's, or 128 and the number of the signal that killed it. Imports nothing but
+the standard library, for it starts with every command.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+STOP_S = 180.0
+"""From the one signal to the end: the CLI waits for the operations that are under way."""
+ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that ask a process to stop."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class Supervisor:
+    """One command and the processes that it starts."""
+
+    def __init__(self, control: int, command: Sequence[str], temporary: str) -> None:
+        self._control = control
+        self._woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(self._woken, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        # Handlers, for a child would inherit that a signal is ignored.
+        for number in (signal.SIGCHLD, *ASKING):
+            signal.signal(number, lambda *_: None)
+        self.is_orphan = False
+        """The runner is gone."""
+        self._was_stopped = False
+        self._kill_at_s: float | None = None
+        self._status: int | None = None
+        self._child = _start(command, temporary)
+
+    def wait(self) -> int:
+        """Until the command has ended; its exit code."""
+        watched = [self._woken, self._control]
+        self._reap()
+        while self._status is None:
+            left_s = None if self._kill_at_s is None else self._kill_at_s - time.monotonic()
+            ready = select.select(watched, [], [], None if left_s is None else max(0.0, left_s))[0]
+            if self._woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._woken, 4096)
+            if self._control in ready and not self.hear():
+                watched.remove(self._control)
+            if left_s is not None and left_s <= 0:
+                os.kill(self._child, signal.SIGKILL)
+                self._kill_at_s = None
+            self._reap()
+        code = os.waitstatus_to_exitcode(self._status)
+        return code if code >= 0 else 128 - code
+
+    def hear(self) -> bool:
+        """Read one word of the runner's and obey it. False: there will be no other."""
+        word = os.read(self._control, 1)
+        self.is_orphan = not word
+        if self._status is None and not self._was_stopped:
+            os.kill(self._child, signal.SIGINT if word else signal.SIGTERM)
+            self._kill_at_s, self._was_stopped = time.monotonic() + STOP_S, True
+        return bool(word)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._child:
+                    self._status = ended[1]
+
+
+def end_descendants() -> None:
+    """Kill what the command started and left. Processes whose parent ends become children of this
+    one, so a number is never another process's."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, os.WNOHANG)
+            for pid in _children():
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(-1, 0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; its exit code."""
+    control, temporary, private, *command = arguments
+    os.set_inheritable(int(control), False)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    supervisor = Supervisor(int(control), command, temporary)
+    code = supervisor.wait()
+    if _LIBC is not None:
+        end_descendants()
+    _remove(temporary)
+    while not supervisor.is_orphan and select.select([int(control)], [], [], 0)[0]:
+        supervisor.hear()
+    if supervisor.is_orphan and private:
+        _remove(private)
+    return code
+
+
+def _start(command: Sequence[str], temporary: str) -> int:
+    parent = os.getpid()
+    # A signal that comes before the command is there must end it, and not meet a handler of ours.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
+    child = os.fork()
+    if child:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
+        return child
+    try:
+        for number in ASKING:
+            signal.signal(number, signal.SIG_DFL)
+        if _LIBC is not None:
+            # Should this process be killed, the CLI is told, and once: its parent has one thread.
+            _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
+        if os.getppid() == parent:
+            os.execve(command[0], list(command), {**os.environ, "TMPDIR": temporary})
+    except OSError as error:
+        os.write(2, f"error: {command[0]}: {error.strerror}\n".encode())
+    os._exit(127)
+
+
+def _remove(folder: str) -> None:
+    try:
+        os.rmdir(folder)  # noqa: PTH106
+    except OSError:
+        # Seldom needed, and a third of the time that this script takes to start.
+        import shutil
+
+        # The lock comes last: who is killed meanwhile leaves a folder that is known as stale.
+        for entry in os.scandir(folder) if os.path.isdir(folder) else ():  # noqa: PTH112
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _children() -> list[int]:
+    own, found = os.getpid(), []
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdecimal():
+            with (
+                contextlib.suppress(OSError),
+                open(f"/proc/{name}/stat", "rb") as stat,  # noqa: PTH123
+            ):
+                if int(stat.read().rpartition(b")")[2].split()[1]) == own:
+                    found.append(int(name))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""The key pairs with which services know each other over TCP: one for each service.
+
+A pair is both what a service binds with and what it connects with. A process holds the secret keys
+of its own services and the public ones of those that it deals with (`ports.acquainted`), so that
+what a process may say is bounded by the ports that let its services in.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages import Service
+from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port, acquainted, key_file
+
+
+class KeyPair(msgspec.Struct, frozen=True):
+    """Both halves, Z85."""
+
+    public: bytes
+    secret: bytes
+
+
+class CurveKeys(msgspec.Struct, frozen=True):
+    """What one process knows, Z85."""
+
+    public: dict[Service, bytes]
+    secret: dict[Service, bytes]
+
+    @classmethod
+    def make(cls) -> "CurveKeys":
+        """New random keys of all services."""
+        pairs = {service: zmq.curve_keypair() for service in Service}
+        return cls(
+            {service: public for service, (public, _) in pairs.items()},
+            {service: secret for service, (_, secret) in pairs.items()},
+        )
+
+    def of(self, services: Iterable[Service]) -> "CurveKeys":
+        """What a process of these services needs, and no more."""
+        own = frozenset(services)
+        known = acquainted(own)
+        return CurveKeys(
+            {service: key for service, key in self.public.items() if service in known},
+            {service: key for service, key in self.secret.items() if service in own},
+        )
+
+    def files(self) -> dict[str, bytes]:
+        """Name and content of each key's file."""
+        public = {key_file(service, "public"): key for service, key in self.public.items()}
+        return public | {key_file(service, "secret"): key for service, key in self.secret.items()}
+
+    @classmethod
+    def load(cls, folder: Path) -> "CurveKeys":
+        """The keys whose files are in a folder. Raises EnvironmentProblem."""
+        try:
+            found = {
+                path.name: path.read_bytes().strip()
+                for path in folder.iterdir()
+                if path.suffix in (".public", ".secret")
+            }
+        except OSError as error:
+            raise EnvironmentProblem(f"cannot read the CURVE keys in {folder}: {error}") from error
+        if not found:
+            raise EnvironmentProblem(f"cannot read the CURVE keys in {folder}: there are none")
+        public, secret = (
+            {s: found[key_file(s, half)] for s in Service if key_file(s, half) in found}
+            for half in ("public", "secret")
+        )
+        return cls(public, secret)
+
+    def save(self, folder: Path) -> None:
+        """Write the files that `load` reads, readable by their owner only."""
+        for name, key in self.files().items():
+            path = folder / name
+            path.touch(mode=0o600)
+            path.write_bytes(key)
+
+    def to_bind(self, port: Port) -> KeyPair:
+        """The pair of the service that binds `port`. Raises EnvironmentProblem."""
+        return self._pair([BOUND_BY[port]], f"bind {port.name}")
+
+    def to_connect(self, port: Port) -> tuple[bytes, KeyPair]:
+        """The public key of the service that binds `port`, and the pair of one that may connect to
+        it. Raises EnvironmentProblem."""
+        pair = self._pair(sorted(CONNECTED_BY[port]), f"connect to {port.name}")
+        try:
+            return self.public[BOUND_BY[port]], pair
+        except KeyError:
+            raise EnvironmentProblem(
+                f"no CURVE key {key_file(BOUND_BY[port], 'public')} here, which is needed to "
+                f"connect to {port.name}"
+            ) from None
+
+    def let_in(self, port: Port) -> frozenset[bytes]:
+        """Public keys of the services that may connect to `port`."""
+        clients = CONNECTED_BY.get(port, frozenset())
+        return frozenset(self.public[service] for service in clients if service in self.public)
+
+    def _pair(self, services: list[Service], what: str) -> KeyPair:
+        for service in services:
+            if service in self.secret and service in self.public:
+                return KeyPair(self.public[service], self.secret[service])
+        names = " or ".join(key_file(service, "secret") for service in services)
+        raise EnvironmentProblem(f"no CURVE key {names} here, which is needed to {what}")

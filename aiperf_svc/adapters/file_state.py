@@ -1,0 +1,117 @@
+"""Pulumi's state in a folder: written so that a kill cannot break it, and mended where one has.
+
+The CLI replaces a file by renaming, and keeps a second one beside it, `<file>.attrs`, which it
+makes empty and then fills. Who is killed in between leaves a state that no command can read. The
+second file holds a content type and a checksum, which Pulumi does not need: it is not written where
+the backend's URL says so, and one that cannot be read can go.
+
+    <folder>/.pulumi/
+        meta.yaml
+        stacks/<project>/<stack>.json           with .bak, the one before
+        backups/<project>/<stack>/              one of each command
+        locks/organization/<project>/<stack>/   one file for each process that works on the stack
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
+
+SCHEME = "file://"
+ATTRIBUTES = ".attrs"
+UNFINISHED = "fileblob"
+"""How the names of files begin that are to be renamed when they are whole."""
+OLD_S, LOCK_OLD_S = 60.0, 1.0
+"""Age of an unfinished file that nobody finishes any more; writing one takes milliseconds."""
+BROKEN = ".broken"
+"""Added to the name of a checkpoint that could not be read."""
+
+
+def folder_of(url: str) -> Path | None:
+    """The folder of a backend's URL; None for other backends."""
+    if not url.startswith(SCHEME):
+        return None
+    return Path(url.removeprefix(SCHEME).partition("?")[0]).expanduser().absolute()
+
+
+def without_attributes(url: str) -> str:
+    """The URL of a backend in a folder with an absolute path, and with the wish for no second
+    files; any other URL as it is."""
+    folder = folder_of(url)
+    if folder is None:
+        return url
+    query = dict(parse_qsl(url.partition("?")[2])) | {"metadata": "skip"}
+    return f"{SCHEME}{folder}?{urlencode(query)}"
+
+
+def mend(folder: Path, *, project: str, stack: str) -> tuple[str, ...]:
+    """Remove or replace what a killed command left of a stack's state in a state that cannot be
+    read. What was done, in words. Raises OSError."""
+    state = folder / ".pulumi"
+    stacks = state / "stacks" / project
+    locks = state / "locks" / "organization" / project / stack
+    histories = [state / name / project / stack for name in ("backups", "history")]
+    done = []
+    for path in (state / f"meta.yaml{ATTRIBUTES}", *_files((stacks, locks, *histories))):
+        if path.name.endswith(ATTRIBUTES) and not _is_json(path):
+            path.unlink(missing_ok=True)
+            done.append(f"removed {path}, which was not written to its end and says nothing")
+        elif path.name.startswith(UNFINISHED) and _age_s(path) > (
+            LOCK_OLD_S if path.parent == locks else OLD_S
+        ):
+            path.unlink(missing_ok=True)
+            done.append(f"removed {path}, which was not written to its end")
+    checkpoint = stacks / f"{stack}.json"
+    if checkpoint.exists() and not _is_json(checkpoint):
+        done += _restore(checkpoint, histories[0])
+    return tuple(done)
+
+
+def _restore(checkpoint: Path, backups: Path) -> list[str]:
+    backup = checkpoint.with_name(f"{checkpoint.name}.bak")
+    found = [path for path in (backup, *_files((backups,))) if _is_backup(path)]
+    if not found:
+        return []
+    newest = max(found, key=lambda path: path.stat().st_mtime_ns)
+    content = newest.read_bytes()
+    part = checkpoint.with_name(f"{checkpoint.name}.part")
+    part.write_bytes(content)
+    checkpoint.replace(checkpoint.with_name(f"{checkpoint.name}{BROKEN}"))
+    part.replace(checkpoint)
+    return [
+        f"{checkpoint} could not be read: it is {newest} again, the one before, and what was "
+        f"made last is known by its label only; the broken one is {checkpoint.name}{BROKEN}"
+    ]
+
+
+def _is_backup(path: Path) -> bool:
+    return path.suffix in (".json", ".bak") and path.exists() and _is_json(path)
+
+
+def _files(folders: Iterable[Path]) -> Iterator[Path]:
+    for folder in folders:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            yield from (Path(entry) for entry in sorted(os.scandir(folder), key=_name))
+
+
+def _name(entry: "os.DirEntry[str]") -> str:
+    return entry.name
+
+
+def _is_json(path: Path) -> bool:
+    """Whether a file holds a JSON object; one that is gone meanwhile is not broken."""
+    try:
+        return isinstance(json.loads(path.read_bytes()), dict)
+    except FileNotFoundError:
+        return True
+    except ValueError:
+        return False
+
+
+def _age_s(path: Path) -> float:
+    with suppress(FileNotFoundError):
+        return time.time() - path.stat().st_mtime
+    return 0.0

@@ -1,0 +1,136 @@
+"""A tokenizer's file from the Hugging Face hub, within a bounded time, or from the hub's cache.
+
+The hub's own client repeats what fails for half a minute, and a name server that does not respond
+can keep it for longer. Here one question (is the file there?) is asked with a bound, and only then
+is the file fetched. Everything runs in a thread of its own, because nothing else bounds the look-up
+of a host's name.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+FILE = "tokenizer.json"
+ATTEMPT_S = 5.0
+"""For the hub to say that it has the file."""
+RETRY_S = 1.0
+DOWNLOAD_S = 300.0
+"""For the file, some megabytes, once the hub has said that it is there."""
+
+Result = TypeVar("Result")
+
+
+class HubRefused(Exception):
+    """The hub has been asked and does not give the file: asking again will not help."""
+
+
+class HubUnreachable(Exception):
+    """The hub could not be asked; it may be reached from elsewhere, or later."""
+
+
+class HubForbidden(HubUnreachable):
+    """The user has said that the hub is not to be asked."""
+
+
+def hub_address() -> str:
+    """Where the hub is, which HF_ENDPOINT changes."""
+    from huggingface_hub import constants
+
+    return str(constants.ENDPOINT)
+
+
+def cached_file(name: str, revision: str) -> Path | None:
+    """The file in the cache on this machine. Asks nobody."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, FILE, revision=revision)
+    except HFValidationError:
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
+def find_on_hub(name: str, revision: str, *, patience_s: float) -> None:
+    """Ask whether the hub has the file, again and again for `patience_s` while it cannot be
+    reached. Raises HubRefused, HubUnreachable."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            _translated(lambda: _ask(name, revision), ATTEMPT_S)
+            return
+        except HubForbidden:
+            raise
+        except HubUnreachable:
+            if time.monotonic() + RETRY_S >= until:
+                raise
+            time.sleep(RETRY_S)
+
+
+def fetch_from_hub(name: str, revision: str) -> Path:
+    """The file, downloaded into the cache unless it is there. Raises HubRefused, HubUnreachable."""
+    from huggingface_hub import hf_hub_download
+
+    return Path(_translated(lambda: hf_hub_download(name, FILE, revision=revision), DOWNLOAD_S))
+
+
+def _ask(name: str, revision: str) -> Any:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    return get_hf_file_metadata(hf_hub_url(name, FILE, revision=revision), timeout=ATTEMPT_S)
+
+
+def _translated(call: Callable[[], Result], limit_s: float) -> Result:
+    """What `call` returns, with the errors of the hub's client as those of this module."""
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        HfHubHTTPError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+    )
+
+    try:
+        return _within(limit_s, call)
+    except (EntryNotFoundError, HFValidationError) as error:
+        raise HubRefused(_first_line(error)) from error
+    except OfflineModeIsEnabled as error:
+        raise HubForbidden("HF_HUB_OFFLINE is set") from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else 0
+        text = f"status {status}: {_first_line(error)}"
+        # 408 and 429 ask for patience; all others below 500 are about this request.
+        if 400 <= status < 500 and status not in (408, 429):
+            raise HubRefused(text) from error
+        raise HubUnreachable(text) from error
+    except TimeoutError as error:
+        raise HubUnreachable(f"no response within {limit_s:g} s") from error
+    except Exception as error:  # whatever the client's HTTP library raises: its kind differs
+        raise HubUnreachable(_first_line(error)) from error
+
+
+def _within(limit_s: float, call: Callable[[], Result]) -> Result:
+    """The result of `call` in a thread; raises TimeoutError when it takes longer, and the thread is
+    left to itself."""
+    results: list[Result] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="hub", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError
+    return results[0]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,76 @@
+"""What went wrong, found among all that the Pulumi CLI says. Pure."""
+
+import re
+from collections.abc import Iterable
+
+from aiperf_svc.domain.foreign_text import one_line
+
+LONGEST = 400
+"""Characters of one cause."""
+SHOWN = 3
+_COLOUR = re.compile(r"<\{%[^%]*%\}>|\x1b\[[0-9;]*m")
+_PREFIX = re.compile(
+    r"^(?:[\w./:-]+ \([^)]*\): )?(?:error: )+|^resource \S+ was (?:successfully created|not "
+    r"successfully created by the Kubernetes API server)\s*(?:, but the Kubernetes API server "
+    r"reported that it failed to fully initialize or become live)?: ",
+    re.IGNORECASE,
+)
+_SUMMARY = re.compile(
+    r"^(update|preview|destroy|refresh|resource (creation|deletion|update)) (failed|canceled)\b",
+    re.IGNORECASE,
+)
+"""That something failed, which is known, and not why."""
+_ITEM = re.compile(r"(?:^(?:error: )?\d+ errors? occurred:)?\s*\n\s*\* ")
+"""Before each of several errors in one message."""
+_POD = re.compile(r"^\[Pod ")
+_ERROR, _NO_ERROR = re.compile(r"^\s*error: "), re.compile(r"^\S|^\s*(warning|info|debug): |:$")
+"""The begin of an error in what a command prints, and a line that belongs to none."""
+_PROGRESS = re.compile(r"\s*(@|[+~-]{1,2} |warning: )")
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+def causes(messages: Iterable[str]) -> tuple[str, ...]:
+    """Each error in one line, the words that Pulumi puts around it left out."""
+    found = dict.fromkeys(filter(None, map(_cause, messages)))
+    return tuple(found)
+
+
+def causes_in(said: str) -> tuple[str, ...]:
+    """The same of the output of a command, whose lines of progress are left out."""
+    blocks: list[str] = []
+    is_error = False
+    lines = [line for line in _COLOUR.sub("", said).splitlines() if line.strip()]
+    for line in lines:
+        if _ERROR.match(line):
+            blocks.append(line.strip())
+            is_error = True
+        elif is_error and not _NO_ERROR.search(line):
+            blocks[-1] += f"\n{line}"
+        else:
+            is_error = False
+    return causes(blocks or (line for line in lines[-SHOWN:] if not _PROGRESS.match(line)))
+
+
+def in_few_lines(found: tuple[str, ...]) -> str:
+    """The first cause in the first line, some more below, and how many more there are."""
+    more = len(found) - SHOWN
+    last = [f"and {more} more"] if more > 0 else []
+    return "\n  ".join([*found[:SHOWN], *last]) or "it did not say why"
+
+
+def _cause(message: str) -> str:
+    text = _COLOUR.sub("", message).strip()
+    if _TRACEBACK in text:
+        # The program's last word is its exception.
+        text = text.splitlines()[-1]
+    first, *more = [_stripped(item) for item in _ITEM.split(text) if item.strip()] or [""]
+    # Of what a Deployment says of itself nothing explains anything; its pods may.
+    pods = [each for each in more if _POD.match(each)]
+    return one_line(f"{first}: {pods[0]}" if pods else first, limit=LONGEST)
+
+
+def _stripped(item: str) -> str:
+    text = " ".join(item.split())
+    while match := _PREFIX.match(text):
+        text = text[match.end() :]
+    return "" if _SUMMARY.match(text) else text

@@ -1,0 +1,57 @@
+"""What a user should know of the way to the target before the load begins; pure."""
+
+from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.urls import address_of
+
+UNCHECKED = (
+    "endpoint.tls.verify is false: the server's certificate is not checked, and anybody between "
+    "could read and answer the requests"
+)
+
+
+def is_unchecked(config: BenchmarkConfig) -> bool:
+    """Whether the target speaks TLS and its certificate is not looked at."""
+    return address_of(config.endpoint.url).is_tls and not config.endpoint.tls.verify
+
+
+def target_notices(config: BenchmarkConfig, environ: Mapping[str, str]) -> list[str]:
+    """One line each; empty when all is as expected."""
+    found = [UNCHECKED] if is_unchecked(config) else []
+    variable = proxy_variable(config.endpoint.url, environ)
+    if variable:
+        found.append(
+            f"{variable} is set and not used: requests go straight to the target, since a proxy "
+            "would be measured with it; give the proxy's own address to measure through it"
+        )
+    return found
+
+
+def proxy_variable(url: str, environ: Mapping[str, str]) -> str:
+    """The variable that would have other programs use a proxy for a URL; empty when none would."""
+    host, port, is_tls = address_of(url)
+    scheme = "https" if is_tls else "http"
+    names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
+    variable = next((name for name in names if environ.get(name)), "")
+    excepted = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+    entries = (entry.strip().lower() for entry in excepted.split(","))
+    if any(_is_covered(host.lower(), port, entry) for entry in entries if entry):
+        return ""
+    return variable
+
+
+def _is_covered(host: str, port: int, entry: str) -> bool:
+    """Whether an entry of NO_PROXY is about a host: a name, its parent, an address or a network."""
+    if entry == "*":
+        return True
+    try:
+        return ip_address(host) in ip_network(entry, strict=False)
+    except ValueError:
+        pass  # a name, or a name and its port
+    name, _, given_port = entry.rpartition(":") if entry.count(":") == 1 else (entry, "", "")
+    if given_port and given_port != str(port):
+        return False
+    name = name.removeprefix("*").removeprefix(".")
+    return host == name or host.endswith(f".{name}")

@@ -1,0 +1,36 @@
+"""Members of a request's body that strict servers refuse, and what to do then.
+
+To force an output length, requests carry `ignore_eos` and `min_tokens`, which vLLM, SGLang and
+others know. OpenAI, Mistral and whatever checks bodies against OpenAI's schema refuse requests that
+have them, with a status of 400 or 422 and a text that names the member.
+"""
+
+import re
+from typing import Final
+
+_REFUSALS: Final = (400, 422)
+_HINTS: Final = (
+    (
+        re.compile(rb"\b(?:ignore_eos|min_tokens)\b"),
+        "--osl sends ignore_eos and min_tokens: leave them out with --no-force-output-length "
+        "(endpoint.force_output_length: false)",
+    ),
+    (
+        re.compile(rb"\b(?:stream_options|include_usage)\b"),
+        "leave stream_options out with endpoint.request_usage: false; output tokens are then only "
+        "known with --tokenizer",
+    ),
+    (
+        re.compile(rb"\bmax_completion_tokens\b"),
+        "leave max_tokens out with --extra-inputs max_tokens:null and give "
+        "--extra-inputs max_completion_tokens:N instead",
+    ),
+)
+
+
+def hint_for(status: int, body: bytes) -> str:
+    """What to add to the message of a refused request; empty where nothing is known."""
+    if status not in _REFUSALS:
+        return ""
+    found = next((hint for pattern, hint in _HINTS if pattern.search(body)), "")
+    return f" [{found}]" if found else ""

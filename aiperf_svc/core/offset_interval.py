@@ -1,0 +1,96 @@
+"""Guaranteed bounds of the offset between two clocks that nobody sets, from single probes.
+
+A probe leaves at t1, arrives at t2, its response leaves at t3 and arrives at t4. Neither way takes
+less than no time, so the offset `reference - local` lies between t3 - t4 and t2 - t1. This holds
+whatever the two delays are. The offset moves between probes, so the bounds widen with time, and
+each probe cuts away what it excludes: a quick one leaves little, a slow one does no harm.
+
+How fast the bounds widen depends on how well the difference of the clocks' rates is known. At first
+it is the worst that oscillators do. Bounds that are minutes apart then bound the rate as well.
+"""
+
+from collections import deque
+from math import ceil
+
+MAX_RATE = 200e-6
+"""Two oscillators of 100 ppm each, the worst that are sold for computers."""
+MAX_WANDER = 1e-7 / 1e9
+"""Change of the rate for each nanosecond: 0.1 ppm a second. A crystal changes by about 1 ppm for a
+kelvin, and a machine's temperature by a few kelvins a minute."""
+ANCHOR_NS = 10 * 10**9
+ANCHORS = 32
+"""Bounds of so many earlier moments are kept for the rate, five minutes in all. Older ones say
+less: the rate may have wandered."""
+
+
+class OffsetInterval:
+    """Bounds of `reference - local`, in nanoseconds; a few hundred bytes for any number of
+    probes."""
+
+    def __init__(self) -> None:
+        self.is_known = False
+        self.contradicted_ns = 0
+        """By how much probes left the bounds, all together: a clock did what none does."""
+        self._at = 0
+        self._low = 0
+        self._high = 0
+        self._slowest = -MAX_RATE
+        self._fastest = MAX_RATE
+        self._anchors: deque[tuple[int, int, int]] = deque(maxlen=ANCHORS)
+
+    def add(self, t1: int, t2: int, t3: int, t4: int) -> None:
+        """Take one exchange: t1, t4 by the local clock, t2, t3 by the reference's."""
+        # What was true at t1 is stated for t4.
+        high = t2 - t1 + ceil(MAX_RATE * (t4 - t1))
+        low = min(t3 - t4, high)
+        if self.is_known:
+            self._advance(t4)
+            gap = max(low - self._high, self._low - high)
+            if gap > 0:
+                self.contradicted_ns += gap
+                self.is_known = False
+        if self.is_known:
+            self._low, self._high = max(low, self._low), min(high, self._high)
+            self._learn_rate()
+        else:
+            self._low, self._high = low, high
+            self._forget_rate()
+        self._at, self.is_known = t4, True
+        if not self._anchors or t4 - self._anchors[-1][0] >= ANCHOR_NS:
+            self._anchors.append((t4, self._low, self._high))
+
+    def at(self, local_ns: int) -> tuple[int, int]:
+        """Lowest and highest offset at a local time after the last probe."""
+        elapsed = max(0, local_ns - self._at)
+        slowest, fastest = self._rates(elapsed)
+        return self._low + int(slowest * elapsed) - 1, self._high + int(fastest * elapsed) + 1
+
+    @property
+    def rate(self) -> float:
+        """How much faster the reference runs, in the middle of what is possible."""
+        return (self._slowest + self._fastest) / 2
+
+    def _rates(self, elapsed: int) -> tuple[float, float]:
+        wander = MAX_WANDER * elapsed
+        return max(-MAX_RATE, self._slowest - wander), min(MAX_RATE, self._fastest + wander)
+
+    def _advance(self, local_ns: int) -> None:
+        self._low, self._high = self.at(local_ns)
+        self._slowest, self._fastest = self._rates(local_ns - self._at)
+        self._at = local_ns
+
+    def _learn_rate(self) -> None:
+        for at, low, high in self._anchors:
+            elapsed = self._at - at
+            if elapsed <= 0:
+                continue
+            # The mean rate since then and the rate at this moment differ by half of the wander.
+            wander = MAX_WANDER * elapsed / 2
+            self._slowest = max(self._slowest, (self._low - high) / elapsed - wander)
+            self._fastest = min(self._fastest, (self._high - low) / elapsed + wander)
+        if self._slowest > self._fastest:
+            self._forget_rate()
+
+    def _forget_rate(self) -> None:
+        self._slowest, self._fastest = -MAX_RATE, MAX_RATE
+        self._anchors.clear()

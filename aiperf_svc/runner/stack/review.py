@@ -1,0 +1,151 @@
+"""What a reviewer asks of a stack beyond its load, its pods and their sum. Pure."""
+
+from collections.abc import Callable
+
+from aiperf_svc.config.base import HOUR_NS
+from aiperf_svc.config.models import DatasetKind, Length
+from aiperf_svc.config.target import HOST
+from aiperf_svc.config.units import format_duration
+from aiperf_svc.plan.network import NamespacePods, Peer, Range, StackPods
+from aiperf_svc.plan.pods import PodPlan
+from aiperf_svc.plan.stack import StackPlan, load_time, start_time
+from aiperf_svc.runner.numbers import gibibytes
+
+
+def facts(plan: StackPlan) -> list[tuple[str, str]]:
+    """What a reviewer asks of a benchmark and its pods beyond load and totals: name and text of
+    each that applies."""
+    config, deployment = plan.config, plan.config.deployment
+    target = deployment.target
+    found = [
+        ("model", config.endpoint.model),
+        ("tokens", _lengths(plan)),
+        ("objectives", _objectives(plan)),
+        ("secrets", ", ".join(f"aiperf:{key}" for key in _secret_keys(plan))),
+        ("priority", _by_pod(plan, lambda pod: pod.placement.priority_class or "")),
+        ("nodes", _by_pod(plan, _nodes_of)),
+        ("egress", "; ".join(_egress(plan))),
+        ("writable root", ", ".join(pod.name for pod in plan.pods if not pod.read_only_root)),
+        ("disk", _disk(plan)),
+        ("results by", _exposure(plan)),
+        ("node drains", _drains(plan)),
+    ]
+    if target.downloads:
+        found.append(("downloads", f"{HOST} may reach port 443 anywhere"))
+    return [(name, text) for name, text in found if text]
+
+
+def whole_cost(plan: StackPlan) -> str:
+    """The most that the stack can cost: its price until it removes itself; empty without prices."""
+    totals, ttl = plan.totals, plan.config.deployment.ttl
+    if not totals.cost_per_hour:
+        return ""
+    most = totals.cost_per_hour * ttl / HOUR_NS
+    needed = start_time(plan.config) + load_time(plan.config)
+    said = f"at most {most:.4g} {totals.currency} until it removes itself"
+    if plan.config.load.duration is None:
+        return said
+    usual = totals.cost_per_hour * needed / HOUR_NS
+    return f"{usual:.4g} {totals.currency} for start and load ({format_duration(needed)}), {said}"
+
+
+def _lengths(plan: StackPlan) -> str:
+    dataset = plan.config.dataset
+    if dataset.kind is not DatasetKind.SYNTHETIC:
+        return f"of {dataset.file or dataset.public or dataset.kind}"
+    words = [f"{_length(dataset.input_tokens)} in"]
+    if dataset.output_tokens:
+        forced = ", forced" if plan.config.endpoint.force_output_length else ""
+        words.append(f"{_length(dataset.output_tokens)} out{forced}")
+    return ", ".join(words)
+
+
+def _length(length: Length) -> str:
+    spread = f" ± {length.stddev:g}" if length.stddev else ""
+    return f"{length.mean:g}{spread}"
+
+
+def _objectives(plan: StackPlan) -> str:
+    slo = plan.config.slo
+    words = []
+    for each in slo.objectives:
+        bounds = [f"<= {each.max}"] if each.max is not None else []
+        bounds += [f">= {each.min}"] if each.min is not None else []
+        words.append(f"{each.metric} {each.stat} {' and '.join(bounds)}")
+    if slo.goodput:
+        words.append("goodput: " + ", ".join(f"{k} {v}" for k, v in slo.goodput.items()))
+    return "; ".join(words)
+
+
+def _secret_keys(plan: StackPlan) -> list[str]:
+    return [key for keys in plan.secret_keys.values() for key in keys]
+
+
+def _by_pod(plan: StackPlan, said: Callable[[PodPlan], str]) -> str:
+    """What is said of the pods, once for all that share it."""
+    groups: dict[str, list[str]] = {}
+    for pod in plan.pods:
+        groups.setdefault(said(pod), []).append(pod.name)
+    if set(groups) == {""}:
+        return ""
+    if len(groups) == 1:
+        return f"all pods: {next(iter(groups))}"
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in groups.items() if text)
+
+
+def _nodes_of(pod: PodPlan) -> str:
+    """Which nodes a pod may use: spot nodes are a label or a taint."""
+    place = pod.placement
+    words = [f"{key}={value}" for key, value in place.node_selector.items()]
+    words += [f"{key} in {'|'.join(values)}" for key, values in place.require_nodes.items()]
+    words += [f"better {key} in {'|'.join(values)}" for key, values in place.prefer_nodes.items()]
+    words += [f"tolerates {each.key or 'every taint'}" for each in place.tolerations]
+    return ", ".join(words)
+
+
+def _egress(plan: StackPlan) -> list[str]:
+    """Who may reach what outside the stack, but for the cluster's DNS."""
+    found = []
+    for policy in plan.policies:
+        for rule in policy.egress:
+            if policy.name == "default" or any(isinstance(p, StackPods) for p in rule.peers):
+                continue
+            peers = " and ".join(map(_peer, rule.peers)) or "every address"
+            ports = f" port {', '.join(map(str, rule.ports))}" if rule.ports else ""
+            found.append(f"{', '.join(policy.components)}: {peers}{ports}")
+    return found
+
+
+def _peer(peer: Peer) -> str:
+    match peer:
+        case Range(cidr):
+            return cidr
+        case NamespacePods(namespace, labels):
+            where = f"namespace {namespace}" if namespace else "the stack's namespace"
+            return f"pods of {where}" + "".join(f" {k}={v}" for k, v in labels.items())
+        case StackPods(components):
+            return ", ".join(components)
+
+
+def _disk(plan: StackPlan) -> str:
+    asked = sum(pod.replicas * pod.requests.storage_bytes for pod in plan.pods)
+    most = sum(pod.replicas * pod.requests.storage_limit_bytes for pod in plan.pods)
+    bare = [pod.name for pod in plan.pods if not pod.requests.storage_limit_bytes]
+    unbound = f"; {', '.join(bare)} without a limit" if bare else ""
+    return f"{gibibytes(asked)} of the nodes' disks, at most {gibibytes(most)}{unbound}"
+
+
+def _drains(plan: StackPlan) -> str:
+    deployment = plan.config.deployment
+    if not deployment.hold_drains:
+        return "evict pods, and the run fails"
+    return f"wait until the stack is gone, at most {format_duration(deployment.ttl)}"
+
+
+def _exposure(plan: StackPlan) -> str:
+    results = plan.config.deployment.results
+    words = [results.expose, *([results.host] if results.host else [])]
+    if results.expose != "port-forward":
+        words.append("with TLS" if results.tls_secret else "without TLS")
+    words += [f"from {', '.join(results.allow_cidrs)}"] if results.allow_cidrs else []
+    return " ".join(words)

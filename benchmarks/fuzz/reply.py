@@ -1,0 +1,41 @@
+"""A response of the fuzz server, and what is true of it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Truth(StrEnum):
+    """What a client must make of a response."""
+
+    GOOD = "good"
+    BAD = "bad"
+    EITHER = "either"
+
+
+class Ending(StrEnum):
+    """What the server does with the connection after its last byte."""
+
+    KEEP = "keep"
+    CLOSE = "close"
+    RESET = "reset"
+    HANG = "hang"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One response."""
+
+    kind: str
+    truth: Truth
+    parts: tuple[tuple[float, bytes], ...]
+    """Each is written after a pause in seconds."""
+    ending: Ending = Ending.KEEP
+    chunks: int = -1
+    """Content-bearing events of a good stream; -1 where it is no stream."""
+    tokens: int = -1
+    """Completion tokens that its usage states; -1 without usage."""
+
+    @property
+    def data(self) -> bytes:
+        """All bytes."""
+        return b"".join(part for _, part in self.parts)

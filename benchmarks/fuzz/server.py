@@ -1,0 +1,109 @@
+"""A server that gives each request the response of its number, and notes what it gave to whom."""
+
+import asyncio
+import contextlib
+import re
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from time import time_ns
+
+from aiperf_svc.domain.request_ids import INDEX_BASE
+from benchmarks.fuzz.reply import Ending, Reply, Truth
+
+_REQUEST_ID = re.compile(rb"\r\nx-request-id: *\S*-(\d+)\r\n", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+
+
+class FuzzServer:
+    """Runs in a thread of its own; its counts may be read at any time."""
+
+    def __init__(self, reply_to: Callable[[int], Reply]) -> None:
+        self._reply_to = reply_to
+        self.given: Counter[int] = Counter()
+        """How many times each request arrived whole."""
+        self.served: Counter[int] = Counter()
+        """How many times each got a good response, whole."""
+        self.ended_wall_ns: dict[int, int] = {}
+        """When the last byte of each response was written."""
+        self.port = 0
+        self._loop = asyncio.new_event_loop()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._is_ready = threading.Event()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
+
+    def start(self) -> None:
+        """Listen on a free port of the loopback interface."""
+        self._thread.start()
+        self._is_ready.wait()
+
+    def close(self) -> None:
+        """End every connection and the thread; harmless when done before."""
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+        self._loop.close()
+
+    async def _run(self) -> None:
+        server = await asyncio.start_server(self._connection, "127.0.0.1", 0, backlog=1024)
+        self.port = server.sockets[0].getsockname()[1]
+        self._is_ready.set()
+        await self._ended.wait()
+        server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        # A client that cuts its connection, or this server's end, is no failure here.
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            while await self._one(reader, writer):
+                pass
+        self._connections.discard(task)
+        writer.transport.abort()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; whether the connection goes on."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        length, number = _LENGTH.search(head), _REQUEST_ID.search(head)
+        assert length is not None
+        assert number is not None
+        await reader.readexactly(int(length[1]))
+        index = int(number[1]) - INDEX_BASE
+        self.given[index] += 1
+        reply = self._reply_to(index)
+        for pause_s, part in reply.parts:
+            if pause_s:
+                await asyncio.sleep(pause_s)
+            writer.write(part)
+            await writer.drain()
+        self.served[index] += reply.truth is Truth.GOOD
+        self.ended_wall_ns[index] = time_ns()
+        match reply.ending:
+            case Ending.HANG:
+                await reader.read()
+            case Ending.RESET:
+                sock: socket.socket = writer.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            case Ending.CLOSE:
+                writer.close()
+                await writer.wait_closed()
+        return reply.ending is Ending.KEEP
+
+
+@contextlib.contextmanager
+def serving(reply_to: Callable[[int], Reply]) -> Iterator[FuzzServer]:
+    """A server for the time of a run."""
+    server = FuzzServer(reply_to)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()

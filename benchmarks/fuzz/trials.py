@@ -1,0 +1,269 @@
+"""One run of the whole product against the fuzz server, and what must hold afterwards.
+
+- The command ends in time with a documented exit code, and neither it nor a service prints a
+  traceback.
+- Every request is accounted for: no violation, and one record for each credit.
+- A good response is a completed record with its chunks and tokens, a bad one is an error.
+- The verdict is not `valid` where over 1% of what the server gave was bad, and never when the
+  accounts of client and server differ.
+- No service's memory grows with the number of responses.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from aiperf_svc.adapters.exports.parquet_export import read_records
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from benchmarks import machine_use
+from benchmarks.fuzz.legal import MODEL
+from benchmarks.fuzz.reply import Reply, Truth
+from benchmarks.fuzz.responses import reply
+from benchmarks.fuzz.server import FuzzServer, serving
+
+ROOT = Path(__file__).parents[2]
+REQUEST_TIMEOUT_S = 1.0
+LONGEST_S = 120.0
+"""Of one run: far more than its responses take, and the sign of a hang."""
+GROWTH_BYTES = 24 * 2**20
+"""Allowed for one service from a third of a run to its end: caches of responses fill until then."""
+JUDGED_GROWTH = 2_000
+"""Responses below which the start of a process decides its memory."""
+BAD_SHARE = 0.01
+"""As the verdict's limit for errors."""
+SAMPLE_S = 0.2
+_COMPARED = (
+    "index", "outcome", "error", "chunks", "usage_completion_tokens", "status", "start_wall_ns",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run."""
+
+    number: int
+    seed: int
+    responses: int
+    is_streaming: bool
+    bad_share: float
+    users: int = 24
+    keeps_connections: bool = True
+
+    def reply(self, index: int) -> Reply:
+        """What request `index` gets."""
+        return reply(
+            index,
+            seed=self.seed * 1_000 + self.number,
+            is_streaming=self.is_streaming,
+            bad_share=self.bad_share,
+        )
+
+    def config(self, url: str, folder: str) -> dict[str, Any]:
+        """The benchmark."""
+        return {
+            "name": "fuzz",
+            "endpoint": {
+                "url": url,
+                "model": MODEL,
+                "streaming": self.is_streaming,
+                "request_timeout": f"{REQUEST_TIMEOUT_S:g}s",
+                "connections": "keep-alive" if self.keeps_connections else "per-request",
+            },
+            "load": {"concurrency": self.users, "requests": self.responses},
+            "dataset": {"entries": 50, "input_tokens": {"mean": 20}},
+            "artifacts": {"dir": folder},
+        }
+
+
+@dataclass
+class Finding:
+    """What a trial showed; nothing wrong when `problems` is empty."""
+
+    trial: Trial
+    problems: list[str] = field(default_factory=list)
+    verdict: str = ""
+    exit_code: int = -1
+    good: int = 0
+    bad: int = 0
+    seconds: float = 0.0
+    growth: dict[str, int] = field(default_factory=dict)
+    """Bytes by service, from a third of the run to its end."""
+
+
+def trials(responses: int, *, seed: int, size: int = 500) -> Iterator[Trial]:
+    """Runs that make up so many responses: mostly bad ones, a few bad ones and good ones only,
+    streams and whole bodies; the first is four times as long, for its memory."""
+    shares = itertools.cycle((0.5, 0.02, 0.0, 0.5, 0.004))
+    number = 0
+    while responses > 0:
+        count = min(responses, size * 5 if number == 0 and responses > size * 5 else size)
+        yield Trial(
+            number,
+            seed,
+            count,
+            is_streaming=number % 3 != 2,
+            bad_share=next(shares),
+            keeps_connections=number % 4 != 3,
+        )
+        responses -= count
+        number += 1
+
+
+def run_trial(trial: Trial) -> Finding:
+    """Run it and look at everything that it left."""
+    finding = Finding(trial)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as name, serving(trial.reply) as server:
+        folder = Path(name)
+        config = folder / "fuzz.yaml"
+        url = f"http://127.0.0.1:{server.port}"
+        config.write_text(yaml.safe_dump(trial.config(url, str(folder / "artifacts"))))
+        errors = _run(config, folder, server, finding)
+        if errors is not None:
+            _judge(finding, server, folder / "artifacts", errors)
+    finding.seconds = time.monotonic() - began
+    return finding
+
+
+def _run(config: Path, folder: Path, server: FuzzServer, finding: Finding) -> str | None:
+    """What the command wrote to stderr; None when it did not end."""
+    command = [sys.executable, "-m", "aiperf_svc", "run", str(config), "--local", "--ui", "none"]
+    log = folder / "stderr"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
+        )
+        try:
+            samples = _watch(process, server)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if samples is None:
+        finding.problems.append(f"the run did not end within {LONGEST_S:g} s")
+        return None
+    finding.exit_code = process.returncode
+    if finding.trial.responses >= JUDGED_GROWTH:
+        finding.growth = _growth(samples, finding.trial.responses)
+    return log.read_text(errors="replace")
+
+
+def _watch(
+    process: "subprocess.Popen[bytes]", server: FuzzServer
+) -> list[tuple[int, dict[str, int]]] | None:
+    """Responses given and memory by service, again and again until the process ends."""
+    samples = []
+    deadline = time.monotonic() + LONGEST_S
+    while process.poll() is None:
+        if time.monotonic() > deadline:
+            return None
+        sizes = {}
+        for pid in machine_use.family(process.pid):
+            _, is_service, names = machine_use.command_line(pid).partition(" aiperf_svc service ")
+            if is_service:
+                sizes[f"{names} ({pid})"] = machine_use.pss_bytes([pid])
+        samples.append((len(server.given), sizes))
+        try:
+            process.wait(SAMPLE_S)
+        except subprocess.TimeoutExpired:
+            continue
+    return samples
+
+
+def _growth(samples: list[tuple[int, dict[str, int]]], responses: int) -> dict[str, int]:
+    """Of the services: from a third of the responses to the last one of the load."""
+    load = [sizes for given, sizes in samples if responses / 3 <= given < responses]
+    if not load:
+        return {}
+    return {name: load[-1].get(name, 0) - size for name, size in load[0].items()}
+
+
+def _judge(finding: Finding, server: FuzzServer, artifacts: Path, errors: str) -> None:
+    problems = finding.problems
+    if "Traceback" in errors or "unexpected" in errors:
+        problems.append(f"stderr: {errors[-500:]}")
+    codes = (ExitCode.OK, ExitCode.VERDICT_INVALID, ExitCode.BENCHMARK_FAILED)
+    if finding.exit_code not in codes:
+        problems.append(f"exit code {finding.exit_code}: {errors[-500:]}")
+    folder = next(artifacts.glob("*/"), None) if artifacts.is_dir() else None
+    if folder is None or not (folder / "records.parquet").is_file():
+        problems.append(f"no results: {errors[-500:]}")
+        return
+    for log in folder.glob("logs/*"):
+        if "Traceback" in (text := log.read_text(errors="replace")):
+            problems.append(f"{log.name}: {text[text.index('Traceback') :][:800]}")
+    results = json.loads((folder / "profile_export_aiperf.json").read_text())["aiperf_svc"]
+    finding.verdict = results["verdict"]
+    problems += results["accounts"]["violations"]
+    is_same = compare(finding, server, read_records(folder / "records.parquet"))
+    _judge_verdict(finding, server, is_same)
+    for name, growth in finding.growth.items():
+        if growth > GROWTH_BYTES:
+            problems.append(f"{name} grew by {growth / 2**20:.0f} MiB")
+
+
+def compare(finding: Finding, server: FuzzServer, records: dict[str, Any]) -> bool:
+    """Each record with the response that its request was given; whether all that is known of the
+    responses is in the records.
+
+    A server may close a connection that looks reusable: a request that crosses the close never
+    arrives, and is an error unless it is sent again. A server that the machine has kept waiting
+    may answer too late: then a time-out is right.
+    """
+    trial, problems = finding.trial, finding.problems
+    before = len(problems)
+    is_profiling = records["phase"] == Phase.PROFILING
+    rows = {name: records[name][is_profiling].tolist() for name in _COMPARED}
+    seen = rows["index"]
+    if sorted(seen) != list(range(trial.responses)):
+        missing = set(range(trial.responses)) - set(seen)
+        problems.append(f"{len(seen)} records, {len(set(seen))} requests, missing {missing or '-'}")
+    for index, outcome, error, chunks, tokens, status, start in zip(*rows.values(), strict=True):
+        given = trial.reply(index)
+        latest = start + REQUEST_TIMEOUT_S * 1e9
+        is_answered = server.given[index] and server.ended_wall_ns.get(index, latest) < latest
+        truth = given.truth if is_answered else Truth.BAD
+        said = f"request {index}, {given.kind}: {Outcome(outcome).name} {ErrorKind(error).name}"
+        said += f", status {status}"
+        finding.good += truth is Truth.GOOD
+        finding.bad += truth is Truth.BAD
+        if truth is Truth.BAD and outcome != Outcome.ERRORED:
+            problems.append(f"{said}, though it is broken: {given.data[:400]!r}")
+        if truth is not Truth.GOOD:
+            continue
+        if outcome != Outcome.COMPLETED:
+            problems.append(f"{said}, though it is whole: {given.data[:800]!r}")
+        elif given.chunks >= 0 and chunks != given.chunks:
+            problems.append(f"{said}: {chunks} chunks of {given.chunks}: {given.data[:800]!r}")
+        elif tokens != given.tokens:
+            problems.append(f"{said}: {tokens} tokens of {given.tokens}: {given.data[-400:]!r}")
+    return len(problems) == before
+
+
+def _judge_verdict(finding: Finding, server: FuzzServer, is_same: bool) -> None:
+    """A run that misses what the server knows is not valid."""
+    if finding.verdict != "valid":
+        return
+    trial = finding.trial
+    if finding.bad > BAD_SHARE * trial.responses:
+        finding.problems.append(f"called valid with {finding.bad} bad of {trial.responses}")
+    if not is_same:
+        finding.problems.append("called valid though the accounts of client and server differ")
+    missing = set(range(trial.responses)) - set(server.given)
+    if missing:
+        finding.problems.append(f"called valid though {len(missing)} requests never arrived")

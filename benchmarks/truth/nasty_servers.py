@@ -1,0 +1,78 @@
+"""Runs against servers that fail: what share of the requests failed is theirs to say.
+
+- `refusing`: a share of the requests is answered 503, at once.
+- `hanging`: a share is never answered.
+- `dropping`: a share is dropped after 100 ms, without a byte, as a proxy does whose server is gone.
+- `dying`: the server ends in the middle of the load.
+"""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.fuzz.reply import Ending, Reply, Truth
+from benchmarks.fuzz.server import FuzzServer, serving
+from benchmarks.truth import starving
+from benchmarks.truth.client_runs import ClientRun, run_client
+from benchmarks.truth.trials import Trial
+
+DROPPED_AFTER_S = 0.1
+REQUEST_TIMEOUT = "1s"
+OBJECTIVE = "time_to_first_token:p99<10s"
+"""That all good responses meet: only failures can make it fail."""
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
+_TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
+_END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+_REFUSED = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
+_BAD = {
+    "refusing": Reply("refused", Truth.BAD, ((0.0, _REFUSED),)),
+    "hanging": Reply("hanging", Truth.BAD, (), Ending.HANG),
+    "dropping": Reply("dropped", Truth.BAD, ((DROPPED_AFTER_S, b""),), Ending.CLOSE),
+}
+
+
+class NastyRun(NamedTuple):
+    """A run, and what the server knows of it."""
+
+    run: ClientRun
+    failed_share: float
+    """Of the credits issued: requests that got no good response, or never arrived."""
+
+
+def run_nasty(what: Trial, folder: Path) -> NastyRun:
+    """Run the trial against its server. Raises RunFailedError without results."""
+    good = _good(what)
+
+    def reply_to(index: int) -> Reply:
+        is_bad = random.Random(f"{what.number}/{index}").random() < what.severity
+        return _BAD[what.kind] if is_bad and what.kind in _BAD else good
+
+    with serving(reply_to) as server:
+        run = run_client(
+            f"http://127.0.0.1:{server.port}",
+            [*what.flags, "--request-timeout", REQUEST_TIMEOUT, "--slo", OBJECTIVE],
+            folder=folder,
+            longest_s=what.duration_s + 10,
+            during=_ends_after(what, server) if what.kind == "dying" else None,
+        )
+    issued = int(run.results["aiperf_svc"]["accounts"]["issued"])
+    served = sum(server.served[index] > 0 for index in range(issued))
+    return NastyRun(run, 1.0 - served / max(1, issued))
+
+
+def _good(what: Trial) -> Reply:
+    """A stream at the trial's pace."""
+    body = _TOKEN * what.tokens + _END
+    tokens = [(what.itl_ms / 1e3, _TOKEN)] * (what.tokens - 1)
+    first = (what.ttft_ms / 1e3, _HEAD % len(body) + _TOKEN)
+    return Reply("good", Truth.GOOD, (first, *tokens, (0.0, _END)))
+
+
+def _ends_after(what: Trial, server: FuzzServer) -> Callable[[starving.Client], None]:
+    def end(client: starving.Client) -> None:
+        starving.wait_for_load(client, lambda: len(server.given))
+        starving.rest(client, what.severity)
+        server.close()
+
+    return end

@@ -1,0 +1,135 @@
+"""Runs of a stack that are killed at many moments, the runner or its Pulumi CLI, in a namespace of
+their own and in somebody's: each is followed by `gc` and the next run, and neither is told to use
+force. `make test-stack` tries a few moments; AIPERF_KILLS=200 tries that many, AIPERF_KILLS_SEED
+others."""
+
+import json
+import os
+import random
+import select
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import owners
+import pytest
+from commands import Ended
+from real_cluster import Cluster
+from real_runner import COLLECT, DESTROY, PREFLIGHT, RUN, UP, Runner, kill_pulumi, processes_with
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+
+KILLS = int(os.environ.get("AIPERF_KILLS", "4"))
+SEED = int(os.environ.get("AIPERF_KILLS_SEED", "0"))
+FIRST_S, LATER_S = 4.0, 3.0
+"""The first seconds, over which half of the moments are spread, and those after a word."""
+WORDS = ("", PREFLIGHT, UP, RUN, COLLECT, DESTROY)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When something is killed."""
+
+    number: int
+    word: str
+    """That the run has said; empty: it has begun."""
+    after_s: float
+    victim: str
+
+    def __str__(self) -> str:
+        began = repr(self.word) if self.word else "the start"
+        return f"kill {self.number} of {self.victim}, {self.after_s * 1000:.0f} ms after {began}"
+
+
+def moments() -> list[Moment]:
+    """Half of them evenly over the first seconds, the others after what a stage says first."""
+    chosen, found = random.Random(SEED), []
+    for number in range(KILLS):
+        victim = ("runner", "pulumi")[chosen.randrange(2)]
+        if number % 2:
+            word, after_s = chosen.choice(WORDS[1:]), chosen.uniform(0.0, LATER_S)
+        else:
+            word, after_s = "", FIRST_S * (number + SEED % 2) / KILLS
+        found.append(Moment(number, word, after_s, victim))
+    return found
+
+
+def killed(runner: Runner, moment: Moment) -> Ended | None:
+    """How the run ended, if it is not the one that was killed."""
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        if moment.word:
+            command.wait_for(moment.word)
+        # The moment is what is tried; nothing tells when it has come.
+        select.select([], [], [], moment.after_s)
+        if moment.victim == "runner":
+            command.send(signal.SIGKILL)
+            command.end()
+            return None
+        kill_pulumi(runner.folder)
+        return command.end()
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def try_moment(runner: Runner, moment: Moment) -> list[str]:
+    """What was not as it should be after a kill, `gc` and the next run."""
+    wrong = []
+    ended = killed(runner, moment)
+    if ended and "Traceback" in ended.errors:
+        wrong.append(f"run: {ended.errors[-2000:]}")
+    collected = runner.gc()
+    if collected.code != ExitCode.OK:
+        wrong.append(f"gc: {collected.code} {collected.errors[-2000:]}")
+    if left := runner.cluster.left_of(runner.name):
+        wrong.append(f"left after gc: {left}")
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        try:
+            command.wait_for(UP)
+        except AssertionError as error:
+            wrong.append(f"next run: {error}"[-2000:])
+        else:
+            command.send(signal.SIGINT)
+        following = command.end()
+    if following.code != ExitCode.INTERRUPTED or "nothing is left" not in following.errors:
+        wrong.append(f"next run: {following.code} {following.errors[-2000:]}")
+    if pids := processes_with(runner.folder):
+        wrong.append(f"processes: {[name_of(pid) for pid in pids]}")
+    if files := [path.name for path in Path(runner.environ["TMPDIR"]).iterdir()]:
+        wrong.append(f"temporary files: {files}")
+    return [f"{moment}: {each}" for each in wrong]
+
+
+@pytest.mark.parametrize("mode", ["auto", "existing"])
+def test_whatever_is_killed_gc_and_the_next_run_need_no_force(
+    cluster: Cluster,
+    image: str,
+    make_runner: Callable[[], Runner],
+    owners_namespace: str,
+    temporary: Path,
+    mode: str,
+) -> None:
+    runner = make_runner()
+    runner.environ["TMPDIR"] = str(temporary)
+    # So long that its beginning is seen.
+    runner.change(lambda benchmark: benchmark["load"].update(duration="15s"))
+    if mode == "existing":
+        owners.settle(cluster, owners_namespace, image=image)
+        where = {"mode": mode, "name": owners_namespace}
+        runner.change(lambda benchmark: benchmark["deployment"].update(namespace=where))
+    before = cluster.of_namespace(owners_namespace)
+    wrong: list[str] = []
+    for moment in moments():
+        found = try_moment(runner, moment)
+        if cluster.of_namespace(owners_namespace) != before:
+            found.append(f"{moment}: the owner's namespace is not as it was")
+        wrong += found
+        print(json.dumps({"mode": mode, "moment": str(moment), "wrong": found}), flush=True)
+    assert wrong == []

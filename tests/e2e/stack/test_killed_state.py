@@ -1,0 +1,154 @@
+"""Whatever is killed, and when, while the Pulumi CLI writes its state: the next runner works on it
+without being told to use force. A real CLI with a program that makes nothing in a cluster, so that
+many moments can be tried (AIPERF_STATE_KILLS)."""
+
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from commands import PROJECT
+from real_cluster import Cluster
+from real_runner import processes_with
+
+pytestmark = pytest.mark.cluster
+
+KILLS = int(os.environ.get("AIPERF_STATE_KILLS", "9"))
+RUN_S, SILENT_S = 120.0, 30.0
+PROGRAM = """
+import pulumi
+for number in range(12):
+    pulumi.ComponentResource("test:index:Part", f"part-{number}")
+pulumi.export("parts", 12)
+"""
+RUNNER = """
+import asyncio, os, sys
+from pathlib import Path
+from aiperf_svc.adapters.pulumi_cli import PulumiCli
+from aiperf_svc.runner.stack import project, request, terminal
+from aiperf_svc.runner.stack.state_home import StateHome
+
+def make_project(folder, *, stack, settings):
+    (folder / "stacks").mkdir(parents=True)
+    runtime = {"name": "python", "options": {"virtualenv": sys.prefix}}
+    (folder / "Pulumi.yaml").write_text(project.yaml.safe_dump(
+        {"name": "aiperf", "runtime": runtime, "main": os.environ["PROGRAM"],
+         "stackConfigDir": "stacks"}))
+    project.write_stack_file(folder, stack=stack, settings=settings)
+
+project.make_project = make_project
+
+async def main():
+    home = StateHome()
+    await home.wait_for_killed("s", terminal.say)
+    opened = request.open_project
+    with home.hold("s") as held, opened("s", None, home, os.environ, held=held) as cli:
+        print("selecting", flush=True)
+        await cli.select(create=True)
+        print("setting", flush=True)
+        await cli.set_secret("key", "value")
+        for command in (cli.up, cli.destroy):
+            print(command.__name__, flush=True)
+            ended = await command(lambda event: None, stop=asyncio.Event())
+            if ended.code:
+                sys.exit(f"{command.__name__}: {ended.errors} {ended.out}")
+
+asyncio.run(main())
+print("done", flush=True)
+"""
+STAGES = ("selecting", "setting", "up", "destroy")
+VICTIMS = ("runner", "pulumi", "all")
+
+
+def started(folder: Path, environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    with (folder / "said").open("w") as said:
+        return subprocess.Popen(
+            (sys.executable, "-c", RUNNER),
+            env=dict(environ),
+            cwd=PROJECT,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def kill(runner: subprocess.Popen[str], victim: str, folder: Path) -> None:
+    """As `kill -9` does, or the kernel when there is no memory."""
+    if victim == "runner":
+        runner.kill()
+        return
+    found = processes_with(folder)
+    names = {pid: Path(f"/proc/{pid}/comm") for pid in found}
+    for pid, comm in names.items():
+        try:
+            if victim == "all" or comm.read_text() == "pulumi\n":
+                os.kill(pid, signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+
+
+def ended_all(folder: Path) -> bool:
+    """Whether every process of the test ends by itself in time."""
+    deadline = time.monotonic() + SILENT_S
+    while pids := processes_with(folder):
+        for pid in pids:
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            try:
+                if not select.select([descriptor], [], [], deadline - time.monotonic())[0]:
+                    return False
+            finally:
+                os.close(descriptor)
+    return True
+
+
+def test_after_any_kill_the_next_runner_works_on_the_state_without_force(
+    cluster: Cluster, tmp_path: Path, temporary: Path
+) -> None:
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "__main__.py").write_text(PROGRAM)
+    environ = {
+        **cluster.environ,
+        "PROGRAM": str(tmp_path / "program"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "PULUMI_HOME": str(tmp_path / "home"),
+        "PULUMI_CONFIG_PASSPHRASE": "of the test",
+        "TMPDIR": str(temporary),
+        "PYTHONPATH": str(PROJECT),
+    }
+    environ.pop("PULUMI_BACKEND_URL", None)
+    chosen, seen = random.Random(0), Counter[str]()
+    for number in range(KILLS):
+        stage, victim = STAGES[number % 4], VICTIMS[number % 3]
+        after_s = chosen.uniform(0.0, 1.5)
+        with started(tmp_path, environ) as runner:
+            assert runner.stdout is not None
+            assert any(line == f"{stage}\n" for line in runner.stdout)
+            # The moment is what is tried; nothing tells when it has come.
+            select.select([], [], [], after_s)
+            kill(runner, victim, tmp_path)
+            runner.communicate(timeout=RUN_S)
+        moment = f"kill {number} of {victim}, {after_s * 1000:.0f} ms after {stage!r}"
+        assert victim != "runner" or ended_all(tmp_path), f"{moment}: something goes on"
+        with started(tmp_path, environ) as runner:
+            out, _ = runner.communicate(timeout=RUN_S)
+        said = (tmp_path / "said").read_text()
+        assert out.endswith("done\n"), f"{moment}: {said}"
+        seen.update(
+            word for word in ("removing the lock", "not written to its end", "waiting for Pulumi")
+            if word in said
+        )  # fmt: skip
+        assert ended_all(tmp_path), f"{moment}: something goes on"
+        assert list(temporary.iterdir()) == [], moment
+    print(json.dumps({"kills": KILLS, **seen}))

@@ -1,0 +1,157 @@
+"""Clients without the token that hold connections, while one with the token does its work."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from played_run import LARGE, TOKEN, Api, Provider
+
+from aiperf_svc.adapters.guarded_connections import ConnectionLimits
+from aiperf_svc.adapters.results_api import ResultsServer, serve
+from aiperf_svc.adapters.results_client import ResultsClient
+
+STRANGERS = 1_200
+LIMIT = 50
+WAIT_S = 30.0
+DRIP_S = 0.05
+"""Between the bytes of a header that never ends."""
+
+Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def say_nothing(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"GET /v1/status HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+    ended = asyncio.ensure_future(reader.read())
+    while not ended.done():
+        writer.write(b"a")
+        await asyncio.wait([ended], timeout=DRIP_S)
+    ended.result()
+
+
+async def drip_a_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"POST /v1/cancel HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n{")
+    await reader.read()
+
+
+async def ask_for_health_without_end(
+    _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    # Nothing is read, so in the end neither side can send.
+    while True:
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+        await writer.drain()
+
+
+@asynccontextmanager
+async def strangers(
+    port: int, *plays: Play, count: int = STRANGERS
+) -> AsyncIterator[asyncio.Queue[str]]:
+    """So many connections, the plays in turn; one is put for each that was cut."""
+    cut: asyncio.Queue[str] = asyncio.Queue()
+
+    async def play(number: int) -> None:
+        act = plays[number % len(plays)]
+        # What is not read must fit nowhere.
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
+        try:
+            with contextlib.suppress(ConnectionError):
+                await act(reader, writer)
+            cut.put_nowait(act.__name__)
+        finally:
+            writer.transport.abort()
+
+    tasks = [asyncio.create_task(play(number)) for number in range(count)]
+    try:
+        yield cut
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert not [r for r in results if isinstance(r, Exception)]
+
+
+async def are_cut(cut: asyncio.Queue[str], count: int) -> None:
+    async with asyncio.timeout(WAIT_S):
+        for _ in range(count):
+            await cut.get()
+
+
+@asynccontextmanager
+async def serving(folder: Path, limits: ConnectionLimits) -> AsyncIterator[ResultsServer]:
+    server = await serve(
+        Provider(folder), token=TOKEN, fd=None, host="127.0.0.1", port=0, limits=limits
+    )
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def test_a_client_with_the_token_gets_its_results_while_a_thousand_hold_connections(
+    api: Api, tmp_path: Path
+) -> None:
+    limits = ConnectionLimits(strangers=LIMIT, stranger_s=WAIT_S)
+    async with serving(api.provider.path, limits) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        async with strangers(server.port, say_nothing, drip) as cut:
+            # Never more than the limit, however many come.
+            await are_cut(cut, STRANGERS - LIMIT)
+            async with ResultsClient(url, token=TOKEN) as client:
+                assert (await client.status()).state == "profiling"
+                await client.download_all(tmp_path / "copy")
+            assert (tmp_path / "copy/large.bin").read_bytes() == LARGE
+            # Only the client's own connection has made another one's go.
+            assert cut.qsize() <= 1
+
+
+@pytest.mark.parametrize(
+    "play", [say_nothing, drip, drip_a_body, ask_for_health_without_end], ids=lambda f: f.__name__
+)
+async def test_a_stranger_is_cut_after_its_time_whatever_it_does(
+    tmp_path: Path, play: Play
+) -> None:
+    limits = ConnectionLimits(stranger_s=0.3)
+    async with serving(tmp_path, limits) as server, strangers(server.port, play, count=8) as cut:
+        await are_cut(cut, 8)
+
+
+async def test_a_client_with_the_token_may_take_longer_than_a_stranger(tmp_path: Path) -> None:
+    limits = ConnectionLimits(strangers=1, stranger_s=0.2)
+    async with serving(tmp_path, limits) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        request = f"GET /v1/status HTTP/1.1\r\nHost: x\r\nX-Aiperf-Token: {TOKEN}\r\n\r\n"
+        try:
+            for _ in range(2):
+                writer.write(request.encode())
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+                assert head.startswith(b"HTTP/1.1 200")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                # A stranger that comes after it has had its time before the next request.
+                async with strangers(server.port, say_nothing, count=1) as cut:
+                    await are_cut(cut, 1)
+        finally:
+            writer.transport.abort()
+
+
+async def test_a_client_with_the_token_is_closed_when_it_is_idle(tmp_path: Path) -> None:
+    limits = ConnectionLimits(idle_s=0.2)
+    async with serving(tmp_path, limits) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        request = f"GET /v1/status HTTP/1.1\r\nHost: x\r\nX-Aiperf-Token: {TOKEN}\r\n\r\n"
+        writer.write(request.encode())
+        read = await asyncio.wait_for(reader.read(), WAIT_S)
+        assert read.startswith(b"HTTP/1.1 200")
+        writer.transport.abort()

@@ -1,0 +1,105 @@
+"""inputs.json as it is made from the blocks that another pod serves."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from aiperf_svc.adapters.bus import decode, encode
+from aiperf_svc.adapters.dataset_copy import copy_inputs
+from aiperf_svc.core.datasets.built import BuiltDataset
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages import Conversation, DatasetBlock, DatasetBlockRequested, Turn
+
+HEADER = ("run", "records-manager", 0)
+BUILT = BuiltDataset(
+    conversations=tuple(
+        Conversation(id=f"session-{n}", head=b'{"n":', turns=(Turn(b"1", b"}"), Turn(b"2", b"}")))
+        for n in range(5)
+    ),
+    warmup_entries=1,
+    summary={},
+)
+
+
+@contextlib.asynccontextmanager
+async def served(*, without: int = -1, silent: int = -1) -> AsyncIterator[zmq.asyncio.Socket]:
+    """A socket to a dataset manager with BUILT in blocks of two entries."""
+    parts = BUILT.blocks(max_entries=2)
+    with zmq.asyncio.Context() as context:
+        server, client = context.socket(zmq.REP), context.socket(zmq.REQ)
+        for socket in (server, client):
+            socket.linger = 0
+        client.setsockopt(zmq.REQ_RELAXED, 1)
+        port = server.bind_to_random_port("tcp://127.0.0.1")
+        client.connect(f"tcp://127.0.0.1:{port}")
+
+        async def serve() -> None:
+            while True:
+                wanted = decode(await server.recv())
+                assert isinstance(wanted, DatasetBlockRequested)
+                if wanted.block == silent:
+                    await asyncio.Event().wait()
+                block = DatasetBlock(
+                    *HEADER,
+                    block=wanted.block,
+                    block_count=len(parts),
+                    entry_count=5,
+                    warmup_entries=1,
+                    first_entry=0,
+                    conversations=parts[wanted.block],
+                    starts=b"",
+                )
+                await server.send(b"" if wanted.block == without else encode(block))
+
+        serving = asyncio.create_task(serve())
+        try:
+            yield client
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            server.close()
+            client.close()
+
+
+def files_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+async def test_a_copy_is_what_the_dataset_manager_would_have_written(tmp_path: Path) -> None:
+    path = tmp_path / "inputs.json"
+    async with served() as socket:
+        await copy_inputs(socket, HEADER, path, limit_bytes=10_000)
+    assert path.read_bytes() == b"".join(BUILT.inputs_json())
+    assert len(json.loads(path.read_bytes())["data"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("limit", "without", "silent", "words"),
+    [
+        (100, -1, -1, "it would be larger than 0 MiB"),
+        (10_000, 1, -1, "the dataset manager has no block 1"),
+        (10_000, -1, 1, "the dataset manager has not sent block 1 in 0.2 s"),
+    ],
+    ids=["too large", "not there", "silent"],
+)
+async def test_what_cannot_be_copied_whole_is_left_out(
+    tmp_path: Path, limit: int, without: int, silent: int, words: str
+) -> None:
+    async with served(without=without, silent=silent) as socket:
+        with pytest.raises(EnvironmentProblem, match=f"inputs.json is left out: {words}"):
+            await copy_inputs(
+                socket, HEADER, tmp_path / "inputs.json", limit_bytes=limit, block_s=0.2
+            )
+    assert files_in(tmp_path) == []
+
+
+async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    async with served() as socket:
+        with pytest.raises(EnvironmentProblem, match="cannot write"):
+            await copy_inputs(socket, HEADER, tmp_path / "none" / "x", limit_bytes=1)

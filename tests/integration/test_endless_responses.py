@@ -1,0 +1,150 @@
+"""Servers whose responses never end: nothing grows while they last, and the run says so."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from endless_server import MIB, endless_server
+from in_one_loop import Stack, config, server, stack
+
+from aiperf_svc.core.record_outbox import FULL_BYTES
+from aiperf_svc.services.record_processor import RecordProcessor
+from aiperf_svc.services.worker import Worker
+
+IN_SOCKETS = 48 * MIB
+"""More than 64 batches between two sockets, and what the kernel keeps of two connections."""
+
+
+def rss_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def worker_of(run: Stack) -> Worker:
+    found = run.services["worker-0"]
+    assert isinstance(found, Worker)
+    return found
+
+
+async def wait_until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_true():  # noqa: ASYNC110  # nobody is told of it
+            await asyncio.sleep(0.01)
+
+
+async def wait_while_growing(count: Callable[[], int], *, look_every_s: float) -> None:
+    """Until a count is the same at two looks."""
+    last = -1
+    async with asyncio.timeout(60):
+        while last != (newest := count()):
+            last = newest
+            await asyncio.sleep(look_every_s)
+
+
+@pytest.fixture
+def may_read(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Record processors read nothing until it is set."""
+    event = asyncio.Event()
+    process = RecordProcessor._process
+
+    async def waiting(self: RecordProcessor, *args: Any) -> None:
+        await event.wait()
+        await process(self, *args)
+
+    monkeypatch.setattr(RecordProcessor, "_process", waiting)
+    return event
+
+
+async def test_nobody_reads_endless_streams_for_longer_than_their_records_find_room(
+    tmp_path: Path, may_read: asyncio.Event
+) -> None:
+    before = rss_bytes()
+    with endless_server("events") as endless:
+        settings = config(endless.url, concurrency=2, duration="8s", grace_period="0s")
+        async with stack(settings, tmp_path) as run:
+            worker = worker_of(run)
+            await wait_until(lambda: worker._is_holding_back)
+            await wait_while_growing(lambda: endless.sent_bytes, look_every_s=1)
+            assert worker._outbox.waiting_bytes < FULL_BYTES + 2 * MIB
+            assert endless.sent_bytes < FULL_BYTES + IN_SOCKETS
+            assert rss_bytes() - before < 3 * FULL_BYTES
+            may_read.set()
+            await wait_until(lambda: not worker._is_holding_back)
+            summary = await run.results()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["violations"] == []
+    assert accounts["cancelled"] == accounts["records"] == 2
+    assert summary["aiperf_svc"]["verdict"] == "invalid"
+    (reason,) = (r for r in summary["aiperf_svc"]["reasons"] if r["check"] == "held_back")
+    assert "too many records waited for its record processor" in reason["text"]
+
+
+async def test_requests_that_get_due_while_the_load_is_held_back_are_late_and_none_is_lost(
+    tmp_path: Path, may_read: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiperf_svc.core.record_outbox.FULL_BYTES", 200_000)
+    monkeypatch.setattr("aiperf_svc.core.record_outbox.ROOM_BYTES", 100_000)
+    monkeypatch.setattr("aiperf_svc.adapters.bus.RAW_HIGH_WATER", 1)
+    with server(ttft="1ms", tokens=20) as mock:
+        settings = config(mock.url, request_rate=200, requests=600, arrival={"pattern": "constant"})
+        async with stack(settings, tmp_path) as run:
+            worker = worker_of(run)
+            await wait_until(lambda: worker._is_holding_back)
+            # 40 of them get due in that time.
+            await wait_while_growing(lambda: mock.truth()["requests"], look_every_s=0.2)
+            assert worker._is_holding_back
+            may_read.set()
+            summary = await run.results()
+            await run.wait_for_state("done")
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["violations"] == []
+    assert accounts["completed"] == accounts["records"] == 600
+    (reason,) = (r for r in summary["aiperf_svc"]["reasons"] if r["check"] == "held_back")
+    assert reason["measured"] > 0.05
+    assert summary["schedule_lag"]["max"] > 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("headers", "headers of over 64 KiB: cut off"),
+        ("interim heads", "headers of over 64 KiB: cut off"),
+        ("line", "an event of over 80 MiB"),
+        ("chunk", "an event of over 80 MiB"),
+        ("comments", "over 255 MiB: cut off"),
+        ("trailers", "over 255 MiB: cut off"),
+    ],
+)
+async def test_each_endless_response_is_cut_off_with_an_error_that_says_why(
+    tmp_path: Path, kind: str, message: str
+) -> None:
+    before = rss_bytes()
+    with endless_server(kind) as endless:
+        settings = config(endless.url, concurrency=1, requests=1)
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    (entry,) = summary["error_summary"]
+    assert entry["error_details"]["type"] == "TooLarge"
+    assert message in entry["error_details"]["message"]
+    assert summary["aiperf_svc"]["accounts"]["violations"] == []
+    assert rss_bytes() - before < 400 * MIB
+
+
+async def test_a_record_is_waited_for_while_its_processor_goes_on_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiperf_svc.services.records_manager.MISSING_S", 1.2)
+    process = RecordProcessor._process
+
+    async def slow(self: RecordProcessor, *args: Any) -> None:
+        await asyncio.sleep(0.4)
+        await process(self, *args)
+
+    monkeypatch.setattr(RecordProcessor, "_process", slow)
+    with server(ttft="1ms", itl="5ms", tokens=400) as mock:
+        async with stack(config(mock.url, concurrency=1, requests=1), tmp_path) as run:
+            summary = await run.results()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert (accounts["records"], accounts["records_lost"]) == (1, 0)

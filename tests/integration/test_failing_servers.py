@@ -1,0 +1,207 @@
+"""Whole runs against servers that fail most of the load: what is left may not look good."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from in_one_loop import WAIT_S, config, stack
+from scripted_server import Respond, ScriptedServer
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner.outcome import Outcome
+
+TTFT_P99 = {"metric": "time_to_first_token", "stat": "p99", "max": "5s"}
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"word "}}]}\n\n'
+FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
+
+
+def chunked(*parts: bytes) -> bytes:
+    """Each part as a chunk of its own, and the end of the body."""
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+STREAM = HEAD + chunked(TOKEN, TOKEN, FINISH)
+
+
+@asynccontextmanager
+async def serving(respond: Respond) -> AsyncIterator[ScriptedServer]:
+    server = ScriptedServer(respond)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def stream_at_once(_: int, writer: asyncio.StreamWriter) -> None:
+    writer.write(STREAM)
+    await writer.drain()
+
+
+def ended(summary: dict[str, Any]) -> ExitCode:
+    """The exit code of a run with these results."""
+    outcome = Outcome(run_id="test", state="done", reason="", summary=summary, artifacts=None)
+    return outcome.exit_code
+
+
+def findings(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The checks that did not pass, by name."""
+    return {reason["check"]: reason for reason in summary["aiperf_svc"]["reasons"]}
+
+
+def advice(summary: dict[str, Any]) -> str:
+    return " ".join(reason["remedy"] for reason in summary["aiperf_svc"]["reasons"])
+
+
+async def test_two_successes_among_98_refusals_hold_no_objective(tmp_path: Path) -> None:
+    async def refuse_most(number: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM if number < 2 else REFUSAL)
+        await writer.drain()
+
+    async with serving(refuse_most) as server:
+        settings = config(server.url, request_rate=100, requests=100)
+        settings["slo"] = {
+            "objectives": [TTFT_P99, {"metric": "request_throughput", "min": 30}],
+            "goodput": {"time_to_first_token": "5s"},
+        }
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    latency, throughput = summary["aiperf_svc"]["slo"]
+    assert (latency["ok"], throughput["ok"]) == (False, False)
+    assert "leaves out 98 of 100 requests (98 failed)" in latency["reason"]
+    assert "p99 needs 100 values, there are 2" in latency["reason"]
+    assert throughput["reason"] == "below the limit"
+    # A hundred arrivals at 100 a second take about a second, whenever the two successes were.
+    assert summary["benchmark_duration"]["avg"] > 0.5
+    assert summary["request_throughput"]["avg"] < 4
+    assert summary["goodput"]["avg"] < 4
+    errors = findings(summary)["errors"]
+    assert errors["severity"] == "invalid"
+    assert "(98 status)" in errors["text"]
+    assert summary["aiperf_svc"]["cause"] == "target-failing"
+    assert ended(summary) is ExitCode.VERDICT_INVALID
+
+
+async def test_time_outs_take_time_from_the_throughput_of_the_rest(tmp_path: Path) -> None:
+    stuck = asyncio.Event()
+
+    async def forget_a_third(number: int, writer: asyncio.StreamWriter) -> None:
+        if number % 3 == 2:
+            await stuck.wait()
+        else:
+            await stream_at_once(number, writer)
+
+    async with serving(forget_a_third) as server:
+        settings = config(server.url, concurrency=30, requests=60)
+        settings["endpoint"]["request_timeout"] = "1s"
+        settings["slo"] = {"objectives": [TTFT_P99, {"metric": "request_throughput", "min": 30}]}
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+        stuck.set()
+    assert summary["timed_out_request_count"]["avg"] == 20
+    latency, throughput = summary["aiperf_svc"]["slo"]
+    assert "leaves out 20 of 60 requests (20 timed out)" in latency["reason"]
+    # 40 successes in at least the second that the time-outs took.
+    assert summary["benchmark_duration"]["avg"] >= 1
+    assert summary["request_throughput"]["avg"] <= 40
+    assert throughput["measured"] == summary["request_throughput"]["avg"]
+    assert findings(summary)["errors"]["severity"] == "invalid"
+    assert summary["aiperf_svc"]["verdict"] == "invalid"
+    assert ended(summary) is ExitCode.VERDICT_INVALID
+
+
+async def test_a_server_that_dies_in_mid_run_is_named_and_its_rate_is_not_achieved(
+    tmp_path: Path,
+) -> None:
+    served = asyncio.Event()
+
+    async def count_to_25(number: int, writer: asyncio.StreamWriter) -> None:
+        await stream_at_once(number, writer)
+        if number == 24:
+            served.set()
+
+    async with serving(count_to_25) as server:
+        settings = config(
+            server.url, request_rate=50, duration="2s", arrival={"pattern": "constant"}
+        )
+        settings["slo"] = {"objectives": [TTFT_P99, {"metric": "request_throughput", "min": 30}]}
+        async with stack(settings, tmp_path) as run:
+            async with asyncio.timeout(WAIT_S):
+                await served.wait()
+            await server.stop()
+            summary = await run.results()
+    successes = summary["request_count"]["avg"]
+    assert 20 <= successes < 50
+    assert summary["error_request_count"]["avg"] == 100 - successes
+    assert summary["benchmark_duration"]["avg"] >= 2
+    assert summary["request_throughput"]["avg"] == successes / summary["benchmark_duration"]["avg"]
+    assert [objective["ok"] for objective in summary["aiperf_svc"]["slo"]] == [False, False]
+    # Nothing was written to a server that was not there.
+    assert summary["achieved_rate"]["avg"] <= 25
+    assert summary["aiperf_svc"]["cause"] == "target-failing"
+    found = findings(summary)
+    assert "connect" in found["errors"]["text"]
+    assert "whether it was there" in found["errors"]["remedy"]
+    assert "rate" not in found
+    assert "more CPU" not in advice(summary)
+    assert ended(summary) is ExitCode.VERDICT_INVALID
+
+
+async def test_a_target_that_is_not_there_gives_no_advice_about_the_client(tmp_path: Path) -> None:
+    server = ScriptedServer(stream_at_once)
+    await server.start()
+    await server.stop()
+    settings = config(server.url, concurrency=5, duration="500ms")
+    async with stack(settings, tmp_path) as run:
+        summary = await run.results()
+    assert summary["aiperf_svc"]["cause"] == "target-failing"
+    assert "more CPU" not in advice(summary)
+    assert ended(summary) is ExitCode.BENCHMARK_FAILED
+
+
+async def test_a_few_failures_within_the_budget_are_no_reason(tmp_path: Path) -> None:
+    async def refuse_one(number: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(REFUSAL if number == 50 else STREAM)
+        await writer.drain()
+
+    async with serving(refuse_one) as server:
+        settings = config(server.url, concurrency=4, requests=110)
+        settings["slo"] = {"objectives": [TTFT_P99]}
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    assert [o["ok"] for o in summary["aiperf_svc"]["slo"]] == [True]
+    assert [o["reason"] for o in summary["aiperf_svc"]["slo"]] == [""]
+
+
+async def test_a_stream_that_came_in_one_read_is_said(tmp_path: Path) -> None:
+    async with serving(stream_at_once) as server:
+        settings = config(server.url, concurrency=4, requests=40)
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    found = findings(summary)["single_reads"]
+    assert found["measured"] == 1.0
+    assert "40 of 40 streams" in found["text"]
+    assert summary["inter_chunk_latency"]["max"] == 0
+
+
+async def test_a_count_that_is_reached_before_the_duration_ends_the_window(tmp_path: Path) -> None:
+    async def stream_slowly(_: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunked(TOKEN)[: -len(b"0\r\n\r\n")])
+        await asyncio.sleep(0.05)
+        writer.write(chunked(TOKEN, FINISH))
+        await writer.drain()
+
+    async with serving(stream_slowly) as server:
+        settings = config(server.url, concurrency=4, requests=80, duration="30s")
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    duration_s = summary["benchmark_duration"]["avg"]
+    assert duration_s < 15
+    assert summary["concurrency_achievement"]["avg"] > 0.9
+    assert summary["effective_concurrency"]["avg"] > 3
+    steady = summary["steady_state_request_throughput"]["avg"]
+    assert steady > 0.8 * summary["request_throughput"]["avg"]

@@ -1,0 +1,209 @@
+"""Tokenizers of a hub: found, refused or out of reach, before anything starts and within seconds.
+
+The hub is a server of the test's own, which HF_ENDPOINT names.
+"""
+
+import asyncio
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from aiperf_svc.adapters import hub_files
+from aiperf_svc.adapters.cluster.tokenizer_check import check_tokenizer
+from aiperf_svc.config.models import BenchmarkConfig
+
+BOUND_S = 60.0
+"""Of the whole command, on a busy machine; looking for the tokenizer takes at most 8 s of it."""
+COMMIT = "c" * 40
+
+
+def content() -> bytes:
+    tokenizer = Tokenizer(models.WordLevel({"?": 0, "one": 1}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer.to_str().encode()
+
+
+@contextmanager
+def hub(body: bytes | None, *, status: int = 404, error: str = "RepoNotFound") -> Iterator[str]:
+    """A hub that has one file, or none; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(200 if body is not None else status)
+            if body is None:
+                self.send_header("X-Error-Code", error)
+                self.send_header("Content-Length", "0")
+            else:
+                self.send_header("X-Repo-Commit", COMMIT)
+                self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.do_HEAD()
+            self.wfile.write(body or b"")
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def silent_hub() -> Iterator[str]:
+    """One that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@contextmanager
+def closed_hub() -> Iterator[str]:
+    """A port where nobody listens, kept from others."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+def environment(folder: Path, address: str) -> dict[str, str]:
+    hidden = {k: v for k, v in os.environ.items() if "PROXY" not in k.upper()}
+    return hidden | {"HF_ENDPOINT": address, "HF_HOME": str(folder / "hub"), "HOME": str(folder)}
+
+
+def profile(folder: Path, address: str) -> subprocess.CompletedProcess[str]:
+    """A run whose server nobody will ever ask."""
+    return subprocess.run(
+        [sys.executable, "-m", "aiperf_svc", "profile", "-u", "http://127.0.0.1:9", "-m", "mock",
+         "--concurrency", "1", "--request-count", "1", "--tokenizer", "some/model", "--ui", "none"],
+        cwd=folder, env=environment(folder, address), capture_output=True, text=True, check=False,
+        timeout=120,
+    )  # fmt: skip
+
+
+def resolve(folder: Path, address: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(exist_ok=True)
+    program = (
+        "from aiperf_svc.adapters.tokenizers import load_token_counter, resolve_tokenizer\n"
+        "from aiperf_svc.config.models import Tokenizer\n"
+        "options = Tokenizer(name='some/model')\n"
+        "print(resolve_tokenizer(options))\n"
+        "print(load_token_counter(options).count('one one'))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder, env=environment(folder, address) | environ, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        (closed_hub, "cannot be reached: "),
+        (silent_hub, "cannot be reached: "),
+        (lambda: hub(None, status=503, error=""), "cannot be reached: status 503"),
+        (lambda: hub(None), "does not give it: "),
+        (lambda: hub(None, status=401, error=""), "does not give it: "),
+        (lambda: hub(None, error="EntryNotFound"), "does not give it: "),
+        (lambda: hub(b"no tokenizer"), "is no tokenizer"),
+    ],
+    ids=["closed", "silent", "unavailable", "no such model", "private", "no file", "no tokenizer"],
+)
+def test_a_tokenizer_that_is_not_there_ends_the_command_before_anything_starts(
+    tmp_path: Path, where, reason: str
+) -> None:
+    with where() as address:
+        began = time.monotonic()
+        done = profile(tmp_path, address)
+        took_s = time.monotonic() - began
+    assert done.returncode == 2, done.stderr
+    assert took_s < BOUND_S
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("note:")]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: tokenizer.name: ")
+    assert reason in lines[0]
+    assert "give the path of a tokenizer.json file, or of a folder that holds one" in lines[0]
+    assert not (tmp_path / "artifacts").exists()
+
+
+def test_a_tokenizer_of_the_hub_is_fetched_and_then_taken_from_the_cache(tmp_path: Path) -> None:
+    with hub(content()) as address:
+        done = resolve(tmp_path, address)
+    assert (done.returncode, done.stdout) == (0, "\n2\n"), done.stderr
+    with closed_hub() as address:
+        done = resolve(tmp_path, address)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("tokenizer.name: 'some/model' is the cache's: ")
+    assert done.stdout.endswith("\n2\n")
+
+
+def test_a_hub_that_is_not_to_be_asked_is_not(tmp_path: Path) -> None:
+    with hub(content()) as address:
+        assert resolve(tmp_path, address).returncode == 0
+        done = resolve(tmp_path, address, HF_HUB_OFFLINE="1")
+        assert done.stdout.startswith("tokenizer.name: 'some/model' is the cache's: HF_HUB_OFFLINE")
+        done = resolve(tmp_path / "empty", address, HF_HUB_OFFLINE="1")
+    assert "cannot be reached: HF_HUB_OFFLINE is set; " in done.stderr
+
+
+def config(**deployment: object) -> BenchmarkConfig:
+    return BenchmarkConfig.model_validate(
+        {
+            "name": "tokens",
+            "endpoint": {"url": "http://server:8000", "model": "m"},
+            "tokenizer": {"name": "some/model"},
+            "load": {"concurrency": 1, "requests": 1},
+            "deployment": deployment,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "image", "state"),
+    [
+        (None, None, "ok"),
+        (hub_files.HubRefused("404\x1b[2J"), None, "failed"),
+        (hub_files.HubRefused("404"), {"name": "registry/own:1"}, "warning"),
+        (hub_files.HubUnreachable("no route"), None, "not checked"),
+    ],
+)
+def test_preflight_says_what_the_runner_can_see_of_the_hub(
+    error: Exception | None, image: object, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(name: str, revision: str, *, patience_s: float) -> None:
+        assert (name, revision) == ("some/model", "main")
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(hub_files, "find_on_hub", find)
+    check = asyncio.run(check_tokenizer(config(**({"image": image} if image else {}))))
+    assert check is not None
+    assert check.state == state
+    assert check.detail.isprintable()
+
+
+def test_a_path_is_no_question_for_the_hub(tmp_path: Path) -> None:
+    plain = config()
+    (tmp_path / "tokenizer.json").write_bytes(content())
+    for name in (None, str(tmp_path), "/not/there"):
+        tokenizer = plain.tokenizer.model_copy(update={"name": name})
+        checked = plain.model_copy(update={"tokenizer": tokenizer})
+        assert asyncio.run(check_tokenizer(checked)) is None

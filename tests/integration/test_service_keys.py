@@ -1,0 +1,282 @@
+"""Who gets in where, by the keys of real sockets over TCP: each service has its own."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.asyncio
+from in_one_loop import config, server, stack
+from zmq.utils.monitor import parse_monitor_message
+
+from aiperf_svc.adapters.bus import DOWN, REPORT, UP, Addresses, Bus, encode
+from aiperf_svc.adapters.curve_keys import CurveKeys, KeyPair
+from aiperf_svc.adapters.proxies import Proxies
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages import (
+    AnyMessage,
+    CancelRequested,
+    Heartbeat,
+    RunState,
+    RunStatePublished,
+    Service,
+)
+from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, REPLICAS, Port
+from aiperf_svc.services.base import is_report
+
+WAIT_S = 10.0
+PEER = {
+    Port.RECORDS: zmq.PUSH,
+    Port.CREDIT_DROP: zmq.DEALER,
+    Port.CREDIT_RETURN: zmq.PUSH,
+    Port.DATASET_FRONT: zmq.REQ,
+    Port.DATASET_BACK: zmq.REP,
+    Port.EVENTS_IN: zmq.PUB,
+    Port.EVENTS_OUT: zmq.SUB,
+    Port.REPORTS_IN: zmq.PUB,
+    Port.RAW_FRONT: zmq.DEALER,
+    Port.RAW_BACK: zmq.DEALER,
+    Port.RAW_DIRECT: zmq.DEALER,
+}
+REFUSED = {zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_FAILED_AUTH}
+REFUSED |= {zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL}
+MESSAGE = CancelRequested("run", "me", 1, reason="test")
+STRANGER = KeyPair(*zmq.curve_keypair())
+
+
+def free_addresses() -> Addresses:
+    held = {port.name: socket.create_server(("127.0.0.1", 0)) for port in Port}
+    numbers = {name: sock.getsockname()[1] for name, sock in held.items()}
+    for sock in held.values():
+        sock.close()
+    return Addresses("tcp://127.0.0.1", ports=numbers)
+
+
+@asynccontextmanager
+async def bus_of(keys: CurveKeys, where: Addresses, *services: Service) -> AsyncIterator[Bus]:
+    """The sockets of a process of these services, which has no other keys than theirs."""
+    bus = Bus(where, curve=keys.of(services))
+    await bus.start()
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+@asynccontextmanager
+async def everybody(keys: CurveKeys, where: Addresses) -> AsyncIterator[None]:
+    """Every port of the map, bound by the service that binds it."""
+    s = Service
+    async with (
+        bus_of(keys, where, s.SYSTEM_CONTROLLER) as controller,
+        bus_of(keys, where, s.TIMING_MANAGER) as timing,
+        bus_of(keys, where, s.RECORDS_MANAGER) as records,
+        bus_of(keys, where, s.RECORD_PROCESSOR) as processor,
+    ):
+        proxies = Proxies(controller)
+        proxies.start()
+        timing.bind(zmq.ROUTER, Port.CREDIT_DROP)
+        timing.bind(zmq.PULL, Port.CREDIT_RETURN)
+        records.bind(zmq.PULL, Port.RECORDS)
+        processor.bind(zmq.ROUTER, Port.RAW_DIRECT)
+        yield
+    proxies.join()
+
+
+async def gets_in(kind: int, address: str, server: bytes, own: KeyPair | None) -> bool:
+    """Whether a client's handshake succeeds: what its socket's own monitor says."""
+    context = zmq.asyncio.Context()
+    client = context.socket(kind)
+    monitor = client.get_monitor_socket()
+    if own is not None:
+        client.curve_serverkey = server
+        client.curve_publickey, client.curve_secretkey = own.public, own.secret
+    client.connect(address)
+    try:
+        while True:
+            frames = await asyncio.wait_for(monitor.recv_multipart(), WAIT_S)
+            event = parse_monitor_message(frames)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                return True
+            if event in REFUSED:
+                return False
+    finally:
+        client.disable_monitor()
+        context.destroy(0)
+
+
+def test_the_kinds_of_sockets_are_those_of_the_port_map() -> None:
+    assert set(PEER) == set(CONNECTED_BY) == set(BOUND_BY) - {Port.RESULTS_API}
+
+
+async def test_a_service_gets_in_where_it_has_business_and_nowhere_else() -> None:
+    keys, where = CurveKeys.make(), free_addresses()
+    tried = [(port, service) for port in PEER for service in Service]
+
+    async def attempt(port: Port, service: Service) -> bool:
+        own = KeyPair(keys.public[service], keys.secret[service])
+        return await gets_in(PEER[port], where.connect(port), keys.public[BOUND_BY[port]], own)
+
+    async with everybody(keys, where):
+        found = await asyncio.gather(*(attempt(*each) for each in tried))
+    assert {way for way, is_in in zip(tried, found, strict=True) if is_in} == {
+        (port, service) for port, clients in CONNECTED_BY.items() for service in clients
+    }
+
+
+@pytest.mark.parametrize("whose", ["no keys", "another server's", "a stranger's pair"])
+async def test_nobody_gets_in_anywhere_without_a_key_of_the_stack(whose: str) -> None:
+    keys, where = CurveKeys.make(), free_addresses()
+
+    async def attempt(port: Port) -> bool:
+        server = STRANGER.public if "server" in whose else keys.public[BOUND_BY[port]]
+        own = None if whose == "no keys" else STRANGER
+        return await gets_in(PEER[port], where.connect(port), server, own)
+
+    async with everybody(keys, where):
+        assert not any(await asyncio.gather(*map(attempt, PEER)))
+
+
+@pytest.mark.parametrize("whose", [Service.RECORD_PROCESSOR, "a stranger's"])
+async def test_nobody_gets_in_where_the_authenticator_has_stopped(whose: str) -> None:
+    keys, where = CurveKeys.make(), free_addresses()
+    async with bus_of(keys, where, Service.RECORDS_MANAGER) as bus:
+        bus.bind(zmq.PULL, Port.RECORDS)
+        bus.stop_authenticator()
+        own = STRANGER
+        if isinstance(whose, Service):
+            own = KeyPair(keys.public[whose], keys.secret[whose])
+        server = keys.public[Service.RECORDS_MANAGER]
+        assert not await gets_in(zmq.PUSH, where.connect(Port.RECORDS), server, own)
+
+
+@pytest.mark.parametrize("port", [p for p in PEER if Service.WORKER is not BOUND_BY[p]])
+async def test_a_worker_cannot_bind_in_the_place_of_others(port: Port) -> None:
+    keys, where = CurveKeys.make(), free_addresses()
+    async with bus_of(keys, where, Service.WORKER) as bus:
+        with pytest.raises(EnvironmentProblem, match=rf"no CURVE key .* to bind {port.name}"):
+            bus.bind(zmq.ROUTER, port)
+    # And by force, with the only pair that it has.
+    context = zmq.asyncio.Context()
+    server = context.socket(zmq.ROUTER)
+    server.curve_server = True
+    server.curve_publickey = keys.public[Service.WORKER]
+    server.curve_secretkey = keys.secret[Service.WORKER]
+    number = server.bind_to_random_port("tcp://127.0.0.1")
+    client = min(CONNECTED_BY[port])
+    known, own = keys.of([client]).to_connect(port)
+    try:
+        assert not await gets_in(zmq.DEALER, f"tcp://127.0.0.1:{number}", known, own)
+    finally:
+        context.destroy(0)
+
+
+async def test_a_process_without_the_key_for_a_port_says_which_one_it_needs() -> None:
+    async with bus_of(CurveKeys.make(), free_addresses(), Service.WORKER) as bus:
+        with pytest.raises(EnvironmentProblem, match=r"no CURVE key record-processor\.secret"):
+            bus.connect(zmq.PUSH, Port.RECORDS)
+
+
+async def test_services_of_one_process_reach_each_other() -> None:
+    keys, where = CurveKeys.make(), free_addresses()
+    single = set(Service) - REPLICAS
+    async with bus_of(keys, where, *single) as bus:
+        pull = bus.bind(zmq.ROUTER, Port.EVENTS_OUT)
+        push = bus.connect(zmq.DEALER, Port.EVENTS_OUT)
+        await push.send(encode(MESSAGE))
+        assert (await asyncio.wait_for(pull.recv_multipart(), WAIT_S))[1] == encode(MESSAGE)
+
+
+async def test_of_what_a_worker_publishes_only_reports_are_passed_on() -> None:
+    keys, where = CurveKeys.make(), free_addresses()
+    s = Service
+    async with (
+        bus_of(keys, where, s.SYSTEM_CONTROLLER) as controller,
+        bus_of(keys, where, s.WORKER) as worker,
+        bus_of(keys, where, s.WORKER_MANAGER) as manager,
+    ):
+        proxies = Proxies(controller)
+        proxies.start()
+        publisher = worker.connect(zmq.PUB, Port.REPORTS_IN)
+        subscriber = manager.connect(zmq.SUB, Port.EVENTS_OUT)
+        subscriber.setsockopt(zmq.SUBSCRIBE, b"")
+        seen: list[bytes] = []
+        async with asyncio.timeout(WAIT_S):
+            # The orders go first each time; several rounds have come when three reports have.
+            while len(seen) < 3:
+                for topic in (DOWN, UP, b"to worker-1 ", b"report me", REPORT):
+                    await publisher.send_multipart([topic, b""])
+                while await subscriber.poll(20):
+                    seen.append((await subscriber.recv_multipart())[0])
+        assert set(seen) == {REPORT}
+    proxies.join()
+
+
+@pytest.mark.parametrize("route", ["proxy", "direct"])
+async def test_a_run_needs_no_more_keys_than_each_service_has(route: str, tmp_path: Path) -> None:
+    with server(ttft="1ms", itl="1ms", tokens=3) as mock:
+        benchmark = config(mock.url, concurrency=8, requests=100)
+        benchmark["deployment"] = {"raw_route": route}
+        async with stack(benchmark, tmp_path, workers=2, processors=2, is_apart=True) as run:
+            summary = await run.results()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["issued"] == accounts["completed"] == accounts["records"] == 100
+    assert accounts["violations"] == []
+
+
+HEARTBEAT = Heartbeat(
+    "run",
+    "worker-1",
+    1,
+    service=Service.WORKER,
+    seen_state=0,
+    seen_roster=0,
+    reached=RunState.PENDING,
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "is_one"),
+    [
+        (HEARTBEAT, True),
+        (Heartbeat("run", "timing-manager", 1, service=Service.WORKER, seen_state=0,
+                   seen_roster=0, reached=RunState.PENDING), False),
+        (Heartbeat("run", "worker-1", 1, service=Service.TIMING_MANAGER, seen_state=0,
+                   seen_roster=0, reached=RunState.PENDING), False),
+        (MESSAGE, False),
+        (RunStatePublished("run", "system-controller", 1, number=9, state=RunState.DONE), False),
+    ],
+    ids=["its own", "in another's name", "as another service", "a cancel", "a state"],
+)  # fmt: skip
+def test_a_worker_reports_how_it_is_itself_and_nothing_else(
+    message: AnyMessage, is_one: bool
+) -> None:
+    assert is_report(message) == is_one
+
+
+def test_a_process_has_its_own_secrets_and_only_the_public_keys_that_it_needs() -> None:
+    s, keys = Service, CurveKeys.make()
+    worker = keys.of([s.WORKER])
+    assert set(worker.secret) == {s.WORKER}
+    assert set(worker.public) == {
+        s.WORKER, s.SYSTEM_CONTROLLER, s.TIMING_MANAGER, s.RECORD_PROCESSOR,
+    }  # fmt: skip
+    assert set(keys.of(s).public) == set(keys.of(s).secret) == set(s)
+    for service in s:
+        assert set(keys.of([service]).secret) == {service}
+
+
+def test_keys_are_read_back_and_only_their_owner_may_read_them(tmp_path: Path) -> None:
+    keys = CurveKeys.make().of([Service.TIMING_MANAGER])
+    keys.save(tmp_path)
+    assert CurveKeys.load(tmp_path) == keys
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_missing_keys_are_one_clear_error(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(EnvironmentProblem, match="cannot read the CURVE keys"):
+            CurveKeys.load(folder)

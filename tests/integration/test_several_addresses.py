@@ -1,0 +1,176 @@
+"""A target with several addresses: which of them get requests, and what one that is down costs."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from time import monotonic_ns
+
+import pytest
+from client_bench import LENGTH, MS, WAIT_S, Bench, answers, bench, read_request, resolver
+
+from aiperf_svc.adapters.target import look_up
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.target_addresses import FALLBACK_NS
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+
+FIRST, SECOND, THIRD = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+
+
+def requests(b: Bench) -> dict[str, int]:
+    return {use.address: use.requests for use in b.client.address_uses()}
+
+
+async def keep_house(b: Bench, until: Callable[[], object]) -> None:
+    """What a worker does beside the load, until a condition holds."""
+    async with asyncio.timeout(WAIT_S):
+        while not until():
+            b.client.housekeeping()
+            b.client.expire()
+            await asyncio.sleep(0.01)
+
+
+async def test_new_connections_go_to_all_addresses_in_turn() -> None:
+    hosts = (FIRST, SECOND, THIRD)
+    async with bench(answers(LENGTH), hosts=hosts, found=hosts, connections="per-request") as b:
+        for index in range(6):
+            await b.one(index=index)
+        assert requests(b) == dict.fromkeys(hosts, 2)
+        assert {use.connections for use in b.client.address_uses()} == {2}
+
+
+async def test_requests_on_connections_that_stay_open_are_counted() -> None:
+    hosts = (FIRST, SECOND)
+    async with bench(answers(LENGTH), hosts=hosts, found=hosts) as b:
+        for index in range(5):
+            await b.one(index=index)
+        assert requests(b) == {FIRST: 5, SECOND: 0}
+
+
+@pytest.mark.parametrize("found", [(FIRST, SECOND), (SECOND, FIRST), ("::1", FIRST)])
+async def test_an_address_where_nobody_listens_costs_no_request(found: tuple[str, ...]) -> None:
+    async with bench(answers(LENGTH), found=found, connections="per-request") as b:
+        for index in range(4):
+            await b.one(index=index)
+        assert [outcome for outcome, _ in b.sent.ends] == [Outcome.COMPLETED] * 4
+        assert b.client.requests_sent == 4
+        up, down = sorted(b.client.address_uses(), key=lambda use: use.is_down)
+        assert (up.address, up.requests, up.failures) == (FIRST, 4, 0)
+        assert (down.requests, down.failures, down.is_down) == (0, 1, True)
+        assert "refused" in down.error
+
+
+async def test_users_that_connect_ahead_all_get_a_connection() -> None:
+    async with bench(answers(LENGTH), found=(SECOND, FIRST)) as b:
+        assert b.client.preconnect(20)
+        for index in range(20):
+            b.send(index=index)
+        await b.sent.wait_for(20)
+        assert {outcome for outcome, _ in b.sent.ends} == {Outcome.COMPLETED}
+        assert requests(b) == {SECOND: 0, FIRST: 20}
+
+
+async def test_when_no_address_lets_anybody_in_the_error_names_the_last_one() -> None:
+    async with bench(answers(LENGTH), found=(SECOND, THIRD)) as b:
+        row = await b.one()
+        assert (row["error"], row["start_wall_ns"]) == (ErrorKind.CONNECT, 0)
+        message = b"127.0.0.3: Connection refused (and no other of the target's 2 addresses is up)"
+        assert message in b.sent.bodies
+        again = await b.one()
+        assert again["error"] == ErrorKind.CONNECT
+        assert [use.failures for use in b.client.address_uses()] == [2, 1]
+
+
+async def test_a_silent_address_holds_the_first_request_for_a_quarter_of_a_second() -> None:
+    async with bench(answers(LENGTH), found=(SECOND, FIRST)) as b:
+        with silent(SECOND, b.client.addresses.in_use[0].socket_address.address[1]):
+            began = monotonic_ns()
+            b.send()
+            await keep_house(b, lambda: b.sent.ends)
+            assert FALLBACK_NS <= monotonic_ns() - began < FALLBACK_NS + 500 * MS
+            assert b.sent.ends[0][0] == Outcome.COMPLETED
+            (down, up) = b.client.address_uses()
+            assert (down.is_down, down.error) == (True, "silent for 250 ms")
+            assert up.requests == 1
+            # One attempt is left, to see whether it comes through.
+            assert b.client.connection_count == 2
+            await b.one()
+            assert requests(b) == {SECOND: 0, FIRST: 2}
+
+
+async def test_an_address_that_comes_back_is_used_again() -> None:
+    async with bench(answers(LENGTH), found=(SECOND, FIRST), connections="per-request") as b:
+        b.client.poll_often(True)
+        await b.one()
+        down = b.client.addresses.in_use[0]
+        assert down.is_down
+        port = down.socket_address.address[1]
+        server = await asyncio.start_server(serve_one, SECOND, port)
+        try:
+            await keep_house(b, lambda: not down.is_down)
+            for index in range(4):
+                await b.one(index=index)
+            assert requests(b)[SECOND] > 0
+            assert {outcome for outcome, _ in b.sent.ends} == {Outcome.COMPLETED}
+        finally:
+            server.close()
+            await server.wait_closed()
+
+
+async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        await read_request(reader)
+        writer.write(LENGTH)
+        await reader.read()
+    except (ConnectionError, asyncio.IncompleteReadError):
+        pass  # a probe that carried nothing
+    finally:
+        writer.close()
+
+
+async def test_connections_come_from_source_addresses_of_the_same_version_of_ip() -> None:
+    sources: list[str] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sources.append(writer.get_extra_info("peername")[0])
+        await read_request(reader)
+        writer.write(LENGTH)
+
+    async with bench(
+        script,
+        hosts=(FIRST, "::1"),
+        found=(FIRST, "::1"),
+        connections="per-request",
+        source_addresses=["127.0.0.8", "127.0.0.9"],
+    ) as b:
+        for index in range(4):
+            await b.one(index=index)
+        assert sorted(sources) == ["127.0.0.8"] * 2 + ["127.0.0.9"] * 2
+
+
+def test_source_addresses_of_the_wrong_version_are_refused_by_name() -> None:
+    config = BenchmarkConfig.model_validate(
+        {
+            "endpoint": {
+                "url": "http://target.test:80",
+                "model": "m",
+                "source_addresses": ["127.0.0.8"],
+            },
+            "load": {"concurrency": 1, "requests": 1},
+        }
+    )
+    with pytest.raises(ConfigError, match=r"endpoint.source_addresses: 127.0.0.8: .*\(::1\)"):
+        look_up(config, getaddrinfo=resolver("::1"))
+
+
+@contextmanager
+def silent(host: str, port: int) -> Iterator[None]:
+    """An address that drops what asks for a connection: its backlog is full."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(0)
+        stack.enter_context(socket.create_connection((host, port)))
+        yield

@@ -1,0 +1,154 @@
+"""Servers that check bodies against OpenAI's schema: requests go without what they refuse."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_one_loop import config, stack
+
+from aiperf_svc.adapters import forced_length_probe
+from aiperf_svc.adapters.forced_length_probe import probe
+from aiperf_svc.adapters.target import resolve_target
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.forced_length import Finding
+
+KNOWN = {"model", "messages", "stream", "stream_options", "max_tokens"}
+EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":%b}]}\n\n'
+WHOLE = b'{"choices":[{"message":{"content":"a"},"finish_reason":"length"}]}'
+
+
+class Strict:
+    """Notes every request, and refuses bodies with a member that is not `known`."""
+
+    def __init__(self, known: set[str], *, refusal: int = 422) -> None:
+        self.known, self.refusal = known, refusal
+        self.seen: list[tuple[str, dict[str, Any]]] = []
+        self.url = ""
+
+    def answer(self, request_id: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
+        self.seen.append((request_id, body))
+        extra = sorted(body.keys() - self.known)
+        if extra:
+            detail = [{"type": "extra_forbidden", "loc": ["body", key]} for key in extra]
+            return self.refusal, "application/json", json.dumps({"detail": detail}).encode()
+        if body.get("stream"):
+            return 200, "text/event-stream", EVENT % b"null" + EVENT % b'"length"'
+        return 200, "application/json", WHOLE
+
+    @property
+    def probes(self) -> list[dict[str, Any]]:
+        return [body for request_id, body in self.seen if "-probe-" in request_id]
+
+
+@contextmanager
+def serving(strict: Strict) -> Iterator[Strict]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, kind, answer = strict.answer(self.headers["X-Request-Id"], body)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    strict.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield strict
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def asks_for(url: str, tokens: int = 2, **endpoint: Any) -> dict[str, Any]:
+    dataset = {"entries": 5, "input_tokens": {"mean": 5}, "output_tokens": {"mean": tokens}}
+    made = config(url, dataset=dataset, concurrency=2, requests=20)
+    made["endpoint"] |= endpoint
+    return made
+
+
+async def test_a_strict_server_gets_requests_that_it_takes(tmp_path: Path) -> None:
+    with serving(Strict(KNOWN)) as strict:
+        async with stack(asks_for(strict.url), tmp_path, workers=2) as run:
+            summary = await run.results()
+    assert summary["request_count"]["avg"] == 20
+    assert "error_request_count" not in summary or not summary["error_request_count"]["avg"]
+    forced, plain = strict.probes
+    assert forced == plain | {"ignore_eos": True, "min_tokens": 1}
+    assert len(strict.seen) == 22, "asked once for all workers, and counted as no part of the run"
+    asked = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
+    assert asked["finding"] == "refused"
+    assert "ignore_eos" in asked["said"]
+
+
+async def test_a_server_that_takes_them_gets_them(tmp_path: Path) -> None:
+    with serving(Strict(KNOWN | {"ignore_eos", "min_tokens"})) as strict:
+        async with stack(asks_for(strict.url), tmp_path) as run:
+            summary = await run.results()
+    assert len(strict.probes) == 1
+    sent = [body for request_id, body in strict.seen if "-probe-" not in request_id]
+    assert len(sent) == summary["request_count"]["avg"] == 20
+    assert all(body["ignore_eos"] is True and body["min_tokens"] == 2 for body in sent)
+
+
+@pytest.mark.parametrize("settings", [{"force_output_length": False}, {}])
+async def test_nobody_asks_where_nothing_is_forced(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    with serving(Strict(KNOWN)) as strict:
+        made = asks_for(strict.url, **settings)
+        if not settings:
+            del made["dataset"]["output_tokens"]
+        async with stack(made, tmp_path) as run:
+            await run.results()
+    assert not strict.probes
+    assert len(strict.seen) == 20
+
+
+def found(url: str) -> tuple[Finding, str]:
+    checked = BenchmarkConfig.model_validate(asks_for(url))
+    return probe(checked, resolve_target(checked), "run")
+
+
+def test_what_a_server_does_with_both_requests_is_told_apart() -> None:
+    with serving(Strict(KNOWN, refusal=400)) as strict:
+        assert found(strict.url)[0] is Finding.REFUSED
+    with serving(Strict(set())) as strict:
+        assert found(strict.url)[0] is Finding.UNKNOWN
+    with serving(Strict(KNOWN, refusal=503)) as strict:
+        assert found(strict.url)[0] is Finding.UNKNOWN
+        url = strict.url
+    finding, said = found(url)
+    assert finding is Finding.UNKNOWN
+    assert "refused" in said.lower()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n02;a=b\r\n{}\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n{}",
+    ],
+)
+def test_a_response_is_whole_at_its_end_and_not_before(raw: bytes) -> None:
+    whole = forced_length_probe._whole
+    until_close = b"Content-Length" not in raw and b"chunked" not in raw
+    for cut in range(len(raw)):
+        assert whole(raw[:cut], is_closed=False) is None
+    assert whole(raw, is_closed=until_close) == (200, b"{}")

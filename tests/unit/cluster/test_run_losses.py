@@ -1,0 +1,119 @@
+"""Which change of a stack's objects is a loss for its run, and in which words."""
+
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.cluster.run_losses import Loss, RunLosses
+
+Json = dict[str, Any]
+CREATED, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
+
+
+def a_root(uid: str = "u", **metadata: Any) -> Json:
+    return {"metadata": {"uid": uid, "creationTimestamp": CREATED, **metadata}}
+
+
+def a_pod(
+    component: str = "timing-manager",
+    *,
+    uid: str = "u",
+    restarts: int = 0,
+    last: Json | None = None,
+    state: Json | None = None,
+    metadata: Json | None = None,
+    **status: Any,
+) -> Json:
+    container = {"name": "main", "restartCount": restarts, "state": state or {"running": {}}}
+    container["lastState"] = {"terminated": last} if last else {}
+    labels = {"app.kubernetes.io/component": component}
+    return {
+        "metadata": {"name": f"{component}-s-1", "uid": uid, "labels": labels, **(metadata or {})},
+        "status": {"phase": "Running", "containerStatuses": [container], **status},
+    }
+
+
+GOING = {"deletionTimestamp": LATER}
+KILLED = {"reason": "OOMKilled", "exitCode": 137}
+
+
+def condition(reason: str) -> list[Json]:
+    return [{"type": "DisruptionTarget", "status": "True", "reason": reason}]
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (None, "Namespace n was deleted by somebody while the run was measured"),
+        (a_root(**GOING), "Namespace n was deleted by somebody while the run was measured"),
+        (a_root("made again"), "Namespace n was deleted by somebody while the run was measured"),
+        (
+            a_root(**GOING, annotations={"aiperf.dev/ttl-seconds": "3600"}),
+            "deployment.ttl is over: the stack deleted its Namespace n",
+        ),
+        (
+            a_root(**GOING, annotations={"aiperf.dev/ttl-seconds": "3601"}),
+            "Namespace n was deleted by somebody while the run was measured",
+        ),
+    ],
+    ids=["gone", "going", "made again", "its time is over", "before its time"],
+)
+def test_what_a_stack_hangs_on_is_lost_once(found: Json | None, words: str) -> None:
+    losses = RunLosses()
+    assert losses.handle_root("Namespace", "n", a_root()) is None
+    assert losses.handle_root("Namespace", "n", found) == Loss("", words)
+    assert losses.handle_root("Namespace", "n", found) is None
+
+
+def test_a_namespace_that_is_not_there_at_the_first_look_is_lost() -> None:
+    assert RunLosses().handle_root("Namespace", "n", None) is not None
+
+
+@pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        (a_pod(metadata=GOING), "was deleted"),
+        (a_pod(metadata=GOING, state={"terminated": {"exitCode": 0}}), "was deleted"),
+        (
+            a_pod(metadata=GOING, conditions=condition("EvictionByEvictionAPI")),
+            "was evicted: somebody drains its node",
+        ),
+        (a_pod(conditions=condition("Unknown")), "was disrupted: Unknown"),
+        (
+            a_pod(phase="Failed", reason="Evicted", message="The node was low on  memory."),
+            "was evicted: The node was low on memory.",
+        ),
+        (
+            a_pod(restarts=1, last=KILLED),
+            "was killed: out of memory (OOMKilled); raise its memory (deployment.pods)",
+        ),
+        (
+            a_pod(state={"terminated": {"reason": "Error", "exitCode": 1}}),
+            "ended: Error, exit code 1",
+        ),
+    ],
+    ids=["deleted", "ending", "drained", "another", "evicted", "out of memory", "crashed"],
+)
+def test_a_lost_pod_is_named_with_the_cause_once(pod: Json, words: str) -> None:
+    losses = RunLosses()
+    assert losses.handle_pods([a_pod()]) == ()
+    expected = Loss("timing-manager", f"pod timing-manager-s-1 {words}")
+    assert losses.handle_pods([pod]) == (expected,)
+    assert losses.handle_pods([pod]) == ()
+
+
+def test_a_pod_that_is_missing_from_one_list_is_not_lost() -> None:
+    losses = RunLosses()
+    pods = [a_pod(), a_pod("records-manager", uid="r")]
+    for listed in (pods, pods[:1], pods, pods[:1]):
+        assert losses.handle_pods(listed) == ()
+    (loss,) = losses.handle_pods(pods[:1])
+    assert loss == Loss("records-manager", "pod records-manager-s-1 was deleted")
+    assert losses.handle_pods(pods[:1]) == ()
+
+
+def test_restarts_from_before_the_run_and_pods_made_in_its_course_are_no_losses() -> None:
+    losses = RunLosses()
+    early = a_pod(restarts=1, last=KILLED)
+    assert losses.handle_pods([early]) == ()
+    assert losses.handle_pods([early, a_pod(uid="another", metadata=GOING)]) == ()

@@ -1,0 +1,134 @@
+"""The watch over a stack whose run is measured: what it asks for, and what it tells."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from cluster_plans import in_existing, make_plan
+
+from aiperf_svc.adapters.cluster.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.run_watch import RunWatch
+from aiperf_svc.plan.stack import StackPlan
+
+Json = dict[str, Any]
+SPACE, ANCHOR = "/api/v1/namespaces/n", "/api/v1/namespaces/n/configmaps/anchor-bench"
+PODS = "/api/v1/namespaces/n/pods"
+WAIT_S = 10.0
+
+
+class Looked:
+    """A cluster whose answers a test exchanges; an exception is raised, `hang` never comes."""
+
+    server = "https://api"
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Json | Exception | str] = {
+            path: {"metadata": {"uid": path}} for path in (SPACE, ANCHOR)
+        }
+        self.answers[PODS] = {"items": [pod("records-manager")]}
+        self.asked: dict[str, Json] = {}
+        self.looks = 0
+        self.was_asked = asyncio.Event()
+
+    async def get(self, path: str, **params: Any) -> Json:
+        self.asked[path] = params
+        self.looks += 1
+        self.was_asked.set()
+        answer = self.answers[path]
+        if answer == "hang":
+            await asyncio.Event().wait()
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, dict)
+        return answer
+
+    async def next_look(self) -> None:
+        self.was_asked.clear()
+        await self.was_asked.wait()
+
+
+def pod(component: str, **metadata: Any) -> Json:
+    labels = {"app.kubernetes.io/component": component}
+    return {"metadata": {"name": component, "uid": component, "labels": labels, **metadata}}
+
+
+def refused(status: int) -> Refused:
+    return Refused(f"no ({status})", status=status, reason="")
+
+
+def watch(cluster: Looked, notes: list[str], plan: StackPlan | None = None) -> RunWatch:
+    return RunWatch(
+        cast(Cluster, cluster),
+        plan or make_plan(),
+        namespace="n",
+        note=notes.append,
+        poll_s=0.001,
+        answer_s=0.01,
+    )
+
+
+async def lost_after(cluster: Looked, watched: RunWatch, **changes: Any) -> list[str]:
+    async with asyncio.timeout(WAIT_S):
+        losses = asyncio.create_task(watched.next_losses())
+        await cluster.next_look()
+        while cluster.looks < 6:
+            await cluster.next_look()
+        cluster.answers |= {globals()[name]: answer for name, answer in changes.items()}
+        return [loss.line for loss in await losses]
+
+
+async def test_a_namespace_deleted_by_somebody_is_seen() -> None:
+    cluster = Looked()
+    gone = await lost_after(cluster, watch(cluster, []), SPACE=refused(404))
+    assert gone == ["Namespace n was deleted by somebody while the run was measured"]
+    assert ANCHOR not in cluster.asked
+
+
+async def test_in_a_namespace_that_stays_the_anchor_is_watched_too() -> None:
+    cluster = Looked()
+    gone = await lost_after(cluster, watch(cluster, [], in_existing()), ANCHOR=refused(404))
+    assert gone == ["ConfigMap anchor-bench was deleted by somebody while the run was measured"]
+
+
+async def test_only_the_pods_of_which_there_is_one_are_listed() -> None:
+    cluster = Looked()
+    listed = {"items": [pod("records-manager", deletionTimestamp="2026-01-01T00:00:00Z")]}
+    assert await lost_after(cluster, watch(cluster, []), PODS=listed) == [
+        "pod records-manager was deleted"
+    ]
+    selector = cluster.asked[PODS]["labelSelector"]
+    assert selector.startswith("aiperf.dev/stack=bench,app.kubernetes.io/component in (")
+    names = set(selector.partition("(")[2].rstrip(")").split(","))
+    assert {"system-controller", "records-manager", "target"} <= names
+    assert not {"worker", "record-processor", "deadline"} & names
+
+
+async def test_what_may_not_be_seen_is_left_out() -> None:
+    cluster = Looked()
+    cluster.answers |= {SPACE: refused(403), PODS: refused(403)}
+    watched = watch(cluster, [], in_existing())
+    assert await lost_after(cluster, watched, ANCHOR=refused(404)) == [
+        "ConfigMap anchor-bench was deleted by somebody while the run was measured"
+    ]
+
+
+@pytest.mark.parametrize(
+    "silence", [Unreachable("refused"), "hang", refused(503)], ids=["refuses", "hangs", "busy"]
+)
+async def test_a_silent_api_server_is_said_once_and_loses_nothing(silence: Any) -> None:
+    cluster, notes = Looked(), list[str]()
+    watched = watch(cluster, notes)
+    async with asyncio.timeout(WAIT_S):
+        losses = asyncio.create_task(watched.next_losses())
+        await cluster.next_look()
+        answer, cluster.answers[SPACE] = cluster.answers[SPACE], silence
+        while not notes:
+            await cluster.next_look()
+        assert "the API server at https://api has not answered for" in notes[0]
+        assert watched.silence
+        cluster.answers[SPACE] = answer
+        while len(notes) < 2:
+            await cluster.next_look()
+        assert (watched.silence, losses.done()) == ("", False)
+        losses.cancel()
+    assert notes[1].startswith("the API server answers again after")

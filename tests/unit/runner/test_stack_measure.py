@@ -1,0 +1,142 @@
+"""What a run does when something of its stack is lost while it is measured."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.run_losses import Loss
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.errors import BenchmarkFailed
+from aiperf_svc.plan.stack import plan_stack
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.stack import measure
+
+CONFIG = {
+    "endpoint": {"url": "http://target", "model": "m"},
+    "load": {"concurrency": 1, "requests": 10},
+    "deployment": {"target": {"kind": "mock"}},
+}
+PLAN = plan_stack(BenchmarkConfig.model_validate(CONFIG), stack="s", version="1")
+SUMMARY = {"request_count": {"avg": 10.0}}
+OUTPUTS = {"namespace": "n", "resultsToken": "t", "results": {}}
+
+
+class Played:
+    """A run that goes on until a test ends it, the watch over its stack, and the display."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[dict[str, Any] | None] = asyncio.Future()
+        self.losses: list[tuple[Loss, ...]] = []
+        self.then: BaseException | None = None
+        """How the run ends when all losses were told; None: with a summary."""
+        self.is_over = False
+        self.status = None
+        self.silence = ""
+        self.notes: list[str] = []
+
+    # --- as Following ---
+
+    async def run(self) -> dict[str, Any] | None:
+        return await self.ended
+
+    # --- as RunWatch ---
+
+    async def next_losses(self) -> tuple[Loss, ...]:
+        if self.losses:
+            return self.losses.pop(0)
+        if self.then is not None:
+            self.ended.set_exception(self.then)
+        else:
+            self.ended.set_result(SUMMARY)
+        await asyncio.Event().wait()
+        return ()
+
+    # --- as Display ---
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def close(self) -> None:
+        return None
+
+
+@pytest.fixture
+async def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    played = Played()
+
+    @contextlib.asynccontextmanager
+    async def way(*_: Any, **__: Any) -> AsyncIterator[str]:
+        yield "http://127.0.0.1:1"
+
+    for name in ("Following", "RunWatch", "make_display"):
+        monkeypatch.setattr(measure, name, lambda *_, **__: played)
+    monkeypatch.setattr(measure, "open_results", way)
+    return played
+
+
+async def follow(measuring: measure.Measuring) -> dict[str, Any] | None:
+    try:
+        return await measuring.follow(interrupts=Interrupts(), deadline_mono_s=None, timeout_s=None)
+    finally:
+        await measuring.close()
+
+
+def measuring() -> measure.Measuring:
+    return measure.Measuring(cast(Cluster, None), OUTPUTS, PLAN, RunOptions(ui="none"))
+
+
+@pytest.mark.parametrize("component", ["", "records-manager"])
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_without_its_namespace_or_its_results_a_run_is_over_at_once(
+    played: Played, component: str, is_over: bool
+) -> None:
+    played.losses.append((Loss(component, "it was deleted"),))
+    played.is_over = is_over
+    with pytest.raises(BenchmarkFailed, match=r"^it was deleted"):
+        await follow(measuring())
+    assert not played.ended.done() or played.ended.cancelled()
+
+
+async def test_another_single_service_that_is_lost_is_the_reason_and_results_are_waited_for(
+    played: Played,
+) -> None:
+    played.losses.append((Loss("timing-manager", "pod t was evicted"),))
+    played.losses.append((Loss("dataset-manager", "pod d was deleted"),))
+    run = measuring()
+    assert await follow(run) == SUMMARY
+    reason = "pod t was evicted; the run cannot go on without it"
+    assert str(run.failure) == reason
+    assert played.notes[0] == f"{reason}: what was measured is collected"
+
+
+async def test_a_target_that_is_lost_is_said_and_the_run_goes_on(played: Played) -> None:
+    played.losses.append((Loss("target", "pod x was deleted"),))
+    run = measuring()
+    assert await follow(run) == SUMMARY
+    assert run.failure is None
+    assert played.notes == ["pod x was deleted: requests fail until the server is back"]
+
+
+async def test_services_that_end_after_the_run_are_no_losses(played: Played) -> None:
+    played.losses.append((Loss("timing-manager", "pod t ended"), Loss("target", "pod x ended")))
+    played.is_over = True
+    run = measuring()
+    assert await follow(run) == SUMMARY
+    assert (run.failure, played.notes) == (None, [])
+
+
+async def test_services_that_do_not_answer_behind_a_silent_api_server_are_not_blamed(
+    played: Played,
+) -> None:
+    played.then = BenchmarkFailed("the services do not answer: Server disconnected")
+    with pytest.raises(BenchmarkFailed, match="Server disconnected"):
+        await follow(measuring())
+    played.ended = asyncio.Future()
+    played.silence = "the API server at x has not answered for 91 s"
+    with pytest.raises(BenchmarkFailed, match=f"^{played.silence}$"):
+        await follow(measuring())
