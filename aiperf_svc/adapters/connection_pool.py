@@ -17,6 +17,7 @@ from time import monotonic_ns
 from typing import Final
 
 from aiperf_svc.adapters.connection import CONNECTING, IDLE, Connection
+from aiperf_svc.adapters.kernel_stamps import SO_TIMESTAMPNS, KernelStamps
 from aiperf_svc.adapters.target import Target
 from aiperf_svc.core.target_addresses import TargetAddress, TargetAddresses
 from aiperf_svc.domain.outcomes import ErrorKind
@@ -26,7 +27,6 @@ ROOM_FOR: Final = 65_536
 CONNECTING_AT_ONCE: Final = 256
 """Connections ahead of need that are being made at a time."""
 
-_SO_TIMESTAMPNS: Final = 35
 _IP_BIND_ADDRESS_NO_PORT: Final = 24
 _OUT_OF_SOCKETS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS)
 """No other address helps against these."""
@@ -55,11 +55,8 @@ class ConnectionPool:
         """Connections that are being made, the oldest first; some have ended since."""
         self._probes: dict[TargetAddress, Connection] = {}
         """The last one of each address that was down."""
-        # The kernel begins to stamp a moment after the first socket that asks for it has been made,
-        # and ends with the last: this one makes sure that the first answer has its stamp.
-        self._stamping = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._stamping.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        _make_room(self._stamping.fileno())
+        self._stamps = KernelStamps()
+        _make_room(self._stamps.fileno())
 
     def spare_or_new(self) -> Connection:
         """One that is being made, ahead of need or now; its `fd` is below 0 when that failed."""
@@ -231,7 +228,7 @@ class ConnectionPool:
         self.by_fd.clear()
         self.idle.clear()
         self.close_sockets()
-        self._stamping.close()
+        self._stamps.close()
 
 
 def connect_error(code: int) -> ErrorKind:
@@ -245,7 +242,7 @@ def _begin_connect(address: TargetAddress) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         if sources:
             address.next_source = (address.next_source + 1) % len(sources)
             sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)

@@ -1,8 +1,6 @@
 """The hot path: where an answer ends, when its bytes came, and what becomes of a broken one."""
 
 import asyncio
-import socket
-from collections.abc import Iterator
 from time import time_ns
 
 import pytest
@@ -80,21 +78,6 @@ async def test_times_are_in_order_and_stamps_come_from_the_kernel() -> None:
         assert read["polled_wall_ns"] <= read["stamp_wall_ns"] <= read["read_wall_ns"]
 
 
-@pytest.fixture
-def stamping_kernel() -> Iterator[None]:
-    """The kernel stamps what it receives, which begins a moment after it was first asked to."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, 35, 1)
-        probe.bind(("127.0.0.1", 0))
-        probe.settimeout(WAIT_S)
-        ancillary: list[object] = []
-        while not ancillary:
-            probe.sendto(b"x", probe.getsockname())
-            ancillary = list(probe.recvmsg(1, 64)[1])
-        yield
-
-
-@pytest.mark.usefixtures("stamping_kernel")
 async def test_a_stamp_tells_when_the_bytes_came_however_late_they_are_read() -> None:
     async with bench(answers(LENGTH)) as b:
         loop = asyncio.get_running_loop()
