@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.accounts import WorkerAccount
-from aiperf_svc.core.results import PhaseTimes, RunContext, WorkerRun
+from aiperf_svc.core.load_window import PhaseTimes
+from aiperf_svc.core.results import RunContext, WorkerRun
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages import WorkerCounts

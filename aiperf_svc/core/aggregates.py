@@ -13,10 +13,10 @@ from aiperf_svc.core.columns import Columns, PhaseRows
 from aiperf_svc.core.concurrency import held_over_time
 from aiperf_svc.core.distributions import distributions, pooled
 from aiperf_svc.core.evidence import Evidence
+from aiperf_svc.core.histogram import Histogram
 from aiperf_svc.core.load_window import LoadWindow, load_window
 from aiperf_svc.core.results import (
     MetricSummary,
-    PooledHistogram,
     RunContext,
     Summary,
 )
@@ -34,7 +34,7 @@ from aiperf_svc.protocol.messages import Service
 TIMELINE_TAGS = ("time_to_first_token", "request_latency")
 
 
-def summarise(columns: Columns, chunk_gaps: PooledHistogram | None, context: RunContext) -> Summary:
+def summarise(columns: Columns, chunk_gaps: Histogram | None, context: RunContext) -> Summary:
     """The results of the profiling phase.
 
     `columns` are the base columns of all records of the run, by METRIC_DTYPE's names; `chunk_gaps`
@@ -144,7 +144,7 @@ def _evidence(
     totals: Totals,
     accounts: Accounts,
     metrics: dict[str, MetricSummary],
-    chunk_gaps: PooledHistogram | None,
+    chunk_gaps: Histogram | None,
     use: SlotUse | None,
     context: RunContext,
     window: LoadWindow,

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.columns import Chunk, PhaseRows
 from aiperf_svc.core.evidence import TAILS, GapBound, SingleReads
+from aiperf_svc.core.histogram import Histogram
 from aiperf_svc.core.percentiles import is_thin, quantile
-from aiperf_svc.core.results import PooledHistogram
 from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import Floats, Rows
@@ -35,7 +35,7 @@ def single_reads(rows: PhaseRows) -> SingleReads:
     return SingleReads(streams, in_one_read)
 
 
-def gap_bounds(rows: PhaseRows, gaps: PooledHistogram | None) -> tuple[GapBound, ...]:
+def gap_bounds(rows: PhaseRows, gaps: Histogram | None) -> tuple[GapBound, ...]:
     """Bounds of the median and of a high percentile.
 
     That is p99 of the times to the second token, whose bounds are each request's own. The bounds of
@@ -74,7 +74,7 @@ def _second_token(rows: PhaseRows) -> tuple[GapBound, ...]:
     return tuple(found)
 
 
-def _between_chunks(rows: PhaseRows, gaps: PooledHistogram) -> tuple[GapBound, ...]:
+def _between_chunks(rows: PhaseRows, gaps: Histogram) -> tuple[GapBound, ...]:
     """A share z of the gaps is zero. Each is too short, and before it at most one is too long, so
     the true quantile q lies between the measured ones of q - z and q + z. Neither is it further
     away than the time for which the client had not looked."""

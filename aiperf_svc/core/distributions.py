@@ -4,8 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.columns import Chunk, PhaseRows
+from aiperf_svc.core.histogram import Histogram
 from aiperf_svc.core.percentiles import QUANTILES, Distribution, describe, is_thin
-from aiperf_svc.core.results import MetricSummary, PooledHistogram
+from aiperf_svc.core.results import MetricSummary
 from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric, Population
 from aiperf_svc.domain.metric_formulas import NS_PER_MS, Floats
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
@@ -33,7 +34,7 @@ def distributions(rows: PhaseRows, *, unsent_without_row: int) -> dict[str, Metr
     return found
 
 
-def pooled(tag: str, histogram: PooledHistogram) -> MetricSummary | None:
+def pooled(tag: str, histogram: Histogram) -> MetricSummary | None:
     """The statistics of a histogram of nanoseconds, in milliseconds; None when it is empty."""
     count = histogram.total
     if not count:

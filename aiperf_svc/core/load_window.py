@@ -8,8 +8,17 @@ most requests fail, that time shrinks to the successes' own, and their rate look
 
 import msgspec
 
-from aiperf_svc.core.results import PhaseTimes
 from aiperf_svc.core.totals import Totals
+
+
+class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """When the profiling phase was, on the timing manager's clock."""
+
+    start_wall_ns: int
+    stop_wall_ns: int = 0
+    """When sending ended by time or by the user; 0: when the credits ran out, even if that was
+    before a time that was asked for too."""
+    ramp_ns: int = 0
 
 
 class LoadWindow(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """What the results are made from, and what they are: the values that pass between the parts."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -9,41 +9,12 @@ from numpy.typing import NDArray
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.accounts import Accounts, WorkerAccount
 from aiperf_svc.core.health_log import Health
+from aiperf_svc.core.load_window import PhaseTimes
 from aiperf_svc.core.percentiles import Distribution
 from aiperf_svc.core.slo import ObjectiveResult
 from aiperf_svc.core.timeline_series import Timeline
 from aiperf_svc.core.verdict import Verdict
 from aiperf_svc.protocol.messages import AddressUse, ClockEstimate, ErrorSample
-
-
-class PooledHistogram(Protocol):
-    """What is read of the pooled histogram (`core.histogram`); values are nanoseconds."""
-
-    total: int
-    sum_ns: int
-    min_ns: int
-    max_ns: int
-    sum_squares: float
-    relative_error: float
-
-    @property
-    def zeros(self) -> int:
-        """How many values are zero."""
-        ...
-
-    def percentile(self, q: float) -> float:
-        """The quantile `q`, 0 to 1."""
-        ...
-
-
-class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """When the profiling phase was, on the timing manager's clock."""
-
-    start_wall_ns: int
-    stop_wall_ns: int = 0
-    """When sending ended by time or by the user; 0: when the credits ran out, even if that was
-    before a time that was asked for too."""
-    ramp_ns: int = 0
 
 
 class WorkerRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,10 +31,11 @@ from aiperf_svc.core.columns import Columns
 from aiperf_svc.core.health_log import HealthLog
 from aiperf_svc.core.histogram import Histogram
 from aiperf_svc.core.jsonl_lines import LineRenderer
+from aiperf_svc.core.load_window import PhaseTimes
 from aiperf_svc.core.pacing import acknowledge_interval_s, grant_interval_s
 from aiperf_svc.core.record_ledger import RecordLedger
-from aiperf_svc.core.results import PhaseTimes, Summary, WorkerRun
 from aiperf_svc.core.results import RunContext as FinishedRun
+from aiperf_svc.core.results import Summary, WorkerRun
 from aiperf_svc.core.target_addresses import add_up
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.outcomes import Outcome, Phase

@@ -14,7 +14,8 @@ from aiperf_svc.core.aggregates import summarise
 from aiperf_svc.core.chunk_times import gap_bounds, single_reads
 from aiperf_svc.core.columns import PhaseRows, columns_of
 from aiperf_svc.core.histogram import Histogram
-from aiperf_svc.core.results import PhaseTimes, Summary
+from aiperf_svc.core.load_window import PhaseTimes
+from aiperf_svc.core.results import Summary
 from aiperf_svc.core.stream_checks import GAP_SHIFT
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
