@@ -29,7 +29,7 @@ $(RUNTIME): images/requirements.lock scripts/pip.lock
 	@touch $@
 
 # Does without where there is no C compiler, and says so.
-$(COMPILED): scripts/compile_steps.py $(wildcard aiperf_svc/*/_*.[ch]) $(RUNTIME)
+$(COMPILED): scripts/compile_steps.py $(wildcard aiperf_svc/*/_*.[ch] aiperf_svc/*/*/_*.[ch]) $(RUNTIME)
 	@$(BIN)/python scripts/compile_steps.py
 	@touch $@
 

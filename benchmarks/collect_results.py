@@ -26,8 +26,8 @@ from typing import Any
 import uvloop
 
 from aiperf_svc.adapters.exports.manifest import Manifest, take_stock
-from aiperf_svc.adapters.results_api import serve
-from aiperf_svc.adapters.results_client import ResultsClient
+from aiperf_svc.adapters.results_api.client import ResultsClient
+from aiperf_svc.adapters.results_api.server import serve
 from aiperf_svc.config.units import format_size, parse_size
 
 TOKEN = "token"

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import zmq
 
-from aiperf_svc.adapters.bus import DOWN, decode
-from aiperf_svc.adapters.machine import raise_fd_limit
+from aiperf_svc.adapters.host.machine import raise_fd_limit
+from aiperf_svc.adapters.messaging.bus import DOWN, decode
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import SINGLETONS, Facts, plan

@@ -6,12 +6,12 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, Final
 
-from aiperf_svc.adapters.machine import cpu_model, memory_bytes, raise_fd_limit, usable_cores
+from aiperf_svc.adapters.host.machine import cpu_model, memory_bytes, raise_fd_limit, usable_cores
 
 _STEPS: Final = {
-    "reads": "adapters._stamped_reads",
-    "events": "core._known_events",
-    "lines": "core._number_text",
+    "reads": "adapters.inference._stamped_reads",
+    "events": "core.responses._fast_events",
+    "lines": "core.lines._number_text",
     "server": "mock_server._quick_serving",
 }
 

@@ -15,11 +15,11 @@ from time import process_time_ns
 
 import msgspec
 
-from aiperf_svc.adapters.raw_records import BATCH_BYTES, BATCH_FRAGMENTS
-from aiperf_svc.adapters.stamped_reads import FRAGMENT_BYTES
+from aiperf_svc.adapters.inference.raw_records import BATCH_BYTES, BATCH_FRAGMENTS
+from aiperf_svc.adapters.inference.stamped_reads import FRAGMENT_BYTES
 from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.core.metric_parts import FinishedRequests
-from aiperf_svc.core.record_assembly import RecordAssembler
+from aiperf_svc.core.records.assembly import RecordAssembler
+from aiperf_svc.core.records.batch_builder import FinishedRequests
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import RawBatch
 from aiperf_svc.protocol.records import FRAGMENT, READ, Flag, Framing

@@ -34,9 +34,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from aiperf_svc.adapters.cluster.connection import connect
-from aiperf_svc.adapters.cluster.leaks import LeakReport, find_left, wait_until_gone
-from aiperf_svc.adapters.cluster.removal import remove_by_label
+from aiperf_svc.adapters.cluster.api.connection import connect
+from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, find_left, wait_until_gone
+from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label
 from aiperf_svc.domain.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aiperf_svc.adapters.vitals import stolen_ns
+from aiperf_svc.adapters.host.vitals import stolen_ns
 from benchmarks.machine import describe
 from benchmarks.performance_page import page, plots
 

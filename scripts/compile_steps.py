@@ -14,9 +14,9 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
 SOURCES = (
-    PROJECT / "aiperf_svc" / "adapters" / "_stamped_reads.c",
-    PROJECT / "aiperf_svc" / "core" / "_known_events.c",
-    PROJECT / "aiperf_svc" / "core" / "_number_text.c",
+    PROJECT / "aiperf_svc" / "adapters" / "inference" / "_stamped_reads.c",
+    PROJECT / "aiperf_svc" / "core" / "responses" / "_fast_events.c",
+    PROJECT / "aiperf_svc" / "core" / "lines" / "_number_text.c",
     PROJECT / "aiperf_svc" / "mock_server" / "_quick_serving.c",
 )
 SUFFIX = ".abi3.so"

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.core.accounts import WorkerAccount
-from aiperf_svc.core.load_window import PhaseTimes
-from aiperf_svc.core.results import RunContext, WorkerRun
+from aiperf_svc.core.results.accounts import WorkerAccount
+from aiperf_svc.core.results.summary import RunContext, WorkerRun
+from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages import WorkerCounts

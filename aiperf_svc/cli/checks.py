@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from aiperf_svc.adapters import uploads
-from aiperf_svc.adapters.target import tls_context
-from aiperf_svc.adapters.tokenizers import existing_path, is_path
+from aiperf_svc.adapters.datasets.tokenizers import existing_path, is_path
+from aiperf_svc.adapters.inference.resolved_target import tls_context
+from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.secret_names import secret_paths
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.endpoints.base import extra_input_problems
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
-from aiperf_svc.core.slo import check_slo
+from aiperf_svc.core.results.slo import check_slo
 from aiperf_svc.domain.errors import ConfigError
 
 VISIBLE = re.compile(r"[!-~]*")

@@ -95,7 +95,7 @@ def run_here(draft: "Draft", args: argparse.Namespace) -> int:
     variable = config.endpoint.api_key_env
     if variable is not None and variable not in secrets:
         secrets[variable] = os.environ[variable]
-    from aiperf_svc.adapters.tokenizers import resolve_tokenizer
+    from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer
 
     notices = [*draft.notices, resolve_tokenizer(config.tokenizer)]
     for notice in filter(None, notices):

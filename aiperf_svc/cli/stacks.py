@@ -125,7 +125,7 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
 
 def cluster_problems(config: "BenchmarkConfig") -> "list[Problem]":
     """What is wrong with running the config on a cluster."""
-    from aiperf_svc.adapters.tokenizers import is_path
+    from aiperf_svc.adapters.datasets.tokenizers import is_path
     from aiperf_svc.config.problems import Problem
 
     found = []

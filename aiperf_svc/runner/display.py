@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Protocol
 
-from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.foreign_text import lines
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import RunState

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.curve_keys import CurveKeys
-from aiperf_svc.adapters.uploads import KEY_VARIABLES, TOKEN_VARIABLE
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
+from aiperf_svc.adapters.storage.uploads import KEY_VARIABLES, TOKEN_VARIABLE
 from aiperf_svc.config.load_config import save_config
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem

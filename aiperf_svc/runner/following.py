@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.adapters.results_client import ApiRefused, ApiUnavailable, ResultsClient
-from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.adapters.results_api.client import ApiRefused, ApiUnavailable, ResultsClient
+from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner import log_tails

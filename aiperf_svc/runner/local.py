@@ -13,7 +13,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from aiperf_svc.adapters.machine import local_facts
+from aiperf_svc.adapters.host.machine import local_facts
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.target_notices import target_notices
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
@@ -110,7 +110,7 @@ class _Launch:
             try:
                 base_url = self._start()
                 # HTTP takes as long to import as a service to start: both at the same time.
-                from aiperf_svc.adapters.results_client import ResultsClient
+                from aiperf_svc.adapters.results_api.client import ResultsClient
                 from aiperf_svc.runner.following import Following
 
                 display = make_display(self._run.options, self._run.title, self._run.topology)

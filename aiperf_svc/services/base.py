@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import zmq
 
-from aiperf_svc.adapters.bus import DOWN, REPORT, UP, Bus, encode, receive_each, topic_of
-from aiperf_svc.adapters.logs import set_phase
-from aiperf_svc.adapters.vitals import VitalsProbe
+from aiperf_svc.adapters.host.logs import set_phase
+from aiperf_svc.adapters.host.vitals import VitalsProbe
+from aiperf_svc.adapters.messaging.bus import DOWN, REPORT, UP, Bus, encode, receive_each, topic_of
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.foreign_text import MESSAGE_LIMIT, lines

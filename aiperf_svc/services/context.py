@@ -13,10 +13,10 @@ from time import time_ns
 
 import msgspec
 
-from aiperf_svc.adapters.bus import Addresses, Bus
-from aiperf_svc.adapters.curve_keys import CurveKeys
 from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
-from aiperf_svc.adapters.vitals import boot_id
+from aiperf_svc.adapters.host.vitals import boot_id
+from aiperf_svc.adapters.messaging.bus import Addresses, Bus
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.config.load_config import load_config
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem

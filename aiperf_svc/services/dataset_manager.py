@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import zmq
 
-from aiperf_svc.adapters.bus import Bus, encode, receive_each
-from aiperf_svc.adapters.dataset_builder import build_dataset
-from aiperf_svc.adapters.whole_files import write_with
+from aiperf_svc.adapters.datasets.builder import build_dataset
+from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
+from aiperf_svc.adapters.storage.atomic_files import write_with
 from aiperf_svc.core.datasets.built import BuiltDataset
-from aiperf_svc.core.forced_length import Finding, ForcedLength, may_force_length
+from aiperf_svc.core.endpoints.forced_length import Finding, ForcedLength, may_force_length
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import (
     AnyMessage,

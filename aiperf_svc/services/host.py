@@ -12,10 +12,10 @@ from types import FrameType
 
 import uvloop
 
-from aiperf_svc.adapters.child_processes import die_with_parent
-from aiperf_svc.adapters.logs import set_up_logs
-from aiperf_svc.adapters.machine import usable_cores
-from aiperf_svc.adapters.scheduling import come_first, give_way
+from aiperf_svc.adapters.host.child_processes import die_with_parent
+from aiperf_svc.adapters.host.logs import set_up_logs
+from aiperf_svc.adapters.host.machine import usable_cores
+from aiperf_svc.adapters.host.scheduling import come_first, give_way
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import Service

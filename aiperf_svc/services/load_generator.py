@@ -19,10 +19,10 @@ from typing import Final
 
 import numpy as np
 
-from aiperf_svc.adapters.connection import Connection
-from aiperf_svc.adapters.entry_cache import Entry, EntryCache
-from aiperf_svc.adapters.inference_client import InferenceClient
-from aiperf_svc.core.credit_queue import CreditQueue, PackedPairs
+from aiperf_svc.adapters.inference.client import InferenceClient
+from aiperf_svc.adapters.inference.connection import Connection
+from aiperf_svc.adapters.inference.entry_cache import Entry, EntryCache
+from aiperf_svc.core.load.credit_queue import CreditQueue, PackedPairs
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
 from aiperf_svc.protocol.messages import CreditsGranted, PhaseOpened, PhaseStopped, WorkerCounts

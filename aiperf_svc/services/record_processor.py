@@ -7,12 +7,12 @@ from typing import Any
 import numpy.ma  # noqa: F401  # `np.unique` would load it with the first batch, under load
 import zmq
 
-from aiperf_svc.adapters.bus import Bus, encode, receive_each
-from aiperf_svc.adapters.tokenizers import load_token_counter
-from aiperf_svc.core.batch_lines import line_count
-from aiperf_svc.core.metric_parts import FinishedRequests, MetricParts
-from aiperf_svc.core.pacing import batch_interval_s
-from aiperf_svc.core.record_assembly import RecordAssembler
+from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
+from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
+from aiperf_svc.core.control.control_intervals import batch_interval_s
+from aiperf_svc.core.lines.batches import line_count
+from aiperf_svc.core.records.assembly import RecordAssembler
+from aiperf_svc.core.records.batch_builder import FinishedRequests, MetricParts
 from aiperf_svc.protocol.messages import (
     AnyMessage,
     MetricBatch,

@@ -15,28 +15,29 @@ import numpy as np
 import zmq
 
 from aiperf_svc import __version__
-from aiperf_svc.adapters import artifacts, results_api, uploads
-from aiperf_svc.adapters.bus import DOWN, UP, Bus, receive_each
-from aiperf_svc.adapters.column_store import ColumnStore
-from aiperf_svc.adapters.dataset_copy import copy_inputs
+from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
 from aiperf_svc.adapters.exports.json_export import render as render_json
-from aiperf_svc.adapters.jsonl_file import JsonlFile
-from aiperf_svc.adapters.run_status import Status
-from aiperf_svc.core.accounts import WorkerAccount
-from aiperf_svc.core.aggregates import summarise
-from aiperf_svc.core.arrived_records import ArrivedRecords, count_arrived
-from aiperf_svc.core.batch_lines import line_count
-from aiperf_svc.core.clock_history import ClockHistory
-from aiperf_svc.core.columns import Columns
-from aiperf_svc.core.health_log import HealthLog
-from aiperf_svc.core.histogram import Histogram
-from aiperf_svc.core.jsonl_lines import LineRenderer
-from aiperf_svc.core.load_window import PhaseTimes
-from aiperf_svc.core.pacing import acknowledge_interval_s, grant_interval_s
-from aiperf_svc.core.record_ledger import RecordLedger
-from aiperf_svc.core.results import RunContext as FinishedRun
-from aiperf_svc.core.results import Summary, WorkerRun
-from aiperf_svc.core.target_addresses import add_up
+from aiperf_svc.adapters.messaging.bus import DOWN, UP, Bus, receive_each
+from aiperf_svc.adapters.results_api import server as results_api
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.storage import artifacts, uploads
+from aiperf_svc.adapters.storage.column_store import ColumnStore
+from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
+from aiperf_svc.core.control.clock_history import ClockHistory
+from aiperf_svc.core.control.control_intervals import acknowledge_interval_s, grant_interval_s
+from aiperf_svc.core.lines.batches import line_count
+from aiperf_svc.core.lines.renderer import LineRenderer
+from aiperf_svc.core.load.target_addresses import add_up
+from aiperf_svc.core.records.ledger import RecordLedger
+from aiperf_svc.core.results.accounts import WorkerAccount
+from aiperf_svc.core.results.received import ArrivedRecords, count_arrived
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.results.summary import RunContext as FinishedRun
+from aiperf_svc.core.results.summary import Summary, WorkerRun
+from aiperf_svc.core.stats.columns import Columns
+from aiperf_svc.core.stats.histogram import Histogram
+from aiperf_svc.core.stats.load_window import PhaseTimes
+from aiperf_svc.core.verdict.health_log import HealthLog
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import (

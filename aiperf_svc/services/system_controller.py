@@ -6,10 +6,10 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from aiperf_svc.adapters.bus import DOWN, Bus
-from aiperf_svc.adapters.proxies import Proxies
-from aiperf_svc.core import run_machine
-from aiperf_svc.core.run_machine import RunMachine
+from aiperf_svc.adapters.messaging.bus import DOWN, Bus
+from aiperf_svc.adapters.messaging.proxies import Proxies
+from aiperf_svc.core.control import run_machine
+from aiperf_svc.core.control.run_machine import RunMachine
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import (
     CancelRequested,

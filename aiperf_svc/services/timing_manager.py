@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import zmq
 
-from aiperf_svc.adapters.bus import Bus, ask, decode, encode, receive_each
-from aiperf_svc.adapters.clocks import raw_ns, read_clocks
-from aiperf_svc.core.arrivals import Arrivals
-from aiperf_svc.core.credit_ledger import CreditLedger, Grant
-from aiperf_svc.core.pacing import grant_interval_s
+from aiperf_svc.adapters.host.clocks import raw_ns, read_clocks
+from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
+from aiperf_svc.core.control.control_intervals import grant_interval_s
+from aiperf_svc.core.load.arrivals import Arrivals
+from aiperf_svc.core.load.credit_ledger import CreditLedger, Grant
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
     AnyMessage,

@@ -13,27 +13,27 @@ from typing import Any
 import msgspec
 import zmq
 
-from aiperf_svc.adapters.bus import Bus, ask, decode, encode, receive_each
-from aiperf_svc.adapters.clocks import read_clocks
-from aiperf_svc.adapters.connection import Connection
-from aiperf_svc.adapters.entry_cache import EntryCache
-from aiperf_svc.adapters.forced_length_probe import probe
-from aiperf_svc.adapters.inference_client import InferenceClient
-from aiperf_svc.adapters.name_lookup import look_up_apart
-from aiperf_svc.adapters.target import Target, resolve_target
-from aiperf_svc.adapters.vitals import fd_limit
-from aiperf_svc.core.answers import answer_text
-from aiperf_svc.core.clock import ClockOffset, ClockReading
-from aiperf_svc.core.endpoints.chat import append_history
-from aiperf_svc.core.endpoints.registry import ENDPOINTS
-from aiperf_svc.core.forced_length import Decision, may_force_length
-from aiperf_svc.core.pacing import (
+from aiperf_svc.adapters.host.clocks import read_clocks
+from aiperf_svc.adapters.host.vitals import fd_limit
+from aiperf_svc.adapters.inference.client import InferenceClient
+from aiperf_svc.adapters.inference.connection import Connection
+from aiperf_svc.adapters.inference.entry_cache import EntryCache
+from aiperf_svc.adapters.inference.forced_length_probe import probe
+from aiperf_svc.adapters.inference.name_lookup import look_up_apart
+from aiperf_svc.adapters.inference.resolved_target import Target, resolve_target
+from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
+from aiperf_svc.core.control.clock_offset import ClockOffset, ClockReading
+from aiperf_svc.core.control.control_intervals import (
     housekeeping_interval_s,
     poll_interval_ns,
     probe_interval_s,
     return_interval_s,
 )
-from aiperf_svc.core.record_outbox import RecordOutbox
+from aiperf_svc.core.endpoints.chat import append_history
+from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
+from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.records.outbox import RecordOutbox
+from aiperf_svc.core.responses.text import answer_text
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (

@@ -9,11 +9,11 @@ from time import time_ns
 
 import numpy as np
 
-from aiperf_svc.adapters.connection import Connection
-from aiperf_svc.adapters.inference_client import InferenceClient
-from aiperf_svc.adapters.target import resolve_target
+from aiperf_svc.adapters.inference.client import InferenceClient
+from aiperf_svc.adapters.inference.connection import Connection
+from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.core.record_assembly import RecordAssembler
+from aiperf_svc.core.records.assembly import RecordAssembler
 from aiperf_svc.domain.request_ids import INDEX_BASE
 from aiperf_svc.protocol.messages import RawBatch
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from aiperf_svc.adapters.results_client import ApiRefused, ApiUnavailable, ResultsClient
+from aiperf_svc.adapters.results_api.client import ApiRefused, ApiUnavailable, ResultsClient
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.plan.topology import Facts, plan
 from aiperf_svc.protocol.messages import RunState, Service

@@ -6,7 +6,7 @@ from typing import Any
 
 import zmq
 
-from aiperf_svc.adapters.bus import DOWN, UP, Addresses, Bus, decode, encode
+from aiperf_svc.adapters.messaging.bus import DOWN, UP, Addresses, Bus, decode, encode
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
     Heartbeat,

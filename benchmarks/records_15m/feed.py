@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from aiperf_svc.adapters.bus import encode
-from aiperf_svc.core.histogram import delta_of
+from aiperf_svc.adapters.messaging.bus import encode
+from aiperf_svc.core.stats.histogram import delta_of
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import LineDetails, MetricBatch, SequenceSpan
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows

@@ -4,8 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
-from aiperf_svc.adapters.child_processes import die_with_parent
-from aiperf_svc.adapters.machine import raise_fd_limit
+from aiperf_svc.adapters.host.child_processes import die_with_parent
+from aiperf_svc.adapters.host.machine import raise_fd_limit
 from benchmarks.service_stubs import __doc__ as DESCRIPTION
 from benchmarks.service_stubs.company import Company
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import zmq
 
-from aiperf_svc.adapters.bus import decode
-from aiperf_svc.core.run_machine import ORDER
+from aiperf_svc.adapters.messaging.bus import decode
+from aiperf_svc.core.control.run_machine import ORDER
 from aiperf_svc.protocol.messages import (
     RecordsAcknowledged,
     RosterPublished,

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import zmq
 
-from aiperf_svc.adapters.bus import encode
-from aiperf_svc.core import pacing
-from aiperf_svc.core.histogram import delta_of
+from aiperf_svc.adapters.messaging.bus import encode
+from aiperf_svc.core.control import control_intervals
+from aiperf_svc.core.stats.histogram import delta_of
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import (
     MetricBatch,
@@ -50,7 +50,7 @@ class ProcessorStub(Stub):
         if now < self.batch_at:
             return
         self.batch_at = now + max(
-            RAW_BATCH_S, pacing.batch_interval_s(self.context.topology.workers)
+            RAW_BATCH_S, control_intervals.batch_interval_s(self.context.topology.workers)
         )
         for worker in self.workers:
             if worker.completed > worker.seq and worker.member is not None:

@@ -2,7 +2,7 @@
 
 import zmq
 
-from aiperf_svc.adapters.bus import DOWN, REPORT, Bus, encode, topic_of
+from aiperf_svc.adapters.messaging.bus import DOWN, REPORT, Bus, encode, topic_of
 from aiperf_svc.protocol.messages import (
     ClockEstimate,
     Heartbeat,

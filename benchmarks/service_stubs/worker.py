@@ -5,8 +5,8 @@ from typing import Any
 
 import zmq
 
-from aiperf_svc.adapters.bus import encode
-from aiperf_svc.core import pacing
+from aiperf_svc.adapters.messaging.bus import encode
+from aiperf_svc.core.control import control_intervals
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
     ClockAnswered,
@@ -95,7 +95,7 @@ class WorkerStub(Stub):
         """End what has ended since the last tick."""
         if now >= self.probe_at:
             self.probes += 1
-            usual_s = pacing.probe_interval_s(self.context.topology.workers)
+            usual_s = control_intervals.probe_interval_s(self.context.topology.workers)
             self.probe_at = now + (0.02 if self.probes < 8 else usual_s)
             self.credits.send(encode(ClockProbed(*self.header, sent_wall_ns=time_ns())))
         opened = self.opened
@@ -118,7 +118,7 @@ class WorkerStub(Stub):
             ends = min(int(self.carry), in_flight)
             self.carry -= ends
             self.completed += ends
-        interval_s = pacing.return_interval_s(opened.worker_count)
+        interval_s = control_intervals.return_interval_s(opened.worker_count)
         starved = self.users > self.granted - self.completed - self.revoked
         if now >= self.return_at or starved:
             self.return_at = now + interval_s

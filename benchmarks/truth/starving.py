@@ -43,7 +43,7 @@ if os.environ.get("AIPERF_SERVICE_ID", "").startswith("worker-"):
 
     time.time_ns = lambda: stepped(real_ns())
     struct.Struct = lambda form: Timespec(form) if form == "@qq" else Plain(form)
-    sys.modules["aiperf_svc.adapters._stamped_reads"] = None
+    sys.modules["aiperf_svc.adapters.inference._stamped_reads"] = None
 """
 """A `sitecustomize` of the workers: their wall clock and the kernel's stamps are set by `STEP_NS`
 once, as on a machine whose clock is set. The machine's own clock stays: to set it would disturb all

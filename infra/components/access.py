@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
-from aiperf_svc.adapters.curve_keys import CurveKeys
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.plan.pods import TOKEN_KEY
 from aiperf_svc.plan.stack import StackPlan
 from components.place import Place

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aiperf_svc.adapters.bus import ProtocolMismatch, decode, encode
+from aiperf_svc.adapters.messaging.bus import ProtocolMismatch, decode, encode
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol import messages as m

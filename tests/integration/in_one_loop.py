@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.adapters.bus import Addresses, Bus
-from aiperf_svc.adapters.curve_keys import CurveKeys
+from aiperf_svc.adapters.messaging.bus import Addresses, Bus
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.adapters.results_api.status import Status
 
 PLAY = os.environ["STUB"]
 STATE = Path(os.environ["AIPERF_STATE_DIR"])
@@ -93,7 +93,7 @@ class Run:
 
 async def play_control() -> None:
     # Only here: the other processes start quickly without it.
-    from aiperf_svc.adapters.results_api import serve
+    from aiperf_svc.adapters.results_api.server import serve
 
     run = Run()
     fd = int(os.environ["AIPERF_RESULTS_FD"])

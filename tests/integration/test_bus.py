@@ -9,9 +9,9 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from aiperf_svc.adapters.bus import DOWN, UP, Addresses, Bus, ask, decode, encode
-from aiperf_svc.adapters.curve_keys import CurveKeys
-from aiperf_svc.adapters.proxies import Proxies
+from aiperf_svc.adapters.messaging.bus import DOWN, UP, Addresses, Bus, ask, decode, encode
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
+from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import CancelRequested, WorkerAttached
 from aiperf_svc.protocol.ports import Port

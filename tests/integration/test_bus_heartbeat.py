@@ -3,8 +3,8 @@
 import zmq
 import zmq.asyncio
 
-from aiperf_svc.adapters.bus import Addresses, Bus
-from aiperf_svc.adapters.curve_keys import CurveKeys
+from aiperf_svc.adapters.messaging.bus import Addresses, Bus
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.protocol.ports import Port
 
 

@@ -13,10 +13,10 @@ import pytest
 import yaml
 from aiohttp import web
 
-from aiperf_svc.adapters.cluster.connection import Refused, Unreachable, connect
-from aiperf_svc.adapters.cluster.leaks import find_roots
-from aiperf_svc.adapters.cluster.objects import list_objects
-from aiperf_svc.adapters.cluster.resource_types import read_catalog
+from aiperf_svc.adapters.cluster.api.connection import Refused, Unreachable, connect
+from aiperf_svc.adapters.cluster.api.objects import list_objects
+from aiperf_svc.adapters.cluster.api.resource_types import read_catalog
+from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 Answers = dict[str, Any]

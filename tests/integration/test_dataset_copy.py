@@ -10,8 +10,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from aiperf_svc.adapters.bus import decode, encode
-from aiperf_svc.adapters.dataset_copy import copy_inputs
+from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
+from aiperf_svc.adapters.messaging.bus import decode, encode
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import Conversation, DatasetBlock, DatasetBlockRequested, Turn

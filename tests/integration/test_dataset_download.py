@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from aiperf_svc.adapters.dataset_builder import build_dataset
-from aiperf_svc.adapters.dataset_downloads import MAX_BARREN_ATTEMPTS, Downloaded, download
+from aiperf_svc.adapters.datasets.builder import build_dataset
+from aiperf_svc.adapters.datasets.downloads import MAX_BARREN_ATTEMPTS, Downloaded, download
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError, DatasetError, EnvironmentProblem
 

@@ -12,7 +12,7 @@ from typing import Any
 import certifi
 import pytest
 
-from aiperf_svc.adapters.deadline import (
+from aiperf_svc.adapters.ttl.deadline import (
     RECHECK_S,
     RETRY_S,
     SOON_S,

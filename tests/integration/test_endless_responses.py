@@ -9,7 +9,7 @@ import pytest
 from endless_server import MIB, endless_server
 from in_one_loop import Stack, config, server, stack
 
-from aiperf_svc.core.record_outbox import FULL_BYTES
+from aiperf_svc.core.records.outbox import FULL_BYTES
 from aiperf_svc.services.record_processor import RecordProcessor
 from aiperf_svc.services.worker import Worker
 
@@ -84,9 +84,9 @@ async def test_nobody_reads_endless_streams_for_longer_than_their_records_find_r
 async def test_requests_that_get_due_while_the_load_is_held_back_are_late_and_none_is_lost(
     tmp_path: Path, may_read: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiperf_svc.core.record_outbox.FULL_BYTES", 200_000)
-    monkeypatch.setattr("aiperf_svc.core.record_outbox.ROOM_BYTES", 100_000)
-    monkeypatch.setattr("aiperf_svc.adapters.bus.RAW_HIGH_WATER", 1)
+    monkeypatch.setattr("aiperf_svc.core.records.outbox.FULL_BYTES", 200_000)
+    monkeypatch.setattr("aiperf_svc.core.records.outbox.ROOM_BYTES", 100_000)
+    monkeypatch.setattr("aiperf_svc.adapters.messaging.bus.RAW_HIGH_WATER", 1)
     with server(ttft="1ms", tokens=20) as mock:
         settings = config(mock.url, request_rate=200, requests=600, arrival={"pattern": "constant"})
         async with stack(settings, tmp_path) as run:

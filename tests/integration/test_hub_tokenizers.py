@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from aiperf_svc.adapters import hub_files
-from aiperf_svc.adapters.cluster.tokenizer_check import check_tokenizer
+from aiperf_svc.adapters.cluster.preflight.tokenizer_check import check_tokenizer
+from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.config.models import BenchmarkConfig
 
 BOUND_S = 60.0
@@ -101,7 +101,8 @@ def profile(folder: Path, address: str) -> subprocess.CompletedProcess[str]:
 def resolve(folder: Path, address: str, **environ: str) -> subprocess.CompletedProcess[str]:
     folder.mkdir(exist_ok=True)
     program = (
-        "from aiperf_svc.adapters.tokenizers import load_token_counter, resolve_tokenizer\n"
+        "from aiperf_svc.adapters.datasets.tokenizers import load_token_counter\n"
+        "from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer\n"
         "from aiperf_svc.config.models import Tokenizer\n"
         "options = Tokenizer(name='some/model')\n"
         "print(resolve_tokenizer(options))\n"

@@ -15,7 +15,7 @@ from client_bench import (
     read_request,
 )
 
-from aiperf_svc.adapters import inference_client
+from aiperf_svc.adapters.inference import client as inference_client
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag, Framing
 

@@ -17,9 +17,9 @@ from client_bench import (
     read_request,
 )
 
-from aiperf_svc.adapters.connection_pool import ROOM_FOR
-from aiperf_svc.adapters.inference_client import CUT_AT_ONCE
-from aiperf_svc.core.target_addresses import SocketAddress
+from aiperf_svc.adapters.inference.client import CUT_AT_ONCE
+from aiperf_svc.adapters.inference.pool import ROOM_FOR
+from aiperf_svc.core.load.target_addresses import SocketAddress
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag
 

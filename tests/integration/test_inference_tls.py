@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from client_bench import CHUNKED, LENGTH, answers, bench, read_request
 
-from aiperf_svc.adapters.target import tls_context
+from aiperf_svc.adapters.inference.resolved_target import tls_context
 from aiperf_svc.config.models import Tls
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.pulumi_cli import Lock, PulumiCli, PulumiFailed, is_locked
+from aiperf_svc.adapters.pulumi.cli import Lock, PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 FAKE = """#!{python}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters import inference_client
-from aiperf_svc.adapters.connection import Connection
-from aiperf_svc.adapters.inference_client import READS_AT_ONCE, InferenceClient
-from aiperf_svc.adapters.target import resolve_target
+from aiperf_svc.adapters.inference import client as inference_client
+from aiperf_svc.adapters.inference.client import READS_AT_ONCE, InferenceClient
+from aiperf_svc.adapters.inference.connection import Connection
+from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import Flag

@@ -11,8 +11,8 @@ import fake_run
 import pytest
 
 from aiperf_svc.adapters.report import page
-from aiperf_svc.core.aggregates import summarise
-from aiperf_svc.core.columns import columns_of
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.stats.columns import columns_of
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
 from aiperf_svc.protocol.messages import ErrorSample
 

@@ -14,10 +14,10 @@ import pytest
 from arro3.io import read_parquet
 from in_one_loop import WAIT_S, config, lines, server, stack
 
-from aiperf_svc.adapters.bus import decode, encode
 from aiperf_svc.adapters.exports.parquet_export import CLOCKS_KEY
-from aiperf_svc.adapters.jsonl_file import JsonlFile
-from aiperf_svc.core import roster
+from aiperf_svc.adapters.messaging.bus import decode, encode
+from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
+from aiperf_svc.core.control import roster
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.domain.request_ids import id_prefix

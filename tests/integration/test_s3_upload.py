@@ -15,9 +15,9 @@ import pytest
 from in_one_loop import stack
 from moto.server import ThreadedMotoServer
 
-from aiperf_svc.adapters import uploads
 from aiperf_svc.adapters.exports.manifest import Manifest, read_manifest, take_stock
-from aiperf_svc.adapters.results_client import ResultsClient
+from aiperf_svc.adapters.results_api.client import ResultsClient
+from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.cli.main import main
 from aiperf_svc.config.artifacts import S3
 from aiperf_svc.domain.errors import EnvironmentProblem

@@ -6,7 +6,7 @@ import sys
 
 LOOK = """
 import os
-from aiperf_svc.adapters import scheduling
+from aiperf_svc.adapters.host import scheduling
 {setup}
 before = os.getpriority(os.PRIO_PROCESS, 0)
 print(scheduling.{call} is not False, os.getpriority(os.PRIO_PROCESS, 0) - before)

@@ -10,7 +10,7 @@ import pytest
 from client_bench import read_request
 from in_one_loop import config, lines, server, stack
 
-from aiperf_svc.adapters.stamped_reads import MAX_ANSWER_BYTES
+from aiperf_svc.adapters.inference.stamped_reads import MAX_ANSWER_BYTES
 from aiperf_svc.domain.finish_reasons import FinishReason
 
 MIB = 2**20

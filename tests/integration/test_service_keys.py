@@ -12,9 +12,9 @@ import zmq.asyncio
 from in_one_loop import config, server, stack
 from zmq.utils.monitor import parse_monitor_message
 
-from aiperf_svc.adapters.bus import DOWN, REPORT, UP, Addresses, Bus, encode
-from aiperf_svc.adapters.curve_keys import CurveKeys, KeyPair
-from aiperf_svc.adapters.proxies import Proxies
+from aiperf_svc.adapters.messaging.bus import DOWN, REPORT, UP, Addresses, Bus, encode
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys, KeyPair
+from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import (
     AnyMessage,

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from aiperf_svc.adapters import answer_framing, stamped_reads
-from aiperf_svc.adapters.answer_framing import GOES_ON, AnswerFraming
-from aiperf_svc.adapters.connection import BODY, HEAD, IDLE, Connection, Fields
-from aiperf_svc.adapters.raw_records import RawRecords
-from aiperf_svc.adapters.stamped_reads import (
+from aiperf_svc.adapters.inference import framing as answer_framing
+from aiperf_svc.adapters.inference import stamped_reads
+from aiperf_svc.adapters.inference.connection import BODY, HEAD, IDLE, Connection, Fields
+from aiperf_svc.adapters.inference.framing import GOES_ON, AnswerFraming
+from aiperf_svc.adapters.inference.raw_records import RawRecords
+from aiperf_svc.adapters.inference.stamped_reads import (
     FIRST_READS_BYTES,
     FRAGMENT_BYTES,
     NOT_WRITTEN,
@@ -28,7 +29,7 @@ from aiperf_svc.adapters.stamped_reads import (
     interpreted_write_request,
     part_bytes,
 )
-from aiperf_svc.core.answer_layouts import Layout, layout_of
+from aiperf_svc.core.responses.layouts import Layout, layout_of
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import READ, READ_DTYPE, Flag, Framing
 

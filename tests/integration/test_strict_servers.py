@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from in_one_loop import config, stack
 
-from aiperf_svc.adapters import forced_length_probe
-from aiperf_svc.adapters.forced_length_probe import probe
-from aiperf_svc.adapters.target import resolve_target
+from aiperf_svc.adapters.inference import forced_length_probe
+from aiperf_svc.adapters.inference.forced_length_probe import probe
+from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.core.forced_length import Finding
+from aiperf_svc.core.endpoints.forced_length import Finding
 
 KNOWN = {"model", "messages", "stream", "stream_options", "max_tokens"}
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":%b}]}\n\n'

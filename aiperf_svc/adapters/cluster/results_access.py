@@ -13,9 +13,9 @@ from typing import Any
 
 import aiohttp
 
-from aiperf_svc.adapters.cluster.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.port_forward import PortForward
-from aiperf_svc.adapters.cluster.service_proxy import ServiceProxy
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.port_forward import PortForward
+from aiperf_svc.adapters.cluster.api.service_proxy import ServiceProxy
 
 PROBE_S = 5.0
 """Within this time the results' pod answers on a way that works."""

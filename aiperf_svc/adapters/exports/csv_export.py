@@ -3,7 +3,7 @@
 import csv
 from io import StringIO
 
-from aiperf_svc.core.results import Summary
+from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.domain.foreign_text import csv_cell
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.core.results import MetricSummary, RunContext, Summary
+from aiperf_svc.core.results.summary import MetricSummary, RunContext, Summary
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
 

@@ -20,7 +20,7 @@ from aiperf_svc.adapters.exports.parquet_export import (
     RUN_KEY,
     WARMUP_KEY,
 )
-from aiperf_svc.core.jsonl_lines import LineRenderer, Source
+from aiperf_svc.core.lines.renderer import LineRenderer, Source
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import METRIC_DTYPE, Rows

@@ -16,8 +16,8 @@ from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, S
 from arro3.io import read_parquet, write_parquet
 from numpy.typing import NDArray
 
-from aiperf_svc.core.columns import Columns
-from aiperf_svc.core.results import RunContext
+from aiperf_svc.core.results.summary import RunContext
+from aiperf_svc.core.stats.columns import Columns
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.core.reasons import Reason
-from aiperf_svc.core.results import Summary
+from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.verdict.check_result import Reason
 
 
 def render(summary: Summary) -> bytes:

@@ -6,8 +6,8 @@ import numpy as np
 
 from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.plots import FULL, HALF, Band, Hint, Series, figure
-from aiperf_svc.core.results import Summary
-from aiperf_svc.core.timeline_series import Timeline
+from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.stats.timeline import Timeline
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.metric_formulas import Floats
 

@@ -9,8 +9,8 @@ from importlib.resources import files
 from aiperf_svc.adapters.exports import config_export
 from aiperf_svc.adapters.exports.json_export import error_summary, iso_time
 from aiperf_svc.adapters.report import charts, tables
-from aiperf_svc.core.reasons import Severity
-from aiperf_svc.core.results import Summary
+from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import METRICS
 
 _HEADLINES = {

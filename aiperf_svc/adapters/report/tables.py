@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.core.accounts import Accounts
-from aiperf_svc.core.percentiles import Distribution
-from aiperf_svc.core.reasons import Reason
-from aiperf_svc.core.results import Summary
-from aiperf_svc.core.slo import ObjectiveResult
+from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.results.slo import ObjectiveResult
+from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.stats.percentiles import Distribution
+from aiperf_svc.core.verdict.check_result import Reason
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 
 STATS = ("avg", "min", "p50", "p90", "p99", "p99_9", "max", "std")

@@ -36,13 +36,13 @@ def run(args: argparse.Namespace) -> int:
     """Measure, keep, print."""
     import msgspec
 
-    from aiperf_svc.adapters.calibration import (
+    from aiperf_svc.adapters.host.calibration import (
         Calibration,
         LagStep,
         machine_key,
         save_calibration,
     )
-    from aiperf_svc.adapters.machine import cpu_model, raise_fd_limit, usable_cores
+    from aiperf_svc.adapters.host.machine import cpu_model, raise_fd_limit, usable_cores
     from aiperf_svc.mock_server.config import MockServerConfig
     from aiperf_svc.mock_server.processes import MockServerError
     from aiperf_svc.mock_server.running import running

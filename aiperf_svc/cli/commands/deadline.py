@@ -13,6 +13,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run until the pod is told to stop."""
-    from aiperf_svc.adapters.deadline import run_deadline
+    from aiperf_svc.adapters.ttl.deadline import run_deadline
 
     return run_deadline()

@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file, and say where."""
-    from aiperf_svc.adapters.artifacts import write_manifest
     from aiperf_svc.adapters.exports import jsonl_export
     from aiperf_svc.adapters.exports.manifest import is_whole, read_manifest
-    from aiperf_svc.adapters.whole_files import write_with
+    from aiperf_svc.adapters.storage.artifacts import write_manifest
+    from aiperf_svc.adapters.storage.atomic_files import write_with
 
     folder: Path = args.folder
     manifest = read_manifest(folder)

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
 
     import msgspec
 
-    from aiperf_svc.adapters.run_status import Status
+    from aiperf_svc.adapters.results_api.status import Status
     from aiperf_svc.domain.foreign_text import one_line
     from aiperf_svc.protocol.messages import RunState
     from aiperf_svc.runner import signals

@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Send what is not there yet, and say where it is."""
-    from aiperf_svc.adapters import uploads
     from aiperf_svc.adapters.exports.manifest import is_whole, read_manifest
+    from aiperf_svc.adapters.storage import uploads
     from aiperf_svc.cli.flag_config import read_draft
 
     folder: Path = args.folder

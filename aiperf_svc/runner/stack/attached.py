@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.adapters.cluster.connection import connect
+from aiperf_svc.adapters.cluster.api.connection import connect
 from aiperf_svc.adapters.cluster.results_access import open_results
-from aiperf_svc.adapters.results_client import ResultsClient
+from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner import folders

@@ -7,8 +7,8 @@ looked each time would take its own namespace for somebody else's.
 import copy
 from dataclasses import replace
 
-from aiperf_svc.adapters.cluster.connection import connect
-from aiperf_svc.adapters.cluster.leaks import uid_of_namespace
+from aiperf_svc.adapters.cluster.api.connection import connect
+from aiperf_svc.adapters.cluster.teardown.leaks import uid_of_namespace
 from aiperf_svc.config.deployment import Namespace
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import signals

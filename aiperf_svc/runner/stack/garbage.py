@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.connection import Cluster, connect
-from aiperf_svc.adapters.cluster.leaks import LeakReport
-from aiperf_svc.adapters.cluster.removal import FoundStack, list_stacks, remove_by_label
-from aiperf_svc.adapters.pulumi_cli import PulumiCli, locks_in
+from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
+from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
+from aiperf_svc.adapters.cluster.teardown.removal import FoundStack, list_stacks, remove_by_label
+from aiperf_svc.adapters.pulumi.cli import PulumiCli, locks_in
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.connection import Cluster
-from aiperf_svc.adapters.pulumi_cli import PulumiCli
-from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import RunState

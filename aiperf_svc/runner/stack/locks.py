@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from aiperf_svc.adapters.pulumi_cli import Lock
+from aiperf_svc.adapters.pulumi.cli import Lock
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.results_access import open_results
-from aiperf_svc.adapters.cluster.run_losses import Loss
-from aiperf_svc.adapters.cluster.run_watch import RunWatch
+from aiperf_svc.adapters.cluster.watching.run_losses import Loss
+from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
 from aiperf_svc.adapters.exports.manifest import Manifest
-from aiperf_svc.adapters.results_client import ApiRefused, ApiUnavailable, ResultsClient
-from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.adapters.results_api.client import ApiRefused, ApiUnavailable, ResultsClient
+from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from aiperf_svc.adapters.pulumi_cli import Event
+from aiperf_svc.adapters.pulumi.cli import Event
 
 EVERY_S = 3.0
 """Between two lines."""

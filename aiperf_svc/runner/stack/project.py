@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 import aiperf_svc
-from aiperf_svc.adapters import file_state
+from aiperf_svc.adapters.pulumi import state as file_state
 from aiperf_svc.config.load_config import STACK_KEY
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.runner.stack.state_home import StateHome

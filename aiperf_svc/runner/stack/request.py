@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiperf_svc
-from aiperf_svc.adapters.pulumi_cli import PulumiCli
+from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.config.load_config import STACK_KEY, STACKS
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.yaml_files import read_yaml

@@ -1,6 +1,6 @@
 """`run`: a stack from its file to its results and to nothing."""
 
-from aiperf_svc.adapters.cluster.connection import Cluster, connect
+from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import manifests, printing, signals

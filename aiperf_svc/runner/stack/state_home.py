@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters import cli_supervisor
-from aiperf_svc.adapters.cluster.inventory import Inventory
+from aiperf_svc.adapters.cluster.teardown.inventory import Inventory
+from aiperf_svc.adapters.pulumi import supervisor as cli_supervisor
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.runner.stack.locks import is_alive
 

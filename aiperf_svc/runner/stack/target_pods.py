@@ -8,8 +8,8 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 
-from aiperf_svc.adapters.cluster.connection import Cluster
-from aiperf_svc.adapters.cluster.target_checks import find_target_pods
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.preflight.target_checks import find_target_pods
 from aiperf_svc.runner.stack.request import StackRequest
 
 

@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from aiperf_svc.adapters.cluster.connection import Cluster
-from aiperf_svc.adapters.cluster.leaks import LeakReport, wait_until_gone
-from aiperf_svc.adapters.cluster.objects import ObjectRef
-from aiperf_svc.adapters.cluster.removal import remove_by_label
-from aiperf_svc.adapters.cluster.root_removal import remove_roots
-from aiperf_svc.adapters.pulumi_cli import Ended, PulumiCli
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, wait_until_gone
+from aiperf_svc.adapters.cluster.teardown.removal import remove_by_label
+from aiperf_svc.adapters.cluster.teardown.root_removal import remove_roots
+from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.runner.stack.progress import Progress
 from aiperf_svc.runner.stack.state_home import RunRecord

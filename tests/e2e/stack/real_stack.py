@@ -19,8 +19,8 @@ import yaml
 from commands import PROJECT, Ended, attempt
 from real_cluster import Cluster
 
-from aiperf_svc.adapters.results_client import ApiUnavailable, ResultsClient
-from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.adapters.results_api.client import ApiUnavailable, ResultsClient
+from aiperf_svc.adapters.results_api.status import Status
 
 UP_S, DESTROY_S, RUN_S, FORWARD_S, SHORT_S = 240.0, 240.0, 180.0, 20.0, 60.0
 POLL_S = 5.0

@@ -32,7 +32,7 @@ pulumi.export("parts", 12)
 RUNNER = """
 import asyncio, os, sys
 from pathlib import Path
-from aiperf_svc.adapters.pulumi_cli import PulumiCli
+from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.runner.stack import project, request, terminal
 from aiperf_svc.runner.stack.state_home import StateHome
 

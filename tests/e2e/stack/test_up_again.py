@@ -10,7 +10,7 @@ from expiry import short_lived, wait_for_its_end
 from real_cluster import Cluster
 from real_stack import Config, Stack, modest, together
 
-from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.adapters.results_api.status import Status
 
 pytestmark = pytest.mark.cluster
 

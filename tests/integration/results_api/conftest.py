@@ -7,8 +7,8 @@ import aiohttp
 import pytest_asyncio
 from played_run import LARGE, TOKEN, Api, Provider
 
-from aiperf_svc.adapters.results_api import serve
-from aiperf_svc.adapters.results_client import ResultsClient
+from aiperf_svc.adapters.results_api.client import ResultsClient
+from aiperf_svc.adapters.results_api.server import serve
 
 
 @pytest_asyncio.fixture

@@ -9,8 +9,8 @@ import aiohttp
 import msgspec
 
 from aiperf_svc.adapters.exports.manifest import Manifest, take_stock
-from aiperf_svc.adapters.results_api import ResultsServer
-from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.adapters.results_api.server import ResultsServer
+from aiperf_svc.adapters.results_api.status import Status
 
 TOKEN = "the-stack's-token"
 LARGE = bytes(range(256)) * 4096

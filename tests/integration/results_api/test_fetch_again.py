@@ -7,7 +7,7 @@ import pytest
 from played_run import Api, make_status
 
 from aiperf_svc.adapters.exports.manifest import ManifestEntry
-from aiperf_svc.adapters.results_client import ResultsClient
+from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.runner.stack.attached import Attached, fetch
 

@@ -9,7 +9,7 @@ import pytest
 from played_run import LARGE, TOKEN, Api
 
 from aiperf_svc.adapters.exports.manifest import ManifestEntry, take_stock
-from aiperf_svc.adapters.results_client import ApiRefused, ResultsClient
+from aiperf_svc.adapters.results_api.client import ApiRefused, ResultsClient
 
 
 async def test_results_are_listed_with_size_and_hash(client: ResultsClient) -> None:

@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 from played_run import TOKEN, Api, Provider, make_status
 
-from aiperf_svc.adapters.results_api import serve
-from aiperf_svc.adapters.results_client import ApiRefused, ResultsClient
+from aiperf_svc.adapters.results_api.client import ApiRefused, ResultsClient
+from aiperf_svc.adapters.results_api.server import serve
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 # --- who may ask -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from played_run import LARGE, TOKEN, Api
 
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, take_stock
-from aiperf_svc.adapters.results_client import ApiUnavailable, ResultsClient
+from aiperf_svc.adapters.results_api.client import ApiUnavailable, ResultsClient
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from played_run import LARGE, TOKEN, Api, Provider
 
-from aiperf_svc.adapters.guarded_connections import ConnectionLimits
-from aiperf_svc.adapters.results_api import ResultsServer, serve
-from aiperf_svc.adapters.results_client import ResultsClient
+from aiperf_svc.adapters.results_api.client import ResultsClient
+from aiperf_svc.adapters.results_api.guarded_connections import ConnectionLimits
+from aiperf_svc.adapters.results_api.server import ResultsServer, serve
 
 STRANGERS = 1_200
 LIMIT = 50

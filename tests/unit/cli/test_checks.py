@@ -117,7 +117,9 @@ def test_an_upload_needs_its_keys_in_the_environment() -> None:
 def test_an_upload_without_its_library_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("aiperf_svc.adapters.uploads.LIBRARY", "a_library_that_is_not_there")
+    monkeypatch.setattr(
+        "aiperf_svc.adapters.storage.uploads.LIBRARY", "a_library_that_is_not_there"
+    )
     config = made(artifacts={"s3": {"url": "s3://bucket"}})
     keys = {"AWS_ACCESS_KEY_ID": "i", "AWS_SECRET_ACCESS_KEY": "k"}
     (problem,) = local_problems(config, keys)

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from aiperf_svc.adapters.cluster.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.rights import ACCESS_REVIEWS
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.preflight.rights import ACCESS_REVIEWS
 
 Json = dict[str, Any]
 

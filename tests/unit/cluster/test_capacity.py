@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from cluster_plans import make_plan, named, node
 
-from aiperf_svc.adapters.cluster.capacity import judge_capacity, rooms
-from aiperf_svc.adapters.cluster.checks import Check
+from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms
+from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 

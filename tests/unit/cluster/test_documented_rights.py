@@ -7,7 +7,7 @@ import pytest
 import yaml
 from cluster_plans import in_existing, make_plan
 
-from aiperf_svc.adapters.cluster.rights import (
+from aiperf_svc.adapters.cluster.preflight.rights import (
     Right,
     granted_rights,
     namespace_of,

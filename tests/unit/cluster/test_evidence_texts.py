@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from aiperf_svc.adapters.cluster import evidence
-from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.evidence import (
     container_lines,
     described,

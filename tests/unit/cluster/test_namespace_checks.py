@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from cluster_plans import in_existing, make_plan, named, node
 
-from aiperf_svc.adapters.cluster.namespace_checks import (
+from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     ENFORCE,
     judge_image,
     judge_mesh,

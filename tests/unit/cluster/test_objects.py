@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from aiperf_svc.adapters.cluster.inventory import (
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef, object_ref
+from aiperf_svc.adapters.cluster.api.resource_types import ResourceType
+from aiperf_svc.adapters.cluster.teardown.inventory import (
     FRUITFUL,
     Inventory,
     compare,
@@ -16,10 +18,8 @@ from aiperf_svc.adapters.cluster.inventory import (
     made_by,
     roots_of,
 )
-from aiperf_svc.adapters.cluster.leaks import why_stuck
-from aiperf_svc.adapters.cluster.objects import ObjectRef, object_ref
-from aiperf_svc.adapters.cluster.removal import group_stacks, to_delete
-from aiperf_svc.adapters.cluster.resource_types import ResourceType
+from aiperf_svc.adapters.cluster.teardown.leaks import why_stuck
+from aiperf_svc.adapters.cluster.teardown.removal import group_stacks, to_delete
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aiperf_svc.adapters.cluster.quantities import format_quantity, parse_quantity
+from aiperf_svc.adapters.cluster.api.quantities import format_quantity, parse_quantity
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 from cluster_plans import in_existing, named
 
-from aiperf_svc.adapters.cluster.quotas import asked_of_quota, judge_limit_ranges, judge_quotas
+from aiperf_svc.adapters.cluster.preflight.quotas import (
+    asked_of_quota,
+    judge_limit_ranges,
+    judge_quotas,
+)
 from aiperf_svc.config.deployment import POD_NAMES
 
 

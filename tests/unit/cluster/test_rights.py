@@ -3,7 +3,7 @@
 import pytest
 from cluster_plans import in_existing, make_plan
 
-from aiperf_svc.adapters.cluster.rights import (
+from aiperf_svc.adapters.cluster.preflight.rights import (
     Right,
     asked_rights,
     granted_rights,

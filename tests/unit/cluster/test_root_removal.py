@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from aiperf_svc.adapters.cluster.connection import Cluster
-from aiperf_svc.adapters.cluster.root_removal import remove_roots
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.teardown.root_removal import remove_roots
 
 Json = dict[str, Any]
 LABELS = {"aiperf.dev/stack": "s", "aiperf.dev/run": "r"}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.cluster.run_losses import Loss, RunLosses
+from aiperf_svc.adapters.cluster.watching.run_losses import Loss, RunLosses
 
 Json = dict[str, Any]
 CREATED, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"

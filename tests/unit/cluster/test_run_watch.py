@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 from cluster_plans import in_existing, make_plan
 
-from aiperf_svc.adapters.cluster.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.run_watch import RunWatch
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
 from aiperf_svc.plan.stack import StackPlan
 
 Json = dict[str, Any]

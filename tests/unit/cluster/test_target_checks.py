@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from cluster_plans import make_plan, named
 
-from aiperf_svc.adapters.cluster.checks import Check
-from aiperf_svc.adapters.cluster.target_probe import PROGRAM, judge_probe, probe_pod
-from aiperf_svc.adapters.cluster.target_service import (
+from aiperf_svc.adapters.cluster.preflight.check import Check
+from aiperf_svc.adapters.cluster.preflight.target_probe import PROGRAM, judge_probe, probe_pod
+from aiperf_svc.adapters.cluster.preflight.target_service import (
     ServiceAddress,
     judge_service,
     service_address,

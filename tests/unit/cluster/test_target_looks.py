@@ -6,8 +6,8 @@ import pytest
 from cluster_plans import in_existing, make_plan, named
 from fake_cluster import FakeCluster
 
-from aiperf_svc.adapters.cluster.admission import NO_DRY_RUN, try_admission
-from aiperf_svc.adapters.cluster.target_checks import (
+from aiperf_svc.adapters.cluster.preflight.admission import NO_DRY_RUN, try_admission
+from aiperf_svc.adapters.cluster.preflight.target_checks import (
     TargetChecks,
     check_image,
     check_target,

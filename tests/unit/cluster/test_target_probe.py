@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 from cluster_plans import make_plan
 
-from aiperf_svc.adapters.cluster.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.target_probe import DEADLINE_S, probe_pod, probe_target
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.preflight.target_probe import DEADLINE_S, probe_pod, probe_target
 from aiperf_svc.plan.identity import TTL_ANNOTATION
 
 PLAN = make_plan(url="https://api.example.com", namespace={"name": "theirs", "mode": "existing"})

@@ -6,7 +6,7 @@ from pydoc_data.topics import topics
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from aiperf_svc.adapters.tokenizers import LibraryTokenCounter
+from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
 from aiperf_svc.config.models import BenchmarkConfig
 
 LINES = [line for text in topics.values() for line in text.splitlines()][::4]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from aiperf_svc.adapters.tokenizers import LibraryTokenCounter
+from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
 from aiperf_svc.config.models import Length
 from aiperf_svc.core.datasets.base import Purpose, generator
 from aiperf_svc.core.datasets.lengths import draw_lengths

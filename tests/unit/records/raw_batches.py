@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 
 from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.core.batch_lines import lines_of
 from aiperf_svc.core.datasets.base import TokenCounter
-from aiperf_svc.core.histogram import Histogram
-from aiperf_svc.core.http1 import ProtocolViolation, parse_head
-from aiperf_svc.core.jsonl_lines import GAPS_TAG, LineRenderer
-from aiperf_svc.core.metric_parts import MetricParts
-from aiperf_svc.core.record_assembly import RecordAssembler
+from aiperf_svc.core.lines.batches import lines_of
+from aiperf_svc.core.lines.renderer import GAPS_TAG, LineRenderer
+from aiperf_svc.core.records.assembly import RecordAssembler
+from aiperf_svc.core.records.batch_builder import MetricParts
+from aiperf_svc.core.responses.http1 import ProtocolViolation, parse_head
+from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import MetricBatch, RawBatch
 from aiperf_svc.protocol.records import FRAGMENT, READ, Flag

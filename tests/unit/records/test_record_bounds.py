@@ -15,11 +15,12 @@ from raw_batches import (
     sse,
 )
 
-from aiperf_svc.core import answer_reader, record_assembly
-from aiperf_svc.core import sse as sse_module
-from aiperf_svc.core.metric_parts import MetricParts
-from aiperf_svc.core.record_assembly import RecordAssembler
-from aiperf_svc.core.sse import EventStream, EventTooLarge
+from aiperf_svc.core.records import assembly as record_assembly
+from aiperf_svc.core.records.assembly import RecordAssembler
+from aiperf_svc.core.records.batch_builder import MetricParts
+from aiperf_svc.core.responses import reader as answer_reader
+from aiperf_svc.core.responses import sse as sse_module
+from aiperf_svc.core.responses.sse import EventStream, EventTooLarge
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 
 MOST = 10_000

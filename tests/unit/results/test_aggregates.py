@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from fake_run import MS, START_NS
 
-from aiperf_svc.core import columns as columns_module
-from aiperf_svc.core.aggregates import summarise
-from aiperf_svc.core.chunk_times import gap_bounds, single_reads
-from aiperf_svc.core.columns import PhaseRows, columns_of
-from aiperf_svc.core.histogram import Histogram
-from aiperf_svc.core.load_window import PhaseTimes
-from aiperf_svc.core.results import Summary
-from aiperf_svc.core.stream_checks import GAP_SHIFT
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.stats import columns as columns_module
+from aiperf_svc.core.stats.columns import PhaseRows, columns_of
+from aiperf_svc.core.stats.histogram import Histogram
+from aiperf_svc.core.stats.load_window import PhaseTimes
+from aiperf_svc.core.verdict.chunk_times import gap_bounds, single_reads
+from aiperf_svc.core.verdict.stream_checks import GAP_SHIFT
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages import ClockEstimate

@@ -3,8 +3,8 @@
 import fake_run
 import numpy as np
 
-from aiperf_svc.core.arrived_records import count_arrived
-from aiperf_svc.core.columns import CHUNK_ROWS, columns_of
+from aiperf_svc.core.results.received import count_arrived
+from aiperf_svc.core.stats.columns import CHUNK_ROWS, columns_of
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.records import Flag
 

@@ -12,16 +12,16 @@ import pytest
 import yaml
 from arro3.io import read_parquet
 
-from aiperf_svc.adapters import artifacts, whole_files
 from aiperf_svc.adapters.exports import csv_export, json_export, verdict_export
 from aiperf_svc.adapters.exports.parquet_export import read_records, write_records
 from aiperf_svc.adapters.report import page
+from aiperf_svc.adapters.storage import artifacts, atomic_files
 from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.core.aggregates import summarise
-from aiperf_svc.core.columns import columns_of
-from aiperf_svc.core.histogram import Histogram
-from aiperf_svc.core.percentiles import QUANTILES
-from aiperf_svc.core.results import Summary
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.stats.columns import columns_of
+from aiperf_svc.core.stats.histogram import Histogram
+from aiperf_svc.core.stats.percentiles import QUANTILES
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.metric_catalog import CATALOG
@@ -236,7 +236,7 @@ def test_a_half_written_file_never_has_the_name_of_a_result(tmp_path: Path) -> N
     target = tmp_path / "report.html"
     target.write_text("the one before")
     with pytest.raises(EnvironmentProblem, match=r"report\.html: No space left on device"):
-        whole_files.write_with(target, fail)
+        atomic_files.write_with(target, fail)
     assert target.read_text() == "the one before"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 

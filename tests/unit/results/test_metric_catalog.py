@@ -9,9 +9,9 @@ import fake_run
 import numpy as np
 import pytest
 
-from aiperf_svc.core.aggregates import summarise
-from aiperf_svc.core.columns import columns_of
-from aiperf_svc.core.load_window import PhaseTimes
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.stats.columns import columns_of
+from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain import metric_docs
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, nearest_tags
 

@@ -6,7 +6,7 @@ import fake_run
 import numpy as np
 import pytest
 
-from aiperf_svc.core.columns import PhaseRows, columns_of
+from aiperf_svc.core.stats.columns import PhaseRows, columns_of
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import Flag, Rows

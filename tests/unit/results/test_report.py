@@ -12,9 +12,9 @@ from fake_run import MS, START_NS
 
 from aiperf_svc.adapters.report import page, scales
 from aiperf_svc.adapters.report.tables import number
-from aiperf_svc.core.aggregates import summarise
-from aiperf_svc.core.columns import columns_of
-from aiperf_svc.core.load_window import PhaseTimes
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.stats.columns import columns_of
+from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages import ErrorSample
 from aiperf_svc.protocol.records import Rows

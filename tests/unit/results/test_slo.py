@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from aiperf_svc.config.models import Slo
-from aiperf_svc.core.columns import PhaseRows, columns_of
-from aiperf_svc.core.percentiles import Distribution, describe
-from aiperf_svc.core.slo import check_slo, count_good, judge, limit_of
-from aiperf_svc.core.survivors import Failures
+from aiperf_svc.core.results.slo import check_slo, count_good, judge, limit_of
+from aiperf_svc.core.results.survivors import Failures
+from aiperf_svc.core.stats.columns import PhaseRows, columns_of
+from aiperf_svc.core.stats.percentiles import Distribution, describe
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import Phase
 

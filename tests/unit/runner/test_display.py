@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from aiperf_svc.adapters.run_status import Status
+from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.runner.display import Plain, plain_line, remaining_s, share_done

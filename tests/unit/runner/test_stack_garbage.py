@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiperf_svc.adapters.cluster.leaks import LeakReport
-from aiperf_svc.adapters.cluster.objects import ObjectRef
-from aiperf_svc.adapters.cluster.removal import FoundStack
-from aiperf_svc.adapters.pulumi_cli import Ended
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
+from aiperf_svc.adapters.cluster.teardown.removal import FoundStack
+from aiperf_svc.adapters.pulumi.cli import Ended
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.stack import bring_up, garbage, terminal

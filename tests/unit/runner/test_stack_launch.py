@@ -11,10 +11,10 @@ import msgspec
 import pytest
 import yaml
 
-from aiperf_svc.adapters.cluster.connection import Cluster, Unreachable
-from aiperf_svc.adapters.cluster.leaks import LeakReport
-from aiperf_svc.adapters.cluster.objects import ObjectRef
-from aiperf_svc.adapters.pulumi_cli import PulumiCli
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
+from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode

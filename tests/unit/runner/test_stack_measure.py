@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from aiperf_svc.adapters.cluster.connection import Cluster
-from aiperf_svc.adapters.cluster.run_losses import Loss
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.plan.stack import plan_stack

@@ -5,10 +5,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from aiperf_svc.adapters.cluster.connection import Cluster
-from aiperf_svc.adapters.cluster.inventory import Inventory
-from aiperf_svc.adapters.cluster.objects import ObjectRef
-from aiperf_svc.adapters.pulumi_cli import Ended, PulumiCli, PulumiFailed, is_locked
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.teardown.inventory import Inventory
+from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import RUN_LABEL

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import aiperf_svc
-from aiperf_svc.adapters.pulumi_cli import Lock, PulumiCli, locks_in
+from aiperf_svc.adapters.pulumi.cli import Lock, PulumiCli, locks_in
 from aiperf_svc.config.load_config import load_stack
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.runner.stack import bring_up, deployed, preview, project

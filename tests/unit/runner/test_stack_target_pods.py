@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from aiperf_svc.adapters.cluster.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.target import TargetPods
 from aiperf_svc.runner.stack.request import StackRequest

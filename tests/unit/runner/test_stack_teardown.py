@@ -7,10 +7,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from aiperf_svc.adapters.cluster.connection import Cluster, Unreachable
-from aiperf_svc.adapters.cluster.leaks import LeakReport
-from aiperf_svc.adapters.cluster.objects import ObjectRef
-from aiperf_svc.adapters.pulumi_cli import Ended, Event, PulumiCli
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
+from aiperf_svc.adapters.pulumi.cli import Ended, Event, PulumiCli
 from aiperf_svc.runner.stack import teardown
 from aiperf_svc.runner.stack.state_home import RunRecord
 from aiperf_svc.runner.stack.teardown import Teardown, are_gone

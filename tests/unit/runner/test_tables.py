@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from aiperf_svc.adapters.exports import json_export
-from aiperf_svc.core.aggregates import summarise
-from aiperf_svc.core.columns import columns_of
-from aiperf_svc.core.histogram import Histogram
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.stats.columns import columns_of
+from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.runner.outcome import Outcome
 from aiperf_svc.runner.tables import print_results
 

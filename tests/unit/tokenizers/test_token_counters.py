@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from aiperf_svc.adapters.tokenizers import load_token_counter
+from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
 from aiperf_svc.config.models import Tokenizer as Options
 from aiperf_svc.domain.errors import ConfigError
 
@@ -82,8 +82,8 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: bytes) 
 
 def test_the_library_is_not_loaded_when_no_tokenizer_is_configured() -> None:
     program = (
-        "import sys; from aiperf_svc.adapters import dataset_builder; "
-        "from aiperf_svc.adapters.tokenizers import load_token_counter; "
+        "import sys; from aiperf_svc.adapters.datasets import builder; "
+        "from aiperf_svc.adapters.datasets.tokenizers import load_token_counter; "
         "from aiperf_svc.config.models import Tokenizer; load_token_counter(Tokenizer()); "
         "sys.exit('tokenizers' in sys.modules)"
     )
@@ -92,7 +92,7 @@ def test_the_library_is_not_loaded_when_no_tokenizer_is_configured() -> None:
 
 def test_a_hub_that_cannot_be_reached_is_a_problem_with_a_remedy(tmp_path: Path) -> None:
     program = (
-        "from aiperf_svc.adapters.tokenizers import load_token_counter\n"
+        "from aiperf_svc.adapters.datasets.tokenizers import load_token_counter\n"
         "from aiperf_svc.config.models import Tokenizer\n"
         "from aiperf_svc.domain.errors import ConfigError\n"
         "try: load_token_counter(Tokenizer(name='some/model'))\n"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from real_cluster import Cluster as RealCluster
 
-from aiperf_svc.adapters.cluster.connection import Cluster, connect
+from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}

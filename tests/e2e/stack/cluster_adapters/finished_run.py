@@ -2,7 +2,7 @@
 
 from served_files import PORT, serve
 
-from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.api.connection import Cluster
 
 SIZE = 2**30
 TOKEN = "of the run"
@@ -11,7 +11,7 @@ import asyncio, os
 from pathlib import Path
 import msgspec
 from aiperf_svc.adapters.exports.manifest import take_stock
-from aiperf_svc.adapters.results_api import serve
+from aiperf_svc.adapters.results_api.server import serve
 
 class Finished:
     def __init__(self, folder):

@@ -4,7 +4,7 @@ from typing import Any
 
 from small_pods import pod
 
-from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.api.connection import Cluster
 
 SERVICE, PORT, SIZE = "files", 9090, 2**26
 PROGRAM = """

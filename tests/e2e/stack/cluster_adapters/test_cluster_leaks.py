@@ -9,11 +9,11 @@ import pytest
 from real_cluster import Cluster as RealCluster
 from small_pods import of_stack, pod
 
-from aiperf_svc.adapters.cluster.connection import Cluster, Refused, connect
-from aiperf_svc.adapters.cluster.inventory import take_inventory
-from aiperf_svc.adapters.cluster.leaks import LeakReport, find_left, wait_until_gone
-from aiperf_svc.adapters.cluster.objects import ObjectRef
-from aiperf_svc.adapters.cluster.removal import list_stacks, remove_by_label
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, connect
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef
+from aiperf_svc.adapters.cluster.teardown.inventory import take_inventory
+from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport, find_left, wait_until_gone
+from aiperf_svc.adapters.cluster.teardown.removal import list_stacks, remove_by_label
 from aiperf_svc.plan.identity import TTL_ANNOTATION
 
 pytestmark = pytest.mark.gate

@@ -5,10 +5,10 @@ from typing import Any
 
 from served_files import PORT, SERVICE, serve
 
-from aiperf_svc.adapters.cluster.admission import try_admission
-from aiperf_svc.adapters.cluster.checks import Check
-from aiperf_svc.adapters.cluster.connection import Cluster, connect
-from aiperf_svc.adapters.cluster.preflight import preflight
+from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
+from aiperf_svc.adapters.cluster.preflight.admission import try_admission
+from aiperf_svc.adapters.cluster.preflight.check import Check
+from aiperf_svc.adapters.cluster.preflight.checklist import preflight
 from aiperf_svc.config.deployment import POD_NAMES
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.plan.stack import StackPlan, plan_stack

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from small_pods import deployment, of_stack, pod
 
-from aiperf_svc.adapters.cluster.connection import Cluster
+from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.evidence import save_evidence
-from aiperf_svc.adapters.cluster.watch import wait_until_hopeless
+from aiperf_svc.adapters.cluster.watching.startup_watch import wait_until_hopeless
 
 HOPELESS_S = 90.0
 SECRET = "c2VjcmV0LXZhbHVl"

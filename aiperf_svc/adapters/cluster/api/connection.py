@@ -1,0 +1,301 @@
+"""One connection to a cluster's API server: everything in this package goes through it."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+from yarl import URL
+
+from aiperf_svc.adapters.cluster.api.credentials import Credentials
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
+
+if TYPE_CHECKING:
+    from kr8s.asyncio import Api
+
+CONNECT_S = 10.0
+ANSWER_S = 30.0
+"""Longest time for one answer; streams have none."""
+CONNECTIONS = 32
+"""At a time: lists of all types are asked for at once, and API servers shed load."""
+MESSAGE_LIMIT = 2_000
+"""Characters of the API server's message."""
+ATTEMPTS = 4
+LONGEST_WAIT_S = 5.0
+"""When the API server has too much to do and says when to come again."""
+JSON = "application/json"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""Lists without the objects' contents: a list of Secrets brings no secrets."""
+
+Json = dict[str, Any]
+
+
+class Unreachable(EnvironmentProblem):
+    """The API server did not answer; trying again may help."""
+
+
+class Refused(EnvironmentProblem):
+    """The API server answered with an error."""
+
+    def __init__(self, message: str, *, status: int, reason: str) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status."""
+        self.reason = reason
+        """Kubernetes' word for it: `NotFound`, `AlreadyExists`, `Forbidden`."""
+
+
+class Cluster:
+    """A cluster that answers. Made by `connect`. Every method raises Refused and Unreachable."""
+
+    identity: str
+    """UID of the kube-system namespace, which no other cluster has. The server's address where
+    that namespace may not be read."""
+    version: str
+    """Of the API server: `v1.34.4`."""
+
+    def __init__(
+        self, api: "Api", credentials: Credentials, session: aiohttp.ClientSession
+    ) -> None:
+        self.api = api
+        """kr8s' object of the same context."""
+        self._credentials, self._session = credentials, session
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        return self._credentials.server
+
+    @property
+    def context(self) -> str:
+        """Name of the kubeconfig's context in use."""
+        return self._credentials.context
+
+    async def get(self, path: str, *, accept: str = JSON, **params: str) -> Json:
+        """An object or a list."""
+        return _decoded(await self._call("GET", path, accept=accept, params=params))
+
+    async def now(self) -> datetime:
+        """The time by the API server's own clock, whole seconds."""
+        try:
+            async with asyncio.timeout(ANSWER_S), self.stream("GET", "/version") as answer:
+                stamp = answer.headers.get("Date")
+        except TimeoutError as error:
+            raise self._unreachable(error) from error
+        return parsedate_to_datetime(stamp) if stamp else datetime.now(UTC)
+
+    async def post(self, path: str, body: Mapping[str, Any], **params: str) -> Json:
+        """Create an object; the server's version of it."""
+        return _decoded(await self._call("POST", path, body=body, params=params))
+
+    async def patch(self, path: str, body: Mapping[str, Any]) -> Json:
+        """Change an object by a merge patch; the server's version of it."""
+        kind = "application/merge-patch+json"
+        return _decoded(await self._call("PATCH", path, body=body, content_type=kind))
+
+    async def delete(
+        self, path: str, *, uid: str | None = None, grace_s: int | None = None
+    ) -> None:
+        """Ask for an object's deletion, and of what it owns; with `uid`, only of that very one.
+        Fine when there is none."""
+        body: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        body["propagationPolicy"] = "Background"
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        try:
+            await self._call("DELETE", path, body=body)
+        except Refused as error:
+            # A conflict is about the precondition: the object with that UID is no more.
+            if error.status != 404 and not (uid and error.status == 409):
+                raise
+
+    async def text(self, path: str, **params: str) -> str:
+        """A plain answer, such as a log."""
+        return (await self._call("GET", path, accept="*/*", params=params)).decode(errors="replace")
+
+    async def lines(self, path: str, **params: str) -> AsyncIterator[Json]:
+        """The JSON lines of a watch, until the server ends it."""
+        async with self.stream("GET", path, params=params) as answer:
+            if answer.status >= 400:
+                raise _refused(answer.status, await answer.read(), path)
+            try:
+                # A line is one object, as large as objects get.
+                buffered = b""
+                async for chunk in answer.content.iter_any():
+                    *whole, buffered = (buffered + chunk).split(b"\n")
+                    for line in whole:
+                        yield json.loads(line)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise self._unreachable(error) from error
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer of any status, to be read as it comes."""
+        loads = self._credentials.loads
+        answer = await self._request(method, path, params, headers, data)
+        if answer.status == 401:
+            # Tokens of cloud providers live for minutes, a run for hours.
+            answer.close()
+            await self._credentials.reload(loads)
+            answer = await self._request(method, path, params, headers, data)
+        async with answer:
+            yield answer
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+        data: bytes | None,
+    ) -> aiohttp.ClientResponse:
+        who = self._credentials
+        try:
+            return await self._session.request(
+                method,
+                URL(who.server + path, encoded=True).extend_query(params or {}),
+                headers={**(headers or {}), **who.headers},
+                data=data,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+                ssl=who.tls,
+                server_hostname=who.server_name,
+                proxy=who.proxy,
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from error
+
+    @contextlib.asynccontextmanager
+    async def websocket(
+        self, path: str, *, protocols: tuple[str, ...], heartbeat_s: float
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A WebSocket connection to a path with its query, messages of any size."""
+        who = self._credentials
+        try:
+            socket = await self._session.ws_connect(
+                URL(who.server + path, encoded=True),
+                protocols=protocols,
+                heartbeat=heartbeat_s,
+                headers=who.headers,
+                ssl=who.tls,
+                server_hostname=who.server_name,
+                proxy=who.proxy,
+                max_msg_size=0,
+                timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            raise Refused(
+                f"{path.partition('?')[0]}: {error.status} {error.message}",
+                status=error.status,
+                reason="",
+            ) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from error
+        try:
+            yield socket
+        finally:
+            await socket.close()
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        accept: str = JSON,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+        params: Mapping[str, str] | None = None,
+    ) -> bytes:
+        headers = {"Accept": accept}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = content_type
+            data = json.dumps(body).encode()
+        for _ in range(ATTEMPTS):
+            try:
+                async with (
+                    asyncio.timeout(ANSWER_S),
+                    self.stream(method, path, params=params, headers=headers, data=data) as answer,
+                ):
+                    content = await answer.read()
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise self._unreachable(error) from error
+            if answer.status != 429:
+                break
+            # Shed before anything was done: the same request may come again.
+            wait = answer.headers.get("Retry-After", "1")
+            await asyncio.sleep(min(float(wait) if wait.isdecimal() else 1.0, LONGEST_WAIT_S))
+        if answer.status >= 400:
+            raise _refused(answer.status, content, path)
+        return content
+
+    def _unreachable(self, error: BaseException) -> Unreachable:
+        words = one_line(str(error)) or "no answer in time"
+        return Unreachable(f"the cluster at {self.server} does not answer: {words}")
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    *, kubeconfig: str | None = None, context: str | None = None
+) -> AsyncIterator[Cluster]:
+    """A cluster that answers and accepts the kubeconfig's credentials.
+
+    `kubeconfig` is a path; None: KUBECONFIG, or the usual place. `context` None: its current one.
+    Raises EnvironmentProblem, one line, when there is no such file or context, no answer, or no
+    access.
+    """
+    credentials = Credentials(kubeconfig=kubeconfig, context=context)
+    api = await credentials.load()
+    connector = aiohttp.TCPConnector(limit=CONNECTIONS)
+    async with aiohttp.ClientSession(connector=connector, auto_decompress=True) as session:
+        cluster = Cluster(api, credentials, session)
+        try:
+            cluster.version = str((await cluster.get("/version"))["gitVersion"])
+            cluster.identity = await _identity(cluster)
+        except Refused as error:
+            raise EnvironmentProblem(
+                f"the cluster at {cluster.server} does not let context {cluster.context!r} in: "
+                f"{error}; renew its credentials"
+            ) from error
+        yield cluster
+
+
+async def _identity(cluster: Cluster) -> str:
+    try:
+        namespace = await cluster.get("/api/v1/namespaces/kube-system")
+    except Refused as error:
+        if error.status != 403:
+            raise
+        return cluster.server
+    return str(namespace["metadata"]["uid"])
+
+
+def _decoded(content: bytes) -> Json:
+    decoded: Json = json.loads(content)
+    return decoded
+
+
+def _refused(status: int, content: bytes, path: str) -> Refused:
+    reason, message = "", content.decode(errors="replace").strip()
+    with contextlib.suppress(ValueError):
+        said = json.loads(content)
+        if isinstance(said, dict):
+            reason, message = str(said.get("reason", "")), str(said.get("message", message))
+    # An admission webhook's words are in there too, and nobody bounds them.
+    message, reason = one_line(message, limit=MESSAGE_LIMIT), one_line(reason)
+    return Refused(f"{message or path} ({status})", status=status, reason=reason)

@@ -1,0 +1,204 @@
+"""Whether a cluster's nodes have room for a stack's pods. Pure: a first fit of the largest pods
+first, by requests, selectors and taints. The real scheduler knows more, and never less."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.adapters.cluster.api.quantities import format_quantity, parse_quantity
+from aiperf_svc.adapters.cluster.preflight.check import Check, State
+from aiperf_svc.config.placement import Toleration
+from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.plan.pods import PodPlan
+from aiperf_svc.plan.stack import StackPlan
+
+Object = Mapping[str, Any]
+STORAGE = "ephemeral-storage"
+BLOCKING = ("NoSchedule", "NoExecute")
+
+
+class Room(msgspec.Struct):
+    """What is free on one node."""
+
+    name: str
+    labels: dict[str, str]
+    taints: list[dict[str, str]]
+    free: dict[str, float]
+    """cpu in cores, memory in bytes, pods, and every extended resource."""
+
+
+def rooms(nodes: Iterable[Object], pods: Iterable[Object], *, stack: str) -> list[Room]:
+    """Schedulable nodes and what other pods leave of them. The stack's own pods do not count:
+    they are replaced."""
+    used: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for pod in pods:
+        is_own = (pod["metadata"].get("labels") or {}).get(STACK_LABEL) == stack
+        node = pod.get("spec", {}).get("nodeName")
+        if (
+            node
+            and not is_own
+            and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+        ):
+            used[node]["pods"] += 1
+            for resource, value in _requests(pod).items():
+                used[node][resource] += value
+    return [
+        Room(
+            name=node["metadata"]["name"],
+            labels=node["metadata"].get("labels") or {},
+            taints=node.get("spec", {}).get("taints") or [],
+            free={
+                resource: parse_quantity(value) - used[node["metadata"]["name"]][resource]
+                for resource, value in node["status"]["allocatable"].items()
+            },
+        )
+        for node in nodes
+        if not node.get("spec", {}).get("unschedulable") and _is_ready(node)
+    ]
+
+
+def _is_ready(node: Object) -> bool:
+    conditions = node["status"].get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _requests(pod: Object) -> dict[str, float]:
+    total: defaultdict[str, float] = defaultdict(float)
+    for container in pod["spec"].get("containers") or ():
+        for resource, value in (container.get("resources", {}).get("requests") or {}).items():
+            total[resource] += parse_quantity(value)
+    return total
+
+
+def asked_of_node(pod: PodPlan) -> dict[str, float]:
+    """What one replica asks for."""
+    asked = {
+        "cpu": pod.requests.cpu_millis / 1000,
+        "memory": float(pod.requests.memory_bytes),
+        "pods": 1.0,
+    }
+    if pod.requests.storage_bytes:
+        asked[STORAGE] = float(pod.requests.storage_bytes)
+    if pod.requests.gpu:
+        asked[pod.requests.gpu.resource] = float(pod.requests.gpu.count)
+    return asked
+
+
+def judge_capacity(
+    plan: StackPlan, free: Sequence[Room], *, can_grow: bool, knows_pods: bool
+) -> Check:
+    """Whether all pods fit. `can_grow`: the cluster makes nodes by itself; `knows_pods`: what
+    other pods use is known."""
+    nodes = [msgspec.structs.replace(room, free=dict(room.free)) for room in free]
+    unplaced: Counter[str] = Counter()
+    largest_first = sorted(plan.pods, key=_size, reverse=True)
+    for pod in largest_first:
+        asked, left = asked_of_node(pod), pod.replicas
+        for room in (each for each in nodes if _admits(each, pod)):
+            placed = min(left, _fitting(room, asked))
+            for resource, value in _counted(room, asked).items():
+                room.free[resource] = room.free.get(resource, 0.0) - value * placed
+            left -= placed
+        if left:
+            unplaced[pod.name] = left
+    if not unplaced:
+        note = "" if knows_pods else "; what other pods use is not known (not allowed to list them)"
+        state: State = "ok" if knows_pods else "warning"
+        where = "1 node" if len(free) == 1 else f"{len(free):,} nodes"
+        return Check("capacity", state, f"{_asked(plan)} fit on {where}{note}")
+    reasons: defaultdict[str, list[str]] = defaultdict(list)
+    for pod in plan.pods:
+        if unplaced[pod.name]:
+            reasons[_why(pod, free)].append(
+                f"{unplaced[pod.name]} of {pod.replicas} {pod.name} ({_each(pod, free)})"
+            )
+    lines = [f"no room for {', '.join(pods)}: {why}" for why, pods in reasons.items()]
+    if can_grow:
+        return Check(
+            "capacity",
+            "warning",
+            f"{'; '.join(lines)}: the cluster has to add nodes",
+            "give them time: deployment.ready_timeout",
+        )
+    return Check(
+        "capacity",
+        "failed",
+        "; ".join(lines),
+        "add nodes, lower the pods' requests (workers, deployment.pods) or change "
+        "deployment.placement",
+    )
+
+
+def _size(pod: PodPlan) -> tuple[int, float]:
+    gpu = pod.requests.gpu.count if pod.requests.gpu else 0
+    return gpu, pod.requests.cpu_millis / 1000 + pod.requests.memory_bytes / 2**32
+
+
+def _fitting(room: Room, asked: Mapping[str, float]) -> int:
+    """How many such pods a node has room for."""
+    needed = _counted(room, asked).items()
+    return max(0, min(int(room.free.get(r, 0.0) / value + 1e-9) for r, value in needed))
+
+
+def _counted(room: Room, asked: Mapping[str, float]) -> dict[str, float]:
+    """What a node counts: one that says nothing of its disk does not count that."""
+    return {r: value for r, value in asked.items() if r != STORAGE or r in room.free}
+
+
+def _admits(room: Room, pod: PodPlan) -> bool:
+    placement = pod.placement
+    return (
+        all(room.labels.get(key) == value for key, value in placement.node_selector.items())
+        and all(room.labels.get(key) in values for key, values in placement.require_nodes.items())
+        and all(
+            any(_tolerates(each, taint) for each in placement.tolerations)
+            for taint in room.taints
+            if taint.get("effect") in BLOCKING
+        )
+    )
+
+
+def _tolerates(toleration: Toleration, taint: Mapping[str, str]) -> bool:
+    if toleration.effect and toleration.effect != taint.get("effect"):
+        return False
+    if toleration.key and toleration.key != taint.get("key"):
+        return False
+    return toleration.operator == "Exists" or toleration.value == taint.get("value", "")
+
+
+def _asked(plan: StackPlan) -> str:
+    totals = plan.totals
+    gpus = f", {totals.gpus} GPUs" if totals.gpus else ""
+    cpu = format_quantity(totals.cpu_millis / 1000, "cpu")
+    memory = format_quantity(totals.memory_bytes, "memory")
+    return f"{totals.pods} pods with {cpu} CPU, {memory} memory{gpus}"
+
+
+def _each(pod: PodPlan, free: Sequence[Room]) -> str:
+    asked = _said_of_node(pod, free)
+    del asked["pods"]
+    return ", ".join(f"{format_quantity(value, name)} {name}" for name, value in asked.items())
+
+
+def _said_of_node(pod: PodPlan, free: Sequence[Room]) -> dict[str, float]:
+    counts_disk = any(STORAGE in room.free for room in free)
+    return {r: v for r, v in asked_of_node(pod).items() if r != STORAGE or counts_disk}
+
+
+def _why(pod: PodPlan, free: Sequence[Room]) -> str:
+    suitable = [room for room in free if _admits(room, pod)]
+    if not suitable:
+        return f"none of {len(free)} nodes has the labels and taints asked for"
+    gpu = pod.requests.gpu
+    if gpu and not any(gpu.resource in room.free for room in suitable):
+        return f"no suitable node offers {gpu.resource}"
+    total = {
+        name: sum(max(room.free.get(name, 0.0), 0.0) for room in suitable)
+        for name in _said_of_node(pod, free)
+    }
+    left = ", ".join(f"{format_quantity(value, name)} {name}" for name, value in total.items())
+    return (
+        f"for the whole stack {len(suitable)} of {len(free)} nodes are suitable, with {left} free"
+    )

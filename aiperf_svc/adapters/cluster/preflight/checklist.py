@@ -1,0 +1,232 @@
+"""What can be known before anything is created: whether the stack may be made, has room, and
+reaches its target."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.preflight import rights
+from aiperf_svc.adapters.cluster.preflight.admission import try_admission
+from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms
+from aiperf_svc.adapters.cluster.preflight.check import Check
+from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
+    judge_image,
+    judge_mesh,
+    judge_namespace,
+    judge_pod_security,
+    judge_time_left,
+)
+from aiperf_svc.adapters.cluster.preflight.quotas import judge_limit_ranges, judge_quotas
+from aiperf_svc.adapters.cluster.preflight.target_checks import check_image, check_target
+from aiperf_svc.adapters.cluster.preflight.tokenizer_check import check_tokenizer
+from aiperf_svc.plan.identity import ANCHOR
+from aiperf_svc.plan.stack import StackPlan
+
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""An object without its content: a Secret without its secrets."""
+OnCheck = Callable[[Check], None]
+GROWERS = ("karpenter.sh", "autoscaling.x-k8s.io")
+"""API groups of programs that add nodes when pods need them."""
+
+
+async def preflight(
+    cluster: Cluster, plan: StackPlan, *, on_check: OnCheck | None = None
+) -> tuple[Check, ...]:
+    """Every check, each told to `on_check` as soon as it is done. Raises Unreachable."""
+    run = _Preflight(cluster, plan, on_check)
+    await run.all()
+    return tuple(run.done)
+
+
+class _Preflight:
+    def __init__(self, cluster: Cluster, plan: StackPlan, on_check: OnCheck | None) -> None:
+        self._cluster, self._plan, self._on_check = cluster, plan, on_check
+        self.done: list[Check] = []
+        self._namespace: dict[str, Any] | None = None
+        """As it is; None when it does not exist, or may not be read."""
+        self._exists = False
+
+    @property
+    def _name(self) -> str:
+        return rights.namespace_of(self._plan)
+
+    async def all(self) -> None:
+        self._tell(judge_cluster(self._cluster))
+        tokenizer = await check_tokenizer(self._plan.config)
+        if tokenizer is not None:
+            self._tell(tokenizer)
+        await self._rights()
+        if not await self._place():
+            return
+        await self._time_left()
+        nodes = await self._list("/api/v1/nodes")
+        await self._capacity(nodes)
+        await self._pull_secrets()
+        if self._exists and not any(check.state == "failed" for check in self.done):
+            # What else is wrong would be said once more.
+            self._tell(await try_admission(self._cluster, self._plan, namespace=self._name))
+        place = self._name if self._exists else None
+        checks = await check_target(self._cluster, self._plan, namespace=place)
+        tried = checks.image
+        if tried is None and self._judged_image(nodes).state != "ok":
+            # An image that no node can have would stop the stack only when it is half there.
+            tried = await check_image(self._cluster, self._plan, namespace=place)
+        self._tell(self._image(nodes, tried))
+        self._tell(checks.target)
+
+    def _image(self, nodes: list[dict[str, Any]] | None, tried: Check | None) -> Check:
+        """What a pod of the image has shown, unless it would be different on another node."""
+        if tried is not None and tried.state == "failed":
+            return tried
+        judged = self._judged_image(nodes)
+        return tried if tried is not None and judged.state != "warning" else judged
+
+    def _judged_image(self, nodes: list[dict[str, Any]] | None) -> Check:
+        if nodes is None:
+            words = "not allowed to list nodes; seen when the first pod starts"
+            return Check("image", "not checked", words)
+        return judge_image(self._plan, nodes)
+
+    async def _rights(self) -> None:
+        plan = self._plan
+        missing = await rights.denied(self._cluster, rights.asked_rights(plan))
+        for judge in (rights.judge_rights, rights.judge_deadline, rights.judge_results_way):
+            self._tell(judge(plan, missing))
+
+    async def _place(self) -> bool:
+        """Whether the namespace can be used at all, and what its owner has set up in it."""
+        wanted = self._plan.config.deployment.namespace
+        if wanted.name:
+            try:
+                self._namespace = await self._cluster.get(f"/api/v1/namespaces/{wanted.name}")
+            except Refused as error:
+                if error.status != 404:
+                    words = f"{wanted.name} may not be read: {error}"
+                    self._tell(Check("namespace", "not checked", words))
+                    self._exists = wanted.mode == "existing"
+                    await self._limits()
+                    return True
+        check = judge_namespace(self._plan, self._namespace)
+        self._tell(check)
+        if check.state == "failed":
+            return False
+        self._exists = self._namespace is not None
+        self._tell(judge_pod_security(self._plan, self._namespace))
+        self._tell(judge_mesh(self._namespace))
+        await self._limits()
+        return True
+
+    async def _time_left(self) -> None:
+        """Of a stack that is there already: `up` does not move its deadline."""
+        plan, where = self._plan, {"labelSelector": _selector(self._plan)}
+        path = "/api/v1/namespaces"
+        if plan.config.deployment.namespace.mode == "existing":
+            path += f"/{self._name}/configmaps"
+            where["fieldSelector"] = f"metadata.name={plan.identity.name(ANCHOR)}"
+        found = await self._list(path, **where)
+        if found:
+            created = min(each["metadata"]["creationTimestamp"] for each in found)
+            self._tell(judge_time_left(plan, created, await self._cluster.now()))
+
+    async def _limits(self) -> None:
+        if not self._exists:
+            self._tell(Check("quota", "ok", "a new namespace has no ResourceQuota of its owner's"))
+            return
+        place = f"/api/v1/namespaces/{self._name}"
+        quotas, ranges = await asyncio.gather(
+            self._list(f"{place}/resourcequotas"), self._list(f"{place}/limitranges")
+        )
+        if quotas is None or ranges is None:
+            self._tell(Check("quota", "not checked", "not allowed to list ResourceQuotas"))
+            return
+        is_there = await self._list(f"{place}/pods", labelSelector=_selector(self._plan), limit="1")
+        if is_there and quotas:
+            words = "the stack is there already, and its own pods count as used"
+            self._tell(Check("quota", "not checked", words))
+        else:
+            self._tell(judge_quotas(self._plan, quotas, ranges))
+        self._tell(judge_limit_ranges(self._plan, ranges))
+
+    async def _capacity(self, nodes: list[dict[str, Any]] | None) -> None:
+        if nodes is None:
+            self._tell(Check("capacity", "not checked", "not allowed to list nodes"))
+            return
+        pods = await self._list("/api/v1/pods", fieldSelector="spec.nodeName!=")
+        free = rooms(nodes, pods or (), stack=self._plan.identity.stack)
+        can_grow = await self._can_grow()
+        knows_pods = pods is not None
+        self._tell(judge_capacity(self._plan, free, can_grow=can_grow, knows_pods=knows_pods))
+
+    async def _can_grow(self) -> bool:
+        groups = await self._cluster.get("/apis")
+        names = {group["name"] for group in groups.get("groups") or ()}
+        if names & set(GROWERS):
+            return True
+        path = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
+        try:
+            await self._cluster.get(path)
+        except Refused:
+            return False
+        return True
+
+    async def _pull_secrets(self) -> None:
+        wanted = {name for pod in self._plan.pods for name in pod.image.pull_secrets}
+        if not wanted:
+            return
+        if not self._exists:
+            self._tell(
+                Check(
+                    "pull secrets",
+                    "failed",
+                    f"{', '.join(sorted(wanted))} cannot be in a namespace that is made anew",
+                    "use deployment.namespace.mode: existing, or let the nodes have the rights",
+                )
+            )
+            return
+        place = f"/api/v1/namespaces/{self._name}/secrets"
+        missing = [name for name in sorted(wanted) if not await self._is_there(f"{place}/{name}")]
+        if missing:
+            words = f"no Secret {', '.join(missing)} in the namespace"
+            remedy = "kubectl create secret docker-registry …"
+            self._tell(Check("pull secrets", "failed", words, remedy))
+        else:
+            self._tell(Check("pull secrets", "ok", f"{', '.join(sorted(wanted))} are there"))
+
+    async def _is_there(self, path: str) -> bool:
+        try:
+            await self._cluster.get(path, accept=METADATA)
+        except Refused as error:
+            return error.status != 404
+        return True
+
+    async def _list(self, path: str, **params: str) -> list[dict[str, Any]] | None:
+        """None: not allowed to."""
+        try:
+            items: list[dict[str, Any]] = (await self._cluster.get(path, **params))["items"]
+        except Refused:
+            return None
+        return items
+
+    def _tell(self, check: Check) -> None:
+        self.done.append(check)
+        if self._on_check is not None:
+            self._on_check(check)
+
+
+def judge_cluster(cluster: Cluster) -> Check:
+    """That it answers, and how it will be known again."""
+    where = f"{cluster.version} at {cluster.server}, context {cluster.context}"
+    if cluster.identity == cluster.server:
+        return Check(
+            "cluster",
+            "warning",
+            f"{where}; namespace kube-system may not be read, so the cluster is known by its "
+            "address alone",
+            "grant get on namespace kube-system, so that no other cluster is taken for this one",
+        )
+    return Check("cluster", "ok", where)
+
+
+def _selector(plan: StackPlan) -> str:
+    return ",".join(f"{key}={value}" for key, value in plan.identity.selector().items())

@@ -1,0 +1,186 @@
+"""Whether a namespace's quotas and limit ranges admit a stack's pods. Pure."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from aiperf_svc.adapters.cluster.api.quantities import format_quantity, parse_quantity
+from aiperf_svc.adapters.cluster.preflight.check import Check
+from aiperf_svc.config.target import HOST
+from aiperf_svc.plan.pods import PodPlan
+from aiperf_svc.plan.stack import StackPlan
+
+Object = Mapping[str, Any]
+MATCHING_SCOPES = frozenset({"NotTerminating", "NotBestEffort"})
+"""Our pods have no active deadline, and requests."""
+
+
+def asked_of_quota(plan: StackPlan) -> dict[str, float]:
+    """Everything that quotas count, for the whole stack: cores, bytes, pieces."""
+    asked: Counter[str] = Counter()
+    for pod in plan.pods:
+        count, requests = pod.replicas, pod.requests
+        asked["pods"] += count
+        asked["requests.cpu"] += count * requests.cpu_millis
+        asked["limits.cpu"] += count * (requests.cpu_limit_millis or 0)
+        asked["requests.memory"] += count * requests.memory_bytes
+        asked["requests.ephemeral-storage"] += count * requests.storage_bytes
+        asked["limits.ephemeral-storage"] += count * requests.storage_limit_bytes
+        if requests.gpu:
+            asked[f"requests.{requests.gpu.resource}"] += count * requests.gpu.count
+        asked["services"] += pod.has_service
+    expose = plan.config.deployment.results.expose
+    asked["services"] += expose != "port-forward"
+    # A load balancer leads to a port of the nodes.
+    asked["services.nodeports"] = expose in ("NodePort", "LoadBalancer")
+    asked["services.loadbalancers"] = expose == "LoadBalancer"
+    found = {name: float(value) for name, value in asked.items()}
+    for name in ("requests.cpu", "limits.cpu"):
+        found[name] /= 1000
+    found["limits.memory"] = found["requests.memory"]
+    objects = {
+        "configmaps": 2, "secrets": 1 + len(plan.secret_keys), "serviceaccounts": 2,
+        "deployments.apps": len(plan.pods), "replicasets.apps": len(plan.pods),
+        "roles.rbac.authorization.k8s.io": 1, "rolebindings.rbac.authorization.k8s.io": 1,
+        "networkpolicies.networking.k8s.io": len(plan.policies),
+        "poddisruptionbudgets.policy": plan.config.deployment.hold_drains,
+        "pods": int(found["pods"]),
+        "services": int(found["services"]), "ingresses.networking.k8s.io": expose == "Ingress",
+    }  # fmt: skip
+    found |= {f"count/{name}": float(count) for name, count in objects.items()}
+    short = ("configmaps", "secrets")
+    found |= {name: float(objects[name]) for name in short}
+    # The older names of the same.
+    older = ("cpu", "memory", "ephemeral-storage")
+    return found | {name: found[f"requests.{name}"] for name in older}
+
+
+def judge_quotas(plan: StackPlan, quotas: Sequence[Object], ranges: Sequence[Object]) -> Check:
+    """Whether what is left of every quota is enough."""
+    asked = asked_of_quota(plan)
+    short: list[str] = []
+    unclear: list[str] = []
+    for quota in quotas:
+        name, spec = quota["metadata"]["name"], quota.get("spec", {})
+        if spec.get("scopeSelector"):
+            unclear.append(name)
+            continue
+        if set(spec.get("scopes") or ()) - MATCHING_SCOPES:
+            continue
+        short += _short_of(quota, asked)
+        if "limits.cpu" in _hard(quota) and not _default_cpu_limit(ranges):
+            bare = _without_cpu_limit(plan)
+            if bare:
+                short.append(
+                    f"{name} counts limits.cpu, so it refuses pods without a CPU limit "
+                    f"({', '.join(bare)}; set {_limit_keys(bare)})"
+                )
+    if short:
+        return Check(
+            "quota",
+            "failed",
+            "; ".join(short),
+            "raise the ResourceQuota, or lower what the stack asks for (workers, deployment.pods)",
+        )
+    if unclear:
+        said = f"ResourceQuota {', '.join(unclear)} applies to some priority classes only"
+        return Check("quota", "not checked", said)
+    if not quotas:
+        return Check("quota", "ok", "the namespace has no ResourceQuota")
+    names = ", ".join(quota["metadata"]["name"] for quota in quotas)
+    return Check("quota", "ok", f"ResourceQuota {names} leaves enough")
+
+
+def _without_cpu_limit(plan: StackPlan) -> list[str]:
+    return [pod.name for pod in plan.pods if pod.requests.cpu_limit_millis is None]
+
+
+def _limit_keys(pods: Collection[str]) -> str:
+    """Keys of the config that give these pods a CPU limit."""
+    keys = []
+    if set(pods) - {HOST}:
+        keys.append("deployment.pods.NAME.cpu_limit")
+    if HOST in pods:
+        keys.append("deployment.target.cpu_limit")
+    return " and ".join(keys)
+
+
+def _hard(quota: Object) -> Mapping[str, str]:
+    hard: Mapping[str, str] = quota.get("spec", {}).get("hard") or {}
+    return hard
+
+
+def _short_of(quota: Object, asked: Mapping[str, float]) -> Iterator[str]:
+    used = quota.get("status", {}).get("used") or {}
+    for resource, hard in _hard(quota).items():
+        wanted = asked.get(resource, 0.0)
+        left = parse_quantity(hard) - parse_quantity(used.get(resource, "0"))
+        if wanted > left:
+            yield (
+                f"{quota['metadata']['name']}: {resource}: the stack asks for "
+                f"{format_quantity(wanted, resource)}, {format_quantity(max(left, 0), resource)} "
+                f"of {hard} are left"
+            )
+
+
+def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Object]) -> Check:
+    """Whether every pod is within the bounds, and whether defaults would slow it down."""
+    limits = [
+        (each["metadata"]["name"], limit)
+        for each in ranges
+        for limit in each.get("spec", {}).get("limits") or ()
+        if limit.get("type") in ("Container", "Pod")
+    ]
+    broken = [line for pod in plan.pods for line in _outside(pod, limits)]
+    if broken:
+        return Check(
+            "limit range",
+            "failed",
+            "; ".join(broken),
+            "change the LimitRange, or the pod's requests (deployment.pods)",
+        )
+    default = _default_cpu_limit(ranges)
+    bare = _without_cpu_limit(plan)
+    if default and bare:
+        return Check(
+            "limit range",
+            "warning",
+            f"pods without a CPU limit get one of {default}: they would be throttled, and measure "
+            f"that ({', '.join(bare)})",
+            f"set {_limit_keys(bare)}, or use a namespace without such a default",
+        )
+    if not limits:
+        return Check("limit range", "ok", "the namespace has no LimitRange for pods")
+    return Check("limit range", "ok", "every pod is within its bounds")
+
+
+def _default_cpu_limit(ranges: Iterable[Object]) -> str:
+    for each in ranges:
+        for limit in each.get("spec", {}).get("limits") or ():
+            cpu = (limit.get("default") or limit.get("max") or {}).get("cpu")
+            if limit.get("type") == "Container" and cpu:
+                return str(cpu)
+    return ""
+
+
+def _outside(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Iterator[str]:
+    requests = pod.requests
+    asked = {"cpu": requests.cpu_millis / 1000, "memory": float(requests.memory_bytes)}
+    limited = {"memory": asked["memory"]}
+    if requests.storage_limit_bytes:
+        asked["ephemeral-storage"] = float(requests.storage_bytes)
+        limited["ephemeral-storage"] = float(requests.storage_limit_bytes)
+    if requests.cpu_limit_millis:
+        limited["cpu"] = requests.cpu_limit_millis / 1000
+    for name, limit in limits:
+        for resource, value in asked.items():
+            most = (limit.get("max") or {}).get(resource)
+            least = (limit.get("min") or {}).get(resource)
+            highest = max(value, limited.get(resource, 0.0))
+            said = (
+                f"{name}: pod {pod.name} asks for {format_quantity(highest, resource)} {resource}"
+            )
+            if most is not None and highest > parse_quantity(most):
+                yield f"{said}, at most {most} is allowed"
+            if least is not None and value < parse_quantity(least):
+                yield f"{said}, at least {least} is needed"

@@ -1,0 +1,195 @@
+"""Which rights a stack needs of whoever makes it, and which of them are missing."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.preflight.check import Check
+from aiperf_svc.plan.identity import ANCHOR
+from aiperf_svc.plan.stack import StackPlan
+
+MAKE = ("create", "get", "list", "watch", "patch", "delete")
+"""What Pulumi does with each object: server-side apply is a patch, and a deletion is watched until
+the object is gone. The leak check lists."""
+AWAIT = ("get", "list", "watch")
+"""What it does with objects that show whether others are ready."""
+PROBE = ("create", "get", "delete")
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+class Right(msgspec.Struct, frozen=True, order=True):
+    """To do something with objects of a type."""
+
+    group: str
+    resource: str
+    """With its subresource: `pods/log`."""
+    verb: str
+    namespace: str = ""
+    """Empty: of the whole cluster."""
+    name: str = ""
+    """Of the one object."""
+
+    def __str__(self) -> str:
+        kind = f"{self.resource}.{self.group}" if self.group else self.resource
+        return f"{self.verb} {kind}" + (f" {self.name}" if self.name else "")
+
+
+def namespace_of(plan: StackPlan) -> str:
+    """The stack's namespace. The one that Pulumi names does not exist yet, and rights in it can
+    only be those for all namespaces: any name gives the same answer."""
+    return plan.config.deployment.namespace.name or f"aiperf-{plan.identity.stack}"
+
+
+def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
+    """Everything that making, watching and removing the stack takes."""
+    namespace = namespace_of(plan)
+    is_guest = plan.config.deployment.namespace.mode == "existing"
+    rights: list[Right] = []
+
+    def add(group: str, verbs: Sequence[str], *resources: str) -> None:
+        rights.extend(Right(group, each, verb, namespace) for each in resources for verb in verbs)
+
+    add("", MAKE, "configmaps", "secrets", "serviceaccounts", "services")
+    add("apps", MAKE, "deployments")
+    add("rbac.authorization.k8s.io", MAKE, "roles", "rolebindings")
+    add("policy", MAKE, "poddisruptionbudgets")
+    if plan.policies:
+        add("networking.k8s.io", MAKE, "networkpolicies")
+    expose = plan.config.deployment.results.expose
+    if expose == "Ingress":
+        add("networking.k8s.io", MAKE, "ingresses")
+    if expose == "LoadBalancer":
+        # Pulumi waits until something is behind it.
+        add("", AWAIT, "endpoints")
+    add("", AWAIT, "pods", "events")
+    add("apps", AWAIT, "replicasets")
+    add("", ("get",), "pods/log")
+    if not is_guest:
+        of_all = ("create", "list", "watch")
+        rights += [Right("", "namespaces", verb, name="" if verb in of_all else namespace)
+                   for verb in MAKE]  # fmt: skip
+    return tuple(rights)
+
+
+def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
+    """What the deadline's Role gives on: nobody may grant what they do not have."""
+    namespace = namespace_of(plan)
+    if plan.config.deployment.namespace.mode == "existing":
+        resource, name = "configmaps", plan.identity.name(ANCHOR)
+    else:
+        resource, name = "namespaces", namespace
+    return tuple(Right("", resource, verb, namespace, name) for verb in ("get", "delete"))
+
+
+def port_forward_rights(plan: StackPlan) -> tuple[Right, ...]:
+    """A WebSocket begins as a GET; newer API servers ask for `create` as well."""
+    namespace = namespace_of(plan)
+    return tuple(Right("", "pods/portforward", verb, namespace) for verb in ("get", "create"))
+
+
+def proxy_rights(plan: StackPlan) -> tuple[Right, ...]:
+    """The fallback for the results."""
+    namespace = namespace_of(plan)
+    return tuple(Right("", "services/proxy", verb, namespace) for verb in ("get", "create"))
+
+
+def probe_rights(namespace: str) -> tuple[Right, ...]:
+    """What it takes to try something in a pod, and not to leave it there."""
+    return tuple(Right("", "pods", verb, namespace) for verb in PROBE)
+
+
+async def denied(cluster: Cluster, rights: Iterable[Right]) -> frozenset[Right]:
+    """Those which the API server says we do not have. Raises Refused, Unreachable."""
+    asked = tuple(dict.fromkeys(rights))
+    answers = await asyncio.gather(*(_is_allowed(cluster, right) for right in asked))
+    return frozenset(r for r, allowed in zip(asked, answers, strict=True) if not allowed)
+
+
+async def _is_allowed(cluster: Cluster, right: Right) -> bool:
+    resource, _, subresource = right.resource.partition("/")
+    attributes = {
+        "group": right.group,
+        "resource": resource,
+        "subresource": subresource,
+        "verb": right.verb,
+        "namespace": right.namespace,
+        "name": right.name,
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {k: v for k, v in attributes.items() if v}},
+    }
+    answer = await cluster.post(ACCESS_REVIEWS, review)
+    return bool(answer["status"]["allowed"])
+
+
+def judge_rights(plan: StackPlan, missing: frozenset[Right]) -> Check:
+    """Whether the stack can be made and removed."""
+    needed = needed_rights(plan)
+    lacking = [right for right in needed if right in missing]
+    place = f"in namespace {namespace_of(plan)}"
+    if lacking:
+        said = ", ".join(map(str, lacking[:12])) + (" …" if len(lacking) > 12 else "")
+        return Check(
+            "permissions",
+            "failed",
+            f"{len(lacking)} of {len(needed)} rights are missing {place}: {said}",
+            "ask for them, or use another context; docs/stacks.md has a Role to apply",
+        )
+    return Check("permissions", "ok", f"all {len(needed)} rights {place}")
+
+
+def judge_deadline(plan: StackPlan, missing: frozenset[Right]) -> Check:
+    """Whether the deadline can be given its right."""
+    lacking = [right for right in granted_rights(plan) if right in missing]
+    escalate = Right("rbac.authorization.k8s.io", "roles", "escalate", namespace_of(plan))
+    if lacking and escalate in missing:
+        return Check(
+            "deadline's rights",
+            "failed",
+            f"nobody may grant what they do not have: {', '.join(map(str, lacking))}",
+            "use deployment.namespace.mode: existing in a namespace where you may delete "
+            "ConfigMaps, or ask for the right to delete that namespace",
+        )
+    return Check("deadline's rights", "ok", "the deadline can be given the right to end the stack")
+
+
+def judge_results_way(plan: StackPlan, missing: frozenset[Right]) -> Check:
+    """Whether there is a way to the results."""
+    expose = plan.config.deployment.results.expose
+    forward = [right for right in port_forward_rights(plan) if right in missing]
+    proxy = [right for right in proxy_rights(plan) if right in missing]
+    if not forward:
+        return Check("way to the results", "ok", "port-forward to the pod")
+    lack = f"port-forward is not allowed ({', '.join(map(str, forward))})"
+    if not proxy:
+        return Check(
+            "way to the results",
+            "warning",
+            f"{lack}; the API server's proxy is used instead",
+            "grant get and create on pods/portforward",
+        )
+    if expose != "port-forward":
+        return Check("way to the results", "ok", f"{expose}; {lack}")
+    return Check(
+        "way to the results",
+        "failed",
+        f"{lack}, nor the API server's proxy ({', '.join(map(str, proxy))})",
+        "grant get and create on pods/portforward or services/proxy, or expose the results "
+        "(deployment.results.expose)",
+    )
+
+
+def asked_rights(plan: StackPlan) -> tuple[Right, ...]:
+    """All that the judgements above look at."""
+    escalate = Right("rbac.authorization.k8s.io", "roles", "escalate", namespace_of(plan))
+    return (
+        *needed_rights(plan),
+        *granted_rights(plan),
+        *port_forward_rights(plan),
+        *proxy_rights(plan),
+        escalate,
+    )

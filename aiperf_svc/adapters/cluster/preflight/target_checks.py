@@ -1,0 +1,156 @@
+"""What can be found out about a target before the stack: from the Service that it may be, and from
+a pod that tries the way to it.
+
+Pods can be tried only in a namespace that exists. Where the stack's is made anew another one is
+borrowed for a moment: the context's own or `default`, if it lets the pod in and has no
+NetworkPolicies that would answer in the target's place.
+"""
+
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.preflight.admission import try_admission
+from aiperf_svc.adapters.cluster.preflight.check import Check
+from aiperf_svc.adapters.cluster.preflight.rights import denied, probe_rights
+from aiperf_svc.adapters.cluster.preflight.target_probe import (
+    IMAGE,
+    NAME,
+    probe_image,
+    probe_target,
+)
+from aiperf_svc.adapters.cluster.preflight.target_service import (
+    ServiceAddress,
+    judge_service,
+    service_address,
+    target_pods,
+)
+from aiperf_svc.config.target import TargetPods
+from aiperf_svc.config.urls import address_of
+from aiperf_svc.plan.network import is_bare_name
+from aiperf_svc.plan.stack import StackPlan
+
+Json = dict[str, Any]
+
+
+class TargetChecks(msgspec.Struct, frozen=True):
+    """What is known of the target, and of the services' image if a pod of it was tried."""
+
+    target: Check
+    image: Check | None = None
+
+
+async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> TargetChecks:
+    """Look at it, from a pod where that is possible. `namespace` None: it is made anew. Raises
+    Unreachable."""
+    host, port, _ = address_of(plan.config.endpoint.url)
+    if plan.target is not None:
+        return TargetChecks(Check(NAME, "ok", f"{host}:{port} is made with the stack"))
+    if namespace is None and is_bare_name(host):
+        return TargetChecks(_nowhere(plan, host))
+    service = await _judged_service(cluster, plan, host, port)
+    if service is not None and service.state == "failed":
+        return TargetChecks(service)
+    place = await _place(cluster, plan, namespace)
+    if place is None:
+        return TargetChecks(service or _not_tried(plan, host, port))
+    tried = await probe_target(cluster, plan, namespace=place)
+    if tried.name == IMAGE:
+        words = "no pod of the stack's image starts, so none could try it"
+        return TargetChecks(Check(NAME, "not checked", words), tried)
+    if tried.state == "not checked":
+        return TargetChecks(service or tried)
+    name = plan.deadline.image.name
+    image = Check(IMAGE, "ok", f"{name} has been run by a node of the cluster")
+    if tried.state == "ok" and service is not None and service.state == "warning":
+        return TargetChecks(service, image)
+    if place != namespace:
+        detail = f"{tried.detail}, in namespace {place}"
+        tried = msgspec.structs.replace(tried, detail=detail)
+    return TargetChecks(tried, image)
+
+
+async def check_image(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
+    """Whether a node can run the services' image, tried with a pod that does nothing; None where
+    no pod may try. `namespace` as for `check_target`. Raises Unreachable."""
+    place = await _place(cluster, plan, namespace)
+    return await probe_image(cluster, plan, namespace=place) if place else None
+
+
+async def find_target_pods(cluster: Cluster, url: str) -> TargetPods | None:
+    """The pods behind a URL whose host is a Service of the cluster; None when it is none, may not
+    be read, or does not say which pods. Raises Unreachable."""
+    host, port, _ = address_of(url)
+    where = service_address(host)
+    if where is None:
+        return None
+    try:
+        service, slices = await _read_service(cluster, where)
+    except Refused:
+        return None
+    return target_pods(where, port, service["spec"], slices) if service else None
+
+
+async def _judged_service(cluster: Cluster, plan: StackPlan, host: str, port: int) -> Check | None:
+    """What the Service says; None when the host is none."""
+    where = service_address(host)
+    if where is None:
+        return None
+    try:
+        service, slices = await _read_service(cluster, where)
+    except Refused as error:
+        # Of two labels most are names outside the cluster, in whose namespace nobody has rights.
+        return Check(NAME, "not checked", str(error)) if where.is_full else None
+    if service is None and not where.is_full:
+        return None
+    return judge_service(NAME, where, port, plan, service, slices)
+
+
+async def _read_service(cluster: Cluster, where: ServiceAddress) -> tuple[Json | None, list[Json]]:
+    """A Service, None if there is none, and its EndpointSlices. Raises Refused, Unreachable."""
+    place = f"namespaces/{where.namespace}"
+    try:
+        service = await cluster.get(f"/api/v1/{place}/services/{where.name}")
+    except Refused as error:
+        if error.status != 404:
+            raise
+        return None, []
+    selector = f"kubernetes.io/service-name={where.name}"
+    path = f"/apis/discovery.k8s.io/v1/{place}/endpointslices"
+    slices: list[Json] = (await cluster.get(path, labelSelector=selector))["items"]
+    return service, slices
+
+
+async def _place(cluster: Cluster, plan: StackPlan, namespace: str | None) -> str | None:
+    """A namespace in which a pod may try the way to the target: the stack's if it is there."""
+    if namespace is not None:
+        return None if await denied(cluster, probe_rights(namespace)) else namespace
+    for name in dict.fromkeys((cluster.api.namespace, "default")):
+        path = f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies"
+        try:
+            policies = (await cluster.get(path, limit="1"))["items"]
+        except Refused:
+            continue
+        if not policies and (await try_admission(cluster, plan, namespace=name)).state == "ok":
+            return str(name)
+    return None
+
+
+def _nowhere(plan: StackPlan, host: str) -> Check:
+    words = f"{host} is a name within the stack's own namespace, which is made anew"
+    remedy = f"write the Service as {host}.NAMESPACE.svc in endpoint.url"
+    return Check(NAME, "failed" if plan.policies else "not checked", words, remedy)
+
+
+def _not_tried(plan: StackPlan, host: str, port: int) -> Check:
+    image = plan.deadline.image.name
+    program = f"import socket; socket.create_connection(('{host}', {port}), 10)"
+    return Check(
+        NAME,
+        "not checked",
+        f"no pod could try {host}:{port}: that takes the rights to create, get and delete pods in "
+        "the stack's namespace, or while there is none in the context's own or default",
+        f"try it yourself: kubectl run try-target --rm -i --restart=Never --image={image} "
+        f'--command -- python -c "{program}"',
+    )

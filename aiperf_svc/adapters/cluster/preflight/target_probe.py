@@ -1,0 +1,225 @@
+"""Whether the target can be reached from a pod: a short-lived pod of the stack's own image, with
+the workers' placement and the label that the stack's NetworkPolicies let through to the target.
+
+It opens a connection, and a TLS session for https; it sends no request. Where the target is made
+with the stack the pod does nothing: that it runs shows that the image can be had.
+"""
+
+import asyncio
+import secrets
+import time
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.preflight.check import Check
+from aiperf_svc.adapters.cluster.watching.startup_failure import IMAGE_STATES, Hope, pod_troubles
+from aiperf_svc.config.units import format_cpu, format_size
+from aiperf_svc.config.urls import address_of
+from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.plan.identity import TTL_ANNOTATION
+from aiperf_svc.plan.network import PREFLIGHT
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.protocol.messages import Service
+
+NAME, IMAGE = "target", "image"
+WRONG_IMAGE = "name an image of this program in deployment.image.name"
+CONNECT_S = 10
+DEADLINE_S = 90
+"""Of the pod itself: it ends even when nobody waits for it any more."""
+POLL_S = 0.5
+USER = 65_532
+"""As the stack's own pods."""
+PROGRAM = """
+import socket, ssl, sys, time
+host, port, tls, verify, wait = sys.argv[1], int(sys.argv[2]), *sys.argv[3:5], float(sys.argv[5])
+began = time.monotonic()
+try:
+    with socket.create_connection((host, port), wait) as way:
+        peer = way.getpeername()[0]
+        if tls:
+            context = ssl.create_default_context()
+            if not verify:
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            with context.wrap_socket(way, server_hostname=host):
+                pass
+except ssl.SSLCertVerificationError as error:
+    sys.exit(f"its certificate is not trusted: {error.verify_message}")
+except OSError as error:
+    sys.exit(str(error) or type(error).__name__)
+print(f"{peer} answered in {(time.monotonic() - began) * 1000:.1f} ms")
+"""
+"""Standard library only. Standard error's end is the pod's message when it fails."""
+
+
+def idle_pod(plan: StackPlan, name: str) -> dict[str, Any]:
+    """A pod that ends as soon as it runs."""
+    pod = probe_pod(plan, name)
+    pod["spec"]["containers"][0]["command"] = ["python", "-c", ""]
+    return pod
+
+
+def probe_pod(plan: StackPlan, name: str) -> dict[str, Any]:
+    """The pod as a manifest: `restricted`, with the resources of the deadline's pod, which is the
+    smallest of the stack: where LimitRange and quota admit that one, they admit this one."""
+    group = next(each for each in plan.topology.groups if Service.WORKER in each.services)
+    worker = next(pod for pod in plan.services if pod.name == group.name)
+    host, port, is_tls = address_of(plan.config.endpoint.url)
+    # Authorities and a server name of its own are the workers' to check.
+    tls = plan.config.endpoint.tls
+    verify = tls.verify and not tls.ca_file and not tls.ca and not tls.server_name
+    flags = ["yes" if is_tls else "", "yes" if verify else ""]
+    placement, size = worker.placement, plan.deadline.requests
+    memory, limit = {"memory": format_size(size.memory_bytes)}, size.cpu_limit_millis
+    disk, most = format_size(size.storage_bytes), format_size(size.storage_limit_bytes)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {**plan.identity.labels(PREFLIGHT), "sidecar.istio.io/inject": "false"},
+            # `gc` removes what a killed runner could not.
+            "annotations": {"linkerd.io/inject": "disabled", TTL_ANNOTATION: str(DEADLINE_S)},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": DEADLINE_S,
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "imagePullSecrets": [{"name": each} for each in worker.image.pull_secrets],
+            "nodeSelector": placement.node_selector,
+            "tolerations": [
+                {k: v for k, v in each.model_dump().items() if v} for each in placement.tolerations
+            ],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": PREFLIGHT,
+                    "image": worker.image.name,
+                    "imagePullPolicy": worker.image.pull_policy,
+                    "command": ["python", "-c", PROGRAM, host, str(port), *flags, str(CONNECT_S)],
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    "resources": {
+                        "requests": {
+                            "cpu": format_cpu(size.cpu_millis),
+                            **memory,
+                            "ephemeral-storage": disk,
+                        },
+                        "limits": {
+                            **({"cpu": format_cpu(limit)} if limit else {}),
+                            **memory,
+                            "ephemeral-storage": most,
+                        },
+                    },
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                }
+            ],
+        },
+    }
+
+
+async def probe_target(cluster: Cluster, plan: StackPlan, *, namespace: str) -> Check:
+    """Run the pod in a namespace that exists, and remove it. Raises Unreachable."""
+    check, pod = await _run(cluster, namespace, probe_pod(plan, _name(plan)))
+    return judge_probe(plan, pod) if pod else check
+
+
+async def probe_image(cluster: Cluster, plan: StackPlan, *, namespace: str) -> Check:
+    """Whether a pod of the image runs in a namespace that exists. Raises Unreachable."""
+    check, pod = await _run(cluster, namespace, idle_pod(plan, _name(plan)))
+    if pod is None:
+        return msgspec.structs.replace(check, name=IMAGE)
+    return judge_idle(plan, pod)
+
+
+async def _run(
+    cluster: Cluster, namespace: str, pod: dict[str, Any]
+) -> tuple[Check, dict[str, Any] | None]:
+    """A pod that has ended, else why there is none."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    its_path = f"{path}/{pod['metadata']['name']}"
+    may_exist = True
+    try:
+        try:
+            await cluster.post(path, pod)
+        except Refused as error:
+            may_exist = False
+            words = f"the pod that would try it cannot be made: {error}"
+            return Check(NAME, "not checked", words), None
+        return await _wait(cluster, its_path)
+    finally:
+        # Also when the caller is cancelled, or the answer was lost: the pod must not stay.
+        if may_exist:
+            await asyncio.shield(_remove(cluster, its_path))
+
+
+async def _wait(cluster: Cluster, path: str) -> tuple[Check, dict[str, Any] | None]:
+    hope = Hope(unschedulable_s=CONNECT_S)
+    end_mono_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end_mono_s:
+        pod = await cluster.get(path)
+        if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+            return Check(NAME, "ok", "it has ended"), pod
+        line = hope.handle([pod], [], now_s=time.monotonic())
+        if line and any(each.state in IMAGE_STATES for each in pod_troubles(pod, CONNECT_S)):
+            return Check(IMAGE, "failed", line), None
+        if line:
+            words = f"the pod that would try it does not start: {line}"
+            return Check(NAME, "not checked", words), None
+        await asyncio.sleep(POLL_S)
+    words = f"the pod that would try it did not end in {DEADLINE_S} s"
+    return Check(NAME, "not checked", words), None
+
+
+def _name(plan: StackPlan) -> str:
+    return f"{plan.identity.name(PREFLIGHT)}-{secrets.token_hex(3)}"
+
+
+async def _remove(cluster: Cluster, path: str) -> None:
+    try:
+        await cluster.delete(path, grace_s=0)
+    except Unreachable:
+        await asyncio.sleep(POLL_S)
+        await cluster.delete(path, grace_s=0)
+
+
+def judge_idle(plan: StackPlan, pod: dict[str, Any]) -> Check:
+    """What a pod that does nothing has shown of its image."""
+    name = plan.deadline.image.name
+    if pod["status"]["phase"] == "Succeeded":
+        return Check(IMAGE, "ok", f"{name} has been run by a node of the cluster")
+    why = ended_words(pod)
+    return Check(IMAGE, "failed", f"{name}: Python does not start in it: {why}", WRONG_IMAGE)
+
+
+def ended_words(pod: dict[str, Any]) -> str:
+    """The last words of a pod that has ended."""
+    statuses = pod["status"].get("containerStatuses") or [{}]
+    ended = statuses[0].get("state", {}).get("terminated") or {}
+    said = one_line(ended.get("message") or pod["status"].get("message") or "")
+    return said or str(ended.get("reason", "no answer"))
+
+
+def judge_probe(plan: StackPlan, pod: dict[str, Any]) -> Check:
+    """What the pod that has ended says."""
+    host, port, _ = address_of(plan.config.endpoint.url)
+    if pod["status"]["phase"] == "Succeeded":
+        return Check(NAME, "ok", f"{host}:{port} can be reached from a pod")
+    return Check(
+        NAME,
+        "failed",
+        f"{host}:{port} cannot be reached from a pod: {ended_words(pod)}",
+        "check endpoint.url, that the server is up, and which NetworkPolicies and firewalls are "
+        "between",
+    )

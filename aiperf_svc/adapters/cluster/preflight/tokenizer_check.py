@@ -1,0 +1,39 @@
+"""Whether the hub has the tokenizer that the pods will ask it for, as far as the runner can see."""
+
+import asyncio
+
+from aiperf_svc.adapters.cluster.preflight.check import Check, State
+from aiperf_svc.adapters.datasets import hub_files
+from aiperf_svc.adapters.datasets.tokenizers import RUNNER_PATIENCE_S, hub_name
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.foreign_text import one_line
+
+NAME = "tokenizer"
+
+
+async def check_tokenizer(config: BenchmarkConfig) -> Check | None:
+    """The check; None when there is nothing to ask the hub for.
+
+    It fails only when the hub says no and the pods have nothing else: an image of the user's may
+    hold the tokenizer, and pods may reach a hub that the runner does not.
+    """
+    name = hub_name(config.tokenizer)
+    if name is None:
+        return None
+    hub = hub_files.hub_address()
+    try:
+        await asyncio.to_thread(
+            hub_files.find_on_hub, name, config.tokenizer.revision, patience_s=RUNNER_PATIENCE_S
+        )
+    except hub_files.HubRefused as error:
+        state: State = "failed" if config.deployment.image.name is None else "warning"
+        return Check(
+            NAME,
+            state,
+            f"{hub} does not give {name!r}: {one_line(str(error))}",
+            "correct tokenizer.name, or build an image that holds the tokenizer and give its path",
+        )
+    except hub_files.HubUnreachable as error:
+        why = f"{hub} cannot be reached from here: {one_line(str(error))}"
+        return Check(NAME, "not checked", f"{why}; the pods ask it for {name!r} themselves")
+    return Check(NAME, "ok", f"{hub} has {name!r}; the pods fetch it")

@@ -1,0 +1,218 @@
+"""What a stack has left behind: asked of the API server, never of anybody's state.
+
+Every type that the server lists is searched for the stack's label, cluster-scoped types too. A
+namespace of the stack's own counts by its UID: one that was made again under its name is another
+one. In somebody else's namespace the inventory from before is compared with what is there now.
+What could not be listed is not clean, it is not checked. A stack of the same name that somebody
+else has up, known by the UIDs of what its objects hang on, is none of ours; nor is what merely has
+the label.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects, object_ref
+from aiperf_svc.adapters.cluster.api.resource_types import Catalog, ResourceType, read_catalog
+from aiperf_svc.adapters.cluster.teardown.inventory import (
+    FURNITURE,
+    Inventory,
+    compare,
+    hanging_on,
+    made_by,
+    roots_of,
+    take_inventory,
+)
+from aiperf_svc.plan.identity import STACK_LABEL
+
+POLL_S = 0.5
+"""Between looks. One look asks for some sixty lists, 0.3 s of a small API server's time."""
+NAMESPACE = ResourceType("", "v1", "namespaces", "Namespace", False)
+CONFIG_MAP = ResourceType("", "v1", "configmaps", "ConfigMap", True)
+
+
+class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What is there that should not be."""
+
+    left: tuple[ObjectRef, ...]
+    not_checked: tuple[str, ...]
+    """Types that could not be listed, each with the reason."""
+    appeared: tuple[ObjectRef, ...] = ()
+    """In a namespace that stays: new since before, and nothing says that they are the stack's."""
+    missing: tuple[ObjectRef, ...] = ()
+    """In a namespace that stays: there before and not now."""
+    others: tuple[ObjectRef, ...] = ()
+    """What another stack of the same name hangs on."""
+    strays: tuple[ObjectRef, ...] = ()
+    """With the stack's label, and neither made by it nor of such another stack."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Everything was looked at and nothing found."""
+        return not self.left and not self.not_checked
+
+    @property
+    def in_words(self) -> str:
+        """What was found, and how much that says: one line."""
+        if self.is_clean:
+            return "nothing is left"
+        found = f"{len(self.left)} objects are left" if self.left else "found nothing"
+        number = len(self.not_checked)
+        kinds = f"{number} type{'s' * (number > 1)} not checked: {', '.join(self.not_checked)}"
+        return f"{found}; {kinds}" if number else found
+
+
+async def find_left(
+    cluster: Cluster,
+    *,
+    stack: str,
+    namespace: str,
+    namespace_uid: str | None,
+    before: Inventory | None,
+    own: Collection[str] | None = None,
+) -> LeakReport:
+    """Look once.
+
+    `namespace_uid` is that of a namespace of the stack's own; None for one that stays, whose
+    inventory from before the stack is `before`. `own` are UIDs of what the stack hangs on; None:
+    whatever has the label of a run is meant. Raises Refused, Unreachable.
+    """
+    catalog = await read_catalog(cluster)
+    labelled = await list_objects(
+        cluster, catalog, or_namespace=namespace, selector=f"{STACK_LABEL}={stack}"
+    )
+    others = others_of(labelled.objects, stack, own)
+    theirs = hanging_on(others, labelled.objects)
+    ours = made_by(labelled.objects, own=own, before=before)
+    left = {each.uid: each for each in labelled.objects if each.uid in ours}
+    strays = [each for each in labelled.objects if each.uid not in ours | theirs]
+    not_checked = dict.fromkeys(labelled.not_listed)
+    appeared: tuple[ObjectRef, ...] = ()
+    missing: tuple[ObjectRef, ...] = ()
+    if namespace_uid:
+        inside = await _own_namespace(cluster, catalog, namespace, namespace_uid)
+        left |= {each.uid: each for each in inside.left}
+        not_checked |= dict.fromkeys(inside.not_checked)
+    elif before is not None:
+        after = await take_inventory(cluster, namespace)
+        differences = compare(before, after, stack=stack, own=own)
+        theirs = hanging_on(others, (*labelled.objects, *after.objects))
+        left |= {each.uid: each for each in differences.ours if each.uid not in {*left, *theirs}}
+        appeared, missing = differences.others, differences.missing
+        not_checked |= dict.fromkeys(after.not_listed)
+    return LeakReport(
+        left=tuple(sorted(left.values(), key=_place)),
+        not_checked=tuple(not_checked),
+        appeared=appeared,
+        missing=missing,
+        others=others,
+        strays=tuple(sorted(strays, key=_place)),
+    )
+
+
+async def find_roots(
+    cluster: Cluster, *, stack: str, or_namespace: str | None
+) -> tuple[ObjectRef, ...]:
+    """What the objects of all stacks of this name hang on. Raises Unreachable."""
+    listed = await list_objects(
+        cluster,
+        Catalog((NAMESPACE, CONFIG_MAP), ()),
+        or_namespace=or_namespace,
+        selector=f"{STACK_LABEL}={stack}",
+    )
+    return roots_of(listed.objects, stack)
+
+
+def others_of(
+    objects: tuple[ObjectRef, ...], stack: str, own: Collection[str] | None
+) -> tuple[ObjectRef, ...]:
+    """What other stacks of the same name hang on."""
+    roots = () if own is None else roots_of(objects, stack)
+    return tuple(each for each in roots if each.uid not in (own or ()))
+
+
+async def uid_of_namespace(cluster: Cluster, namespace: str) -> str | None:
+    """None when there is no such namespace. Raises Refused, Unreachable."""
+    try:
+        found = await cluster.get(f"{NAMESPACE.path()}/{namespace}")
+    except Refused as error:
+        if error.status == 404:
+            return None
+        raise
+    return str(found["metadata"]["uid"])
+
+
+async def wait_until_gone(
+    cluster: Cluster,
+    *,
+    stack: str,
+    namespace: str,
+    namespace_uid: str | None,
+    before: Inventory | None,
+    timeout_s: float,
+    own: Collection[str] | None = None,
+    on_progress: Callable[[LeakReport], None] | None = None,
+) -> LeakReport:
+    """Look until nothing is left or the time is over; the last report either way.
+
+    What could not be listed does not get better by waiting. An API server that does not answer is
+    asked again. Raises Refused, and Unreachable when the last look met no answer.
+    """
+    end_mono_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            report = await find_left(
+                cluster,
+                stack=stack,
+                namespace=namespace,
+                namespace_uid=namespace_uid,
+                before=before,
+                own=own,
+            )
+        except Unreachable:
+            if time.monotonic() >= end_mono_s:
+                raise
+        else:
+            if on_progress is not None:
+                on_progress(report)
+            if not report.left or time.monotonic() >= end_mono_s:
+                return report
+        await asyncio.sleep(POLL_S)
+
+
+async def _own_namespace(
+    cluster: Cluster, catalog: Catalog, namespace: str, uid: str
+) -> LeakReport:
+    """The namespace if it is still that very one, and all that is in it."""
+    try:
+        found = await cluster.get(NAMESPACE.path() + f"/{namespace}")
+    except Refused as error:
+        if error.status == 404:
+            return LeakReport(left=(), not_checked=())
+        return LeakReport(left=(), not_checked=(f"namespace {namespace} ({error})",))
+    if found["metadata"]["uid"] != uid:
+        return LeakReport(left=(), not_checked=())
+    inside = await list_objects(cluster, catalog, namespace=namespace)
+    survivors = [each for each in inside.objects if (each.kind, each.name) not in FURNITURE]
+    reference = msgspec.structs.replace(
+        object_ref(NAMESPACE, found["metadata"]), detail=why_stuck(found)
+    )
+    return LeakReport(left=(reference, *survivors), not_checked=inside.not_listed)
+
+
+def why_stuck(namespace: dict[str, Any]) -> str:
+    """What the conditions of a namespace that is being deleted say."""
+    conditions = namespace.get("status", {}).get("conditions") or ()
+    return "; ".join(
+        f"{each['type']}: {each.get('message') or each.get('reason', '')}"
+        for each in conditions
+        if each["status"] == "True"
+    )
+
+
+def _place(found: ObjectRef) -> tuple[bool, str, str, str]:
+    return bool(found.namespace), found.namespace, found.kind, found.name

@@ -1,0 +1,133 @@
+"""Stacks found by their label, and removed by it, when there is no state to remove them with."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects
+from aiperf_svc.adapters.cluster.api.resource_types import read_catalog
+from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, made_by, roots_of
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
+
+
+class FoundStack(msgspec.Struct, frozen=True, kw_only=True):
+    """Objects of one stack."""
+
+    stack: str
+    namespaces: tuple[str, ...]
+    """With objects of it."""
+    created: datetime
+    """Of its oldest object, by the API server's clock."""
+    run_ids: tuple[str, ...]
+    expires: datetime | None
+    """When it deletes itself; None when nothing says so."""
+    is_overdue: bool
+    """That time has passed."""
+    overdue: tuple[str, ...] = ()
+    """UIDs of the roots whose time has passed: there may be another stack of the same name."""
+    objects: int
+
+
+async def list_stacks(cluster: Cluster, *, namespace: str | None = None) -> tuple[FoundStack, ...]:
+    """Every stack with an object anywhere, or in `namespace` where not all may be listed.
+
+    Raises Refused, Unreachable.
+    """
+    catalog = await read_catalog(cluster)
+    listed = await list_objects(cluster, catalog, selector=STACK_LABEL, or_namespace=namespace)
+    return group_stacks(listed.objects, now=await cluster.now())
+
+
+def group_stacks(objects: Iterable[ObjectRef], *, now: datetime) -> tuple[FoundStack, ...]:
+    """Objects with the stack's label as stacks, sorted by name."""
+    by_stack: defaultdict[str, list[ObjectRef]] = defaultdict(list)
+    for each in objects:
+        by_stack[each.labels[STACK_LABEL]].append(each)
+    return tuple(_summed(stack, found, now) for stack, found in sorted(by_stack.items()))
+
+
+def _summed(stack: str, found: list[ObjectRef], now: datetime) -> FoundStack:
+    own = {each.name for each in found if each.kind == "Namespace"}
+    roots = roots_of(found, stack)
+    deadlines = {
+        each.uid: datetime.fromisoformat(each.created) + timedelta(seconds=float(ttl))
+        # A pod that tried the target has a deadline too, and must not end the stack that came.
+        for each in roots or found
+        if (ttl := each.annotations.get(TTL_ANNOTATION, "")).isdecimal()
+    }
+    expires = min(deadlines.values(), default=None)
+    return FoundStack(
+        stack=stack,
+        namespaces=tuple(sorted(own | {each.namespace for each in found if each.namespace})),
+        created=min(datetime.fromisoformat(each.created) for each in found),
+        run_ids=tuple(sorted({each.labels.get(RUN_LABEL, "") for each in found} - {""})),
+        expires=expires,
+        is_overdue=expires is not None and expires < now,
+        overdue=tuple(uid for uid, end in deadlines.items() if end < now),
+        objects=len(found),
+    )
+
+
+async def remove_by_label(
+    cluster: Cluster,
+    *,
+    stack: str,
+    namespace: str | None = None,
+    own: Collection[str] | None = None,
+    before: Inventory | None = None,
+) -> tuple[ObjectRef, ...]:
+    """Ask for the deletion of what runs of a stack have made, in one namespace if given: of objects
+    with its label, what hangs on `own` or, where that is not known, says of which run it is. What
+    was there `before`, and what merely has the label, stays.
+
+    What was asked for; it is gone a little later (`leaks.wait_until_gone`). Finalizers are left to
+    whoever put them there. Raises EnvironmentProblem with all that could not be deleted, after
+    everything else was; Refused, Unreachable.
+    """
+    catalog = await read_catalog(cluster)
+    listed = await list_objects(
+        cluster, catalog, selector=f"{STACK_LABEL}={stack}", or_namespace=namespace
+    )
+    made = made_by(listed.objects, own=own, before=before)
+    ours = [each for each in listed.objects if each.uid in made]
+    chosen = to_delete(ours, namespace=namespace)
+    refusals = await asyncio.gather(*(_delete(cluster, each) for each in chosen))
+    refused = [each for each in refusals if each]
+    if refused:
+        raise EnvironmentProblem(
+            f"{len(refused)} of {len(chosen)} objects of stack {stack} cannot be deleted: "
+            f"{'; '.join(refused)}"
+        )
+    return chosen
+
+
+def to_delete(objects: Iterable[ObjectRef], *, namespace: str | None) -> tuple[ObjectRef, ...]:
+    """What must be deleted so that all of `objects` go: what has an owner among them, or is in a
+    namespace among them, goes with it."""
+    candidates = [
+        each
+        for each in objects
+        if namespace is None
+        or each.namespace == namespace
+        or (each.kind == "Namespace" and each.name == namespace)
+    ]
+    going = {each.name for each in candidates if each.kind == "Namespace"}
+    uids = {each.uid for each in candidates}
+    return tuple(
+        each
+        for each in candidates
+        if not each.is_going and each.namespace not in going and not uids & set(each.owners)
+    )
+
+
+async def _delete(cluster: Cluster, found: ObjectRef) -> str:
+    try:
+        await cluster.delete(found.path, uid=found.uid)
+    except Refused as error:
+        return f"{found}: {error}"
+    return ""

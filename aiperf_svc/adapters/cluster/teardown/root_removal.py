@@ -1,0 +1,43 @@
+"""The begin of a stack's end: what everything else of it hangs on, and its pods.
+
+Pulumi takes seconds to start, and Kubernetes waits five more before it empties a namespace. Pods
+that are asked to end at once are gone by then.
+"""
+
+import asyncio
+from collections.abc import Collection
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects
+from aiperf_svc.adapters.cluster.api.resource_types import Catalog, ResourceType
+from aiperf_svc.adapters.cluster.teardown.inventory import hanging_on, roots_of
+from aiperf_svc.adapters.cluster.teardown.leaks import CONFIG_MAP, NAMESPACE
+from aiperf_svc.plan.identity import STACK_LABEL
+
+DEPLOYMENT = ResourceType("apps", "v1", "deployments", "Deployment", True)
+
+
+async def remove_roots(
+    cluster: Cluster, *, stack: str, namespace: str | None, own: Collection[str]
+) -> tuple[ObjectRef, ...]:
+    """Ask for the deletion of the stack's namespace or anchor, and of its Deployments.
+
+    `own` are the UIDs of the roots that the stack has made: what hangs on another root, or on
+    none, is left alone whatever its label says. The roots go first: once their deletion is
+    accepted Kubernetes removes the rest even if nobody comes back. Returns what was asked for.
+    Raises Refused, Unreachable.
+    """
+    listed = await list_objects(
+        cluster,
+        Catalog((NAMESPACE, CONFIG_MAP, DEPLOYMENT), ()),
+        selector=f"{STACK_LABEL}={stack}",
+        or_namespace=namespace,
+    )
+    roots = [each for each in roots_of(listed.objects, stack) if each.uid in own]
+    ours = hanging_on(roots, listed.objects)
+    deployments = [
+        each for each in listed.objects if each.kind == DEPLOYMENT.kind and each.uid in ours
+    ]
+    for group in (roots, deployments):
+        await asyncio.gather(*(cluster.delete(each.path, uid=each.uid) for each in group))
+    return (*roots, *deployments)

@@ -1,0 +1,124 @@
+"""Watches the objects of a stack while its run is measured.
+
+What the services say of a loss comes when their patience is over, and not at all when it is the
+way to them that is lost. The cluster knows at once.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.watching.run_losses import Loss, RunLosses
+from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, STACK_LABEL
+from aiperf_svc.plan.stack import StackPlan
+
+POLL_S = 1.0
+"""Between looks: two or three objects and a list of some pods, from the server's memory."""
+ANSWER_S = 5.0
+"""Longest time for one look; an API server that is slower is silent."""
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+
+log = logging.getLogger(__name__)
+
+
+class RunWatch:
+    """One stack, whose pods are all there when the watch begins."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        plan: StackPlan,
+        *,
+        namespace: str,
+        note: Callable[[str], None],
+        poll_s: float = POLL_S,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        """`note` is told when the API server falls silent and when it answers again."""
+        self._cluster, self._note = cluster, note
+        self._poll_s, self._answer_s = poll_s, answer_s
+        self._losses = RunLosses()
+        place = f"/api/v1/namespaces/{namespace}"
+        self._roots = {place: ("Namespace", namespace)}
+        if plan.config.deployment.namespace.mode == "existing":
+            anchor = plan.identity.name(ANCHOR)
+            self._roots[f"{place}/configmaps/{anchor}"] = ("ConfigMap", anchor)
+        singles = [pod.name for pod in plan.services if pod.name not in plan.replicated]
+        names = ",".join((*singles, *([plan.target.name] if plan.target else [])))
+        self._pods: str | None = f"{place}/pods"
+        self._selector = f"{STACK_LABEL}={plan.identity.stack},{COMPONENT_LABEL} in ({names})"
+        self._answered_mono_s = time.monotonic()
+        self._is_silent = False
+
+    @property
+    def silence(self) -> str:
+        """One line while the API server does not answer, else empty."""
+        if not self._is_silent:
+            return ""
+        where = self._cluster.server
+        return f"the API server at {where} has not answered for {self._silent_s:.0f} s"
+
+    async def next_losses(self) -> tuple[Loss, ...]:
+        """Wait until something is lost that was there; each loss is told once."""
+        while True:
+            try:
+                async with asyncio.timeout(self._answer_s):
+                    lost = [*await self._lost_roots(), *await self._lost_pods()]
+            except (TimeoutError, Unreachable) as error:
+                self._handle_silence(error)
+            else:
+                self._handle_answer()
+                if lost:
+                    return tuple(lost)
+            await asyncio.sleep(self._poll_s)
+
+    async def _lost_roots(self) -> list[Loss]:
+        lost = []
+        for path, (kind, name) in tuple(self._roots.items()):
+            try:
+                found = await self._cluster.get(path, accept=METADATA)
+            except Refused as error:
+                if error.status != 404:
+                    self._leave_out(error)
+                    del self._roots[path]
+                    continue
+                found = None
+            loss = self._losses.handle_root(kind, name, found)
+            lost += [loss] if loss else []
+        return lost
+
+    async def _lost_pods(self) -> tuple[Loss, ...]:
+        if self._pods is None:
+            return ()
+        try:
+            listed = await self._cluster.get(
+                self._pods, labelSelector=self._selector, resourceVersion="0"
+            )
+        except Refused as error:
+            self._leave_out(error)
+            self._pods = None
+            return ()
+        return self._losses.handle_pods(listed["items"])
+
+    def _leave_out(self, error: Refused) -> None:
+        """What may not be seen is noticed later, by the services."""
+        if error.status != 403:
+            raise Unreachable(str(error)) from error
+        log.info("not watched while the run is measured: %s", error)
+
+    def _handle_silence(self, error: Exception) -> None:
+        log.debug("watching the run: %s", error)
+        if not self._is_silent and self._silent_s >= self._answer_s:
+            self._is_silent = True
+            self._note(f"{self.silence}; the run goes on in the cluster, and is asked for again")
+
+    def _handle_answer(self) -> None:
+        if self._is_silent:
+            self._note(f"the API server answers again after {self._silent_s:.0f} s")
+        self._answered_mono_s, self._is_silent = time.monotonic(), False
+
+    @property
+    def _silent_s(self) -> float:
+        return time.monotonic() - self._answered_mono_s

@@ -1,0 +1,54 @@
+"""Watches a stack come up, and says when it cannot."""
+
+import asyncio
+import logging
+import time
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
+from aiperf_svc.adapters.cluster.watching.startup_failure import Hope
+from aiperf_svc.plan.identity import STACK_LABEL
+
+POLL_S = 1.0
+"""Between looks. Statuses, unlike Events, are always there and say what holds now."""
+UNSCHEDULABLE_S = 60.0
+"""Time for a cluster to find a node. One that makes nodes on demand needs minutes."""
+
+log = logging.getLogger(__name__)
+
+
+async def wait_until_hopeless(
+    cluster: Cluster,
+    *,
+    stack: str,
+    namespace: str | None = None,
+    unschedulable_s: float = UNSCHEDULABLE_S,
+) -> str:
+    """One line, when `up` cannot succeed any more: pod, value, remedy. To be cancelled when `up`
+    has ended.
+
+    Without a namespace, which has no name before it exists, all of them are watched.
+    """
+    hope = Hope(unschedulable_s=unschedulable_s)
+    place = f"/namespaces/{namespace}" if namespace else ""
+    while True:
+        try:
+            pods = await _labelled(cluster, f"/api/v1{place}/pods", stack)
+            deployments = await _labelled(cluster, f"/apis/apps/v1{place}/deployments", stack)
+        except Unreachable as error:
+            log.debug("watching the stack come up: %s", error)
+        except Refused as error:
+            log.warning("the stack's pods cannot be watched: %s", error)
+            # Whether `up` succeeds is then seen from `up` alone.
+            await asyncio.Event().wait()
+        else:
+            line = hope.handle(pods, deployments, now_s=time.monotonic())
+            if line is not None:
+                return line
+        await asyncio.sleep(POLL_S)
+
+
+async def _labelled(cluster: Cluster, path: str, stack: str) -> list[Json]:
+    # From the server's own memory, not from etcd: a second's delay costs nothing here.
+    found = await cluster.get(path, labelSelector=f"{STACK_LABEL}={stack}", resourceVersion="0")
+    items: list[Json] = found["items"]
+    return items

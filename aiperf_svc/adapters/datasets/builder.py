@@ -1,0 +1,74 @@
+"""Builds the dataset of a run: reads or downloads, then lets `core.datasets` do the rest."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from aiperf_svc.adapters.datasets.downloads import (
+    SHAREGPT_SHA256,
+    SHAREGPT_URL,
+    cache_folder,
+    download,
+)
+from aiperf_svc.adapters.datasets.files import read_lines, read_list, sha256_of
+from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
+from aiperf_svc.config.models import BenchmarkConfig, DatasetKind
+from aiperf_svc.config.units import format_size
+from aiperf_svc.core.datasets import multi_turn, sharegpt, single_turn
+from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
+from aiperf_svc.core.datasets.built import BuiltDataset
+
+Progress = Callable[[str], None]
+"""Called with a line for people, from the caller's loop."""
+
+_KINDS = {
+    DatasetKind.SINGLE_TURN: (single_turn.parse, read_lines),
+    DatasetKind.MULTI_TURN: (multi_turn.parse, read_lines),
+    DatasetKind.SHAREGPT: (sharegpt.parse, read_list),
+}
+
+
+async def build_dataset(
+    config: BenchmarkConfig, *, progress: Progress = lambda text: None
+) -> BuiltDataset:
+    """The dataset of `config`, rendered. The work is done in a thread, so the loop goes on.
+
+    Raises ConfigError (DatasetError for what is in a file), and EnvironmentProblem when a download
+    fails.
+    """
+    dataset = config.dataset
+    file, name = dataset.file, dataset.file or "synthetic"
+    if dataset.public is not None:
+        name = dataset.url or SHAREGPT_URL
+        sha256 = dataset.sha256 or (None if dataset.url else SHAREGPT_SHA256)
+        file = await _downloaded(name, dataset.max_download, sha256, progress)
+    progress(f"building the dataset from {name}")
+    return await asyncio.to_thread(_build, config, name, file)
+
+
+async def _downloaded(url: str, max_bytes: int, sha256: str | None, progress: Progress) -> str:
+    shown = -1
+
+    def show(have: int, total: int) -> None:
+        nonlocal shown
+        step = have * 20 // total if total else have // (64 * 2**20)
+        if step != shown:
+            shown = step
+            of = f" of {format_size(total)}" if total else ""
+            progress(f"downloading {url}: {have / 2**20:,.0f} MiB{of}")
+
+    result = await download(
+        url, folder=cache_folder(), max_bytes=max_bytes, sha256=sha256, progress=show
+    )
+    return result.file
+
+
+def _build(config: BenchmarkConfig, name: str, file: str | None) -> BuiltDataset:
+    counter = load_token_counter(config.tokenizer)
+    if file is None:
+        return assemble(config, synthetic_prompts(config, counter), Source(name), counter)
+    path = Path(file).expanduser()
+    parse, read = _KINDS[config.dataset.kind]
+    prompts, left_out = parse(read(path), file, limit=config.dataset.entries)
+    source = Source(name, sha256=sha256_of(path), left_out=left_out)
+    return assemble(config, prompts, source, counter)

@@ -1,0 +1,173 @@
+"""Token counts by the `tokenizers` library, which is loaded only when a tokenizer is configured."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.datasets import hub_files
+from aiperf_svc.adapters.datasets.hub_files import HubRefused, HubUnreachable
+from aiperf_svc.config import models as config
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.foreign_text import one_line
+
+_BATCH = 128
+"""Texts encoded at a time: an encoding takes 40 times the memory of its text."""
+_FILE = hub_files.FILE
+_REMEDY = "give the path of a tokenizer.json file, or of a folder that holds one"
+_OTHERS = "or leave tokenizer.name out and count by the server's usage"
+SERVICE_PATIENCE_S = 20.0
+"""How long a service goes on asking: the network of a pod may open after the pod has started."""
+RUNNER_PATIENCE_S = 3.0
+"""How long the runner does. Its network is there or not."""
+
+
+class LibraryTokenCounter:
+    """A TokenCounter over a `tokenizers.Tokenizer`; never adds, cuts or pads."""
+
+    def __init__(self, name: str, tokenizer: Any) -> None:
+        # A file may say that its model's inputs are cut or padded, which would falsify counts.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._name = name
+        self._tokenizer = tokenizer
+
+    @property
+    def name(self) -> str:
+        """What the config calls it."""
+        return self._name
+
+    def count(self, text: str) -> int:
+        """Number of tokens of `text`."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def count_batch(self, texts: Sequence[str]) -> list[int]:
+        """Number of tokens of each text; leaves out the offsets, which cost a third of the time."""
+        counts: list[int] = []
+        for start in range(0, len(texts), _BATCH):
+            batch = list(texts[start : start + _BATCH])
+            encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            counts += map(len, encodings)
+        return counts
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+
+def load_token_counter(options: config.Tokenizer) -> LibraryTokenCounter | None:
+    """The configured tokenizer, None when none is.
+
+    A name that exists as a file or folder is one, else it is one of the hub: taken from the hub's
+    cache on this machine when it is there, and fetched when it is not. Raises ConfigError when
+    none of these gives a tokenizer.
+    """
+    if options.name is None:
+        return None
+    file = _local_file(options.name)
+    if file is None:
+        name, revision = options.name, options.revision
+        file = hub_files.cached_file(name, revision) or _fetched(options, SERVICE_PATIENCE_S)
+    return LibraryTokenCounter(options.name, _from_file(file))
+
+
+def resolve_tokenizer(options: config.Tokenizer) -> str:
+    """Find the configured tokenizer before anything starts, within seconds, and read it; what the
+    user should know about it, mostly nothing.
+
+    The hub is asked although its cache may hold the file, so that a revision that moves is
+    followed; where the hub cannot be reached, the cache's will do. Raises ConfigError.
+    """
+    if options.name is None:
+        return ""
+    notice, file = "", _local_file(options.name)
+    if file is None:
+        try:
+            file = _fetched(options, RUNNER_PATIENCE_S)
+        except ConfigError as error:
+            file = hub_files.cached_file(options.name, options.revision)
+            if file is None or not isinstance(error.__cause__, HubUnreachable):
+                raise
+            reason = one_line(str(error.__cause__))
+            notice = f"tokenizer.name: {options.name!r} is the cache's: {reason}"
+    _from_file(file)
+    return notice
+
+
+def hub_name(options: config.Tokenizer) -> str | None:
+    """The name when only the hub can know it; None for paths."""
+    name = options.name
+    return None if name is None or is_path(name) or existing_path(name) else name
+
+
+def is_path(name: str) -> bool:
+    """Whether a name can only be a path: a hub's is `owner/name` or `name`."""
+    return name.endswith(".json") or name.startswith((".", "/", "~"))
+
+
+def existing_path(name: str) -> Path | None:
+    """The file or folder of this name, None when there is none."""
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError):  # too long for a name of a file; a home of nobody
+        return None
+
+
+def _local_file(name: str) -> Path | None:
+    """The file that the name is a path of; None for a name of the hub. Raises ConfigError."""
+    path = existing_path(name)
+    if path is None and is_path(name):
+        raise ConfigError(f"tokenizer.name: there is no file {name}; {_REMEDY}")
+    if path is None:
+        return None
+    file = path / _FILE if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(f"tokenizer.name: the folder {path} holds no {_FILE}; {_REMEDY}")
+    return file
+
+
+def _fetched(options: config.Tokenizer, patience_s: float) -> Path:
+    """The hub's file, asked for first within a short time. Raises ConfigError."""
+    name, revision = str(options.name), options.revision
+    try:
+        hub_files.find_on_hub(name, revision, patience_s=patience_s)
+        return hub_files.fetch_from_hub(name, revision)
+    except HubRefused as error:
+        verb, remedy = "does not give it", "correct the name (a private one needs HF_TOKEN)"
+        raise _not_found(options, f"{verb}: {one_line(str(error))}", remedy) from error
+    except HubUnreachable as error:
+        reason = f"cannot be reached: {one_line(str(error))}"
+        raise _not_found(options, reason, "let this machine reach the hub") from error
+
+
+def _not_found(options: config.Tokenizer, reason: str, remedy: str) -> ConfigError:
+    return ConfigError(
+        f"tokenizer.name: {options.name!r} (revision {options.revision}): no file or folder has "
+        f"this name here, and the hub {hub_files.hub_address()} {reason}; {remedy}, {_REMEDY}, "
+        f"{_OTHERS}"
+    )
+
+
+def _from_file(file: Path) -> Any:
+    try:
+        return _tokenizer_class().from_file(str(file))
+    except Exception as error:  # the library raises plain Exception for all faults of a file
+        raise ConfigError(
+            f"tokenizer.name: {file} is no tokenizer: {one_line(str(error))}; {_REMEDY}"
+        ) from error
+
+
+def _tokenizer_class() -> Any:
+    # One thread a process: the processes of a run share the cores already, and a thread pool would
+    # compete with those that take time stamps.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from tokenizers import Tokenizer
+
+    return Tokenizer

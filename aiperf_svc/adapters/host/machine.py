@@ -1,0 +1,111 @@
+"""What this machine has to give: cores, file descriptors, memory, local ports."""
+
+import os
+import platform
+import resource
+from pathlib import Path
+
+import msgspec
+
+from aiperf_svc.adapters.host.calibration import load_calibration, machine_key
+from aiperf_svc.plan.topology import Facts
+
+_CGROUP = Path("/sys/fs/cgroup")
+_UNLIMITED = 1 << 60
+"""What cgroup v1 reports for no memory limit is some number above this."""
+
+
+def local_facts() -> Facts:
+    """What the plan of a local run needs to know. Raises this process' limit of descriptors."""
+    cores = usable_cores()
+    facts = Facts(
+        where="local", cores=cores, fd_limit=raise_fd_limit(), memory_bytes=memory_bytes()
+    )
+    found = load_calibration(machine_key(cpu_model(), cores))
+    if found is None:
+        return facts
+    return msgspec.structs.replace(
+        facts,
+        worker_requests_per_s=found.worker_rate,
+        ceiling_requests_per_s=found.requests_per_s,
+    )
+
+
+def usable_cores(cgroup: Path = _CGROUP) -> float:
+    """CPUs that this process may use: its affinity, or the cgroup's quota when that is less."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = float(len(affinity(0)) if affinity else os.cpu_count() or 1)
+    quotas = [_quota_v2(folder / "cpu.max") for folder in _own_cgroups(cgroup)]
+    quotas.append(_quota_v1(cgroup / "cpu"))
+    return min([cores, *(quota for quota in quotas if quota)])
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, its architecture where the kernel does not tell it."""
+    for line in _read(cpuinfo).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def raise_fd_limit() -> int:
+    """The number of file descriptors a process may have, after raising the soft limit to the hard
+    one; children inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            # Where "unlimited" is more than the kernel gives, the soft limit stays.
+            return soft
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+def memory_bytes(cgroup: Path = _CGROUP) -> int:
+    """Memory of the machine, or the cgroup's limit when that is less."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    paths = [folder / "memory.max" for folder in _own_cgroups(cgroup)]
+    for path in (*paths, cgroup / "memory/memory.limit_in_bytes"):
+        limit = _number(_read(path))
+        if limit and limit < _UNLIMITED:
+            limits.append(limit)
+    return min(limits)
+
+
+def port_range() -> tuple[int, int]:
+    """First and last local port that the kernel gives to outgoing connections."""
+    ports = _read(Path("/proc/sys/net/ipv4/ip_local_port_range")).split()
+    return (int(ports[0]), int(ports[1])) if len(ports) == 2 else (32_768, 60_999)
+
+
+def _own_cgroups(root: Path) -> list[Path]:
+    """This process' cgroup (v2) and those above it, each of which may hold a limit."""
+    for line in _read(Path("/proc/self/cgroup")).splitlines():
+        number, _, path = line.split(":", 2)
+        if number == "0":
+            own = root / path.strip("/")
+            return [own, *(parent for parent in own.parents if parent.is_relative_to(root))]
+    return [root]
+
+
+def _quota_v2(path: Path) -> float | None:
+    quota, _, period = _read(path).partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.strip().isdigit() else None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    quota = _number(_read(folder / "cpu.cfs_quota_us"))
+    period = _number(_read(folder / "cpu.cfs_period_us"))
+    return quota / period if quota and period else None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.strip().isdigit() else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,268 @@
+"""Connections to one target: idle ones, ones made ahead of need, new ones, and probes of addresses
+that are down.
+
+A connection is made without waiting: its descriptor becomes writable, in the epoll set given, when
+the attempt has ended. One that breaks is forgotten at once, and its socket closed later.
+"""
+
+import errno
+import fcntl
+import os
+import resource
+import select
+import socket
+from collections import deque
+from contextlib import suppress
+from time import monotonic_ns
+from typing import Final
+
+from aiperf_svc.adapters.inference.connection import CONNECTING, IDLE, Connection
+from aiperf_svc.adapters.inference.kernel_stamps import SO_TIMESTAMPNS, KernelStamps
+from aiperf_svc.adapters.inference.resolved_target import Target
+from aiperf_svc.core.load.target_addresses import TargetAddress, TargetAddresses
+from aiperf_svc.domain.outcomes import ErrorKind
+
+ROOM_FOR: Final = 65_536
+"""Descriptors for which there is room from the beginning: half a megabyte of the kernel's."""
+CONNECTING_AT_ONCE: Final = 256
+"""Connections ahead of need that are being made at a time."""
+
+_IP_BIND_ADDRESS_NO_PORT: Final = 24
+_OUT_OF_SOCKETS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS)
+"""No other address helps against these."""
+_OWN_LIMITS: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
+
+
+class ConnectionPool:
+    """Makes, lends and forgets connections. Who takes an idle one from `idle` puts it back."""
+
+    def __init__(self, target: Target, epoll: select.epoll) -> None:
+        self.addresses = TargetAddresses(target.addresses)
+        self._epoll = epoll
+        self.by_fd: dict[int, Connection] = {}
+        """All that are open, those still connecting included."""
+        self.idle: list[Connection] = []
+        """Some of them may have broken since."""
+        self.closing: list[socket.socket] = []
+        """Of connections that are forgotten; see `close_sockets`."""
+        self.wanted = 0
+        """Connections that there shall be, by `preconnect`; 0 when they are there."""
+        self._spare: list[Connection] = []
+        """Made ahead; those that became idle or broke since are passed over."""
+        self._connecting = 0
+        self._has_refused = False
+        self._attempts: deque[Connection] = deque()
+        """Connections that are being made, the oldest first; some have ended since."""
+        self._probes: dict[TargetAddress, Connection] = {}
+        """The last one of each address that was down."""
+        self._stamps = KernelStamps()
+        _make_room(self._stamps.fileno())
+
+    def spare_or_new(self) -> Connection:
+        """One that is being made, ahead of need or now; its `fd` is below 0 when that failed."""
+        while self._spare:
+            conn = self._spare.pop()
+            if conn.fd < 0 or conn.state >= IDLE:
+                continue
+            if not conn.address.is_down or not self.addresses.has_up:
+                return conn
+        return self.new()
+
+    def new(self) -> Connection:
+        """One that is being made. Where not even that was possible its `fd` is below 0, with the
+        reason in `line` and `status`."""
+        addresses = self.addresses
+        while True:
+            address = addresses.next()
+            conn = self._open(address)
+            if conn.fd >= 0 or conn.status in _OUT_OF_SOCKETS or not addresses.has_up:
+                return conn
+
+    def _open(self, address: TargetAddress) -> Connection:
+        began = monotonic_ns()
+        try:
+            sock = _begin_connect(address)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if error.errno not in _OUT_OF_SOCKETS:
+                self.addresses.failed(address, reason, began=began, now=began)
+                reason = self.connect_message(address)
+            conn = Connection(None)
+            conn.line = reason.encode()
+            conn.status = error.errno or 0
+            return conn
+        conn = Connection(sock)
+        conn.address = address
+        conn.opened_mono_ns = began
+        self.by_fd[conn.fd] = conn
+        self._connecting += 1
+        if len(self.addresses.in_use) > 1:
+            self._attempts.append(conn)
+        conn.epoll = self._epoll
+        self._epoll.register(conn.fd, select.EPOLLOUT)
+        return conn
+
+    def connected(self, conn: Connection) -> int:
+        """The attempt of a connection has ended: 0, or an errno, and then it is to be dropped."""
+        code: int = conn.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self.failed(conn, os.strerror(code))
+            return code
+        self._connecting -= 1
+        now = monotonic_ns()
+        conn.connect_ns = now - conn.opened_mono_ns
+        self.addresses.connected(conn.address, began=conn.opened_mono_ns, now=now)
+        conn.epoll.modify(conn.fd, select.EPOLLIN)
+        return 0
+
+    def failed(self, conn: Connection, reason: str) -> None:
+        """A connection could not be made."""
+        began = conn.opened_mono_ns
+        self.addresses.failed(conn.address, reason, began=began, now=monotonic_ns())
+        if not self.addresses.has_up:
+            self._refused()
+
+    def connect_message(self, address: TargetAddress) -> str:
+        """Why a request got no connection, the last attempt being at this address."""
+        count = len(self.addresses.in_use)
+        message = f"{address.name}: {address.error}"
+        if count > 1 and not self.addresses.has_up:
+            message += f" (and no other of the target's {count} addresses is up)"
+        return message
+
+    def overdue(self) -> list[Connection]:
+        """Attempts that should not be waited for; their addresses are down from here on. Each is
+        given once, and goes on."""
+        attempts, addresses, now = self._attempts, self.addresses, monotonic_ns()
+        waits_ns = addresses.fallback_ns
+        found = []
+        while attempts:
+            conn = attempts[0]
+            if conn.fd >= 0 and conn.state == CONNECTING:
+                if now - conn.opened_mono_ns < waits_ns:
+                    break
+                began = conn.opened_mono_ns
+                if addresses.is_silent(conn.address, began=began):
+                    if not conn.address.is_down:
+                        reason = f"silent for {waits_ns / 1e6:.0f} ms"
+                        addresses.failed(conn.address, reason, began=began, now=now)
+                    found.append(conn)
+            attempts.popleft()
+        return found
+
+    def keep_as_probe(self, conn: Connection) -> None:
+        """An overdue attempt without a request goes on, unless its address has one already."""
+        probe = self._probes.get(conn.address)
+        if probe is None or probe.fd < 0:
+            self._probes[conn.address] = conn
+        elif probe is not conn:
+            self.drop(conn)
+
+    def probe(self) -> None:
+        """Try again what is down: a connection that nobody waits for, and that is idle when it has
+        been made."""
+        for address in self.addresses.probes(monotonic_ns()):
+            before = self._probes.get(address)
+            if before is None or before.fd < 0 or before.state != CONNECTING:
+                self._probes[address] = self._open(address)
+
+    def requests_by_address(self) -> dict[TargetAddress, int]:
+        """Requests written to each address so far. Looks at every connection."""
+        counts = {address: address.requests for address in self.addresses.known}
+        for conn in self.by_fd.values():
+            counts[conn.address] += conn.requests
+        return counts
+
+    def preconnect(self, count: int) -> bool:
+        """Connect ahead until there are `count` connections, so that users start with them. False,
+        and nothing is done, when a connect has failed since the phase began: a target that is away
+        is not asked ahead of need."""
+        if self._has_refused:
+            return False
+        self.wanted = count
+        self.connect_ahead()
+        return True
+
+    def connect_ahead(self) -> None:
+        """A few at a time: the loop has more to do, and a server's backlog holds thousands only."""
+        wanted = self.wanted
+        while len(self.by_fd) < wanted and self._connecting < CONNECTING_AT_ONCE:
+            conn = self.new()
+            if conn.fd < 0:
+                self._refused()
+                return
+            self._spare.append(conn)
+        if len(self.by_fd) >= wanted:
+            self.wanted = 0
+
+    def forgive(self) -> None:
+        """A phase begins or has ended: connect ahead again, whatever failed before."""
+        self._has_refused = False
+
+    def _refused(self) -> None:
+        self._has_refused = True
+        self.wanted = 0
+
+    def drop(self, conn: Connection) -> None:
+        """Forget a connection; its socket is closed after the current events, so that no event of
+        this batch can meet a new connection with the same descriptor."""
+        if conn.fd < 0:
+            return
+        self.by_fd.pop(conn.fd, None)
+        conn.address.requests += conn.requests
+        if conn.state == CONNECTING:
+            self._connecting -= 1
+        conn.epoll.unregister(conn.fd)
+        self.closing.append(conn.sock)
+        conn.fd = -1
+
+    def close_sockets(self) -> None:
+        """Close the sockets of the connections that are forgotten."""
+        for sock in self.closing:
+            sock.close()
+        self.closing.clear()
+
+    def close(self) -> None:
+        """Close every socket."""
+        self.closing += [c.sock for c in self.by_fd.values() if c.sock is not None]
+        self.by_fd.clear()
+        self.idle.clear()
+        self.close_sockets()
+        self._stamps.close()
+
+
+def connect_error(code: int) -> ErrorKind:
+    """Whose fault it is that a connection could not be made, by its errno."""
+    return ErrorKind.NO_RESOURCES if code in _OWN_LIMITS else ErrorKind.CONNECT
+
+
+def _begin_connect(address: TargetAddress) -> socket.socket:
+    """A socket that is being connected to an address. Raises OSError."""
+    family, socket_address, sources = address.socket_address
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        if sources:
+            address.next_source = (address.next_source + 1) % len(sources)
+            sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+            sock.bind((sources[address.next_source], 0))
+        code = sock.connect_ex(socket_address)
+        if code not in (0, errno.EINPROGRESS):
+            raise OSError(code, os.strerror(code))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _make_room(fd: int) -> None:
+    """Have the kernel's table of this process' descriptors as large as it may get.
+
+    It doubles when it is full, and in a process with threads whoever opens a descriptor then waits
+    until every core has taken notice: 10 to 20 ms at 64, 128, 256 connections, in which no request
+    leaves.
+    """
+    highest = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], ROOM_FOR) - 1
+    with suppress(OSError):  # nothing there is free, so the table is as large already
+        os.close(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, highest))

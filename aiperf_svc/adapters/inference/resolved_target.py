@@ -1,0 +1,175 @@
+"""The target as the hot path needs it: its addresses, a TLS context, and the bytes around every
+body.
+
+Its name is looked up before the run, and again when connections fail, beside the event loop: a name
+that is looked up for every connection would measure the resolver.
+"""
+
+import math
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from aiperf_svc.adapters.host.machine import port_range
+from aiperf_svc.config.models import BenchmarkConfig, Tls
+from aiperf_svc.config.urls import address_of
+from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.load.target_addresses import SocketAddress
+from aiperf_svc.domain.errors import ConfigError
+
+USER_AGENT = "aiperf-svc"
+PORTS_IN_USE = 0.25
+"""Share of the local port range to fill from one address. For outgoing connections the kernel tries
+every other port first, one by one: with half of the range in use it looks at all of those before
+each connection, which takes milliseconds."""
+
+
+GetAddrInfo = Callable[..., list[Any]]
+"""As `socket.getaddrinfo`, which is used where none is given."""
+
+
+class Target(NamedTuple):
+    """Where requests go and what is the same in all of them."""
+
+    addresses: tuple[SocketAddress, ...]
+    """All of the name's, in the order of the look-up."""
+    tls_context: ssl.SSLContext | None
+    server_name: str
+    request_timeout_ns: int
+    connect_timeout_ns: int
+    keep_alive: bool
+    head: bytes
+    """Request line and headers but for `X-Request-Id` and `Content-Length`, which differ."""
+
+    def request(self, body: bytes) -> tuple[bytes, bytes]:
+        """HTTP bytes of a request, before and after the value of its `X-Request-Id`."""
+        before = self.head + b"X-Request-Id: "
+        return before, b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None) -> Target:
+    """The target of `config`; blocks for the name's lookup.
+
+    Raises ConfigError when the name has no address, the CA file cannot be read or the variable with
+    the API key is not set.
+    """
+    endpoint = config.endpoint
+    url = urlsplit(endpoint.url)
+    host, _, is_https = address_of(endpoint.url)
+    addresses = look_up(config, getaddrinfo=getaddrinfo)
+    context = tls_context(endpoint.tls) if is_https else None
+    return Target(
+        addresses=addresses,
+        tls_context=context,
+        server_name=endpoint.tls.server_name or host,
+        request_timeout_ns=endpoint.request_timeout,
+        connect_timeout_ns=endpoint.connect_timeout,
+        keep_alive=endpoint.connections == "keep-alive",
+        head=_head(config, url.netloc.rpartition("@")[2], url.path),
+    )
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """What decides whether a server's certificate is accepted. Raises ConfigError when the
+    authorities to trust cannot be read."""
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file, cadata=tls.ca)
+    except ssl.SSLError as error:
+        key = "ca_file" if tls.ca_file else "ca"
+        name = f" {tls.ca_file!r}" if tls.ca_file else ""
+        raise ConfigError(
+            f"endpoint.tls.{key}:{name} holds no certificates in PEM: {error}"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"endpoint.tls.ca_file: cannot read {tls.ca_file!r}: {error.strerror}"
+        ) from error
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def look_up(
+    config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None
+) -> tuple[SocketAddress, ...]:
+    """The addresses of the target's name now; blocks.
+
+    An address is left out when all of `endpoint.source_addresses` are of the other version of IP.
+    Raises ConfigError when there is none.
+    """
+    endpoint = config.endpoint
+    host, port, _ = address_of(endpoint.url)
+    try:
+        infos = (getaddrinfo or socket.getaddrinfo)(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(
+            f"endpoint.url: no address for {host!r}: {error.strerror}; check the name"
+        ) from error
+    # A hosts file may name one address twice.
+    found = tuple(dict.fromkeys((int(info[0]), tuple(info[4])) for info in infos))
+    given = endpoint.source_addresses
+    usable = []
+    for family, address in found:
+        is_v6 = family == socket.AF_INET6
+        sources = tuple(source for source in given if (":" in source) == is_v6)
+        if given and not sources:
+            continue
+        sources = sources or loopback_sources(
+            str(address[0]), config.load.concurrency or 0, port_range()
+        )
+        usable.append(SocketAddress(family, address, sources))
+    if not usable:
+        names = ", ".join(str(address[0]) for _, address in found)
+        raise ConfigError(
+            f"endpoint.source_addresses: {', '.join(given)}: from none of these can {host!r} "
+            f"({names}) be reached; give one of the same version of IP"
+        )
+    return tuple(usable)
+
+
+def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> tuple[str, ...]:
+    """Addresses from which so many connections reach a server on this machine; empty when its usual
+    one will do. Every address of 127.0.0.0/8 is this machine's own, so none has to be given."""
+    each = max(1, math.floor((ports[1] - ports[0] + 1) * PORTS_IN_USE))
+    count = math.ceil(connections / each)
+    if count <= 1 or not target.startswith("127."):
+        return ()
+    return tuple(f"127.0.{number // 250}.{number % 250 + 1}" for number in range(count))
+
+
+def _head(config: BenchmarkConfig, host: str, base_path: str) -> bytes:
+    endpoint = config.endpoint
+    default = ENDPOINTS[endpoint.type].path
+    base = base_path.rstrip("/")
+    if endpoint.path is not None:
+        path = base + endpoint.path
+    elif base.endswith("/v1"):
+        # Users paste the base URL of their SDK, which ends where the endpoint's own path begins.
+        path = base + default.removeprefix("/v1")
+    else:
+        path = base + default
+    headers = {
+        "Host": host,
+        "User-Agent": USER_AGENT,
+        "Accept": "text/event-stream" if endpoint.streaming else "application/json",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json",
+    }
+    if endpoint.connections == "per-request":
+        headers["Connection"] = "close"
+    if endpoint.api_key_env:
+        key = os.environ.get(endpoint.api_key_env)
+        if not key:
+            raise ConfigError(
+                f"endpoint.api_key_env: the environment variable {endpoint.api_key_env} is not set"
+            )
+        is_bearer = endpoint.api_key_header.lower() == "authorization"
+        headers[endpoint.api_key_header] = f"Bearer {key}" if is_bearer else key
+    given = {name.lower() for name in endpoint.headers}
+    lines = [f"{name}: {value}" for name, value in headers.items() if name.lower() not in given]
+    lines += [f"{name}: {value}" for name, value in endpoint.headers.items()]
+    return ("\r\n".join([f"POST {path} HTTP/1.1", *lines]) + "\r\n").encode("latin-1")

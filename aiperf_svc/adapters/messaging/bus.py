@@ -1,0 +1,315 @@
+"""ZeroMQ sockets of the services: where they bind, how they are bounded, how they are secured.
+
+Every socket of the system is made here. The transport is chosen by addresses alone: `inproc://`
+within a test's loop, `ipc://` on one machine, `tcp://` with CURVE between pods; nothing else
+differs.
+
+Bounds: nothing is dropped silently. PUSH and DEALER block their sender at the high-water mark,
+ROUTER raises when a peer is unknown, REP has no mark, and PUB/SUB carries only state that is
+published again.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic_ns
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+from zmq.auth.asyncio import AsyncioAuthenticator
+
+from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages import VERSION, AnyMessage, Message
+from aiperf_svc.protocol.ports import BOUND_BY, Port
+
+HIGH_WATER_MESSAGES = 1_000
+"""Per socket and direction. The largest messages, records with their chunks' gaps, are some MiB."""
+RAW_HIGH_WATER = 32
+"""Per socket and direction, of batches of raw records, most of which are over 256 KiB: what waits
+beyond that waits in the worker, which knows how much it is."""
+BACKLOG = 4_096
+HANDSHAKE_MS = 300_000
+"""Who gives up a handshake that waits for its turn joins the end of the queue again, and leaves a
+dead connection in it: where thousands connect at once that goes on for ever."""
+ASK_AGAIN_S = 20.0
+"""Longer than thousands of workers that ask in the same second wait for their answers."""
+RECEIVE_NS = 2_000_000
+"""Longest time for which messages are taken without letting other tasks run."""
+LINGER_MS = 2_000
+"""Longest time that a closing socket goes on delivering."""
+_RAW_PORTS = frozenset((Port.RAW_FRONT, Port.RAW_BACK, Port.RAW_DIRECT))
+UP, DOWN = b"up", b"down"
+"""Topics of the event bus: to the control services, and to everybody; see `topic_of`."""
+REPORT = b"report"
+"""What workers and record processors say to the control services, and all that they may say."""
+
+_VERSION_BYTE = bytes([VERSION])
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyMessage)
+log = logging.getLogger(__name__)
+
+
+def topic_of(name: str) -> bytes:
+    """What goes to one service instance, and to no other whose name begins like its own."""
+    return f"to {name} ".encode()
+
+
+class ProtocolMismatch(Exception):
+    """A message of another protocol version, or no message at all."""
+
+
+def encode(message: Message) -> bytes:
+    """Wire bytes of a message."""
+    return _VERSION_BYTE + _encoder.encode(message)
+
+
+def decode(data: bytes) -> AnyMessage:
+    """The message in `data`. Raises ProtocolMismatch."""
+    if data[:1] != _VERSION_BYTE:
+        raise ProtocolMismatch(f"protocol version {data[:1].hex() or 'none'}, expected {VERSION}")
+    try:
+        message: AnyMessage = _decoder.decode(memoryview(data)[1:])
+    except msgspec.MsgspecError as error:
+        raise ProtocolMismatch(str(error)) from error
+    return message
+
+
+class Addresses(msgspec.Struct, frozen=True):
+    """Turns the port map into addresses.
+
+    `base` is `inproc://NAME`, `ipc://FOLDER` or `tcp://HOST`. Over TCP, `ports` maps a port's name
+    to the number in use on this machine (the port map's own when absent), and `hosts` a service to
+    the name under which other pods reach it.
+    """
+
+    base: str
+    ports: dict[str, int] = {}
+    hosts: dict[str, str] = {}
+    advertise: str = ""
+    """Over TCP: the host at which peers reach this process directly."""
+
+    @property
+    def is_tcp(self) -> bool:
+        """Whether other machines can take part."""
+        return self.base.startswith("tcp://")
+
+    def bind(self, port: Port, instance: str = "") -> str:
+        """Address to bind `port` at; `instance` tells several binders of one port apart."""
+        if not self.is_tcp:
+            return self._local(port, instance)
+        host = "*" if self.hosts else self.base.removeprefix("tcp://")
+        number = self.ports.get(port.name, 0 if self.ports else int(port))
+        return f"tcp://{host}:{number or '*'}"
+
+    def connect(self, port: Port) -> str:
+        """Address under which the one binder of `port` is reached."""
+        if not self.is_tcp:
+            return self._local(port, "")
+        service = BOUND_BY[port]
+        host = self.hosts.get(service.value, self.base.removeprefix("tcp://"))
+        return f"tcp://{host}:{self.ports.get(port.name, int(port))}"
+
+    def _local(self, port: Port, instance: str) -> str:
+        name = port.name.lower() + (f"-{instance}" if instance else "")
+        return f"{self.base}/{name}"
+
+
+class _Authenticator(AsyncioAuthenticator):
+    """Gives peers no user id. libzmq would hand it to the socket as a frame of its own as soon as a
+    heartbeat arrives: the socket polls as readable, its `recv` finds nothing, and `zmq.proxy` and
+    `recv_multipart` end with EAGAIN."""
+
+    def curve_user_id(self, client_public_key: bytes) -> str:
+        return ""
+
+
+class Bus:
+    """The sockets of one process."""
+
+    def __init__(self, addresses: Addresses, *, curve: CurveKeys | None = None) -> None:
+        self.addresses = addresses
+        self._curve = curve
+        self._context = zmq.asyncio.Context()
+        self._context.max_sockets = 16_384
+        self._authenticator: AsyncioAuthenticator | None = None
+        self._sockets: list[zmq.Socket[Any]] = []
+
+    @property
+    def raw_context(self) -> zmq.Context[Any]:
+        """The context for sockets that a thread uses without a loop."""
+        return zmq.Context(self._context)
+
+    async def start(self) -> None:
+        """Begin to check peers; needed once before the first socket when there are keys."""
+        if self._curve is not None:
+            self._authenticator = _Authenticator(self._context)
+            self._authenticator.start()
+            for port in Port:
+                clients = _Clients(self._curve.let_in(port))
+                self._authenticator.configure_curve_callback(port.name, clients)
+
+    def bind(self, kind: int, port: Port, *, instance: str = "") -> zmq.asyncio.Socket:
+        """A socket that listens on `port`. Raises EnvironmentProblem when the address is taken."""
+        sock = self._context.socket(kind)
+        self._sockets.append(sock)
+        self.bind_socket(sock, port, instance=instance)
+        return sock
+
+    def advertised(self, sock: zmq.Socket[Any]) -> str:
+        """Address under which peers reach a socket that this process has bound."""
+        address: str = sock.getsockopt_string(zmq.LAST_ENDPOINT)
+        if self.addresses.is_tcp and self.addresses.advertise:
+            return f"tcp://{self.addresses.advertise}:{address.rpartition(':')[2]}"
+        return address
+
+    def bind_socket(self, sock: zmq.Socket[Any], port: Port, *, instance: str = "") -> None:
+        """Secure, limit and bind a socket that its own thread will use and close."""
+        self._prepare(sock, port)
+        if self._curve is not None:
+            # Without a domain that is enforced, libzmq lets everybody in once the authenticator has
+            # stopped; with it nobody.
+            sock.setsockopt_string(zmq.ZAP_DOMAIN, port.name)
+            sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+            own = self._curve.to_bind(port)
+            sock.curve_server = True
+            sock.curve_publickey, sock.curve_secretkey = own.public, own.secret
+        address = self.addresses.bind(port, instance)
+        try:
+            sock.bind(address)
+        except zmq.ZMQError as error:
+            raise EnvironmentProblem(f"cannot listen on {address}: {error}") from error
+
+    def connect(
+        self, kind: int, port: Port, *, address: str = "", identity: bytes = b""
+    ) -> zmq.asyncio.Socket:
+        """A socket that talks to the one that listens on `port`: at `address`, where several
+        processes bind it. Raises EnvironmentProblem when this process has no key for it."""
+        sock = self._context.socket(kind)
+        self._sockets.append(sock)
+        self._prepare(sock, port)
+        if identity:
+            sock.setsockopt(zmq.IDENTITY, identity)
+        if self._curve is not None:
+            sock.curve_serverkey, own = self._curve.to_connect(port)
+            sock.curve_publickey, sock.curve_secretkey = own.public, own.secret
+        sock.connect(address or self.addresses.connect(port))
+        return sock
+
+    def _prepare(self, sock: zmq.Socket[Any], port: Port) -> None:
+        high_water = RAW_HIGH_WATER if port in _RAW_PORTS else HIGH_WATER_MESSAGES
+        sock.setsockopt(zmq.LINGER, LINGER_MS)
+        sock.setsockopt(zmq.SNDHWM, high_water)
+        sock.setsockopt(zmq.RCVHWM, high_water)
+        if sock.type == zmq.REP:
+            # It drops answers beyond the limit without a word, and counts those as waiting of which
+            # it has not been told yet that they are gone. Who asks waits for one answer at a time.
+            sock.setsockopt(zmq.SNDHWM, 0)
+        if sock.type == zmq.REQ:
+            # So that `ask` may ask again, and knows an answer to the question before.
+            sock.setsockopt(zmq.REQ_RELAXED, 1)
+            sock.setsockopt(zmq.REQ_CORRELATE, 1)
+        # Thousands may connect in the same second; who is turned away waits a second to try again.
+        sock.setsockopt(zmq.BACKLOG, BACKLOG)
+        if sock.type == zmq.ROUTER:
+            sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            # A worker that reconnects before its old connection is noticed keeps its name.
+            sock.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        if self.addresses.is_tcp:
+            sock.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+            # The kernel finds peers that vanished, within ten seconds. ZeroMQ's own heartbeats look
+            # through the timers of all connections at each one: thousands choke on it.
+            sock.setsockopt(zmq.TCP_KEEPALIVE, 1)
+            sock.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 4)
+            sock.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 2)
+            sock.setsockopt(zmq.TCP_KEEPALIVE_CNT, 3)
+            sock.setsockopt(zmq.TCP_MAXRT, 10_000)
+            sock.setsockopt(zmq.RECONNECT_IVL, 100)
+            sock.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
+
+    def stop_authenticator(self) -> None:
+        """Let nobody else in; who is connected stays so."""
+        if self._authenticator is not None:
+            self._authenticator.stop()
+            self._authenticator = None
+
+    async def close(self) -> None:
+        """Close every socket and end the threads that use the context; delivers for LINGER_MS."""
+        self.stop_authenticator()
+        for sock in self._sockets:
+            if not sock.closed:
+                sock.close()
+        await asyncio.to_thread(self._context.term)
+
+
+class _Clients:
+    """Lets in the services that may connect to a port and nobody else."""
+
+    def __init__(self, public_keys: frozenset[bytes]) -> None:
+        self._public_keys = public_keys
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether `key`, Z85, may connect."""
+        return key in self._public_keys
+
+
+async def receive_each(
+    sock: zmq.asyncio.Socket, handle: Callable[[AnyMessage, bytes], Awaitable[None] | None]
+) -> None:
+    """Hand every message of `sock` to `handle(message, first_frame)` until cancelled.
+
+    What is no message of this protocol is logged and dropped: it cannot be answered.
+    """
+    # A wait of the loop costs several times what taking a message does, so what has come is taken
+    # without one; for a moment only, since a socket that always has the next message never waits.
+    direct: zmq.Socket[bytes] = zmq.Socket.shadow(sock.underlying)
+    while True:
+        frames = await sock.recv_multipart()
+        until_ns = monotonic_ns() + RECEIVE_NS
+        while frames:
+            await _hand_over(frames, handle)
+            if monotonic_ns() >= until_ns:
+                break
+            try:
+                frames = direct.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+        await asyncio.sleep(0)
+
+
+async def ask(sock: zmq.asyncio.Socket, request: bytes, *, again_s: float = ASK_AGAIN_S) -> bytes:
+    """The answer to what a REQ socket asks, again where none comes: a connection that breaks takes
+    along what was on its way. Each time it waits twice as long, since the answer may not be ready.
+    """
+    while True:
+        await sock.send(request)
+        try:
+            async with asyncio.timeout(again_s):
+                return await _next_answer(sock)
+        except TimeoutError:
+            log.info("no answer within %g s; asking again", again_s)
+            again_s *= 2
+
+
+async def _next_answer(sock: zmq.asyncio.Socket) -> bytes:
+    """An answer to an earlier question makes the socket readable and is then thrown away."""
+    while True:
+        with contextlib.suppress(zmq.Again):
+            answer: bytes = await sock.recv()
+            return answer
+
+
+async def _hand_over(
+    frames: list[bytes], handle: Callable[[AnyMessage, bytes], Awaitable[None] | None]
+) -> None:
+    try:
+        message = decode(frames[-1])
+    except ProtocolMismatch as error:
+        log.warning("dropped a message: %s", error)
+        return
+    result = handle(message, frames[0])
+    if result is not None:
+        await result

@@ -1,0 +1,120 @@
+"""The three forwarders that the system controller hosts, a thread each.
+
+Everybody connects to the controller, nobody has to know where the others are. The event bus and the
+dataset path are plain ZeroMQ proxies. Raw records must reach the one processor that has the earlier
+fragments of the same request, so theirs routes by name and refuses to drop: a worker's frames are
+`[processor, payload]`.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import zmq
+
+from aiperf_svc.adapters.messaging.bus import REPORT, Bus
+from aiperf_svc.protocol.ports import Port
+
+RETRY_S = 0.005
+"""Between attempts to pass a batch to a processor whose queue is full: a ROUTER polls as writable
+as long as any of its peers has room."""
+
+log = logging.getLogger(__name__)
+
+
+class Proxies:
+    """Starts the threads; they end when the bus closes its context."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._threads: list[threading.Thread] = []
+        self._lost: frozenset[str] = frozenset()
+
+    def give_up(self, processors: Iterable[str]) -> None:
+        """Pass nothing more to these: one that hangs, connected and with a full queue, would hold
+        up the records of all others."""
+        self._lost = frozenset(processors)
+
+    def start(self) -> None:
+        """Bind all seven ports, then forward. Raises EnvironmentProblem when one is taken."""
+        said, reports = (zmq.XSUB, Port.EVENTS_IN), (zmq.XSUB, Port.REPORTS_IN)
+        asked, served = (zmq.ROUTER, Port.DATASET_FRONT), (zmq.DEALER, Port.DATASET_BACK)
+        sent, taken = (zmq.ROUTER, Port.RAW_FRONT), (zmq.ROUTER, Port.RAW_BACK)
+        self._start("events", self._forward_events, said, reports, (zmq.XPUB, Port.EVENTS_OUT))
+        self._start("dataset", self._forward, asked, served)
+        self._start("raw", self._route_by_name, sent, taken)
+
+    def _start(self, name: str, forward: Callable[..., None], *ends: tuple[int, Port]) -> None:
+        sockets = [self._bus.raw_context.socket(kind) for kind, _ in ends]
+        for sock, (_, port) in zip(sockets, ends, strict=True):
+            self._bus.bind_socket(sock, port)
+            if forward == self._forward and sock.type == zmq.ROUTER:
+                # A reply to a client that has gone is of no use to anybody.
+                sock.setsockopt(zmq.ROUTER_MANDATORY, 0)
+        thread = threading.Thread(
+            target=_until_closed, args=(forward, sockets), name=f"proxy-{name}", daemon=True
+        )
+        thread.start()
+        self._threads.append(thread)
+
+    @staticmethod
+    def _forward(front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
+        zmq.proxy(front, back)
+
+    @staticmethod
+    def _forward_events(
+        said: zmq.Socket[Any], reports: zmq.Socket[Any], out: zmq.Socket[Any]
+    ) -> None:
+        """As `zmq.proxy`, but subscriptions end here: every service has a topic of its own, and
+        each of thousands would be told to each of thousands of publishers. Of what comes on the
+        port for reports only reports go on: whoever has a worker's key gives no orders."""
+        poller = zmq.Poller()
+        poller.register(out, zmq.POLLIN)
+        for sock in (said, reports):
+            sock.send(b"\x01")  # everything
+            poller.register(sock, zmq.POLLIN)
+        while True:
+            for sock, _ in poller.poll():
+                frames = sock.recv_multipart(copy=False)
+                if sock is said or (sock is reports and bytes(frames[0].buffer) == REPORT):
+                    out.send_multipart(frames, copy=False)
+
+    def _route_by_name(self, front: zmq.Socket[Any], back: zmq.Socket[Any]) -> None:
+        while True:
+            _, name, payload = front.recv_multipart(copy=False)
+            processor = bytes(name.buffer).decode()
+            if not self._has_passed(back, processor, payload):
+                # Its worker still has the batch and sends it again when the roster names another.
+                log.warning("no record processor %s", processor)
+
+    def _has_passed(self, back: zmq.Socket[Any], processor: str, payload: zmq.Frame) -> bool:
+        while processor not in self._lost:
+            try:
+                back.send_multipart([processor.encode(), payload], zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                time.sleep(RETRY_S)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise
+                return False
+            else:
+                return True
+        return False
+
+    def join(self) -> None:
+        """Wait for the threads, after the bus is closed."""
+        for thread in self._threads:
+            thread.join()
+
+
+def _until_closed(forward: Callable[..., None], sockets: list[zmq.Socket[Any]]) -> None:
+    try:
+        forward(*sockets)
+    except zmq.ZMQError as error:
+        if error.errno not in (zmq.ETERM, zmq.ENOTSOCK):
+            log.exception("a proxy stopped")
+    finally:
+        for sock in sockets:
+            sock.close(0)

@@ -1,0 +1,384 @@
+"""The Pulumi CLI as a child that can be asked to stop and that survives nobody.
+
+Each command runs in a session of its own, so that a terminal's Ctrl-C reaches the runner only: a
+second interrupt makes the CLI forget resources. Between the two is a process of one thread
+(`cli_supervisor.py`), which asks the CLI to stop when the runner is gone, so a killed runner's CLI
+ends by itself, with its state complete. Its output goes to files: with a pipe, the death of the
+reader would kill the CLI before it has saved. Its temporary files, in which the Kubernetes provider
+leaves the cluster's key, are in a folder that goes with the command.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from aiperf_svc.adapters.pulumi import supervisor as cli_supervisor
+from aiperf_svc.adapters.pulumi.error_text import causes_in, in_few_lines
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+POLL_S = 0.1
+"""Between looks at the child and its events."""
+SHORT_S = 120.0
+"""For commands that touch only the state; a bucket may be slow."""
+TOLD = ("up", "destroy", "refresh")
+"""Commands that tell people what they do: kept when they failed. Secrets are hidden in it."""
+NO_STACK = "no stack named"
+INTERRUPT = b"i"
+"""What the supervisor reads as a wish to stop; any byte is one."""
+_LOCK = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<at>\S+)")
+_CONFLICT = "[409] Conflict: Another update is currently in progress"
+"""What Pulumi's own service answers."""
+
+Event = dict[str, Any]
+OnEvent = Callable[[Event], None]
+TakeOver = Callable[[Sequence["Lock"]], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """Who works on a stack's state, or did when it died."""
+
+    user: str
+    host: str
+    pid: int
+    at: str
+    """RFC 3339."""
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.host}, pid {self.pid}, since {self.at}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    errors: str
+
+    @property
+    def killed_by(self) -> int:
+        """Number of the signal that it died of, 0 when it ended by itself."""
+        return self.code - 128 if 128 < self.code < 160 else max(0, -self.code)
+
+    @property
+    def said(self) -> str:
+        """Why it failed, in few lines."""
+        if self.killed_by:
+            return f"it was killed by signal {self.killed_by} (9: perhaps for lack of memory)"
+        return in_few_lines(causes_in(self.errors) or causes_in(self.out))
+
+
+class PulumiFailed(EnvironmentProblem):
+    """A command of the CLI ended with an error."""
+
+    def __init__(self, command: str, ended: Ended) -> None:
+        super().__init__(f"`pulumi {command}` failed: {ended.said}")
+        self.ended = ended
+
+
+class PulumiCli:
+    """Commands about one stack, in the project's folder."""
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        stack: str,
+        environ: Mapping[str, str],
+        logs: Path,
+        notice: str = "",
+        private: Path | None = None,
+        held: Sequence[int] = (),
+        take_over: TakeOver = lambda locks: False,
+    ) -> None:
+        """`private` is removed when the runner is killed, `held` are descriptors of locks, which
+        then last until the CLI has ended. `take_over` is asked of the locks that refuse a command
+        whether they may be removed."""
+        self._folder, self._stack, self._environ = folder, stack, environ
+        self._private, self._held, self._take_over = private, tuple(held), take_over
+        self.logs = logs
+        """Folder for what the commands say."""
+        self.notice = notice
+        """What a user should know about where the state is."""
+        self._count = 0
+
+    @property
+    def backend(self) -> str:
+        """URL of the state; empty: where `pulumi login` says."""
+        return self._environ.get("PULUMI_BACKEND_URL", "")
+
+    # --- state and settings ----------------------------------------------------------------------
+
+    async def select(self, *, create: bool) -> bool:
+        """Whether the stack is known to the state; with `create` it is made known."""
+        arguments = ("--create",) if create else ()
+        ended = await self._run("stack", "select", self._stack, *arguments)
+        if ended.code == 0:
+            return True
+        if NO_STACK in ended.errors:
+            return False
+        raise PulumiFailed("stack select", ended)
+
+    async def export(self) -> dict[str, Any]:
+        """The state, secrets encrypted."""
+        return await self._json("stack", "export", "-s", self._stack)
+
+    async def outputs(self) -> dict[str, Any]:
+        """The stack's outputs, secrets in clear. Empty before the first `up`."""
+        return await self._json("stack", "output", "-s", self._stack, "--json", "--show-secrets")
+
+    async def set_secret(self, key: str, value: str) -> None:
+        """Encrypt a value into the stack's file; the value is never an argument."""
+        name = f"aiperf:{key}"
+        ended = await self._run("config", "set", "--secret", name, "-s", self._stack, stdin=value)
+        if ended.code:
+            raise PulumiFailed(f"config set --secret {name}", ended)
+
+    async def forget(self) -> None:
+        """Remove the stack, which must be empty, from the state; its file stays."""
+        ended = await self._run("stack", "rm", "-y", "--preserve-config", "-s", self._stack)
+        if ended.code and NO_STACK not in ended.errors:
+            raise PulumiFailed("stack rm", ended)
+
+    async def unlock(self) -> None:
+        """Remove the lock of a process that is gone."""
+        ended = await self._run("cancel", "-y", "-s", self._stack)
+        if ended.code:
+            raise PulumiFailed("cancel", ended)
+
+    # --- the cluster -----------------------------------------------------------------------------
+
+    async def up(self, on_event: OnEvent, *, stop: asyncio.Event) -> Ended:
+        """Make the stack. When `stop` is set the CLI is interrupted, once, and awaited."""
+        return await self._work("up", ("--skip-preview",), on_event, stop)
+
+    async def destroy(self, on_event: OnEvent, *, stop: asyncio.Event) -> Ended:
+        """Unmake it. A zero exit code is no evidence that it is gone.
+
+        What is gone already is not asked for beforehand, which would take half of the time: it is
+        noticed when it is deleted.
+        """
+        arguments = ("--skip-preview", "--refresh=false")
+        return await self._work("destroy", arguments, on_event, stop)
+
+    async def refresh(self, *, clear_pending: bool = False) -> Ended:
+        """Have the state tell what is there. With `clear_pending` creations whose end nobody saw
+        are forgotten: what they made must have been found by label before."""
+        more = ("--clear-pending-creates",) if clear_pending else ()
+        arguments = ("--skip-preview", *more)
+        return await self._work("refresh", arguments, lambda event: None, asyncio.Event())
+
+    # --- processes -------------------------------------------------------------------------------
+
+    async def _json(self, *arguments: str) -> dict[str, Any]:
+        ended = await self._run(*arguments)
+        if ended.code:
+            raise PulumiFailed(" ".join(arguments[:2]), ended)
+        content: dict[str, Any] = json.loads(ended.out)
+        return content
+
+    async def _run(self, *arguments: str, stdin: str | None = None) -> Ended:
+        try:
+            async with asyncio.timeout(SHORT_S):
+                return await self._spawn(arguments, stop=asyncio.Event(), stdin=stdin)
+        except TimeoutError as error:
+            words = " ".join(arguments[:2])
+            raise EnvironmentProblem(
+                f"`pulumi {words}` has not ended after {SHORT_S:g} s"
+            ) from error
+
+    async def _work(
+        self, command: str, arguments: tuple[str, ...], on_event: OnEvent, stop: asyncio.Event
+    ) -> Ended:
+        ended = await self._once(command, arguments, on_event, stop)
+        if ended.code and self._take_over(locks_in(f"{ended.errors}\n{ended.out}")):
+            await self.unlock()
+            ended = await self._once(command, arguments, on_event, stop)
+        return ended
+
+    async def _once(
+        self, command: str, arguments: tuple[str, ...], on_event: OnEvent, stop: asyncio.Event
+    ) -> Ended:
+        events = self._folder / f"events-{self._count}.jsonl"
+        events.touch(mode=0o600)
+        whole = (command, "-y", "-s", self._stack, "--event-log", str(events), *arguments)
+        with events.open("rb") as file:
+            tail = _Tail(file, on_event)
+            try:
+                return await self._spawn(whole, stop=stop, look=tail.look)
+            finally:
+                tail.look()
+                events.unlink()
+
+    async def _spawn(
+        self,
+        arguments: tuple[str, ...],
+        *,
+        stop: asyncio.Event,
+        stdin: str | None = None,
+        look: Callable[[], None] = lambda: None,
+    ) -> Ended:
+        self._count += 1
+        name = f"pulumi-{self._count}-{arguments[0]}"
+        out, errors = self.logs / f"{name}.out", self.logs / f"{name}.log"
+        command = (executable(self._environ), *arguments, "--non-interactive", "--color", "never")
+        temporary = tempfile.mkdtemp(prefix="tmp-", dir=self._private or self.logs)
+        listening, control = os.pipe()
+        with out.open("wb") as to_out, errors.open("wb") as to_errors:
+            out.chmod(0o600)
+            try:
+                # asyncio's own would reap the child behind our back.
+                child = subprocess.Popen(  # noqa: ASYNC220
+                    (*_supervised(listening, temporary, self._private), *command),
+                    cwd=self._folder,
+                    env=dict(self._environ),
+                    stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+                    stdout=to_out,
+                    stderr=to_errors,
+                    start_new_session=True,
+                    pass_fds=(listening, *self._held),
+                )
+            except BaseException:
+                os.close(control)
+                raise
+            finally:
+                os.close(listening)
+        with _Stop(control) as stopping:
+            if child.stdin is not None:
+                with contextlib.suppress(BrokenPipeError), child.stdin:
+                    child.stdin.write((stdin or "").encode())
+            try:
+                await _end(child, stop, stopping, look)
+            finally:
+                if child.poll() is None:
+                    # Nobody waits any more: out of time, not wanted, or an error of ours.
+                    stopping.ask()
+                    child.wait(cli_supervisor.STOP_S + SHORT_S)
+        if child.returncode < 0:
+            # Somebody has killed the supervisor, which the CLI is told by the kernel.
+            await _end_session(child.pid)
+            shutil.rmtree(temporary, ignore_errors=True)
+        ended = Ended(
+            code=child.returncode,
+            out=out.read_text(errors="replace"),
+            errors=errors.read_text(errors="replace"),
+        )
+        if ended.code and arguments[0] in TOLD:
+            out.rename(out.with_suffix(".out.log"))
+        else:
+            # May hold a token, and is a program's business.
+            out.unlink()
+        if not ended.errors:
+            errors.unlink()
+        return ended
+
+
+class _Stop:
+    """The supervisor's ear. Its end says that the runner is gone, so it is closed at the end."""
+
+    def __init__(self, control: int) -> None:
+        self._control = control
+        self._was_asked = False
+
+    def __enter__(self) -> "_Stop":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._control)
+
+    def ask(self) -> None:
+        """Have the CLI interrupted, once."""
+        if not self._was_asked:
+            self._was_asked = True
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._control, INTERRUPT)
+
+
+async def _end(
+    child: "subprocess.Popen[bytes]", stop: asyncio.Event, stopping: _Stop, look: Callable[[], None]
+) -> None:
+    while child.poll() is None:
+        look()
+        if stop.is_set():
+            stopping.ask()
+        await asyncio.sleep(POLL_S)
+
+
+async def _end_session(leader: int) -> None:
+    """Wait for a CLI that has lost its supervisor; then kill what is left of its session, which
+    plugins with process groups of their own belong to."""
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + cli_supervisor.STOP_S
+    while members := _session(leader):
+        if "pulumi" not in members.values() or loop.time() > give_up_s:
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(POLL_S)
+
+
+def _session(leader: int) -> dict[int, str]:
+    """Processes of a session that are alive, with their names."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            before, _, after = entry.read_text().rpartition(")")
+            state, _, _, session, *_ = after.split()
+            if int(session) == leader and state != "Z":
+                found[int(entry.parent.name)] = before.partition("(")[2]
+    return found
+
+
+def _supervised(control: int, temporary: str, private: Path | None) -> tuple[str, ...]:
+    script = str(Path(cli_supervisor.__file__))
+    # Without what an environment adds: it starts twice as fast.
+    return (sys.executable, "-I", "-S", script, str(control), temporary, str(private or ""))
+
+
+class _Tail:
+    """Whole lines of a growing file, each once."""
+
+    def __init__(self, file: BinaryIO, on_event: OnEvent) -> None:
+        self._file, self._on_event = file, on_event
+        self._part = b""
+
+    def look(self) -> None:
+        *whole, self._part = (self._part + self._file.read()).split(b"\n")
+        for line in whole:
+            with contextlib.suppress(ValueError):
+                self._on_event(json.loads(line))
+
+
+def executable(environ: Mapping[str, str]) -> str:
+    """The CLI. Raises EnvironmentProblem when there is none."""
+    found = shutil.which("pulumi", path=environ.get("PATH"))
+    if found is None:
+        raise EnvironmentProblem(
+            "the Pulumi CLI is not on PATH; install it: https://www.pulumi.com/docs/install/"
+        )
+    return found
+
+
+def is_locked(ended: Ended) -> bool:
+    """Whether a command was refused because another one works on the state."""
+    return bool(locks_in(f"{ended.errors}\n{ended.out}")) or _CONFLICT in ended.errors + ended.out
+
+
+def locks_in(said: str) -> tuple[Lock, ...]:
+    """The locks that a refused command names."""
+    return tuple(
+        Lock(user=each["user"], host=each["host"], pid=int(each["pid"]), at=each["at"])
+        for each in _LOCK.finditer(said)
+    )

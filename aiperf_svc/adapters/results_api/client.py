@@ -1,0 +1,218 @@
+"""Client of the results API: follows a run, stops it, and fetches its results.
+
+A download goes on where it broke off and is believed only when its SHA-256 is the manifest's.
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
+from aiperf_svc.adapters.exports.manifest import (
+    TEMPORARY_SUFFIX,
+    Manifest,
+    ManifestEntry,
+    check_entry,
+    is_whole,
+)
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
+
+ANSWER_S = 10.0
+"""Longest time without a byte of an answer, beyond the time of a long poll."""
+ATTEMPTS = 5
+"""Of one file without any new byte; port-forwards break often and come back."""
+RETRY_S = 0.5
+CHUNK = 256 * 1024
+MESSAGE_BYTES = 4096
+
+
+class ApiUnavailable(EnvironmentProblem):
+    """The API cannot be reached or did not answer in time; trying again may help."""
+
+
+class ApiRefused(EnvironmentProblem):
+    """The API answered with an error."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ResultsClient:
+    """One run's API. An async context manager."""
+
+    def __init__(self, base_url: str, *, token: str, retry_s: float = RETRY_S) -> None:
+        self._base = base_url.rstrip("/")
+        self._token = token
+        self._retry_s = retry_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            headers={"X-Aiperf-Token": self._token, "Accept-Encoding": "identity"},
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_S, sock_read=ANSWER_S),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def status(self, *, after: int | None = None, timeout_s: float = 0.0) -> Status:
+        """The run's state; with `after`, not before its number is another one or the time is up."""
+        query = "" if after is None else f"?after={after}&timeout={timeout_s:g}"
+        body = await self._call("GET", f"/v1/status{query}", wait_s=timeout_s)
+        return msgspec.json.decode(body, type=Status)
+
+    async def summary(self) -> dict[str, Any]:
+        """The content of profile_export_aiperf.json."""
+        content: dict[str, Any] = msgspec.json.decode(await self._call("GET", "/v1/summary"))
+        return content
+
+    async def manifest(self) -> Manifest:
+        """Name, size and hash of every result file."""
+        return msgspec.json.decode(await self._call("GET", "/v1/results"), type=Manifest)
+
+    async def cancel(self, reason: str) -> None:
+        """Stop the run, keep and report what was measured."""
+        await self._call("POST", "/v1/cancel", body=msgspec.json.encode({"reason": reason}))
+
+    async def collected(self) -> None:
+        """Tell the run that nobody needs it any more."""
+        await self._call("POST", "/v1/collected")
+
+    async def download_all(self, folder: Path) -> Manifest:
+        """Every result file and the manifest into `folder`; files that are there already and have
+        the right hash are kept. Raises EnvironmentProblem."""
+        manifest = await self.manifest()
+        _check_room(folder, manifest)
+        for entry in manifest.files:
+            await self.download(entry, folder)
+        content = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+        await asyncio.to_thread(_write, folder / MANIFEST, content)
+        return manifest
+
+    async def download(self, entry: ManifestEntry, folder: Path) -> Path:
+        """One result file, whole and verified. Raises EnvironmentProblem."""
+        path, part = _places(folder, entry)
+        if await asyncio.to_thread(is_whole, path, entry):
+            return path
+        try:
+            await asyncio.to_thread(part.parent.mkdir, parents=True, exist_ok=True)
+            await self._fetch(entry, part)
+            if not await asyncio.to_thread(is_whole, part, entry):
+                # What was there before may have been of another run: once more, from the start.
+                await asyncio.to_thread(part.unlink)
+                await self._fetch(entry, part)
+                if not await asyncio.to_thread(is_whole, part, entry):
+                    part.unlink()
+                    raise EnvironmentProblem(f"{entry.name}: received bytes with another SHA-256")
+            part.replace(path)
+        except OSError as error:
+            raise EnvironmentProblem(f"cannot write {path}: {error.strerror or error}") from error
+        return path
+
+    async def _fetch(self, entry: ManifestEntry, part: Path) -> None:
+        """Append to `part` until it is as long as the file."""
+        failures = 0
+        while (have := _size(part)) < entry.size:
+            try:
+                await self._fetch_from(entry, part, have)
+            except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+                failures = 0 if _size(part) > have else failures + 1
+                if failures >= ATTEMPTS:
+                    raise ApiUnavailable(
+                        f"{entry.name}: broke off at byte {max(0, have):,} of {entry.size:,}: "
+                        f"{_words(error)}"
+                    ) from error
+                await asyncio.sleep(self._retry_s)
+
+    async def _fetch_from(self, entry: ManifestEntry, part: Path, have: int) -> None:
+        headers = {"Range": f"bytes={have}-", "If-Range": f'"{entry.sha256}"'} if have > 0 else {}
+        url = f"{self._base}/v1/results/{quote(entry.name)}"
+        async with self._open().get(url, headers=headers) as answer:
+            if answer.status not in (200, 206):
+                raise ApiRefused(
+                    f"{entry.name}: {answer.status} {one_line(await answer.text())}",
+                    status=answer.status,
+                )
+            # 200 to a range: the file is another one than the part was of.
+            mode = "ab" if answer.status == 206 else "wb"
+            with await asyncio.to_thread(part.open, mode) as file:
+                async for chunk in answer.content.iter_chunked(CHUNK):
+                    file.write(chunk)
+
+    async def _call(
+        self, method: str, path: str, *, body: bytes | None = None, wait_s: float = 0.0
+    ) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=wait_s + ANSWER_S, sock_connect=ANSWER_S)
+        try:
+            async with self._open().request(
+                method, self._base + path, data=body, timeout=timeout
+            ) as answer:
+                content = await answer.read()
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            raise ApiUnavailable(f"results API at {self._base}: {_words(error)}") from error
+        if answer.status >= 400:
+            text = one_line(content[:MESSAGE_BYTES].decode(errors="replace"))
+            raise ApiRefused(f"results API: {answer.status} {text}", status=answer.status)
+        return content
+
+    def _open(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "use it as an async context manager"
+        return self._session
+
+
+def _inside(folder: Path, entry: ManifestEntry) -> Path:
+    """The path of a result; a server cannot make a client write elsewhere."""
+    check_entry(entry)
+    path = (folder / entry.name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        # By a link that was there before.
+        raise EnvironmentProblem(f"results API: {entry.name!r} leads out of the results' folder")
+    return path
+
+
+def _check_room(folder: Path, manifest: Manifest) -> None:
+    """Raises EnvironmentProblem when the disk has no room for what is still to come."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    missing = sum(
+        entry.size - min(entry.size, max(0, *(_size(path) for path in _places(folder, entry))))
+        for entry in manifest.files
+    )
+    free = shutil.disk_usage(there).free
+    if missing > free:
+        raise EnvironmentProblem(
+            f"cannot write {folder}: {missing / 2**20:,.1f} MiB of results are still to come, and "
+            f"{free / 2**20:,.1f} MiB are free"
+        )
+
+
+def _places(folder: Path, entry: ManifestEntry) -> tuple[Path, Path]:
+    """Of a result file, and of its part."""
+    path = _inside(folder, entry)
+    return path, path.with_name(path.name + TEMPORARY_SUFFIX)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; -1 when there is none, which is less than an empty one."""
+    return path.stat().st_size if path.exists() else -1
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _words(error: BaseException) -> str:
+    return one_line(str(error)) or (
+        "no answer in time" if isinstance(error, TimeoutError) else "broke off"
+    )

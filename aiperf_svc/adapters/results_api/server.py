@@ -1,0 +1,255 @@
+"""The HTTP API of the records manager: what the run is doing, its results, and how to stop it.
+
+GET  /healthz  /readyz                         no token
+GET  /metrics                                  Prometheus text
+GET  /v1/status?after=N&timeout=S              at once, or when the number is not N any more
+GET  /v1/summary                               what profile_export_aiperf.json holds; 409 before
+GET  /v1/results                               name, size and SHA-256 of every file; 409 before
+GET  /v1/results/{name}                        one file: ranges, ETag, gzip
+POST /v1/cancel      {"reason": "..."}         stop, keep and report what was measured
+POST /v1/collected                             the results are fetched, nobody needs this any more;
+                                               409 before they are final
+
+Everything below /v1 and /metrics needs the stack's token, as `Authorization: Bearer` or
+`X-Aiperf-Token` (proxies of a cluster take the first for themselves). Connections that have not
+shown it are few and short: `guarded_connections`.
+"""
+
+import asyncio
+import hmac
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+
+from aiperf_svc.adapters.results_api.file_responses import send_file
+from aiperf_svc.adapters.results_api.guarded_connections import (
+    ConnectionLimits,
+    GuardedConnection,
+    GuardedConnections,
+)
+from aiperf_svc.adapters.results_api.prometheus_text import render_metrics
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.foreign_text import one_line
+
+LONGEST_POLL_S = 60.0
+OPEN_PATHS = ("/healthz", "/readyz")
+BACKLOG = 1_024
+"""Connections that wait to be accepted."""
+LARGEST_BODY = 16 * 1024
+"""Of a request; a cancel's reason is all that anybody sends."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ResultsProvider(Protocol):
+    """What the API shows; the records manager is one."""
+
+    def status(self) -> Status:
+        """The run as it is now."""
+        ...
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        """Until the status has another number than `after`, at most so long."""
+        ...
+
+    def cancel(self, reason: str) -> None:
+        """Ask for the end of the run."""
+        ...
+
+    def collected(self) -> None:
+        """Nobody needs this process any more."""
+        ...
+
+    def summary(self) -> dict[str, Any] | None:
+        """The content of profile_export_aiperf.json, once it is computed."""
+        ...
+
+    def folder(self) -> Path:
+        """Where the artifacts are."""
+        ...
+
+    def manifest(self) -> dict[str, Any] | None:
+        """The content of manifest.json, once it is written."""
+        ...
+
+
+class ResultsServer:
+    """A running API."""
+
+    def __init__(self, runner: web.AppRunner, listener: asyncio.Server) -> None:
+        self._runner = runner
+        self._listener = listener
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening and end what is being answered."""
+        self._listener.close()
+        await self._runner.cleanup()
+
+
+async def serve(
+    provider: ResultsProvider,
+    *,
+    token: str,
+    fd: int | None,
+    host: str,
+    port: int,
+    limits: ConnectionLimits | None = None,
+) -> ResultsServer:
+    """Start the API on the listening socket `fd`, or on `host:port` without one.
+
+    Raises EnvironmentProblem when it cannot listen there.
+    """
+    runner = web.AppRunner(
+        make_app(provider, token=token), access_log=None, shutdown_timeout=1.0, handle_signals=False
+    )
+    await runner.setup()
+    assert runner.server is not None
+    guard = GuardedConnections(runner.server, limits or ConnectionLimits())
+    loop = asyncio.get_running_loop()
+    try:
+        if fd is not None:
+            sock = socket.socket(fileno=fd)
+            listener = await loop.create_server(guard, sock=sock, backlog=BACKLOG)
+        else:
+            listener = await loop.create_server(guard, host, port, backlog=BACKLOG)
+    except OSError as error:
+        await runner.cleanup()
+        raise EnvironmentProblem(f"results API: cannot listen on {host}:{port}: {error}") from error
+    return ResultsServer(runner, listener)
+
+
+def make_app(provider: ResultsProvider, *, token: str) -> web.Application:
+    """The application, without a socket."""
+    routes = _Routes(provider)
+    app = web.Application(middlewares=[_token_check(token)], client_max_size=LARGEST_BODY)
+    app.router.add_get("/healthz", routes.healthy)
+    app.router.add_get("/readyz", routes.ready)
+    app.router.add_get("/metrics", routes.metrics)
+    app.router.add_get("/v1/status", routes.status)
+    app.router.add_get("/v1/summary", routes.summary)
+    app.router.add_get("/v1/results", routes.results)
+    app.router.add_get("/v1/results/{name:.+}", routes.result)
+    app.router.add_post("/v1/cancel", routes.cancel)
+    app.router.add_post("/v1/collected", routes.collected)
+    return app
+
+
+def _token_check(token: str) -> Any:
+    expected = token.encode()
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in OPEN_PATHS:
+            given = request.headers.get("X-Aiperf-Token", "")
+            scheme, _, value = request.headers.get("Authorization", "").partition(" ")
+            if not given and scheme.lower() == "bearer":
+                given = value.strip()
+            # An empty expected token would let everybody in.
+            if not expected or not hmac.compare_digest(
+                given.encode("utf-8", "surrogateescape"), expected
+            ):
+                raise web.HTTPUnauthorized(
+                    text="token missing or wrong\n", headers={"WWW-Authenticate": "Bearer"}
+                )
+            if isinstance(request.protocol, GuardedConnection):
+                request.protocol.trust()
+        return await handler(request)
+
+    return check
+
+
+class _Routes:
+    def __init__(self, provider: ResultsProvider) -> None:
+        self._provider = provider
+
+    async def healthy(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def ready(self, _request: web.Request) -> web.Response:
+        return web.Response(text=f"{self._provider.status().state}\n")
+
+    async def metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(
+            body=render_metrics(self._provider.status()).encode(),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    async def status(self, request: web.Request) -> web.Response:
+        after = _number(request, "after", int)
+        timeout_s = _number(request, "timeout", float)
+        if after is not None:
+            wait_s = min(20.0 if timeout_s is None else timeout_s, LONGEST_POLL_S)
+            await self._provider.wait_change(int(after), wait_s)
+        return _json(self._provider.status())
+
+    async def summary(self, _request: web.Request) -> web.Response:
+        summary = self._provider.summary()
+        if summary is None:
+            raise web.HTTPConflict(text="the summary is not computed yet\n")
+        return _json(summary)
+
+    async def results(self, _request: web.Request) -> web.Response:
+        return _json(await self._manifest())
+
+    async def result(self, request: web.Request) -> web.StreamResponse:
+        manifest = await self._manifest()
+        name = request.match_info["name"]
+        # Only what the manifest lists is served, so no name leads out of the folder.
+        entry = next((e for e in manifest["files"] if e["name"] == name), None)
+        if entry is None:
+            raise web.HTTPNotFound(text=f"no result is called {name!r}; see /v1/results\n")
+        path = self._provider.folder() / name
+        return await send_file(request, path, size=entry["size"], sha256=entry["sha256"])
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        try:
+            asked = msgspec.json.decode(body, type=_Cancel) if body else _Cancel()
+        except msgspec.DecodeError as error:
+            raise web.HTTPBadRequest(text=f'expected {{"reason": "..."}}: {error}\n') from error
+        self._provider.cancel(one_line(asked.reason))
+        return web.Response(status=202, text="stopping\n")
+
+    async def collected(self, _request: web.Request) -> web.Response:
+        if not self._provider.status().is_settled:
+            raise web.HTTPConflict(text="the results are not final yet\n")
+        # The answer must be on its way before the process may end.
+        asyncio.get_running_loop().call_later(0.05, self._provider.collected)
+        return web.Response(status=202, text="ending\n")
+
+    async def _manifest(self) -> dict[str, Any]:
+        manifest = await asyncio.to_thread(self._provider.manifest)
+        if manifest is None:
+            raise web.HTTPConflict(text="the results are not written yet\n")
+        return manifest
+
+
+class _Cancel(msgspec.Struct):
+    reason: str = "asked for through the API"
+
+
+def _number(request: web.Request, name: str, kind: type[int] | type[float]) -> float | None:
+    text = request.query.get(name)
+    if text is None:
+        return None
+    try:
+        value = kind(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 2**53:
+        raise web.HTTPBadRequest(text=f"{name}={text!r}: expected a number of zero or more\n")
+    return value
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -1,0 +1,130 @@
+"""profile_export.jsonl: what its lines are made of is kept while requests are sent, and the lines
+are written afterwards.
+
+A disk that fills up ends the file, not the run. A file that could not be written to its end is
+removed: cut short it could be taken for the whole, and its space is what the results need.
+"""
+
+import hashlib
+import logging
+import struct
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Final
+
+from aiperf_svc.adapters.exports.manifest import ManifestEntry
+from aiperf_svc.adapters.messaging.bus import decode
+from aiperf_svc.adapters.storage.atomic_files import unwritable, write_with
+from aiperf_svc.core.lines.batches import lines_of
+from aiperf_svc.core.lines.renderer import LineRenderer
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages import MetricBatch
+
+LINES_AT_ONCE: Final = 1_024
+"""2 MB without their gaps, which stay in a cache until they are written."""
+_HEAD: Final = struct.Struct("<II")
+"""Before a batch that is kept: its bytes, its lines."""
+
+log = logging.getLogger(__name__)
+
+
+class JsonlFile:
+    """Takes batches up to a limit of lines, then writes these."""
+
+    def __init__(self, path: Path, renderer: LineRenderer, *, limit: int) -> None:
+        self._path = path
+        self._renderer = renderer
+        self._left = limit
+        self._limit = limit
+        self._kept: IO[bytes] | None = None
+        """The batches, in a file without a name on the disk that their lines need too."""
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self.error = ""
+        """Why there is no file; empty while it goes well."""
+
+    def append(self, batch: bytes, lines: int) -> None:
+        """Take an encoded MetricBatch with its details, of which so many lines are to be made.
+        Not once `write` has been called."""
+        if not lines or self._left <= 0 or self.error:
+            return
+        self._left -= lines
+        try:
+            if self._kept is None:
+                folder = self._path.parent
+                folder.mkdir(parents=True, exist_ok=True)
+                self._kept = TemporaryFile(dir=folder)  # noqa: SIM115  # until `close`
+            self._kept.write(_HEAD.pack(len(batch), lines))
+            self._kept.write(batch)
+        except OSError as error:
+            self._fail(str(unwritable(self._path, error)))
+
+    def write(self) -> None:
+        """Write the file; once, in any thread. Whatever goes wrong is an `error`: the other results
+        do not need it."""
+        if self._kept is None:
+            return
+        kept = self._kept
+        try:
+            write_with(self._path, lambda part: self._write(part, kept))
+        except EnvironmentProblem as problem:
+            self._fail(str(problem))
+        except Exception as error:
+            log.exception("no %s", self._path.name)
+            self._fail(f"cannot make {self._path}: {error!r}")
+        self.close()
+
+    def close(self) -> None:
+        """Forget what has been taken."""
+        kept, self._kept = self._kept, None
+        # What is still buffered cannot be written where the disk is full.
+        with suppress(OSError):
+            if kept is not None:
+                kept.close()
+
+    def entry(self) -> ManifestEntry:
+        """What a manifest says of the file that has been written."""
+        return ManifestEntry(self._path.name, self._size, self._hash.hexdigest())
+
+    def _write(self, part: Path, kept: IO[bytes]) -> None:
+        left = self._limit
+        with part.open("wb") as file, ThreadPoolExecutor(1) as beside:
+            put: Future[None] | None = None
+            for batches, lines in _groups(kept):
+                text = lines_of(batches, self._renderer, most=left)
+                left -= lines
+                if put is not None:
+                    put.result()
+                put = beside.submit(self._put, file, text)
+            if put is not None:
+                put.result()
+
+    def _put(self, file: IO[bytes], text: bytes) -> None:
+        self._size += file.write(text)
+        self._hash.update(text)
+
+    def _fail(self, why: str) -> None:
+        self.close()
+        self.error = f"{why}; `aiperf-svc export` makes its lines from records.parquet"
+
+
+def _groups(kept: IO[bytes]) -> Iterator[tuple[list[MetricBatch], int]]:
+    """What has been kept, so many batches at a time that they have about LINES_AT_ONCE; and how
+    many they have."""
+    group: list[MetricBatch] = []
+    lines = 0
+    kept.seek(0)
+    while head := kept.read(_HEAD.size):
+        size, its_lines = _HEAD.unpack(head)
+        batch = decode(kept.read(size))
+        assert isinstance(batch, MetricBatch)
+        group.append(batch)
+        lines += its_lines
+        if lines >= LINES_AT_ONCE:
+            yield group, lines
+            group, lines = [], 0
+    if group:
+        yield group, lines

@@ -1,0 +1,73 @@
+"""From the batches of record processors to the lines of profile_export.jsonl, after the load.
+
+A line is two kilobytes of text, ten times what it says. Made while requests are sent, it would take
+its time, and that of each of its copies between processes, from what is measured. So batches are
+kept as they come (`adapters/jsonl_file`), and become lines many at a time.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.lines.number_text import DECIMAL, filled
+from aiperf_svc.core.lines.renderer import LineRenderer, Source
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages import MetricBatch
+from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
+
+_NS_PER_MS: Final = 1e6
+
+
+def gap_counts(rows: Rows) -> NDArray[np.int64]:
+    """How many gaps between content chunks belong to each row: those of completed requests."""
+    counts: NDArray[np.int64] = rows["chunks"].astype(np.int64) - 1
+    counts[(rows["outcome"] != Outcome.COMPLETED) | (counts < 0)] = 0
+    return counts
+
+
+def line_count(rows: Rows) -> int:
+    """How many of the rows get a line: those of the profiling phase."""
+    return int(np.count_nonzero(rows["phase"] == Phase.PROFILING))
+
+
+def lines_of(
+    batches: Sequence[MetricBatch], renderer: LineRenderer, *, most: int | None = None
+) -> bytes:
+    """A line for each request of the profiling phase, in the order of the batches, of which each
+    has its details; no more than `most`."""
+    rows = np.frombuffer(b"".join(batch.rows for batch in batches), dtype=METRIC_DTYPE)
+    details = [batch.details for batch in batches if batch.details is not None]
+    messages = [message for each in details for message in each.messages]
+    failed = np.cumsum(rows["error"] != 0) - 1
+    gaps_ns = np.frombuffer(b"".join(each.gaps_ns for each in details), dtype=np.int64)
+    gaps = _lists(gap_counts(rows), gaps_ns / _NS_PER_MS)
+    sources = [Source(batch.spans[0].worker, batch.sender) for batch in batches]
+    numbers = {source: number for number, source in enumerate(dict.fromkeys(sources))}
+    sizes = [len(batch.rows) // METRIC_DTYPE.itemsize for batch in batches]
+    whose = np.repeat([numbers[source] for source in sources], sizes)
+
+    places = np.flatnonzero(rows["phase"] == Phase.PROFILING)[:most]
+    chosen = rows[places]
+    return renderer.render(
+        chosen,
+        sources=list(numbers),
+        whose=whose[places],
+        gaps=[gaps[place] for place in places.tolist()],
+        messages={i: messages[failed[places[i]]] for i in np.flatnonzero(chosen["error"]).tolist()},
+    )
+
+
+def _lists(counts: NDArray[np.int64], numbers: NDArray[np.float64]) -> list[bytes]:
+    """JSON lists of so many of the numbers each, one after the other; nothing for none."""
+    lists = [b""] * len(counts)
+    if len(numbers):
+        text = filled([b"", b","], DECIMAL, [numbers], len(numbers))
+        ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord(","))
+        has = np.flatnonzero(counts)
+        last = ends[counts.cumsum()[has] - 1].tolist()
+        for place, (before, end) in zip(has.tolist(), pairwise([-1, *last]), strict=True):
+            lists[place] = b"[%b]" % text[before + 1 : end]
+    return lists

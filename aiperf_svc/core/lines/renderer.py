@@ -1,0 +1,288 @@
+"""Metric rows to lines of profile_export.jsonl, in the shape of AIPerf 0.13.
+
+Values come from the metric catalog's own formulas, so a line says what the summary says. A line
+holds only what is defined for its request: all metrics of a completed one; of any other only those
+that cover every request sent, and its error. Durations are in milliseconds.
+
+Rendering one line at a time through a JSON encoder costs more than everything else that is done
+with a request. So the numbers of many lines become text at once (`number_text`), between the pieces
+of a template that is made once for each combination of metrics that occurs.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.lines.number_text import DECIMAL, INTEGER, PADDED, filled
+from aiperf_svc.core.stats.columns import FLAG_COLUMNS
+from aiperf_svc.domain.metric_catalog import CATALOG, Population
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
+from aiperf_svc.protocol.records import Rows
+
+Columns = Mapping[str, NDArray[Any]]
+
+TOKEN_AND_COUNT_TAGS: Final = (
+    "input_sequence_length",
+    "output_token_count",
+    "reasoning_token_count",
+    "output_sequence_length",
+    "usage_prompt_tokens",
+    "usage_completion_tokens",
+    "usage_total_tokens",
+    "http_req_connection_reused",
+    "http_req_chunks_received",
+    "content_chunk_count",
+    "requested_osl",
+)
+"""Written as integers."""
+REAL_TAGS: Final = (
+    "request_latency",
+    "time_to_first_token",
+    "time_to_second_token",
+    "time_to_first_output_token",
+    "inter_token_latency",
+    "decode_duration",
+    "output_token_throughput_per_user",
+    "e2e_output_token_throughput",
+    "prefill_throughput_per_user",
+    "intended_request_latency",
+    "intended_time_to_first_token",
+    "schedule_lag",
+    "receive_lag",
+    "stamp_uncertainty",
+    "usage_prompt_tokens_diff_pct",
+    "usage_completion_tokens_diff_pct",
+    "osl_mismatch_diff_pct",
+    "http_req_connecting",
+    "http_req_connection_overhead",
+    "http_req_sending",
+    "http_req_waiting",
+    "http_req_receiving",
+    "http_req_duration",
+    "http_req_total",
+    "http_req_data_sent",
+    "http_req_data_received",
+)
+GAPS_TAG: Final = "inter_chunk_latency"
+_METADATA: Final = (
+    ("index", INTEGER),
+    ("id_turn", INTEGER),
+    ("id_index", INTEGER),
+    ("id_index", INTEGER),
+    ("id_index", INTEGER),
+    ("entry", PADDED),
+    ("turn", INTEGER),
+    ("due_wall_ns", INTEGER),
+    ("start_wall_ns", INTEGER),
+    ("end_wall_ns", INTEGER),
+    ("finish_reason", INTEGER),
+    ("ack_wall_ns", INTEGER),
+)
+"""Numbers in the order in which a template takes them; the last is left out when it is 0."""
+_HOLE: Final = "\0"
+"""In a template, where a number goes; JSON has it only escaped, and so the next two."""
+_GAPS: Final = b"\1"
+_ERROR: Final = b"\2"
+_METADATA_KINDS: Final = b"".join(kind for _, kind in _METADATA)
+_KNOWN_TEMPLATES: Final = 4_096
+"""20 MB."""
+
+_METRICS = tuple(CATALOG[tag] for tag in TOKEN_AND_COUNT_TAGS + REAL_TAGS)
+_COVERS_ALL_SENT = np.array([metric.population is Population.SENT for metric in _METRICS])
+_INTEGERS: Final = len(TOKEN_AND_COUNT_TAGS)
+
+
+def columns_for_formulas(rows: Rows) -> dict[str, NDArray[Any]]:
+    """The columns of METRIC_DTYPE rows, and of their flags those that formulas ask for."""
+    columns = {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
+    for name, flag in FLAG_COLUMNS.items():
+        columns[name] = (columns["flags"] & np.uint16(flag)) != 0
+    return columns
+
+
+class Source(NamedTuple):
+    """Who measured a request."""
+
+    worker_id: str
+    processor_id: str
+
+
+class LineRenderer:
+    """Renders the lines of one run."""
+
+    def __init__(self, *, run_id: str, has_warmup: bool) -> None:
+        self._prefix = id_prefix(run_id, Phase.PROFILING)
+        self._phase_index = int(has_warmup)
+        """AIPerf counts phases from 0, the warmup included."""
+        self._templates: dict[tuple[Source, bytes], list[bytes]] = {}
+        """Pieces between numbers."""
+
+    def render(
+        self,
+        rows: Rows,
+        *,
+        sources: Sequence[Source],
+        whose: NDArray[Any],
+        gaps: Sequence[bytes],
+        messages: Sequence[str] | Mapping[int, str],
+    ) -> bytes:
+        """One line for each of the METRIC_DTYPE rows, all of the profiling phase, in their order.
+
+        `whose` has the place among the `sources` of each row's. `gaps` are the JSON lists of the
+        gaps between content chunks, empty where there are none; `messages` say what went wrong, by
+        the place of each row with an error.
+        """
+        values = _values(rows)
+        has = np.vstack(
+            [
+                ~np.isnan(values),
+                [bool(each) for each in gaps],
+                rows["ack_wall_ns"] != 0,
+                rows["outcome"] == Outcome.CANCELLED,
+                rows["error"] != 0,
+            ]
+        )
+        groups = _alike(has, whose)
+        lines = [b""] * len(rows)
+        for places in groups:
+            what = has[:, places[0]]
+            template = self._template(sources[whose[places[0]]], what)
+            has_gaps, _, _, has_error = what[len(_METRICS) :].tolist()
+            kinds, numbers = _numbers(rows, values, places, what)
+            text = filled(template, kinds, numbers, len(places))
+            if has_gaps:
+                text = _filled(text, _GAPS, [gaps[place] for place in places])
+            if has_error:
+                errors = [_error(rows, place, messages[place]) for place in places]
+                text = _filled(text, _ERROR, errors)
+            if len(groups) == 1:
+                return text
+            for place, line in zip(places, text.splitlines(keepends=True), strict=True):
+                lines[place] = line
+        return b"".join(lines)
+
+    def _template(self, source: Source, what: NDArray[np.bool_]) -> list[bytes]:
+        key = source, np.packbits(what).tobytes()
+        template = self._templates.get(key)
+        if template is None:
+            if len(self._templates) >= _KNOWN_TEMPLATES:
+                self._templates.clear()
+            template = self._templates[key] = self._new_template(source, what)
+        return template
+
+    def _new_template(self, source: Source, what: NDArray[np.bool_]) -> list[bytes]:
+        *defined, has_gaps, has_ack, is_cancelled, has_error = what.tolist()
+        prefix, phase = self._prefix, f'"{Phase.PROFILING.name.lower()}"'
+        first = f"{prefix}{TURN_BASE}-"
+        # The holes are as many and in the order of `_METADATA`.
+        metadata = {
+            "session_num": _HOLE,
+            "x_request_id": f'"{prefix}{_HOLE}-{_HOLE}"',
+            "x_correlation_id": f'"{first}{_HOLE}"',
+            "root_correlation_id": f'"{first}{_HOLE}"',
+            "conversation_id": f'"session_{_HOLE}"',
+            "turn_index": _HOLE,
+            "credit_issued_ns": _HOLE,
+            "request_start_ns": _HOLE,
+            "request_end_ns": _HOLE,
+            "finish_reason": _HOLE,
+            "request_ack_ns": _HOLE if has_ack else "null",
+            "worker_id": f'"{_literal(source.worker_id)}"',
+            "record_processor_id": f'"{_literal(source.processor_id)}"',
+            "benchmark_phase": phase,
+            "phase_index": str(self._phase_index),
+            "profiling_index": "0",
+            "phase_name": phase,
+            "phase_kind": phase,
+            "was_cancelled": "true" if is_cancelled else "false",
+            "context_overflow_skip": "false",
+            "agent_depth": "0",
+        }
+        metrics = {
+            metric.tag: f'{{"value":{_HOLE},"unit":"{_literal(metric.unit)}"}}'
+            for metric, is_defined in zip(_METRICS, defined, strict=True)
+            if is_defined
+        }
+        if has_gaps:
+            metrics[GAPS_TAG] = f'{{"value":{_GAPS.decode()},"unit":"ms"}}'
+        line = {"metadata": _object(metadata), "metrics": _object(metrics)}
+        if has_error:
+            line["error"] = _ERROR.decode()
+        return (_object(line) + "\n").encode().split(_HOLE.encode())
+
+
+def _values(rows: Rows) -> NDArray[np.float64]:
+    """All metrics of all rows, NaN where a line leaves one out; shape (metrics, rows)."""
+    columns = columns_for_formulas(rows)
+    values = np.empty((len(_METRICS), len(rows)))
+    for place, metric in enumerate(_METRICS):
+        assert metric.compute is not None
+        values[place] = metric.compute(columns)
+    incomplete = rows["outcome"] != Outcome.COMPLETED
+    if incomplete.any():
+        values[np.ix_(~_COVERS_ALL_SENT, incomplete)] = np.nan
+        values[:, rows["start_wall_ns"] == 0] = np.nan
+    return values
+
+
+def _alike(has: NDArray[np.bool_], whose: NDArray[Any]) -> Sequence[Sequence[int]]:
+    """Places of the rows that have the same metrics and source, together; most often all rows."""
+    if (has == has[:, :1]).all() and (whose == whose[:1]).all():
+        return [range(len(whose))] if len(whose) else []
+    places: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
+    for place, (bits, its) in enumerate(
+        zip(np.packbits(has, axis=0).T, whose.tolist(), strict=True)
+    ):
+        places[bits.tobytes(), its].append(place)
+    return list(places.values())
+
+
+def _numbers(
+    rows: Rows, values: NDArray[np.float64], places: Sequence[int], what: NDArray[np.bool_]
+) -> tuple[bytes, list[NDArray[Any]]]:
+    """All numbers of rows that have the same metrics, in the order of their template, after their
+    kinds: what `filled` takes."""
+    if len(places) != len(rows):
+        rows, values = rows[places], values[:, places]
+    metadata = _METADATA if what[len(_METRICS) + 1] else _METADATA[:-1]
+    by_name = {
+        name: rows[name].astype(np.int64) for name, _ in metadata if not name.startswith("id_")
+    }
+    by_name["id_index"] = by_name["index"] + INDEX_BASE
+    by_name["id_turn"] = by_name["turn"] + TURN_BASE
+    defined = np.flatnonzero(what[: len(_METRICS)])
+    integers = values[defined[defined < _INTEGERS]].astype(np.int64)
+    reals = np.ascontiguousarray(values[defined[defined >= _INTEGERS]])
+    kinds = _METADATA_KINDS[: len(metadata)] + INTEGER * len(integers) + DECIMAL * len(reals)
+    return kinds, [*(by_name[name] for name, _ in metadata), *integers, *reals]
+
+
+def _filled(text: bytes, hole: bytes, contents: Sequence[bytes]) -> bytes:
+    """The text with its holes filled, in their order."""
+    pieces = [b""] * (2 * len(contents) + 1)
+    pieces[::2] = text.split(hole)
+    pieces[1::2] = contents
+    return b"".join(pieces)
+
+
+def _object(members: dict[str, str]) -> str:
+    """A JSON object of values that are JSON already."""
+    return "{" + ",".join(f'"{key}":{value}' for key, value in members.items()) + "}"
+
+
+def _literal(text: str) -> str:
+    """As part of a JSON string."""
+    return msgspec.json.encode(text).decode()[1:-1]
+
+
+def _error(rows: Rows, place: int, message: str) -> bytes:
+    status = int(rows["status"][place])
+    kind = ErrorKind(int(rows["error"][place]))
+    return msgspec.json.encode(
+        {"code": status or None, "type": kind.name.lower(), "message": message}
+    )

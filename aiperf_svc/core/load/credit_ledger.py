@@ -1,0 +1,187 @@
+"""Who has been granted what, and what came back: the accounts of one phase at the timing manager.
+
+A grant moves credits to a worker; the worker's cumulative counts say what became of them. At the
+end
+
+    issued = granted - revoked = completed + errored + cancelled + unsent + lost
+
+holds for every worker, where `lost` is what a lost worker never reported.
+
+In closed loop the ledger also sizes the grants. A worker must always hold more credits than it has
+free users, or a user would wait for us and not for the server; yet what one worker holds no other
+can use, so near the end of a counted phase grants shrink with what remains (guided self-scheduling:
+Polychronopoulos and Kuck, IEEE Trans. Computers C-36(12), 1987).
+"""
+
+import msgspec
+
+from aiperf_svc.core.control.control_intervals import lookahead_s
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import WorkerCounts
+
+LEAST_LOOKAHEAD = 64
+"""Credits held ahead while the rate is not known yet."""
+MOST_LOOKAHEAD = 131_072
+"""Credits that a worker holds ahead at the most, whatever rate its reports suggest: three seconds
+of what a worker sends on a fast core."""
+RATE_INTERVAL_NS = 10_000_000
+"""Reports closer together than this count as one: over a shorter time, a few requests that end
+together look like a high rate."""
+RATE_WEIGHT = 0.3
+"""Weight of the newest interval in a worker's smoothed rate."""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Indexes `first .. first + count - 1` for one worker."""
+
+    worker: str
+    first: int
+    count: int
+
+
+class _Account(msgspec.Struct):
+    users: int
+    counts: WorkerCounts
+    granted: int = 0
+    rate: float = 0.0
+    """Credits that end in a second; 0 until it is known."""
+    rated_mono_ns: int | None = None
+    """Worker's clock at the end of the last interval of `rate`; None before the first report."""
+    rated_ended: int = 0
+    """`ended` at that time."""
+    is_idle: bool = True
+    is_lost: bool = False
+
+    @property
+    def ended(self) -> int:
+        return ended_credits(self.counts)
+
+    def rate_until(self, taken_mono_ns: int) -> None:
+        """Take the rate of the time since the last interval, when that is long enough."""
+        if self.rated_mono_ns is not None:
+            elapsed_ns = taken_mono_ns - self.rated_mono_ns
+            if 0 <= elapsed_ns < RATE_INTERVAL_NS:
+                return
+            if elapsed_ns > 0:
+                newest = (self.ended - self.rated_ended) / (elapsed_ns / 1e9)
+                self.rate += (RATE_WEIGHT if self.rate else 1.0) * (newest - self.rate)
+        self.rated_mono_ns, self.rated_ended = taken_mono_ns, self.ended
+
+
+def ended_credits(counts: WorkerCounts) -> int:
+    """Credits of which these counts say what became of them."""
+    return counts.completed + counts.errored + counts.cancelled + counts.unsent + counts.revoked
+
+
+class CreditLedger:
+    """The accounts of one phase."""
+
+    def __init__(self, phase: Phase, *, users: dict[str, int], total: int | None) -> None:
+        """`users` of each worker (0 in open loop); `total` credits, None for as many as it
+        takes."""
+        self.phase = phase
+        self.next_index = 0
+        self._remaining = total
+        self._accounts = {
+            name: _Account(users=count, counts=WorkerCounts(phase)) for name, count in users.items()
+        }
+
+    @property
+    def workers(self) -> list[str]:
+        """Workers that can be granted credits."""
+        return [name for name, account in self._accounts.items() if not account.is_lost]
+
+    @property
+    def lost_workers(self) -> list[str]:
+        """Workers whose unreported credits are lost."""
+        return [name for name, account in self._accounts.items() if account.is_lost]
+
+    @property
+    def remaining(self) -> int | None:
+        """Credits not granted yet; None without a limit."""
+        return self._remaining
+
+    @property
+    def has_run_out(self) -> bool:
+        """Whether every credit of a limited number was granted, and every one of them was used: a
+        stop, if there was one, came too late to matter."""
+        counts = [account.counts for account in self._accounts.values()]
+        return self._remaining == 0 and not any(c.revoked or c.unsent for c in counts)
+
+    @property
+    def granted(self) -> int:
+        """Credits granted so far."""
+        return sum(account.granted for account in self._accounts.values())
+
+    def grant(self, worker: str, count: int) -> Grant:
+        """Book the next `count` indexes to a worker."""
+        account = self._accounts[worker]
+        account.granted += count
+        account.is_idle = False
+        grant = Grant(worker, self.next_index, count)
+        self.next_index += count
+        if self._remaining is not None:
+            self._remaining -= count
+        return grant
+
+    def closed_loop_grants(self) -> list[Grant]:
+        """What must be granted now so that no user waits for a credit."""
+        live = {name: self._accounts[name] for name in self.workers}
+        if not live or self._remaining == 0:
+            return []
+        wanted = {}
+        for name, account in live.items():
+            # First everybody's users, so that a short run still has its concurrency.
+            wanted[name] = max(0, account.users - (account.granted - account.ended))
+        spare = None if self._remaining is None else self._remaining - sum(wanted.values())
+        ahead_s = lookahead_s(len(live))
+        for name, account in live.items():
+            ahead = account.granted - account.ended - account.users
+            by_rate = min(MOST_LOOKAHEAD, round(account.rate * ahead_s))
+            target = max(LEAST_LOOKAHEAD, by_rate)
+            if spare is not None:
+                target = min(target, max(0, spare) // (2 * len(live)))
+            if max(0, ahead) <= target // 2:
+                wanted[name] += target - max(0, ahead)
+        grants = []
+        for name, count in wanted.items():
+            allowed = count if self._remaining is None else min(count, self._remaining)
+            if allowed > 0:
+                grants.append(self.grant(name, allowed))
+        return grants
+
+    def returned(
+        self, worker: str, counts: WorkerCounts, *, is_idle: bool, taken_mono_ns: int
+    ) -> None:
+        """Take a worker's cumulative counts, and the time at which it took them by its own
+        monotonic clock. When a report arrives says nothing of a rate: delayed ones arrive together.
+
+        What a lost worker says is late and ignored, and so is a report that is older than the last.
+        """
+        account = self._accounts.get(worker)
+        if account is None or account.is_lost or ended_credits(counts) < account.ended:
+            return
+        account.counts = counts
+        account.is_idle = is_idle
+        account.rate_until(taken_mono_ns)
+
+    def lose(self, worker: str) -> None:
+        """What this worker has not reported is lost."""
+        account = self._accounts.get(worker)
+        if account is not None:
+            account.is_lost = True
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every granted credit has come back or is lost."""
+        return all(
+            account.is_lost or (account.is_idle and account.ended == account.granted)
+            for account in self._accounts.values()
+        )
+
+    def counts(self) -> dict[str, WorkerCounts]:
+        """The newest counts of each worker, with what was granted to it."""
+        return {
+            name: msgspec.structs.replace(account.counts, granted=account.granted)
+            for name, account in self._accounts.items()
+        }

@@ -1,0 +1,263 @@
+"""From the batches of workers to finished requests: the pure heart of a record processor.
+
+A `RawBatch` holds fragments of requests: their fixed fields, the stamps of their reads, their raw
+bytes. Only the parsing of the bytes (`answer_reader`) goes through them one by one. Everything else
+is done for many records at once, a column at a time (`metric_parts`).
+
+A batch that is sent again, after another processor has died, may hold records that the manager
+already has. The manager can only drop a message whole, so each record of such a batch becomes a
+message of its own: its chunk gaps must not be counted twice.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.datasets.base import TokenCounter
+from aiperf_svc.core.endpoints.base import choices_asked_for
+from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.records.batch_builder import FinishedRequests, MetricParts, parts_of
+from aiperf_svc.core.records.response_cache import KnownAnswers
+from aiperf_svc.core.records.rows import AnswerColumns, answer_columns, put_answer
+from aiperf_svc.core.responses.read_times import ReadTimes, ends_of_reads
+from aiperf_svc.core.responses.reader import AnswerFormat, AnswerReader
+from aiperf_svc.protocol.messages import RawBatch
+from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
+
+_FINAL: Final = int(Flag.FINAL)
+_READ_FIELDS: Final = (
+    "request_id",
+    "part",
+    "reads",
+    "body",
+    "message",
+    "body_offset",
+    "flags",
+    "framing",
+    "start_wall_ns",
+    "outcome",
+    "error",
+    "status",
+)
+"""Of a fragment, what reading it takes."""
+MAX_OPEN_BYTES: Final = 256 * 2**20
+"""What all unfinished responses together may hold, before the largest are given up."""
+LARGE_BYTES: Final = 4 * 2**20
+"""A response that holds less is never given up: the gaps of a million chunks, or 60,000 tokens as
+text. Thousands of such streams at once are a load that somebody may want."""
+LOOK_BYTES: Final = 128 * 2**20
+"""Bytes of responses between two looks at what all of them hold."""
+
+
+class RecordAssembler:
+    """Puts together the records of all workers that send to one record processor."""
+
+    def __init__(self, config: BenchmarkConfig, *, counter: TokenCounter | None = None) -> None:
+        """With a `counter`, output tokens are counted by it, else taken from the server's usage."""
+        self._format = AnswerFormat(
+            ENDPOINTS[config.endpoint.type],
+            is_streaming=config.endpoint.streaming,
+            keeps_text=counter is not None,
+            choices=choices_asked_for(config.endpoint),
+        )
+        self._known = KnownAnswers(self._format)
+        self._counter = counter
+        self._open: dict[str, tuple[int, dict[int, AnswerReader]]] = {}
+        """Worker id to its epoch and its unfinished requests by id."""
+        self._unlooked_bytes = 0
+        """Of responses, since the last look at what they hold."""
+        self._room_bytes = MAX_OPEN_BYTES
+        """What they may bring until the next."""
+
+    @property
+    def open_requests(self) -> int:
+        """Requests of which some fragments have come, but not the last."""
+        return sum(len(readers) for _, readers in self._open.values())
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes of answers and times that those hold; for the vitals, it looks at each."""
+        return sum(
+            reader.held_bytes for _, readers in self._open.values() for reader in readers.values()
+        )
+
+    def drop_worker(self, worker_id: str) -> int:
+        """Forget the unfinished requests of a lost worker; how many they were."""
+        _, readers = self._open.pop(worker_id, (0, {}))
+        return len(readers)
+
+    def process(
+        self, batch: RawBatch, *, worker_rank: int, wants_lines: bool = True
+    ) -> list[MetricParts]:
+        """The records that end in `batch`; nothing when none does.
+
+        Raises ValueError for a batch whose parts do not fit together.
+        """
+        finished = self.parse(batch, worker_rank=worker_rank)
+        return parts_of(finished, self._counter, wants_lines=wants_lines, singly=batch.is_resent)
+
+    def parts(self, finished: FinishedRequests, *, wants_lines: bool) -> list[MetricParts]:
+        """What is to be said of requests that have been parsed, none of them sent again."""
+        return parts_of(finished, self._counter, wants_lines=wants_lines, singly=False)
+
+    def parse(self, batch: RawBatch, *, worker_rank: int) -> FinishedRequests:
+        """The requests that end in `batch`.
+
+        Raises ValueError for a batch whose parts do not fit together.
+        """
+        fragments = np.frombuffer(batch.fragments, dtype=FRAGMENT_DTYPE)
+        reads = np.frombuffer(batch.reads, dtype=READ_DTYPE)
+        _check(batch, fragments, reads)
+        begins, first_reads = _begins(fragments)
+        readers = np.full(len(fragments), None, dtype=np.object_)
+        columns = answer_columns(len(fragments))
+        is_known = np.zeros(len(fragments), dtype=np.bool_)
+        for places, answer in self._known.find_all(batch.bodies, fragments, begins):
+            is_known[places] = True
+            columns[places] = answer.columns
+            readers[places] = answer.reader
+        finished = FinishedRequests(batch.sender, batch.epoch, worker_rank)
+        if is_known.all():
+            finished.add_batch(batch.fragments, readers, columns, is_known, batch.reads)
+        else:
+            lost = self._read(batch, fragments, reads, np.flatnonzero(~is_known), readers, columns)
+            ended = np.flatnonzero(readers.astype(np.bool_))
+            finished.add_batch(
+                fragments[ended].tobytes(),
+                readers[ended],
+                columns[ended],
+                is_known[ended],
+                reads[first_reads[is_known]].tobytes(),
+            )
+            finished.lost += [fragments["seq"][lost]] if lost else []
+            self._unlooked_bytes += len(batch.bodies)
+            if self._unlooked_bytes > LOOK_BYTES:
+                self._bound_open_bytes()
+        return finished
+
+    def _read(
+        self,
+        batch: RawBatch,
+        all_fragments: Rows,
+        reads: Rows,
+        places: NDArray[np.int64],
+        finished: NDArray[np.object_],
+        columns: AnswerColumns,
+    ) -> list[int]:
+        """Read the fragments at these places; put the readers of those that end a request into
+        `finished`, and what they say into `columns`. The places of last fragments whose earlier
+        ones are unknown."""
+        lost: list[int] = []
+        is_open, bodies = self._readers_of(batch), batch.bodies
+        begins, first_reads = _begins(all_fragments)
+        counts = all_fragments["reads"]
+        times = ReadTimes(reads, ends_of_reads(reads, counts, all_fragments["message"]), counts)
+        lags = _receive_lags(reads, counts, first_reads)
+        fragments = all_fragments[places] if len(places) < len(all_fragments) else all_fragments
+        for (
+            place,
+            at,
+            first,
+            lag,
+            request_id,
+            part,
+            count,
+            size,
+            message,
+            body_offset,
+            flags,
+            framing,
+            start,
+            outcome,
+            error,
+            status,
+        ) in zip(
+            places.tolist(),
+            begins[places].tolist(),
+            first_reads[places].tolist(),
+            lags[places].tolist(),
+            *(fragments[name].tolist() for name in _READ_FIELDS),
+            strict=True,
+        ):
+            stop = at + size
+            reader: AnswerReader | None
+            body_at = at
+            if part == 0:
+                reader = AnswerReader(self._format, start)
+                if body_offset:
+                    body_at = at + body_offset
+                    reader.take_head(bodies[at:body_at], framing)
+            else:
+                reader = is_open.pop(request_id, None)
+            if reader is not None and reader.next_part == part:
+                reader.take(bodies, body_at, stop, times, first, count)
+                reader.bytes_in += size
+                if lag > reader.receive_lag_ns:
+                    reader.receive_lag_ns = lag
+                if flags & _FINAL:
+                    text = bodies[stop : stop + message].decode("utf-8", "replace")
+                    reader.finish(outcome, error, text, status)
+                    finished[place] = reader
+                    put_answer(columns, place, reader)
+                else:
+                    reader.next_part = part + 1
+                    is_open[request_id] = reader
+            elif flags & _FINAL:
+                lost.append(place)
+        return lost
+
+    def _bound_open_bytes(self) -> None:
+        """Give up the largest of the unfinished responses when all together hold too much."""
+        self._unlooked_bytes = 0
+        readers = [reader for _, readers in self._open.values() for reader in readers.values()]
+        sizes = [reader.held_bytes for reader in readers]
+        total = sum(sizes)
+        for place in sorted(range(len(readers)), key=sizes.__getitem__, reverse=True):
+            if total <= MAX_OPEN_BYTES or sizes[place] < LARGE_BYTES:
+                return
+            readers[place].give_up(
+                f"not read to its end: {len(readers):,} unfinished responses held over "
+                f"{MAX_OPEN_BYTES // 2**20} MiB in the record processor"
+            )
+            total -= sizes[place]
+
+    def _readers_of(self, batch: RawBatch) -> dict[int, AnswerReader]:
+        epoch, readers = self._open.get(batch.sender, (0, {}))
+        if epoch != batch.epoch:
+            readers = {}
+            self._open[batch.sender] = (batch.epoch, readers)
+        return readers
+
+
+def _check(batch: RawBatch, fragments: Rows, reads: Rows) -> None:
+    """The lengths in the rows must be those of the bytes, or every record would be wrong."""
+    body = int(fragments["body"].sum(dtype=np.int64))
+    whole = body + int(fragments["message"].sum(dtype=np.int64))
+    count = int(fragments["reads"].sum(dtype=np.int64))
+    in_reads = int(reads["length"].sum(dtype=np.int64))
+    if whole != len(batch.bodies) or count != len(reads) or in_reads != body:
+        raise ValueError(
+            f"batch {batch.number} of {batch.sender} does not fit together: {whole} of "
+            f"{len(batch.bodies)} bytes, {count} of {len(reads)} reads, {in_reads} of {body} read"
+        )
+
+
+def _begins(fragments: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each fragment begins: in the bodies, and in the reads."""
+    sizes = fragments["body"].astype(np.int64) + fragments["message"]
+    counts = fragments["reads"]
+    return np.cumsum(sizes) - sizes, np.cumsum(counts, dtype=np.int64) - counts
+
+
+def _receive_lags(
+    reads: Rows, counts: NDArray[Any], first_reads: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The largest receive lag of each fragment; 0 where it has no reads."""
+    lags = np.zeros(len(counts), dtype=np.int64)
+    if len(reads):
+        some = np.flatnonzero(counts)
+        late = reads["read_wall_ns"] - reads["stamp_wall_ns"]
+        lags[some] = np.maximum.reduceat(late, first_reads[some])
+    return lags

@@ -1,0 +1,208 @@
+"""What a record processor says of finished requests: rows, histograms, errors, numbers.
+
+Everything here is done for many requests at once, a column at a time: the cost of a step hardly
+grows with the number of its requests, so the requests of some batches wait for each other.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.datasets.base import TokenCounter
+from aiperf_svc.core.lines.batches import gap_counts
+from aiperf_svc.core.lines.renderer import GAPS_TAG
+from aiperf_svc.core.records.response_cache import put_on_the_wall_clock
+from aiperf_svc.core.records.rows import AnswerColumns, metric_rows, set_tokens
+from aiperf_svc.core.responses.reader import AnswerReader
+from aiperf_svc.core.stats.histogram import delta_of
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import (
+    ErrorSample,
+    HistogramDelta,
+    LineDetails,
+    SequenceSpan,
+)
+from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Rows
+
+
+class MetricParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What one MetricBatch says; its fields but the header, with the rows as an array."""
+
+    rows: Rows
+    details: LineDetails | None = None
+    histograms: tuple[HistogramDelta, ...] = ()
+    errors: tuple[ErrorSample, ...] = ()
+    spans: tuple[SequenceSpan, ...] = ()
+    lost: tuple[SequenceSpan, ...] = ()
+
+
+class FinishedRequests:
+    """Requests of one worker whose answers are read, in the order of their ends."""
+
+    __slots__ = (
+        "columns",
+        "epoch",
+        "fragments",
+        "known",
+        "known_reads",
+        "lost",
+        "rank",
+        "readers",
+        "worker_id",
+    )
+
+    def __init__(self, worker_id: str, epoch: int, rank: int) -> None:
+        self.worker_id = worker_id
+        self.epoch = epoch
+        self.rank = rank
+        self.fragments: list[bytes] = []
+        """Their last ones: FRAGMENT_DTYPE rows of each batch."""
+        self.readers: list[AnswerReader] = []
+        self.columns: list[AnswerColumns] = []
+        """What `metric_rows` takes of them, of each batch."""
+        self.known: list[NDArray[np.int64]] = []
+        """Which of them are known answers, whose readers and columns have no times of their own:
+        ascending places, of each batch."""
+        self.known_reads: list[bytes] = []
+        """The one read of each of those: READ_DTYPE rows of each batch."""
+        self.lost: list[Rows] = []
+        """Numbers of requests that ended, but whose beginnings are unknown."""
+
+    def __len__(self) -> int:
+        return len(self.readers)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to say."""
+        return bool(self.readers or self.lost)
+
+    def add_batch(
+        self,
+        fragments: bytes,
+        readers: NDArray[np.object_],
+        columns: AnswerColumns,
+        is_known: NDArray[np.bool_],
+        known_reads: bytes,
+    ) -> None:
+        """Those that end in the next batch."""
+        self.fragments.append(fragments)
+        self.known.append(len(self.readers) + np.flatnonzero(is_known))
+        self.readers += readers.tolist()
+        self.columns.append(columns)
+        self.known_reads.append(known_reads)
+
+    def add(self, later: "FinishedRequests") -> None:
+        """More of the same worker, from its next batch."""
+        before = len(self.readers)
+        self.known += [before + places for places in later.known]
+        self.fragments += later.fragments
+        self.readers += later.readers
+        self.columns += later.columns
+        self.known_reads += later.known_reads
+        self.lost += later.lost
+
+
+def parts_of(
+    finished: FinishedRequests, counter: TokenCounter | None, *, wants_lines: bool, singly: bool
+) -> list[MetricParts]:
+    """The parts of one message, or with `singly` of one for each request; none when there is
+    nothing to say.
+
+    With a `counter`, output tokens are counted by it, else taken from the server's usage.
+    """
+    if not finished:
+        return []
+    rows = _rows(finished, counter)
+    counts, gaps_ns = _gaps(rows, finished.readers)
+    groups, gaps_of = [slice(0, len(rows))], [gaps_ns]
+    if singly and len(rows):
+        groups = [slice(i, i + 1) for i in range(len(rows))]
+        gaps_of = np.split(gaps_ns, counts.cumsum()[:-1])
+    made = [
+        MetricParts(
+            rows=rows[group],
+            details=_details(rows[group], its_gaps_ns, finished.readers[group])
+            if wants_lines
+            else None,
+            histograms=_histograms(rows[group], counts[group], its_gaps_ns),
+            errors=_errors(rows[group], finished.readers[group]),
+            spans=_spans(finished, rows["seq"][group]),
+        )
+        for group, its_gaps_ns in zip(groups, gaps_of, strict=True)
+    ]
+    if finished.lost:
+        lost = _spans(finished, np.concatenate(finished.lost))
+        made[0] = msgspec.structs.replace(made[0], lost=lost)
+    return made
+
+
+def _rows(finished: FinishedRequests, counter: TokenCounter | None) -> Rows:
+    fragments = np.frombuffer(b"".join(finished.fragments), dtype=FRAGMENT_DTYPE)
+    rows = metric_rows(fragments, np.concatenate(finished.columns), finished.rank)
+    came = np.frombuffer(b"".join(finished.known_reads), dtype=READ_DTYPE)
+    if len(came) == len(rows):
+        put_on_the_wall_clock(rows, came)
+    elif len(came):
+        places = np.concatenate(finished.known)
+        known = rows[places]
+        put_on_the_wall_clock(known, came)
+        rows[places] = known
+    set_tokens(rows, finished.readers, counter)
+    return rows
+
+
+def _spans(finished: FinishedRequests, numbers: Rows) -> tuple[SequenceSpan, ...]:
+    """Ascending sequence numbers as spans without holes."""
+    if not len(numbers):
+        return ()
+    breaks = np.flatnonzero(np.diff(numbers) != 1)
+    firsts = numbers[np.concatenate(([0], breaks + 1))].tolist()
+    lasts = numbers[np.concatenate((breaks, [len(numbers) - 1]))].tolist()
+    return tuple(
+        SequenceSpan(finished.worker_id, finished.epoch, first, last)
+        for first, last in zip(firsts, lasts, strict=True)
+    )
+
+
+def _gaps(
+    rows: Rows, readers: Sequence[AnswerReader]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many gaps between content chunks go with each row, and all of them, one row's after the
+    other's."""
+    counts = gap_counts(rows)
+    gaps = (np.asarray(readers[i].gaps_ns) for i in np.flatnonzero(counts).tolist())
+    return counts, np.concatenate([np.empty(0, dtype=np.int64), *gaps])
+
+
+def _details(
+    rows: Rows, gaps_ns: NDArray[np.int64], readers: Sequence[AnswerReader]
+) -> LineDetails:
+    messages = tuple(readers[i].message for i in np.flatnonzero(rows["error"]).tolist())
+    return LineDetails(gaps_ns.tobytes(), messages)
+
+
+def _histograms(
+    rows: Rows, counts: NDArray[np.int64], gaps_ns: NDArray[np.int64]
+) -> tuple[HistogramDelta, ...]:
+    """The pooled gaps, each phase by itself."""
+    if not len(gaps_ns):
+        return ()
+    phases = np.repeat(rows["phase"], counts)
+    return tuple(
+        delta_of(gaps_ns[phases == phase], phase=Phase(phase), tag=GAPS_TAG)
+        for phase in np.unique(phases).tolist()
+    )
+
+
+def _errors(rows: Rows, readers: Sequence[AnswerReader]) -> tuple[ErrorSample, ...]:
+    """Errors by phase, kind and status, with the first message of each."""
+    found: dict[tuple[int, int, int], list[Any]] = {}
+    for i in np.flatnonzero(rows["error"]).tolist():
+        key = (int(rows["phase"][i]), int(rows["error"][i]), int(rows["status"][i]))
+        found.setdefault(key, [readers[i].message, 0])[1] += 1
+    return tuple(
+        ErrorSample(Phase(phase), kind, status, message, count)
+        for (phase, kind, status), (message, count) in found.items()
+    )

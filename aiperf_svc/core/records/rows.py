@@ -1,0 +1,108 @@
+"""Finished answers and their last fragments to METRIC_DTYPE rows, a column at a time."""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.datasets.base import TokenCounter
+from aiperf_svc.core.responses.reader import AnswerReader
+from aiperf_svc.protocol.records import FRAGMENT_DTYPE, METRIC_DTYPE, Rows
+
+_FROM_ANSWER: Final = (
+    "first_token_wall_ns",
+    "second_token_wall_ns",
+    "first_output_wall_ns",
+    "last_token_wall_ns",
+    "receive_lag_ns",
+    "ttft_uncertainty_ns",
+    "last_uncertainty_ns",
+    "bytes_in",
+    "chunks",
+    "reads",
+    "reasoning_tokens",
+    "usage_prompt_tokens",
+    "usage_completion_tokens",
+    "outcome",
+    "error",
+    "finish_reason",
+)
+_FROM_FRAGMENT: Final = tuple(
+    name
+    for name in METRIC_DTYPE.names or ()
+    if name in (FRAGMENT_DTYPE.names or ()) and name not in _FROM_ANSWER
+)
+
+
+_row = struct.Struct(f"={len(_FROM_ANSWER)}q")
+
+AnswerColumns = NDArray[np.int64]
+"""What finished readers say of their answers, shape (answers, columns)."""
+
+
+def answer_columns(answers: int) -> AnswerColumns:
+    """Room for so many."""
+    return np.empty((answers, len(_FROM_ANSWER)), dtype=np.int64)
+
+
+def put_answer(columns: AnswerColumns, place: int, reader: AnswerReader) -> None:
+    """Write down what a finished reader says."""
+    first, gaps = reader.first_token_wall_ns, reader.gaps_ns
+    _row.pack_into(
+        columns.data,
+        place * _row.size,
+        first,
+        first + gaps[0] if gaps else 0,
+        reader.first_output_wall_ns,
+        reader.last_token_wall_ns,
+        reader.receive_lag_ns,
+        reader.ttft_uncertainty_ns,
+        reader.last_uncertainty_ns,
+        reader.bytes_in,
+        len(gaps) + 1 if gaps else bool(first),
+        reader.read_count,
+        reader.usage_reasoning_tokens,
+        reader.usage_prompt_tokens,
+        reader.usage_completion_tokens,
+        reader.outcome,
+        reader.error,
+        reader.finish_reason,
+    )
+
+
+def metric_rows(fragments: Rows, answers: AnswerColumns, worker_rank: int) -> Rows:
+    """Rows for the last fragments of finished requests and the columns of their answers, which are
+    in the same order. Output tokens are those that the server states, see `set_tokens`."""
+    rows = np.zeros(len(fragments), dtype=METRIC_DTYPE)
+    for name in _FROM_FRAGMENT:
+        rows[name] = fragments[name]
+    rows["worker"] = worker_rank
+    for column, name in enumerate(_FROM_ANSWER):
+        rows[name] = answers[:, column]
+    return rows
+
+
+def set_tokens(rows: Rows, readers: Sequence[AnswerReader], counter: TokenCounter | None) -> None:
+    """Fill in `output_tokens`, `reasoning_tokens` and, where the dataset does not know them,
+    `input_tokens`.
+
+    `output_tokens` are all that were generated, the reasoning ones included. With a `counter` both
+    are counted in the text that came; without, they are the server's usage. -1 stays where there is
+    no text, or no usage.
+    """
+    unknown = rows["input_tokens"] < 0
+    if unknown.any():
+        rows["input_tokens"][unknown] = rows["usage_prompt_tokens"][unknown]
+    if counter is None:
+        rows["output_tokens"] = rows["usage_completion_tokens"]
+        return
+    # One call for the whole batch: the library's cost for a call is larger than for a short text.
+    counts = counter.count_batch(
+        [text for reader in readers for text in ("".join(reader.text), "".join(reader.reasoning))]
+    )
+    content, reasoning = np.array(counts, dtype=np.int64).reshape(-1, 2).T
+    has_text = np.array([bool(reader.text or reader.reasoning) for reader in readers])
+    rows["output_tokens"] = np.where(has_text, content + reasoning, -1)
+    rows["reasoning_tokens"] = np.where(has_text, reasoning, -1)

@@ -1,0 +1,451 @@
+"""One answer, from the raw bytes of its fragments to times, counts and what is wrong with it.
+
+Between fragments an open answer keeps what its parsers have not finished, four bytes for each
+content chunk, and its text only if tokens are to be counted: a held connection must stay cheap.
+
+Which errors are found here, and in which order:
+
+- STATUS: a redirect (300 to 399), which is not followed. The worker itself reports 400 and above;
+  the message is taken from the body.
+- CONTENT_TYPE: not what the endpoint answers with, or compressed; SERVER when the body is an error
+  object. An answer that states no type is read all the same.
+- PROTOCOL: broken framing. MALFORMED: an event or body that is not the endpoint's JSON.
+  SERVER: an error object, or an event of type `error`. ABORTED: a finish reason such as `abort`.
+  TOO_LARGE: an event or body that does not end, or that finds no room beside all others. The first
+  of these ends the reading.
+- DISCONNECTED: a stream that ended in good order, but with neither `[DONE]` nor a finish reason of
+  each of its choices: proxies turn a broken backend into exactly this.
+- EMPTY: a whole answer without any content, unless it states that the first token ended it.
+
+What was wrong with the answer came before the way in which it ended, so it takes precedence over a
+time-out or a disconnect that the worker reports. A cancelled request stays cancelled.
+"""
+
+from array import array
+from collections.abc import Mapping
+from typing import Final
+
+from aiperf_svc.core.endpoints.base import (
+    MAX_CHOICES,
+    Delta,
+    Endpoint,
+    MalformedAnswer,
+    error_message,
+    find_error,
+)
+from aiperf_svc.core.endpoints.refused_inputs import hint_for
+from aiperf_svc.core.responses.event_cache import EventMemo
+from aiperf_svc.core.responses.events import ENDED, AnswerEvents
+from aiperf_svc.core.responses.fast_events import AFTER_EVENT, take_plain
+from aiperf_svc.core.responses.http1 import ChunkedBody, Head, ProtocolViolation, parse_head
+from aiperf_svc.core.responses.read_times import ReadTimes
+from aiperf_svc.core.responses.sse import MAX_EVENT_BYTES, EventTooLarge
+from aiperf_svc.domain.finish_reasons import (
+    ENDS_WITHOUT_CONTENT,
+    FAILURES,
+    FinishReason,
+    finish_reason_of,
+)
+from aiperf_svc.domain.foreign_text import CUT, one_line
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import Framing
+
+MAX_BODY_BYTES: Final = MAX_EVENT_BYTES
+"""Of a body that is one JSON document."""
+TEXT_BYTES: Final = 64
+"""What each token's text takes beside its characters."""
+ERROR_BODY_BYTES: Final = 16_384
+"""Kept of a body that is only read for its error message."""
+MESSAGE_CHARACTERS: Final = 500
+_KNOWN_HEADS: Final = 512
+
+_NO_HEAD, _STREAM, _BODY, _ERROR_BODY = range(4)
+"""How an answer is read."""
+
+_COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
+_CANCELLED, _STATUS = int(Outcome.CANCELLED), int(ErrorKind.STATUS)
+
+
+class AnswerFormat:
+    """What a good answer looks like; the same for all answers of a run."""
+
+    def __init__(
+        self, endpoint: Endpoint, *, is_streaming: bool, keeps_text: bool, choices: int = 1
+    ) -> None:
+        """`choices` are asked for in each request."""
+        self.memo = EventMemo(endpoint.parse_event)
+        self.parse_body = endpoint.parse_body
+        self.content_types = endpoint.content_types(streaming=is_streaming)
+        self.keeps_text = keeps_text
+        self.last_choice = min(max(choices, 1), MAX_CHOICES) - 1
+        self._is_streaming = is_streaming
+        self._known: dict[bytes, tuple[Head, int]] = {}
+
+    def take_heads(self, raw: bytes) -> tuple[Head, int]:
+        """The last of the heads in `raw` (interim ones come before it), and how the body is to be
+        read. Raises ProtocolViolation.
+
+        Servers repeat their heads to the byte within a second, so parsed ones are remembered.
+        """
+        known = self._known.get(raw)
+        if known is None:
+            if len(self._known) >= _KNOWN_HEADS:
+                self._known.clear()
+            end_of_interim = raw.rfind(b"\r\n\r\n", 0, -4)
+            head = parse_head(raw[end_of_interim + 4 :] if end_of_interim >= 0 else raw)
+            known = self._known[raw] = head, self._mode(head)
+        return known
+
+    def _mode(self, head: Head) -> int:
+        is_other_type = head.content_type and head.content_type not in self.content_types
+        if head.status >= 300 or is_other_type or head.content_coding:
+            return _ERROR_BODY
+        return _STREAM if self._is_streaming else _BODY
+
+
+class AnswerReader:
+    """Reads one answer."""
+
+    _mode = _NO_HEAD
+    _events: AnswerEvents | None = None
+    _chunks: ChunkedBody | None = None
+    """Of a body that is no stream of events."""
+    _body: bytearray | None = None
+    _is_ended = False
+    """`[DONE]` has come, or every choice has ended."""
+    _finished = 0
+    """Which choices have ended, a bit each."""
+    _finish_word = ""
+    _content_type = _content_coding = ""
+    _plain: Mapping[bytes, str] | None = None
+    """The known events that say no more than the token before: none before the first."""
+    _plain_texts: list[str] | None = None
+    """Where what they say is kept, if it is."""
+
+    first_token_wall_ns = 0
+    gaps_ns: "array[int] | None" = None
+    """From each content-bearing event of a stream to the next: uint32, or int64 once one was longer
+    than 4.29 s, or negative. Not made for a single event."""
+    first_output_wall_ns = 0
+    last_token_wall_ns = 0
+    ttft_uncertainty_ns = 0
+    last_uncertainty_ns = 0
+    usage_prompt_tokens = -1
+    usage_completion_tokens = -1
+    usage_reasoning_tokens = -1
+    finish_reason = int(FinishReason.NONE)
+    outcome = _COMPLETED
+    error = 0
+    message = ""
+
+    # The assembler's, which adds up what is not in the bytes.
+    next_part = 0
+    bytes_in = 0
+    read_count = 0
+    receive_lag_ns = 0
+
+    def __init__(self, format: AnswerFormat, start_wall_ns: int) -> None:
+        self._format = format
+        self._last_choice = format.last_choice
+        self._stamp = start_wall_ns
+        """Of the last read: nothing that comes later can have come before it."""
+        if format.keeps_text:
+            self.text: list[str] = []
+            self.reasoning: list[str] = []
+
+    @property
+    def held_bytes(self) -> int:
+        """Roughly what this answer occupies because it is not finished."""
+        gaps = self.gaps_ns
+        held = (gaps.itemsize * len(gaps) if gaps else 0) + len(self._body or b"")
+        if self._events is not None:
+            held += self._events.held_bytes
+        if self._format.keeps_text:
+            held += sum(map(len, self.text)) + sum(map(len, self.reasoning))
+            held += TEXT_BYTES * (len(self.text) + len(self.reasoning))
+        return held
+
+    def give_up(self, message: str) -> None:
+        """Read no further, and forget what is held."""
+        if not self.error:
+            self._fail(ErrorKind.TOO_LARGE, message)
+        self._events = self._body = self.gaps_ns = None
+        if self._format.keeps_text:
+            self.text, self.reasoning = [], []
+
+    def take_head(self, raw: bytes, framing: int) -> None:
+        """Status line and headers of the answer, interim ones before it included; `framing` as the
+        worker has found it."""
+        try:
+            head, self._mode = self._format.take_heads(raw)
+        except ProtocolViolation as violation:
+            self._fail(ErrorKind.PROTOCOL, str(violation))
+            return
+        self._content_type, self._content_coding = head.content_type, head.content_coding
+        if self._mode == _STREAM:
+            self._events = AnswerEvents(self._format.memo, framing)
+        elif framing == Framing.CHUNKED:
+            self._chunks = ChunkedBody()
+
+    def take(
+        self, data: bytes, at: int, stop: int, reads: ReadTimes, first: int, count: int
+    ) -> None:
+        """The body bytes `data[at:stop]`, still in their framing.
+
+        They came in the `count` reads from `first` on, the first of which may begin before `at`.
+        """
+        if self._mode != _NO_HEAD and not self.error:
+            try:
+                if self._events is not None:
+                    self._take_events(self._events, data, at, stop, reads, first)
+                else:
+                    chunks = self._chunks
+                    pieces = ((at, stop),) if chunks is None else chunks.feed(data, at, stop)
+                    for begin, end in pieces:
+                        self._take_body(data[begin:end])
+            except ProtocolViolation as violation:
+                self._fail(ErrorKind.PROTOCOL, str(violation))
+            except EventTooLarge as reason:
+                self.give_up(str(reason))
+        if count:
+            self._stamp = reads.stamps[first + count - 1]
+            self.read_count += count
+
+    def _take_events(
+        self, events: AnswerEvents, data: bytes, at: int, stop: int, reads: ReadTimes, first: int
+    ) -> None:
+        read, token_end = first, 0
+        try:
+            while at < stop and not self.error:
+                if self._plain is not None and events.between:
+                    at, read, gaps = take_plain(
+                        data, at, stop, events.between, self._plain, reads.ends, reads.stamps,
+                        read, self.last_token_wall_ns, self._plain_texts,
+                    )  # fmt: skip
+                    if gaps:
+                        self._keep_gaps(gaps)
+                        self.last_token_wall_ns = reads.stamps[read]
+                        token_end = at - AFTER_EVENT
+                        if at == stop:
+                            # A fragment ends with a read, which holds nothing more.
+                            self.last_uncertainty_ns = token_end = 0
+                            break
+                found, at = events.feed(data, at, stop)
+                for delta, end in found:
+                    if delta.choice > self._last_choice:
+                        self._take_choice(delta.choice)
+                    if delta.content or delta.reasoning or delta.tool_calls:
+                        while reads.ends[read] < end:
+                            read += 1
+                        self._take_token(delta, data, end, reads, read, first)
+                        token_end = end
+                    if delta.error:
+                        self._fail(ErrorKind.SERVER, delta.error)
+                        break
+                    if delta.finish_reason:
+                        self._take_finish(delta)
+                    if delta.completion_tokens >= 0 or delta.prompt_tokens >= 0:
+                        self._take_usage(delta)
+                if events.failure is not None and not self.error:
+                    self._fail(*events.failure)
+        finally:
+            if token_end:
+                self.last_uncertainty_ns = self._uncertainty(data, token_end, reads, read, first)
+
+    def _take_token(
+        self, delta: Delta, data: bytes, end: int, reads: ReadTimes, read: int, first: int
+    ) -> None:
+        stamp, keeps_text = reads.stamps[read], self._format.keeps_text
+        if self.first_token_wall_ns:
+            self._keep_gap(stamp - self.last_token_wall_ns)
+        else:
+            self.first_token_wall_ns = stamp
+            self.ttft_uncertainty_ns = self._uncertainty(data, end, reads, read, first)
+        self.last_token_wall_ns = stamp
+        # From here on of most tokens nothing is needed but their times, and their texts.
+        if not self.first_output_wall_ns:
+            content, reasoning = self._format.memo.plain(self._last_choice)
+            if delta.content or delta.tool_calls:
+                self.first_output_wall_ns = stamp
+                self._plain = content
+                self._plain_texts = self.text if keeps_text else None
+            else:
+                self._plain = reasoning
+                self._plain_texts = self.reasoning if keeps_text else None
+        if keeps_text:
+            self._keep_text(delta)
+
+    def _take_choice(self, choice: int) -> None:
+        """The answer has more choices than were known of: it has not ended yet."""
+        self._last_choice = choice
+        self._is_ended = False
+        if self._plain is not None:
+            content, reasoning = self._format.memo.plain(choice)
+            self._plain = content if self.first_output_wall_ns else reasoning
+
+    def _take_finish(self, delta: Delta) -> None:
+        if delta is ENDED:
+            self._is_ended = True
+            return
+        self._finished |= delta.finished
+        if self._finished == (2 << self._last_choice) - 1:
+            self._is_ended = True
+        reason = finish_reason_of(delta.finish_reason)
+        if reason >= self.finish_reason:
+            self.finish_reason, self._finish_word = int(reason), delta.finish_reason
+        if reason in FAILURES:
+            text = f"the server ended the response with finish reason {delta.finish_reason!r}"
+            self._fail(ErrorKind.ABORTED, text)
+
+    def _keep_gap(self, gap_ns: int) -> None:
+        if self.gaps_ns is None:
+            self.gaps_ns = array("I")
+        try:
+            self.gaps_ns.append(gap_ns)
+        except OverflowError:
+            self.gaps_ns = array("q", (*self.gaps_ns, gap_ns))
+
+    def _keep_gaps(self, gaps_ns: bytes) -> None:
+        """As `take_plain` gives them."""
+        own = self.gaps_ns
+        if own is None:
+            self.gaps_ns = array("I", gaps_ns)
+        elif own.typecode == "I":
+            own.frombytes(gaps_ns)
+        else:
+            own.extend(memoryview(gaps_ns).cast("I"))
+
+    def _uncertainty(self, data: bytes, end: int, reads: ReadTimes, read: int, first: int) -> int:
+        before = reads.stamps[read - 1] if read > first else self._stamp
+        return reads.uncertainty_ns(data, end, read, before)
+
+    def _take_body(self, part: bytes) -> None:
+        if self._body is None:
+            self._body = bytearray(part)
+        elif self._mode == _BODY or len(self._body) < ERROR_BODY_BYTES:
+            self._body += part
+            if len(self._body) > MAX_BODY_BYTES:
+                self.give_up(f"a body of over {MAX_BODY_BYTES // 2**20} MiB")
+
+    def _take_usage(self, delta: Delta) -> None:
+        """Some servers state it with every event, or a part of it: of each count the last one."""
+        if delta.prompt_tokens >= 0:
+            self.usage_prompt_tokens = delta.prompt_tokens
+        if delta.completion_tokens >= 0:
+            self.usage_completion_tokens = delta.completion_tokens
+        if delta.reasoning_tokens >= 0:
+            self.usage_reasoning_tokens = delta.reasoning_tokens
+
+    def _keep_text(self, delta: Delta) -> None:
+        if delta.content or delta.tool_calls:
+            self.text.append(delta.content + delta.tool_calls)
+        if delta.reasoning:
+            self.reasoning.append(delta.reasoning)
+
+    def _fail(self, kind: ErrorKind, message: str) -> None:
+        self.error = int(kind)
+        self.message = message
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def finish(self, outcome: int, error: int, message: str, status: int) -> None:
+        """The request has ended, as the worker saw it; sets `outcome`, `error`, `message`."""
+        if outcome == _COMPLETED and self._is_ended and self.first_token_wall_ns and not self.error:
+            return  # a stream as it should be
+        if outcome == _CANCELLED:
+            self.outcome, self.error, self.message = outcome, 0, ""
+            return
+        if outcome == _COMPLETED:
+            if not self.error:
+                self._check_whole(status)
+        elif error == _STATUS:
+            self.error, self.message = error, self._said_under(status)
+        elif not self.error:
+            self.error, self.message = error, message
+        if self.error:
+            self.outcome = _ERRORED
+            self.message = one_line(self.message, limit=MESSAGE_CHARACTERS)
+
+    def _check_whole(self, status: int) -> None:
+        if self._mode == _ERROR_BODY:
+            self._explain_body(status)
+        elif self._mode == _STREAM:
+            assert self._events is not None
+            is_whole = self._is_ended or self._events.is_done_unfinished
+            if not is_whole and self.first_token_wall_ns:
+                text = "the stream ended without [DONE] or a finish reason"
+                self._fail(ErrorKind.DISCONNECTED, text)
+            elif not self.first_token_wall_ns and not (is_whole and self._ended_at_once()):
+                self._fail_empty("no event of the stream has content")
+        elif self._mode == _BODY:
+            self._parse_body()
+        else:
+            self._fail(ErrorKind.PROTOCOL, "an answer without a head")
+
+    def _parse_body(self) -> None:
+        if not self._body:
+            self._fail(ErrorKind.EMPTY, "the body is empty")
+            return
+        try:
+            delta = self._format.parse_body(bytes(self._body))
+        except MalformedAnswer as error:
+            self._fail(ErrorKind.MALFORMED, str(error))
+            return
+        self._take_usage(delta)
+        if delta.error:
+            self._fail(ErrorKind.SERVER, delta.error)
+        elif delta.finish_reason:
+            self._take_finish(delta)
+        if self.error:
+            return
+        if not delta.has_output and not self._ended_at_once():
+            self._fail_empty("the answer has no content")
+        else:
+            self.last_token_wall_ns = self._stamp
+            if self._format.keeps_text:
+                self._keep_text(delta)
+
+    def _ended_at_once(self) -> bool:
+        """Whether an answer without content says that there was none: the model may end it with its
+        first token, which has no text, or after reasoning that is not shown."""
+        shown = self.usage_completion_tokens - max(self.usage_reasoning_tokens, 0)
+        if self.finish_reason not in ENDS_WITHOUT_CONTENT or shown > 1:
+            return False
+        self.finish_reason = int(FinishReason.NO_CONTENT)
+        return True
+
+    def _fail_empty(self, text: str) -> None:
+        said = f", finish reason {self._finish_word!r}" if self._finish_word else ""
+        self._fail(ErrorKind.EMPTY, text + said)
+
+    def _said_under(self, status: int) -> str:
+        """What the body says of a bad status."""
+        body = bytes(self._body or b"")
+        if self._content_coding:
+            return f"status {status}; the body is compressed, {self._content_coding}"
+        hint = hint_for(status, body)
+        limit = MESSAGE_CHARACTERS - (len(hint) + len(CUT) if hint else 0)
+        said = one_line(error_message(body), limit=max(0, limit)) or f"status {status}"
+        return said + hint
+
+    def _explain_body(self, status: int) -> None:
+        body = bytes(self._body or b"")
+        if status >= 300:
+            said = "" if self._content_coding else error_message(body)
+            text = f"status {status}, and redirects are not followed: {said}"
+            self._fail(ErrorKind.STATUS, text.removesuffix(": "))
+            return
+        if self._content_coding:
+            text = (
+                f"the body is compressed (Content-Encoding {self._content_coding}), which no "
+                "request asks for: turn compression off in the server or in the proxy before it"
+            )
+            self._fail(ErrorKind.CONTENT_TYPE, text)
+            return
+        found = find_error(body)
+        if found:
+            self._fail(ErrorKind.SERVER, found)
+        else:
+            expected = " or ".join(self._format.content_types)
+            text = f"content type {self._content_type}, expected {expected}: {error_message(body)}"
+            self._fail(ErrorKind.CONTENT_TYPE, text.removesuffix(": "))

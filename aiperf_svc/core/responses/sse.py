@@ -1,0 +1,139 @@
+"""Server-sent events (WHATWG HTML, section 9.2.6), read as they come in arbitrary parts.
+
+An event is complete with the byte that ends its empty line, which may be LF, CR, or the CR of a
+CRLF (the LF may come much later, and no reader waits for it). That byte's position is reported with
+the event, so that the caller can look up when it came.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from aiperf_svc.core.responses.http1 import Piece
+
+_LF: Final = 0x0A
+_SPACE: Final = 0x20
+_BOM: Final = b"\xef\xbb\xbf"
+
+MAX_EVENT_BYTES: Final = 80 * 2**20
+"""Of an event that is not complete. Large ones are images; beyond this no end is to be expected."""
+_PART_BYTES: Final = 64
+"""What a part of such an event takes beside its bytes."""
+
+Event = tuple[bytes, int, bool]
+"""Data, lines joined by LF; end, exclusive, within the bytes that were fed; whether its type is
+`error`."""
+
+
+class EventTooLarge(ValueError):
+    """An event goes on beyond `MAX_EVENT_BYTES`."""
+
+
+class EventStream:
+    """One stream of events. Its state between calls is what is not complete yet."""
+
+    __slots__ = ("_after_cr", "_data", "_is_error", "_is_first_line", "_line", "held_bytes")
+
+    def __init__(self, *, has_begun: bool = False) -> None:
+        """With `has_begun`, somebody else has read the stream's beginning."""
+        self._line: list[bytes] | None = None
+        """Parts of a line that goes on: joined once, since a line may have many thousands."""
+        self._data: list[bytes] | None = None
+        self.held_bytes = 0
+        """Roughly what the event that is not complete takes."""
+        self._is_error = False
+        self._after_cr = False
+        self._is_first_line = not has_begun
+
+    def feed(self, source: bytes, pieces: Iterable[Piece]) -> list[Event]:
+        """The events that end within the given pieces of `source`; those without data are none.
+
+        Raises EventTooLarge.
+        """
+        events: list[Event] = []
+        add, find, startswith = events.append, source.find, source.startswith
+        is_clean = self.is_between_events
+        for at, stop in pieces:
+            while at < stop:
+                if is_clean and startswith(b"data:", at):
+                    # By far the most: one line of data, an empty line, both ended by LF.
+                    eol = find(b"\n", at, stop)
+                    if 0 < eol < stop - 1 and source[eol + 1] == _LF and find(b"\r", at, eol) < 0:
+                        begin = at + 6 if source[at + 5] == _SPACE else at + 5
+                        at = eol + 2
+                        add((source[begin:eol], at, False))
+                        continue
+                at = self._take_line(source, at, stop, events)
+                is_clean = self.is_between_events
+        if events:
+            self._is_first_line = False
+        return events
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether the next byte begins an event."""
+        return (
+            self._line is None and self._data is None and not self._after_cr and not self._is_error
+        )
+
+    @property
+    def rest(self) -> bytes:
+        """Data of the event that is not complete; by the standard it is no event."""
+        lines = list(self._data or ())
+        line = b"".join(self._line or ())
+        if line.startswith(b"data:"):
+            lines.append(line[5:].removeprefix(b" "))
+        return b"\n".join(lines)
+
+    def _take_line(self, source: bytes, at: int, stop: int, events: list[Event]) -> int:
+        """Read to the end of a line or of the piece; returns the offset reached."""
+        if self._after_cr:
+            self._after_cr = False
+            if source[at] == _LF:
+                return at + 1
+        eol = source.find(b"\n", at, stop)
+        cr = source.find(b"\r", at, eol if eol >= 0 else stop)
+        if cr >= 0:
+            eol = cr
+            self._after_cr = True
+        if eol < 0:
+            if self._line is None:
+                self._line = []
+            self._line.append(source[at:stop])
+            self._hold(stop - at)
+            return stop
+        line = source[at:eol]
+        if self._line is not None:
+            self._line.append(line)
+            line = b"".join(self._line)
+            # The part that was just added has not been counted.
+            self.held_bytes -= len(line) - (eol - at) + _PART_BYTES * (len(self._line) - 1)
+            self._line = None
+        if self._is_first_line and not events:
+            self._is_first_line = False
+            line = line.removeprefix(_BOM)
+        if line:
+            self._take_field(line)
+        else:
+            if self._data is not None:
+                events.append((b"\n".join(self._data), eol + 1, self._is_error))
+            self._data = None
+            self._is_error = False
+            self.held_bytes = 0
+        return eol + 1
+
+    def _hold(self, size: int) -> None:
+        self.held_bytes += size + _PART_BYTES
+        if self.held_bytes > MAX_EVENT_BYTES:
+            raise EventTooLarge(f"an event of over {MAX_EVENT_BYTES // 2**20} MiB")
+
+    def _take_field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        if value.startswith(b" "):
+            value = value[1:]
+        if name == b"data":
+            if self._data is None:
+                self._data = []
+            self._data.append(value)
+            self._hold(len(value))
+        elif name == b"event":
+            self._is_error = value == b"error"

@@ -1,0 +1,21 @@
+"""The text of a whole answer, for the history of the conversation's next turn."""
+
+from aiperf_svc.core.endpoints.base import DONE, Endpoint
+from aiperf_svc.core.responses.http1 import ChunkedBody
+from aiperf_svc.core.responses.sse import EventStream
+from aiperf_svc.protocol.records import Framing
+
+
+def answer_text(
+    raw: bytes, *, body_offset: int, framing: int, is_streaming: bool, endpoint: Endpoint
+) -> str:
+    """Content of an answer from its raw bytes, reasoning and tool calls left out.
+
+    Raises ValueError (ProtocolViolation, MalformedAnswer) when the bytes are no such answer.
+    """
+    whole = [(body_offset, len(raw))]
+    pieces = ChunkedBody().feed(raw, body_offset, len(raw)) if framing == Framing.CHUNKED else whole
+    if not is_streaming:
+        return endpoint.parse_body(b"".join(raw[at:stop] for at, stop in pieces)).content
+    events = EventStream().feed(raw, pieces)
+    return "".join(endpoint.parse_event(data).content for data, _, _ in events if data != DONE)

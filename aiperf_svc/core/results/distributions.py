@@ -1,0 +1,115 @@
+"""The metrics that are distributions: one derived column at a time, exact, then forgotten."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.results.summary import MetricSummary
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows
+from aiperf_svc.core.stats.histogram import Histogram
+from aiperf_svc.core.stats.percentiles import QUANTILES, Distribution, describe, is_thin
+from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric, Population
+from aiperf_svc.domain.metric_formulas import NS_PER_MS, Floats
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+
+PLOTTED = (
+    "time_to_first_token",
+    "request_latency",
+    "inter_token_latency",
+    "intended_time_to_first_token",
+    "intended_request_latency",
+)
+_SHARES = np.unique(np.concatenate((np.linspace(0, 1, 201), 1 - np.geomspace(1e-6, 1e-2, 41))))
+"""Where a plotted distribution is sampled: evenly, and densely in the tail."""
+
+
+def distributions(rows: PhaseRows, *, unsent_without_row: int) -> dict[str, MetricSummary]:
+    """Every per-request metric of the catalog that has a value or a censored one."""
+    found: dict[str, MetricSummary] = {}
+    for metric in METRICS:
+        if metric.kind is not Kind.RECORD:
+            continue
+        summary = _summarise(metric, rows, unsent_without_row)
+        if summary is not None:
+            found[metric.tag] = summary
+    return found
+
+
+def pooled(tag: str, histogram: Histogram) -> MetricSummary | None:
+    """The statistics of a histogram of nanoseconds, in milliseconds; None when it is empty."""
+    count = histogram.total
+    if not count:
+        return None
+    mean = histogram.sum_ns / count
+    variance = max(0.0, histogram.sum_squares / count - mean * mean)
+    stats: dict[str, float | None] = {
+        "avg": mean / NS_PER_MS,
+        "min": histogram.min_ns / NS_PER_MS,
+        "max": histogram.max_ns / NS_PER_MS,
+        "std": variance**0.5 / NS_PER_MS,
+        "sum": histogram.sum_ns / NS_PER_MS,
+    }
+    for name, q in QUANTILES.items():
+        stats[name] = float(histogram.percentile(q)) / NS_PER_MS
+    unreliable = tuple(name for name, q in QUANTILES.items() if is_thin(q, count))
+    return MetricSummary(
+        tag,
+        Distribution(count, stats, unreliable=unreliable),
+        relative_error=histogram.relative_error,
+    )
+
+
+def _summarise(metric: Metric, rows: PhaseRows, unsent_without_row: int) -> MetricSummary | None:
+    assert metric.compute is not None
+    bounds: Floats | None = None
+    if metric.population is Population.DUE:
+        values, bounds = _with_bounds(metric, rows)
+        if len(values) or len(bounds):
+            # Due before the stop and never sent: later than anything that is known of it.
+            bounds = np.concatenate((bounds, np.zeros(unsent_without_row)))
+    else:
+        values = rows.collect(metric.compute, metric.population)
+    if not len(values) and (bounds is None or not len(bounds)):
+        return None
+    distribution = describe(values, bounds=bounds, is_thin_null=metric.is_ours)
+    quantiles = _sampled(values, distribution) if metric.tag in PLOTTED and len(values) else None
+    return MetricSummary(metric.tag, distribution, quantiles=quantiles)
+
+
+def _with_bounds(metric: Metric, rows: PhaseRows) -> tuple[Floats, Floats]:
+    """Observed values, and lower bounds of the censored ones: how long each had already waited."""
+    assert metric.compute is not None
+    bounds: list[Floats] = []
+    values = np.empty(rows.row_count, dtype=np.float64)
+    filled = 0
+    for chunk in rows.chunks(Population.DUE):
+        some = metric.compute(chunk)
+        is_cut = _is_cut(chunk)
+        is_known = ~np.isnan(some) & (chunk["outcome"] == Outcome.COMPLETED)
+        if metric.tag == "intended_time_to_first_token":
+            # A request that was cut later had its first token all the same.
+            is_known |= ~np.isnan(some) & is_cut
+            is_cut &= chunk["is_streamed"]
+        seen = some[is_known]
+        values[filled : filled + len(seen)] = seen
+        filled += len(seen)
+        is_cut &= ~is_known
+        if is_cut.any():
+            waited = (chunk["end_wall_ns"] - chunk["due_wall_ns"])[is_cut] / NS_PER_MS
+            bounds.append(np.maximum(waited, 0.0))
+    return values[:filled], np.concatenate(bounds) if bounds else np.zeros(0)
+
+
+def _is_cut(chunk: Chunk) -> NDArray[np.bool_]:
+    """Whether a request's answer would have come later than it was waited for."""
+    outcome = chunk["outcome"]
+    cut: NDArray[np.bool_] = (outcome == Outcome.CANCELLED) | (outcome == Outcome.UNSENT)
+    cut |= chunk["error"] == ErrorKind.TIMEOUT
+    return cut
+
+
+def _sampled(
+    ordered: Floats, distribution: Distribution
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The cumulative distribution at `_SHARES`; with censored values it ends below 1."""
+    place = np.rint(_SHARES * (len(ordered) - 1)).astype(np.int64)
+    return _SHARES * (1.0 - distribution.censored_share), ordered[place]

@@ -1,0 +1,88 @@
+"""The metrics that are one number over the whole phase, by tag."""
+
+import numpy as np
+
+from aiperf_svc.config.models import Load
+from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.core.stats.totals import Totals
+from aiperf_svc.domain.metric_catalog import Population
+
+
+def scalars(totals: Totals, accounts: Accounts, load: Load, *, window_ns: int) -> dict[str, float]:
+    """Every scalar of the catalog that follows from totals and accounts; a tag is absent where it
+    has no meaning (rates of a run without duration, tokens that nobody counted).
+
+    Rates are over the load's whole window, failures included: what is left of a run in which
+    nearly all fail would else look fast.
+    """
+    finished = totals.completed + totals.errored
+    values: dict[str, float] = {
+        "request_count": totals.completed,
+        "error_request_count": totals.errored,
+        "completed_request_count": finished,
+        "request_error_rate": 100.0 * totals.errored / finished if finished else 0.0,
+        "unsent_request_count": accounts.unsent,
+        "cancelled_request_count": totals.cancelled,
+        "timed_out_request_count": totals.timed_out,
+        "lost_request_count": max(accounts.lost, accounts.records_lost),
+        "capped_request_count": totals.capped,
+        "retried_request_count": accounts.retries,
+        "unstamped_request_share": 100.0 * totals.unstamped / max(1, totals.requests),
+        "distinct_prompt_count": totals.distinct_entries,
+    }
+    if load.request_rate is not None:
+        values["requested_rate"] = load.request_rate
+    values |= _tokens(totals)
+    if window_ns:
+        values |= _rates(values, window_ns / 1e9)
+    return {tag: float(value) for tag, value in values.items()}
+
+
+def _tokens(totals: Totals) -> dict[str, float]:
+    values: dict[str, float] = {}
+    if totals.has_input_tokens:
+        values["total_isl"] = totals.input_tokens
+    if totals.has_output_tokens:
+        values["total_osl"] = totals.output_tokens
+        values["total_output_tokens"] = totals.content_tokens
+        if totals.reasoning_tokens:
+            values["total_reasoning_tokens"] = totals.reasoning_tokens
+    if totals.has_usage:
+        values["total_usage_prompt_tokens"] = totals.usage_prompt
+        values["total_usage_completion_tokens"] = totals.usage_completion
+        values["total_usage_total_tokens"] = totals.usage_total
+        values["usage_discrepancy_count"] = totals.usage_discrepancies
+    if totals.osl_known:
+        values["osl_mismatch_count"] = totals.osl_mismatches
+    return values
+
+
+def _rates(values: dict[str, float], seconds: float) -> dict[str, float]:
+    rates = {
+        "benchmark_duration": seconds,
+        "request_throughput": values["request_count"] / seconds,
+    }
+    given, made = values.get("total_isl"), values.get("total_osl")
+    if given is not None:
+        rates["input_token_throughput"] = given / seconds
+    if made is not None:
+        rates["output_token_throughput"] = made / seconds
+    if given is not None and made is not None:
+        rates["total_token_throughput"] = (given + made) / seconds
+    return rates
+
+
+def steady_state_throughput(
+    rows: PhaseRows, clocks: ClockMap, *, begin_ns: int, stop_ns: int
+) -> float | None:
+    """Completed requests a second that ended within `[begin_ns, stop_ns)`; None for an empty
+    window."""
+    if stop_ns <= begin_ns:
+        return None
+    inside = 0
+    for chunk in rows.chunks(Population.COMPLETED):
+        end = clocks.to_timing(chunk["end_wall_ns"], chunk["worker"])
+        inside += int(np.count_nonzero((end >= begin_ns) & (end < stop_ns)))
+    return inside / ((stop_ns - begin_ns) / 1e9)

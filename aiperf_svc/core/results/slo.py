@@ -1,0 +1,163 @@
+"""Objectives and goodput: limits on metrics, read, checked and judged.
+
+A limit is a number in the metric's own unit, or for a duration a string with a unit (`250ms`).
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+import numpy as np
+
+from aiperf_svc.config.models import Slo
+from aiperf_svc.config.units import parse_duration_ns
+from aiperf_svc.core.results.survivors import Failures, over_budget, too_few
+from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.core.stats.percentiles import Distribution
+from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population, nearest_tags
+
+_NS_PER = {"ms": 1e6, "sec": 1e9}
+
+
+class ObjectiveResult(msgspec.Struct, frozen=True):
+    """One limit and what was measured against it."""
+
+    metric: str
+    stat: str
+    bound: str
+    """`max` or `min`."""
+    limit: float
+    measured: float | None
+    """None: not measured, or beyond every observed value."""
+    unit: str
+    ok: bool
+    reason: str = ""
+    """Why it does not hold; empty when it does."""
+
+
+def check_slo(slo: Slo) -> list[str]:
+    """Every problem of an SLO as one line: what is wrong, what was expected."""
+    problems: list[str] = []
+    for number, objective in enumerate(slo.objectives):
+        where = f"slo.objectives.{number}"
+        metric = CATALOG.get(objective.metric)
+        if metric is None:
+            problems.append(_unknown(f"{where}.metric", objective.metric))
+            continue
+        if metric.kind is Kind.SCALAR and objective.stat != "avg":
+            problems.append(
+                f"{where}.stat: {objective.stat!r}: {metric.tag} is one number; leave stat out"
+            )
+        if metric.kind is Kind.TIMED and objective.stat == "p75":
+            problems.append(f"{where}.stat: 'p75': {metric.tag} has avg, p50, p90, p95, p99")
+        for bound in ("max", "min"):
+            problems += _bad_limit(f"{where}.{bound}", metric, getattr(objective, bound))
+    for tag, limit in slo.goodput.items():
+        where = f"slo.goodput.{tag}"
+        metric = CATALOG.get(tag)
+        if metric is None:
+            problems.append(_unknown(where, tag))
+        elif metric.compute is None:
+            problems.append(f"{where}: {tag} has no value for a single request; name one that has")
+        else:
+            problems += _bad_limit(where, metric, limit)
+    return problems
+
+
+def limit_of(metric: Metric, limit: float | str) -> float:
+    """A limit in the metric's unit. Raises ValueError that says what is expected."""
+    if isinstance(limit, str):
+        try:
+            return float(limit)
+        except ValueError:
+            if not metric.is_duration:
+                raise ValueError(f"expected a number of {metric.unit}") from None
+            return parse_duration_ns(limit) / _NS_PER[metric.unit]
+    return float(limit)
+
+
+def judge(
+    limits: Slo,
+    measured: Callable[[str, str], float | None],
+    distributions: Mapping[str, Distribution],
+    failures: Failures,
+) -> tuple[ObjectiveResult, ...]:
+    """Hold what was measured, `measured(tag, stat)`, against every limit.
+
+    What has no value does not hold, nor does a percentile with too few values behind it, nor a
+    statistic that leaves out more requests than the error budget allows.
+    """
+    results = []
+    for objective in limits.objectives:
+        metric, stat = CATALOG[objective.metric], objective.stat
+        value, found = measured(metric.tag, stat), distributions.get(metric.tag)
+        doubts = _doubts(metric, stat, found, failures, limits.error_budget)
+        for bound in ("max", "min"):
+            raw = getattr(objective, bound)
+            if raw is None:
+                continue
+            limit = limit_of(metric, raw)
+            missed = _missed(value, bound, limit, stat, found)
+            reason = "; ".join([*missed, *doubts])
+            if value is None and not reason:
+                reason = "not measured"
+            results.append(
+                ObjectiveResult(
+                    metric.tag, stat, bound, limit, value, metric.unit, not reason, reason
+                )
+            )
+    return tuple(results)
+
+
+def _missed(
+    value: float | None, bound: str, limit: float, stat: str, found: Distribution | None
+) -> list[str]:
+    """Why the value is not within the limit: one text, or none when it is or is not known."""
+    if value is not None:
+        if bound == "max":
+            return [] if value <= limit else ["above the limit"]
+        return [] if value >= limit else ["below the limit"]
+    if found is not None and stat in found.beyond:
+        return [f"beyond {found.beyond[stat]:.4g}, among the requests that were cut off"]
+    return []
+
+
+def _doubts(
+    metric: Metric, stat: str, found: Distribution | None, failures: Failures, budget: float
+) -> list[str]:
+    """Why the statistic may not stand for all requests."""
+    texts = [over_budget(metric, failures, budget)]
+    if found is not None:
+        texts.append(too_few(stat, found))
+    return [text for text in texts if text]
+
+
+def count_good(rows: PhaseRows, limits: Mapping[str, float | str]) -> int:
+    """Completed requests within every limit. A request for which a metric is not defined is bad. A
+    limit is the highest good value, or the lowest where higher is better."""
+    metrics = [(CATALOG[tag], limit_of(CATALOG[tag], limit)) for tag, limit in limits.items()]
+    good = 0
+    for chunk in rows.chunks(Population.COMPLETED):
+        is_good = np.ones(chunk.rows, dtype=np.bool_)
+        for metric, limit in metrics:
+            assert metric.compute is not None
+            values = metric.compute(chunk)
+            # A comparison with NaN is false: undefined is bad.
+            is_good &= values >= limit if metric.better == "higher" else values <= limit
+        good += int(np.count_nonzero(is_good))
+    return good
+
+
+def _bad_limit(where: str, metric: Metric, limit: float | str | None) -> list[str]:
+    if limit is None:
+        return []
+    try:
+        limit_of(metric, limit)
+    except ValueError as error:
+        return [f"{where}: {limit!r}: {error}"]
+    return []
+
+
+def _unknown(where: str, tag: str) -> str:
+    near = nearest_tags(tag)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; see docs/metrics.md for all"
+    return f"{where}: {tag!r} is not a metric{hint}"

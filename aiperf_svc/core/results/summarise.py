@@ -1,0 +1,251 @@
+"""From the records of a finished run to its results: the order of the work, and nothing else."""
+
+import numpy as np
+from msgspec.structs import asdict, replace
+
+from aiperf_svc.config.models import Load
+from aiperf_svc.core.results import slo
+from aiperf_svc.core.results.accounts import Accounts, balance
+from aiperf_svc.core.results.distributions import distributions, pooled
+from aiperf_svc.core.results.scalars import scalars, steady_state_throughput
+from aiperf_svc.core.results.summary import (
+    MetricSummary,
+    RunContext,
+    Summary,
+)
+from aiperf_svc.core.results.survivors import Failures
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.columns import Columns, PhaseRows
+from aiperf_svc.core.stats.concurrency import held_over_time
+from aiperf_svc.core.stats.concurrency_held import SlotUse, slot_use
+from aiperf_svc.core.stats.histogram import Histogram
+from aiperf_svc.core.stats.load_window import LoadWindow, load_window
+from aiperf_svc.core.stats.timeline import timeline
+from aiperf_svc.core.stats.totals import Totals, add_up
+from aiperf_svc.core.verdict import inputs as ev
+from aiperf_svc.core.verdict.chunk_times import gap_bounds, single_reads
+from aiperf_svc.core.verdict.inputs import Evidence
+from aiperf_svc.core.verdict.judge import judge
+from aiperf_svc.domain.finish_reasons import named_reasons
+from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import Service
+
+TIMELINE_TAGS = ("time_to_first_token", "request_latency")
+
+
+def summarise(columns: Columns, chunk_gaps: Histogram | None, context: RunContext) -> Summary:
+    """The results of the profiling phase.
+
+    `columns` are the base columns of all records of the run, by METRIC_DTYPE's names; `chunk_gaps`
+    the pooled gaps between chunks. Memory: three columns of eight bytes at the most.
+    """
+    rows = PhaseRows(columns, phase=Phase.PROFILING)
+    clocks = ClockMap((w.rank, w.clocks) for w in context.workers)
+    totals = add_up(rows, clocks)
+    accounts = _accounts(context)
+    load = context.config.load
+    window = load_window(context.profiling, totals, has_failed=bool(context.failure))
+    metrics = distributions(rows, unsent_without_row=max(0, accounts.unsent - totals.unsent))
+    if chunk_gaps is not None and (gaps := pooled("inter_chunk_latency", chunk_gaps)):
+        metrics["inter_chunk_latency"] = gaps
+    numbers = scalars(totals, accounts, load, window_ns=window.duration_ns)
+    numbers |= _good(rows, window, context)
+    steady = steady_state_throughput(
+        rows,
+        clocks,
+        begin_ns=window.steady_ns,
+        stop_ns=window.stop_ns or totals.last_tried,
+    )
+    if steady is not None:
+        numbers["steady_state_request_throughput"] = steady
+    concurrency = _concurrency(rows, clocks, totals, window)
+    if concurrency:
+        numbers["max_concurrency"] = concurrency["max"]
+    use = _slot_use(rows, clocks, totals, metrics, context, window)
+    numbers |= _achieved(use, totals, accounts, load)
+    found = _evidence(rows, clocks, totals, accounts, metrics, chunk_gaps, use, context, window)
+    summary = Summary(
+        context=context,
+        metrics=metrics,
+        scalars=numbers,
+        concurrency=concurrency,
+        accounts=accounts,
+        objectives=(),
+        verdict=judge(found),
+        timeline=timeline(
+            rows,
+            clocks,
+            tuple(tag for tag in TIMELINE_TAGS if tag in metrics),
+            begin_ns=window.begin_ns,
+            end_ns=window.end_ns,
+            ramp_ns=window.ramp_ns,
+            stop_ns=window.stop_ns,
+        ),
+        first_start_wall_ns=totals.first_start if totals.sent else window.begin_ns,
+        last_end_wall_ns=window.end_ns,
+        finish_reasons=named_reasons(totals.finish_reasons),
+    )
+    failures = Failures(
+        completed=totals.completed,
+        errored=totals.errored,
+        timed_out=totals.timed_out,
+        cancelled=totals.cancelled,
+        unsent=accounts.unsent,
+        lost=int(numbers["lost_request_count"]),
+    )
+    measured = {tag: metric.distribution for tag, metric in metrics.items()}
+    objectives = slo.judge(context.config.slo, summary.measured, measured, failures)
+    return replace(summary, objectives=objectives)
+
+
+def _accounts(context: RunContext) -> Accounts:
+    """The profiling phase's books; the warmup's only have to balance too."""
+    accounts = balance(
+        Phase.PROFILING, (w.account for w in context.workers), granted=context.credits_granted
+    )
+    warmup = balance(Phase.WARMUP, context.warmup)
+    return replace(accounts, violations=accounts.violations + warmup.violations)
+
+
+def _good(rows: PhaseRows, window: LoadWindow, context: RunContext) -> dict[str, float]:
+    limits = context.config.slo.goodput
+    if not limits:
+        return {}
+    good = slo.count_good(rows, limits)
+    found = {"good_request_count": float(good)}
+    if window.duration_ns:
+        found["goodput"] = good / (window.duration_ns / 1e9)
+    return found
+
+
+def _concurrency(
+    rows: PhaseRows, clocks: ClockMap, totals: Totals, window: LoadWindow
+) -> dict[str, float]:
+    if not totals.sent:
+        return {}
+    edges = []
+    for column in ("start_wall_ns", "end_wall_ns"):
+        mapped, filled = np.empty(totals.sent, dtype=np.int64), 0
+        for chunk in rows.chunks(Population.SENT):
+            some = clocks.to_timing(chunk[column], chunk["worker"])
+            mapped[filled : filled + len(some)] = some
+            filled += len(some)
+        edges.append(mapped)
+    stats = held_over_time(
+        *edges, begin_ns=window.begin_ns, stop_ns=window.stop_ns or window.end_ns
+    )
+    return {} if stats is None else asdict(stats)
+
+
+def _evidence(
+    rows: PhaseRows,
+    clocks: ClockMap,
+    totals: Totals,
+    accounts: Accounts,
+    metrics: dict[str, MetricSummary],
+    chunk_gaps: Histogram | None,
+    use: SlotUse | None,
+    context: RunContext,
+    window: LoadWindow,
+) -> Evidence:
+    load = context.config.load
+    lag = metrics.get("receive_lag")
+    arrivals = _arrivals(accounts, load, window)
+    counts = [worker.account.counts for worker in context.workers]
+    return Evidence(
+        is_open_loop=load.is_open_loop,
+        concurrency=load.concurrency,
+        requests=totals.requests - totals.unsent,
+        completed=totals.completed,
+        errored=totals.errored,
+        errors=ev.errors_by_kind(totals),
+        unreachable=totals.unreachable,
+        cancelled=totals.cancelled,
+        timed_out=totals.timed_out,
+        unsent=accounts.unsent,
+        no_resources=totals.no_resources,
+        capped=totals.capped,
+        retries=accounts.retries,
+        unstamped=totals.unstamped,
+        clock_jumps=totals.clock_jumps + sum(c.ended_near_steps for c in counts),
+        clock_step_share=max(clocks.steps_ns, *(c.clock_steps_ns for c in counts), 0)
+        / max(1, window.duration_ns),
+        held_back_share=min(
+            1.0, max((c.held_back_ns for c in counts), default=0) / max(1, window.duration_ns)
+        ),
+        impossible=totals.impossible,
+        finish_reasons=named_reasons(totals.finish_reasons),
+        osl_known=totals.osl_known if context.config.endpoint.force_output_length else 0,
+        osl_off=totals.osl_off,
+        osl_ratio=totals.osl_made / totals.osl_asked if totals.osl_asked else 1.0,
+        records_lost=accounts.records_lost,
+        bounds=ev.latency_bounds(rows, totals),
+        receive_lag_ms=(lag.stat("p99") or lag.stat("max") or 0.0) if lag else 0.0,
+        held_ratio=use.ratio if use else None,
+        rate_ratio=ev.client_share(totals, accounts.unsent) if load.is_open_loop else None,
+        arrivals_ratio=arrivals[0] if arrivals else None,
+        arrivals_tolerance=arrivals[1] if arrivals else 0.0,
+        single_reads=single_reads(rows),
+        gap_bounds=gap_bounds(rows, chunk_gaps),
+        clock_uncertainty_ms=ev.clock_uncertainty_ms(clocks),
+        workers=tuple(h for h in context.health if h.service is Service.WORKER),
+        lost_services=context.lost_services,
+        violations=accounts.violations,
+        failure=context.failure,
+        error_budget=context.config.slo.error_budget,
+    )
+
+
+def _slot_use(
+    rows: PhaseRows,
+    clocks: ClockMap,
+    totals: Totals,
+    metrics: dict[str, MetricSummary],
+    context: RunContext,
+    window: LoadWindow,
+) -> SlotUse | None:
+    """None in open loop, and when a run is shorter than one usual request: its slots had no time to
+    be refilled, so nothing can be said."""
+    load = context.config.load
+    latency = metrics.get("request_latency")
+    if load.is_open_loop or load.concurrency is None or latency is None:
+        return None
+    use = slot_use(
+        rows,
+        totals,
+        clocks,
+        concurrency=load.concurrency,
+        worker_count=max(1, len(context.workers)),
+        begin_ns=window.steady_ns,
+        stop_ns=window.stop_ns,
+    )
+    usual_ms = latency.stat("p50") or 0.0
+    return use if use is not None and use.window_s * 1e3 >= usual_ms else None
+
+
+def _arrivals(accounts: Accounts, load: Load, window: LoadWindow) -> tuple[float, float] | None:
+    """Only of a run that ends by time: one that ends by count has its count by definition."""
+    if load.request_rate is None or not window.stop_ns:
+        return None
+    spread = {"constant": 0.0, "poisson": 1.0, "gamma": load.arrival.burstiness**-0.5}
+    return ev.arrivals_ratio(
+        accounts.issued,
+        rate=load.request_rate,
+        duration_s=(window.stop_ns - window.begin_ns) / 1e9,
+        ramp_s=window.ramp_ns / 1e9,
+        variation=spread[load.arrival.pattern],
+    )
+
+
+def _achieved(
+    use: SlotUse | None, totals: Totals, accounts: Accounts, load: Load
+) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    if use is not None:
+        numbers["concurrency_achievement"] = use.ratio
+    share = ev.achieved_share(totals, accounts.unsent)
+    if share is not None and load.request_rate is not None:
+        numbers["rate_achievement"] = share
+        numbers["achieved_rate"] = load.request_rate * share
+    return numbers

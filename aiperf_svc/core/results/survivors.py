@@ -1,0 +1,72 @@
+"""Whether a statistic of the requests that were answered may stand for all of them.
+
+A latency exists only for a request that was answered. When a server refuses most requests, the few
+that are left are often the fast ones, and their percentiles look good. So a statistic is not held
+against a limit alone: it must also leave out no more than the error budget allows, and have enough
+values behind it.
+"""
+
+import math
+
+import msgspec
+
+from aiperf_svc.config.units import format_share
+from aiperf_svc.core.stats.percentiles import QUANTILES, Distribution
+from aiperf_svc.domain.metric_catalog import Kind, Metric, Population
+
+
+class Failures(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the requests that were due in the phase."""
+
+    completed: int
+    errored: int = 0
+    timed_out: int = 0
+    """Of the errored ones."""
+    cancelled: int = 0
+    unsent: int = 0
+    lost: int = 0
+
+    @property
+    def due(self) -> int:
+        """All of them."""
+        return self.completed + self.errored + self.cancelled + self.unsent + self.lost
+
+    def missing_from(self, metric: Metric) -> dict[str, int]:
+        """The requests that the metric's statistics know nothing of, by what became of them. What
+        is right-censored in a metric is known to it."""
+        if metric.kind not in (Kind.RECORD, Kind.POOLED):
+            return {}
+        if metric.population is Population.DUE:
+            return {"failed": self.errored - self.timed_out, "lost": self.lost}
+        if metric.population is Population.SENT:
+            return {"lost": self.lost}
+        return {
+            "failed": self.errored - self.timed_out,
+            "timed out": self.timed_out,
+            "cancelled": self.cancelled,
+            "unsent": self.unsent,
+            "lost": self.lost,
+        }
+
+
+def over_budget(metric: Metric, failures: Failures, budget: float) -> str:
+    """Why the requests that the metric leaves out are too many; empty when they are not."""
+    missing = {name: count for name, count in failures.missing_from(metric).items() if count > 0}
+    count = sum(missing.values())
+    if not count or count / failures.due <= budget:
+        return ""
+    parts = ", ".join(f"{number:,} {name}" for name, number in missing.items())
+    return (
+        f"leaves out {count:,} of {failures.due:,} requests ({parts}), "
+        f"{count / failures.due:.2%} against an error budget of {format_share(budget)}"
+    )
+
+
+def too_few(stat: str, distribution: Distribution) -> str:
+    """Why there are too few values for the percentile; empty when there are enough."""
+    if stat not in distribution.unreliable:
+        return ""
+    q = QUANTILES[stat]
+    needed = math.ceil(round(1 / min(q, 1 - q), 9))
+    count = distribution.count + distribution.censored
+    return f"{stat} needs {needed:,} values, there {'is' if count == 1 else 'are'} {count:,}"

@@ -1,0 +1,109 @@
+"""Whether a closed loop held the concurrency that it was asked for.
+
+The number in flight falls at the end of every run, when the last requests drain, and rises with the
+ramp; neither is the client's fault. So each worker is judged over its own window: from the end of
+the ramp to the stop, or, when a run ends by count, to the worker's last start, until which a free
+slot always had a next request to send. Asked for are the worker's slots times that window; used is
+the time from connecting to the last byte, or from the first connecting to the last byte of a
+conversation, whose think time holds the slot too.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows
+from aiperf_svc.core.stats.totals import Totals
+from aiperf_svc.domain.metric_catalog import Population
+
+Times = NDArray[np.int64]
+
+
+class SlotUse(msgspec.Struct, frozen=True):
+    """Slot time in seconds."""
+
+    used_s: float
+    asked_s: float
+    window_s: float
+    """Mean length of the workers' windows."""
+
+    @property
+    def ratio(self) -> float:
+        """Held over asked concurrency."""
+        return self.used_s / self.asked_s
+
+
+def slot_use(
+    rows: PhaseRows,
+    totals: Totals,
+    clocks: ClockMap,
+    *,
+    concurrency: int,
+    worker_count: int,
+    begin_ns: int,
+    stop_ns: int,
+) -> SlotUse | None:
+    """Over all workers, each with its share of `concurrency`; `begin_ns` is the end of the ramp,
+    `stop_ns` the end of sending or 0 when a count ended it. None when there is nothing to judge."""
+    last_starts = np.zeros(max(worker_count, len(totals.last_start_by_worker)), dtype=np.int64)
+    last_starts[: len(totals.last_start_by_worker)] = totals.last_start_by_worker
+    # A worker that never sent anything had slots all the same.
+    stops = np.where(last_starts == 0, totals.last_start, last_starts)
+    if stop_ns:
+        stops = np.full_like(stops, stop_ns)
+    ranks = np.arange(len(stops))
+    slots = (concurrency - ranks + worker_count - 1) // worker_count
+    slots = np.where(ranks < worker_count, np.maximum(slots, 0), 0)
+    windows = np.maximum(stops - begin_ns, 0) / 1e9
+    asked = float(slots @ windows)
+    if asked <= 0:
+        return None
+    used = (
+        _conversations(rows, clocks, begin_ns, stops)
+        if totals.is_multi_turn
+        else _requests(rows, clocks, begin_ns, stops)
+    )
+    return SlotUse(used, asked, asked / concurrency)
+
+
+def _requests(rows: PhaseRows, clocks: ClockMap, begin_ns: int, stops: Times) -> float:
+    used = 0.0
+    for chunk in rows.chunks(Population.SENT):
+        worker = chunk["worker"]
+        start = _taken(chunk, clocks)
+        end = clocks.to_timing(chunk["end_wall_ns"], worker)
+        used += _clipped(start, end, begin_ns, stops[worker])
+    return used
+
+
+def _conversations(rows: PhaseRows, clocks: ClockMap, begin_ns: int, stops: Times) -> float:
+    first = np.zeros(0, dtype=np.int64)
+    last = np.zeros(0, dtype=np.int64)
+    owner = np.zeros(0, dtype=np.int64)
+    for chunk in rows.chunks(Population.SENT):
+        worker, index = chunk["worker"], chunk["index"].astype(np.int64)
+        size = int(index.max()) + 1
+        first, last, owner = _grown(first, size, 2**62), _grown(last, size, 0), _grown(owner, size)
+        np.minimum.at(first, index, _taken(chunk, clocks))
+        np.maximum.at(last, index, clocks.to_timing(chunk["end_wall_ns"], worker))
+        owner[index] = worker
+    return _clipped(first, last, begin_ns, stops[owner])
+
+
+def _taken(chunk: Chunk, clocks: ClockMap) -> NDArray[Any]:
+    """When the slot was taken: connecting belongs to the request, not to the client's lateness."""
+    connecting_ns = chunk["connect_ns"] + chunk["tls_ns"]
+    return clocks.to_timing(chunk["start_wall_ns"] - connecting_ns, chunk["worker"])
+
+
+def _clipped(start: NDArray[Any], end: NDArray[Any], begin_ns: int, stop_ns: Times) -> float:
+    inside = np.minimum(end, stop_ns) - np.maximum(start, begin_ns)
+    return float(np.maximum(inside, 0).sum(dtype=np.float64)) / 1e9
+
+
+def _grown(array: Times, size: int, fill: int = 0) -> Times:
+    missing = size - len(array)
+    return array if missing <= 0 else np.pad(array, (0, missing), constant_values=fill)

@@ -1,0 +1,146 @@
+"""The run over time, in at most `MAX_BINS` equal bins, for plots.
+
+Rates and the number in flight are exact; the percentiles of a bin come from logarithmic buckets of
+2%, which no plot can show.
+"""
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows
+from aiperf_svc.domain.metric_catalog import CATALOG
+from aiperf_svc.domain.metric_formulas import Floats
+from aiperf_svc.domain.outcomes import Outcome
+
+MAX_BINS = 120
+_WIDTHS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
+_GROWTH = math.log(1.02)
+_SMALLEST_MS = 1e-3
+_BUCKETS = 1200
+"""1.02 ** 1200 x 1 us is 5.8 hours."""
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """Arrays of one value a bin; bin `i` is [i, i + 1) x width_s after the phase's start."""
+
+    width_s: float
+    started_per_s: Floats
+    completed_per_s: Floats
+    errors_per_s: Floats
+    """Requests that ended in an error, a timeout included."""
+    in_flight: Floats
+    latencies: dict[str, tuple[Floats, Floats]]
+    """Metric tag to p50 and p99 in ms by time of start; NaN where nothing started."""
+    ramp_s: float
+    stop_s: float | None
+    """When sending ended, if that was by time."""
+
+
+def bin_width_s(duration_s: float) -> float:
+    """The narrowest round width with at most `MAX_BINS` bins."""
+    for width in _WIDTHS_S:
+        if duration_s <= width * MAX_BINS:
+            return width
+    return 3600.0 * math.ceil(duration_s / (3600.0 * MAX_BINS))
+
+
+def timeline(
+    rows: PhaseRows,
+    clocks: ClockMap,
+    tags: tuple[str, ...],
+    *,
+    begin_ns: int,
+    end_ns: int,
+    ramp_ns: int,
+    stop_ns: int,
+) -> Timeline | None:
+    """Bin the phase from its start to its last end; None when that is no time at all."""
+    if end_ns <= begin_ns:
+        return None
+    width_s = bin_width_s((end_ns - begin_ns) / 1e9)
+    width_ns = round(width_s * 1e9)
+    bins = _Bins(begin_ns, width_ns, math.ceil((end_ns - begin_ns) / width_ns))
+    started, completed, errors = bins.zeros(), bins.zeros(), bins.zeros()
+    occupied = bins.zeros()
+    buckets = {tag: np.zeros((bins.count, _BUCKETS), dtype=np.int64) for tag in tags}
+    for chunk in rows.chunks():
+        worker, outcome = chunk["worker"], chunk["outcome"]
+        is_sent = chunk["start_wall_ns"] != 0
+        end = clocks.to_timing(chunk["end_wall_ns"], worker)
+        completed += bins.counts(end[outcome == Outcome.COMPLETED])
+        errors += bins.counts(end[outcome == Outcome.ERRORED])
+        if not is_sent.any():
+            continue
+        sent = chunk.where(is_sent)
+        start = clocks.to_timing(sent["start_wall_ns"], sent["worker"])
+        started += bins.counts(start)
+        occupied += bins.occupied(start, end[is_sent])
+        for tag in tags:
+            _bucket(buckets[tag], tag, sent, bins.number(start))
+    return Timeline(
+        width_s=width_s,
+        started_per_s=started / width_s,
+        completed_per_s=completed / width_s,
+        errors_per_s=errors / width_s,
+        in_flight=occupied / width_ns,
+        latencies={tag: (_level(b, 0.50), _level(b, 0.99)) for tag, b in buckets.items()},
+        ramp_s=ramp_ns / 1e9,
+        stop_s=(stop_ns - begin_ns) / 1e9 if stop_ns else None,
+    )
+
+
+class _Bins:
+    def __init__(self, begin_ns: int, width_ns: int, count: int) -> None:
+        self.begin_ns, self.width_ns, self.count = begin_ns, width_ns, count
+
+    def zeros(self) -> Floats:
+        return np.zeros(self.count, dtype=np.float64)
+
+    def number(self, when: NDArray[Any]) -> NDArray[np.int64]:
+        place: NDArray[np.int64] = (when - self.begin_ns) // self.width_ns
+        return np.clip(place, 0, self.count - 1)
+
+    def counts(self, when: NDArray[Any]) -> NDArray[np.int64]:
+        return np.bincount(self.number(when), minlength=self.count)
+
+    def occupied(self, start: NDArray[Any], end: NDArray[Any]) -> Floats:
+        """Nanoseconds of [start, end) within each bin, all intervals added up: the part of the
+        first bin after the start, the part of the last one before the end, and whole bins
+        between."""
+        limit = self.begin_ns + self.count * self.width_ns
+        start = np.clip(start, self.begin_ns, limit)
+        end = np.clip(end, start, limit)
+        first, last = self.number(start), self.number(end)
+        after = self.begin_ns + (first + 1) * self.width_ns - start
+        before = end - (self.begin_ns + last * self.width_ns)
+        size = self.count + 1
+        part = np.bincount(first, weights=after, minlength=size)
+        part += np.bincount(last, weights=before, minlength=size)
+        whole = np.bincount(first + 1, minlength=size) - np.bincount(last, minlength=size)
+        total: Floats = part + np.cumsum(whole) * float(self.width_ns)
+        return total[: self.count]
+
+
+def _bucket(counts: NDArray[np.int64], tag: str, sent: Chunk, bins: NDArray[np.int64]) -> None:
+    compute = CATALOG[tag].compute
+    assert compute is not None
+    values = compute(sent)
+    keep = (sent["outcome"] == Outcome.COMPLETED) & ~np.isnan(values)
+    place = np.log(np.maximum(values[keep], _SMALLEST_MS) / _SMALLEST_MS) / _GROWTH
+    key = bins[keep] * _BUCKETS + np.minimum(place.astype(np.int64), _BUCKETS - 1)
+    counts += np.bincount(key, minlength=counts.size).reshape(counts.shape)
+
+
+def _level(counts: NDArray[np.int64], q: float) -> Floats:
+    """The quantile of each row of bucket counts, as the middle of its bucket."""
+    reached = np.cumsum(counts, axis=1)
+    total = reached[:, -1]
+    place = np.argmax(reached >= np.maximum(np.ceil(total * q), 1)[:, None], axis=1)
+    middle: Floats = _SMALLEST_MS * np.exp((place + 0.5) * _GROWTH)
+    middle[total == 0] = np.nan
+    return middle

@@ -1,0 +1,225 @@
+"""Everything about a phase that is a count, a sum or an extreme, in one pass over its rows."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows
+from aiperf_svc.domain import metric_formulas as f
+from aiperf_svc.domain.finish_reasons import FinishReason
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+
+USAGE_DISCREPANCY_PCT = 10.0
+"""AIPerf's threshold for `usage_discrepancy_count`."""
+OSL_MISMATCH_PCT = 5.0
+OSL_MISMATCH_TOKENS = 50.0
+"""AIPerf's thresholds for `osl_mismatch_count`; the lower one counts."""
+OSL_ROUNDING_TOKENS = 1.0
+"""Text that is split into tokens again does not always give the tokens that made it."""
+UNREACHABLE = (ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.SEND)
+_NEVER = 2**62
+
+
+class Totals(msgspec.Struct):
+    """Sums over the requests of one phase. Times are of the timing manager's clock."""
+
+    requests: int = 0
+    sent: int = 0
+    """Of which a byte was to be written: there was a connection."""
+    completed: int = 0
+    errored: int = 0
+    cancelled: int = 0
+    unsent: int = 0
+    timed_out: int = 0
+    no_resources: int = 0
+    capped: int = 0
+    unstamped: int = 0
+    clock_jumps: int = 0
+    impossible: int = 0
+    """Requests whose times are in an order that cannot be."""
+    is_streaming: bool = False
+    is_multi_turn: bool = False
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    content_tokens: float = 0.0
+    reasoning_tokens: float = 0.0
+    has_input_tokens: bool = False
+    has_output_tokens: bool = False
+    usage_prompt: float = 0.0
+    usage_completion: float = 0.0
+    usage_total: float = 0.0
+    has_usage: bool = False
+    usage_discrepancies: int = 0
+    osl_known: int = 0
+    """Completed requests of which the output length and the one asked for are known."""
+    osl_mismatches: int = 0
+    osl_off: int = 0
+    """Of those the ones that are off by more than a tokenizer's rounding too."""
+    osl_asked: float = 0.0
+    osl_made: float = 0.0
+    """Both of those requests."""
+    finish_reasons: NDArray[np.int64] = msgspec.field(
+        default_factory=lambda: np.zeros(len(FinishReason), dtype=np.int64)
+    )
+    """How many requests ended with each `FinishReason`."""
+    first_due: int = _NEVER
+    last_due: int = 0
+    first_start: int = _NEVER
+    last_start: int = 0
+    last_tried: int = 0
+    """The last start; for what had no connection, when it was due."""
+    last_end: int = 0
+    """Of anything that was tried, answered or not, connected or not."""
+    distinct_entries: int = 0
+    errors: NDArray[np.int64] = msgspec.field(
+        default_factory=lambda: np.zeros(len(ErrorKind), dtype=np.int64)
+    )
+    """By `ErrorKind`."""
+    sent_by_worker: NDArray[np.int64] = msgspec.field(
+        default_factory=lambda: np.zeros(0, dtype=np.int64)
+    )
+    last_start_by_worker: NDArray[np.int64] = msgspec.field(
+        default_factory=lambda: np.zeros(0, dtype=np.int64)
+    )
+
+    @property
+    def unreachable(self) -> int:
+        """Requests that the target did not take: no connection could be made, or it broke while the
+        request was written."""
+        return int(sum(self.errors[kind] for kind in UNREACHABLE))
+
+    @property
+    def written(self) -> int:
+        """Requests that were written whole."""
+        return self.sent - int(self.errors[ErrorKind.SEND])
+
+
+def add_up(rows: PhaseRows, clocks: ClockMap) -> Totals:
+    """One pass over all requests of a phase."""
+    totals = Totals()
+    entries = np.zeros(0, dtype=np.bool_)
+    for chunk in rows.chunks():
+        _add_outcomes(totals, chunk)
+        _add_times(totals, chunk, clocks)
+        entries = _mark(entries, chunk["entry"][chunk["start_wall_ns"] != 0])
+        _add_tokens(totals, chunk.where(chunk["outcome"] == Outcome.COMPLETED))
+    totals.distinct_entries = int(np.count_nonzero(entries))
+    return totals
+
+
+def _add_outcomes(totals: Totals, chunk: Chunk) -> None:
+    by_outcome = np.bincount(chunk["outcome"], minlength=len(Outcome))
+    by_error = np.bincount(chunk["error"], minlength=len(ErrorKind))
+    totals.requests += chunk.rows
+    totals.finish_reasons += np.bincount(chunk["finish_reason"], minlength=len(FinishReason))
+    totals.completed += int(by_outcome[Outcome.COMPLETED])
+    totals.errored += int(by_outcome[Outcome.ERRORED])
+    totals.cancelled += int(by_outcome[Outcome.CANCELLED])
+    totals.unsent += int(by_outcome[Outcome.UNSENT])
+    totals.errors += by_error
+    totals.timed_out += int(by_error[ErrorKind.TIMEOUT])
+    totals.no_resources += int(by_error[ErrorKind.NO_RESOURCES])
+    totals.capped += _count(chunk["is_capped"])
+    totals.unstamped += _count(chunk["is_unstamped"])
+    totals.clock_jumps += _count(chunk["is_clock_jump"])
+    totals.is_streaming |= bool(chunk["is_streamed"].any())
+    totals.is_multi_turn |= bool(chunk["turn"].any())
+
+
+def _add_times(totals: Totals, chunk: Chunk, clocks: ClockMap) -> None:
+    tried = chunk.where(chunk["outcome"] != Outcome.UNSENT)
+    if tried.rows:
+        ends = clocks.to_timing(tried["end_wall_ns"], tried["worker"])
+        totals.last_end = max(totals.last_end, int(ends.max()))
+        begun = np.where(tried["start_wall_ns"] != 0, tried["start_wall_ns"], tried["due_wall_ns"])
+        last_tried = int(clocks.to_timing(begun, tried["worker"]).max())
+        totals.last_tried = max(totals.last_tried, last_tried)
+    sent = chunk.where(chunk["start_wall_ns"] != 0)
+    if not sent.rows:
+        return
+    worker = sent["worker"]
+    start = clocks.to_timing(sent["start_wall_ns"], worker)
+    due = clocks.to_timing(sent["due_wall_ns"], worker)
+    totals.sent += sent.rows
+    totals.first_due = min(totals.first_due, int(due.min()))
+    totals.last_due = max(totals.last_due, int(due.max()))
+    totals.first_start = min(totals.first_start, int(start.min()))
+    totals.last_start = max(totals.last_start, int(start.max()))
+    totals.impossible += _impossible(sent)
+    size = int(worker.max()) + 1
+    totals.sent_by_worker = _grown(totals.sent_by_worker, size)
+    totals.sent_by_worker += np.bincount(worker, minlength=len(totals.sent_by_worker))
+    totals.last_start_by_worker = _grown(totals.last_start_by_worker, size)
+    np.maximum.at(totals.last_start_by_worker, worker, start)
+
+
+def _impossible(sent: Chunk) -> int:
+    """Requests that were answered before they were sent, or ended before they began."""
+    start, ack, end = sent["start_wall_ns"], sent["ack_wall_ns"], sent["end_wall_ns"]
+    first, last = sent["first_token_wall_ns"], sent["last_token_wall_ns"]
+    wrong = (end != 0) & (end < start)
+    wrong |= (ack != 0) & (ack < start)
+    wrong |= (first != 0) & ((first < start) | (last < first))
+    return _count(wrong)
+
+
+def _add_tokens(totals: Totals, done: Chunk) -> None:
+    """Sums over successes only, as AIPerf's."""
+    if not done.rows:
+        return
+    given, made = done["input_tokens"], done["output_tokens"]
+    totals.has_input_tokens |= bool((given >= 0).any())
+    totals.has_output_tokens |= bool((made >= 0).any())
+    totals.input_tokens += _sum(np.maximum(given, 0))
+    totals.output_tokens += _sum(np.maximum(made, 0))
+    totals.content_tokens += float(np.nansum(f.output_token_count(done)))
+    totals.reasoning_tokens += float(np.nansum(f.reasoning_token_count(done)))
+    _add_lengths(totals, done)
+    prompt, completion = done["usage_prompt_tokens"], done["usage_completion_tokens"]
+    if not ((prompt >= 0) | (completion >= 0)).any():
+        return
+    totals.has_usage = True
+    totals.usage_prompt += _sum(np.maximum(prompt, 0))
+    totals.usage_completion += _sum(np.maximum(completion, 0))
+    totals.usage_total += float(np.nansum(f.usage_total_tokens(done)))
+    off = f.difference_of("usage_prompt_tokens", "input_tokens")(done) > USAGE_DISCREPANCY_PCT
+    off |= f.difference_of("usage_completion_tokens", "output_tokens")(done) > USAGE_DISCREPANCY_PCT
+    totals.usage_discrepancies += _count(off)
+
+
+def _add_lengths(totals: Totals, done: Chunk) -> None:
+    """Output lengths against those that were asked for."""
+    asked, made = done["requested_tokens"], done["output_tokens"]
+    is_known = (asked > 0) & (made >= 0)
+    if not is_known.any():
+        return
+    asked, made = asked[is_known].astype(np.float64), made[is_known].astype(np.float64)
+    off = np.abs(made - asked)
+    is_off = off > np.minimum(asked * OSL_MISMATCH_PCT / 100.0, OSL_MISMATCH_TOKENS)
+    totals.osl_known += len(asked)
+    totals.osl_mismatches += _count(is_off)
+    totals.osl_off += _count(is_off & (off > OSL_ROUNDING_TOKENS))
+    totals.osl_asked += float(asked.sum())
+    totals.osl_made += float(made.sum())
+
+
+def _mark(seen: NDArray[np.bool_], numbers: NDArray[Any]) -> NDArray[np.bool_]:
+    if len(numbers):
+        seen = _grown(seen, int(numbers.max()) + 1)
+        seen[numbers] = True
+    return seen
+
+
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
+    return array if len(array) >= size else np.pad(array, (0, size - len(array)))
+
+
+def _count(mask: NDArray[Any]) -> int:
+    return int(np.count_nonzero(mask))
+
+
+def _sum(numbers: NDArray[Any]) -> float:
+    return float(numbers.sum(dtype=np.int64))

@@ -1,0 +1,222 @@
+"""Checks of what could have spoiled the numbers: CPU, quota, event loop, clock, local limits. A
+cause without an effect is a warning, so these say at most *degraded*, except for requests that the
+client had no resources to send, and responses of which most have no content."""
+
+from collections.abc import Callable
+
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
+from aiperf_svc.core.verdict.effect_checks import CAPPED_SHARE, LATENCY_SHIFT
+from aiperf_svc.core.verdict.health_log import BUSY_CPU_FRACTION, Health
+from aiperf_svc.core.verdict.inputs import Evidence
+
+NO_RESOURCES_SHARE = (0.0, 0.01)
+UNSTAMPED_SHARE = 0.01
+CLOCK_JUMP_SHARE = 0.01
+BUSY_SAMPLES_SHARE = 0.10
+"""One busy second at the start is preparation; every tenth is load."""
+MIN_HEALTH_SAMPLES = 3
+RETRIED_SHARE = 0.001
+"""Servers close idle connections all the time; one request in a thousand moves p99.9 at most."""
+THROTTLED_SHARE = 0.01
+STOLEN_SHARE = 0.05
+"""Hosts take a percent or two in short pieces all the time, whose effects other checks see."""
+LOOP_LAG_MS = 100.0
+"""Median of each second's longest delay: four frames of a 100,000-stream worker, and far more than
+a garbage collection."""
+FD_SHARE = 0.95
+UNUSUAL_REASONS = ("content_filter", "no_content", "other")
+"""Finish reasons of completed responses that are shorter than the load was meant to make them."""
+UNUSUAL_REASONS_SHARE = (0.01, 0.50)
+"""From 1% on they decide p99; where most responses are such, nothing was measured."""
+OSL_OFF_SHARE = 0.05
+"""Throughput and latency are those of another output length."""
+
+
+def _unstamped(e: Evidence) -> Reason:
+    share = e.share(e.unstamped)
+    headline = max((bound.measured_ms for bound in e.headline_bounds), default=0.0)
+    is_harmless = share < 1 and e.receive_lag_ms <= LATENCY_SHIFT[0] * headline
+    return graded(
+        "unstamped",
+        0.0 if is_harmless else share,
+        UNSTAMPED_SHARE,
+        text=f"{share:.1%} of requests had a read without a kernel stamp; our code got to reads "
+        f"within {e.receive_lag_ms:.3g} ms (p99)",
+        remedy="run the client on Linux, where the kernel stamps what it receives",
+    )
+
+
+def _no_resources(e: Evidence) -> Reason:
+    return graded(
+        "local_limits",
+        e.share(e.no_resources),
+        NO_RESOURCES_SHARE,
+        text=f"{e.no_resources:,} requests found no file descriptor or local port on the client",
+        remedy="raise ulimit -n, use more workers, or add endpoint.source_addresses",
+    )
+
+
+def _fds(e: Evidence) -> Reason | None:
+    worst = max(e.workers, key=lambda health: health.fd_share, default=None)
+    if worst is None:
+        return None
+    return graded(
+        "file_descriptors",
+        worst.fd_share,
+        FD_SHARE,
+        text=f"{worst.id} used {worst.fd_share:.0%} of its file descriptors",
+        remedy="raise ulimit -n or use more workers",
+    )
+
+
+def _capped(e: Evidence) -> Reason | None:
+    if not e.is_open_loop:
+        return None
+    return graded(
+        "capped",
+        e.share(e.capped),
+        CAPPED_SHARE,
+        text=f"{e.capped:,} requests waited for the concurrency cap or the connection limit",
+        remedy="raise load.concurrency, or leave it out to have no cap",
+    )
+
+
+def _retries(e: Evidence) -> Reason:
+    return graded(
+        "retries",
+        e.share(e.retries),
+        RETRIED_SHARE,
+        text=f"{e.retries:,} requests were sent again on a new connection: the server had closed "
+        "the reused one before they arrived",
+        remedy="raise the server's keep-alive timeout, or set endpoint.connections: per-request",
+    )
+
+
+def _watched(e: Evidence) -> list[Health]:
+    return [health for health in e.workers if health.samples >= MIN_HEALTH_SAMPLES]
+
+
+def _cpu(e: Evidence) -> Reason | None:
+    worst = max(_watched(e), key=lambda health: health.busy_share, default=None)
+    if worst is None:
+        return None
+    return graded(
+        "cpu",
+        worst.busy_share,
+        BUSY_SAMPLES_SHARE,
+        text=f"{worst.id} was over {BUSY_CPU_FRACTION:.0%} of a core in {worst.busy_share:.0%} of "
+        f"its samples ({worst.cpu_mean:.0%} on average)",
+        remedy=MORE_WORKERS,
+    )
+
+
+def _throttling(e: Evidence) -> Reason | None:
+    worst = max(_watched(e), key=lambda health: health.throttled_share, default=None)
+    if worst is None:
+        return None
+    return graded(
+        "throttling",
+        worst.throttled_share,
+        THROTTLED_SHARE,
+        text=f"the CPU quota stopped {worst.id} for {worst.throttled_share:.1%} of the time",
+        remedy="raise or remove the CPU limit of the client's container",
+    )
+
+
+def _stolen(e: Evidence) -> Reason | None:
+    worst = max(_watched(e), key=lambda health: health.stolen_share, default=None)
+    if worst is None:
+        return None
+    return graded(
+        "stolen",
+        worst.stolen_share,
+        STOLEN_SHARE,
+        text=f"the host took {worst.stolen_share:.1%} of the CPU time of the machine of {worst.id}",
+        remedy="run the client on a machine whose cores are its own (no burstable or shared ones)",
+    )
+
+
+def _event_loop(e: Evidence) -> Reason | None:
+    worst = max(_watched(e), key=lambda health: health.loop_lag_p50_ms, default=None)
+    if worst is None:
+        return None
+    return graded(
+        "event_loop",
+        worst.loop_lag_p50_ms,
+        LOOP_LAG_MS,
+        unit="ms",
+        text=f"{worst.id} kept events waiting for up to {worst.loop_lag_p50_ms:.3g} ms in a usual "
+        f"second, {worst.loop_lag_max_ms:.3g} ms at worst",
+        remedy=MORE_WORKERS,
+    )
+
+
+def _clock_uncertainty(e: Evidence) -> Reason | None:
+    if not e.is_open_loop or not e.headline_bounds:
+        return None
+    usual = min(bound.measured_ms for bound in e.headline_bounds)
+    return graded(
+        "clock_uncertainty",
+        e.clock_uncertainty_ms / usual if usual > 0 else 0.0,
+        LATENCY_SHIFT[0],
+        text=f"workers know the timing manager's clock to {e.clock_uncertainty_ms:.3g} ms; due "
+        "times are wrong by up to that",
+        remedy="synchronise the nodes' clocks (chrony, PTP), or read the plain latencies only",
+    )
+
+
+def _clock_jumps(e: Evidence) -> Reason:
+    return graded(
+        "clock_jumps",
+        max(e.share(e.clock_jumps), e.clock_step_share),
+        CLOCK_JUMP_SHARE,
+        text=f"the clock was set by over 1 ms during {e.clock_jumps:,} requests, by "
+        f"{e.clock_step_share:.2%} of the load's time in all",
+        remedy="let the clock settle, or slew it instead of stepping it, before a run",
+    )
+
+
+def _finish_reasons(e: Evidence) -> Reason | None:
+    if not e.finish_reasons:
+        return None
+    counts = {name: e.finish_reasons.get(name, 0) for name in UNUSUAL_REASONS}
+    said = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    return graded(
+        "finish_reasons",
+        e.share(sum(counts.values())),
+        UNUSUAL_REASONS_SHARE,
+        text=f"responses that did not end as usual: {said}",
+        remedy="look at such a response: other prompts or a longer output keep filters and empty "
+        "responses away",
+    )
+
+
+def _output_length(e: Evidence) -> Reason | None:
+    if not e.osl_known:
+        return None
+    return graded(
+        "output_length",
+        e.osl_off / e.osl_known,
+        OSL_OFF_SHARE,
+        text=f"{e.osl_off:,} of {e.osl_known:,} responses do not have the output length that was "
+        f"asked for; all together have {e.osl_ratio:.1%} of the tokens",
+        remedy="the server does not honour ignore_eos and min_tokens; where the length is only a "
+        "maximum say so with endpoint.force_output_length: false",
+    )
+
+
+CAUSE_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
+    _unstamped,
+    _no_resources,
+    _fds,
+    _capped,
+    _retries,
+    _cpu,
+    _throttling,
+    _stolen,
+    _event_loop,
+    _clock_uncertainty,
+    _clock_jumps,
+    _finish_reasons,
+    _output_length,
+)

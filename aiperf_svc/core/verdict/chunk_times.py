@@ -1,0 +1,113 @@
+"""What the client knows about the times between the chunks of a stream.
+
+Chunks that one read returned have one stamp: the gap between them is measured as zero, and the gap
+before them as too long. Two cases look the same in the gaps. A client that was late merges chunks
+that came one by one; a server or a proxy may put several into one segment. How long the client had
+not looked before such reads tells them apart, and bounds the error.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows
+from aiperf_svc.core.stats.histogram import Histogram
+from aiperf_svc.core.stats.percentiles import is_thin, quantile
+from aiperf_svc.core.verdict.inputs import TAILS, GapBound, SingleReads
+from aiperf_svc.domain import metric_formulas as f
+from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.metric_formulas import Floats, Rows
+
+UNWATCHED_QUANTILE = 0.9
+"""Of the times for which the client had not looked before a merged read: the gaps' percentiles are
+taken to be off by no more."""
+
+
+def single_reads(rows: PhaseRows) -> SingleReads:
+    """Counts over the successes."""
+    streams = in_one_read = 0
+    for chunk in rows.chunks(Population.COMPLETED):
+        is_stream = _has_gaps(chunk)
+        streams += int(np.count_nonzero(is_stream))
+        is_one = is_stream & (chunk["first_token_wall_ns"] == chunk["last_token_wall_ns"])
+        in_one_read += int(np.count_nonzero(is_one))
+    return SingleReads(streams, in_one_read)
+
+
+def gap_bounds(rows: PhaseRows, gaps: Histogram | None) -> tuple[GapBound, ...]:
+    """Bounds of the median and of a high percentile.
+
+    That is p99 of the times to the second token, whose bounds are each request's own. The bounds of
+    the gaps are of all together: one merged chunk in a hundred would open their p99 up to the
+    longest gap, so it is their p90.
+    """
+    return _second_token(rows) + (_between_chunks(rows, gaps) if gaps is not None else ())
+
+
+def _has_gaps(chunk: Chunk) -> NDArray[np.bool_]:
+    several: NDArray[np.bool_] = (chunk["chunks"] >= 2) | (chunk["output_tokens"] >= 2)
+    several &= chunk["is_streamed"] & (chunk["first_token_wall_ns"] != 0)
+    return several
+
+
+def _second_token(rows: PhaseRows) -> tuple[GapBound, ...]:
+    """The first token may have come earlier than its stamp, by its own uncertainty. How uncertain
+    the second one is, is not recorded."""
+    open_ms = f.uncertainty_of("ttft_uncertainty_ns")
+
+    def highest(chunk: Rows) -> Floats:
+        return f.time_to_second_token(chunk) + open_ms(chunk)
+
+    measured, high = (
+        rows.collect(formula, Population.COMPLETED) for formula in (f.time_to_second_token, highest)
+    )
+    measured.sort()
+    high.sort()
+    found = []
+    for stat, q in _quantiles(len(measured), TAILS):
+        at, most = quantile(measured, q), quantile(high, q)
+        assert at is not None
+        assert most is not None
+        mean = float(measured.mean())
+        found.append(GapBound("time_to_second_token", stat, at, at, most, mean))
+    return tuple(found)
+
+
+def _between_chunks(rows: PhaseRows, gaps: Histogram) -> tuple[GapBound, ...]:
+    """A share z of the gaps is zero. Each is too short, and before it at most one is too long, so
+    the true quantile q lies between the measured ones of q - z and q + z. Neither is it further
+    away than the time for which the client had not looked."""
+    if not gaps.zeros:
+        return ()
+    merged, unwatched_ms = gaps.zeros / gaps.total, _unwatched_ms(rows)
+    found = []
+    for stat, q in _quantiles(gaps.total, TAILS[1:]):
+        at, low, high = (
+            gaps.percentile(min(1.0, max(0.0, place))) / f.NS_PER_MS
+            for place in (q, q - merged, q + merged)
+        )
+        low, high = max(low, at - unwatched_ms), min(high, at + unwatched_ms)
+        mean = gaps.sum_ns / gaps.total / f.NS_PER_MS
+        found.append(GapBound("inter_chunk_latency", stat, at, low, high, mean))
+    return tuple(found)
+
+
+def _unwatched_ms(rows: PhaseRows) -> float:
+    """For how long the client had not looked before a read that merged: as far as that is recorded,
+    which it is of the first and the last token of each stream."""
+    longest = 0.0
+    for column in ("ttft_uncertainty_ns", "last_uncertainty_ns"):
+        values = rows.collect(f.uncertainty_of(column), Population.COMPLETED)
+        values = values[values > 0]
+        values.sort()
+        if len(values):
+            longest = max(longest, quantile(values, UNWATCHED_QUANTILE) or 0.0)
+    return longest or math.inf
+
+
+def _quantiles(count: int, tails: tuple[tuple[str, float], ...]) -> list[tuple[str, float]]:
+    if not count:
+        return []
+    tail = next((pair for pair in tails if not is_thin(pair[1], count)), None)
+    return [("p50", 0.50), *((tail,) if tail else ())]

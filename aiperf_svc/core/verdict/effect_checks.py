@@ -1,0 +1,251 @@
+"""Checks of what happened to the numbers: was the load offered, are the times the server's, is
+anything left out? These can make a run invalid."""
+
+from collections.abc import Callable
+
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
+from aiperf_svc.core.verdict.inputs import Evidence
+
+# Two limits of each effect: from the first on the run is degraded, from the second on invalid.
+LOAD_SHORTFALL = (0.01, 0.10)
+"""A load that falls 1% short moves latencies by less than runs differ; 10% is another benchmark."""
+RATE_SHORTFALL = (0.01, 0.05)
+"""Near saturation a queue's length changes much faster than its rate, hence stricter."""
+LATENCY_SHIFT = (0.05, 0.20)
+"""How far the client may have moved a percentile: 5% is what a reader takes for noise, 20% changes
+which of two servers wins."""
+UNSENT_SHARE = (0.01, 0.05)
+RECORDS_LOST_SHARE = (0.0, 0.01)
+"""Any loss is worth a warning; over 1%, p99 may be among the lost."""
+HELD_BACK_SHARE = (0.0, 0.01)
+"""Any time is worth a warning; over 1% of it, p99 may be of responses that nobody read in time."""
+IMPOSSIBLE_SHARE = (0.001, 0.01)
+"""Answers stamped before their requests: somebody set the clock."""
+ERROR_SHARE = (0.01, 0.10)
+"""The successes that are left may be the lucky ones: from 1% on they decide p99. From 10% on the
+server did not carry the load that was asked for (as `LOAD_SHORTFALL`), and a request that fails
+costs it less than one that it answers: the latencies are those of another benchmark. A larger error
+budget in the config raises the second limit: then failures are what is measured."""
+CENSORED_SHARE = 0.01
+"""What was cut off before it was answered, which the `intended_*` metrics take into account."""
+TARGET_AWAY = (
+    "the target did not take most of the requests that failed: look whether it was there for the "
+    "whole run (its log, restarts, memory)"
+)
+CAPPED_SHARE = 0.01
+"""From here on a shortfall of the rate is put down to the cap."""
+
+
+def _successes(e: Evidence) -> Reason:
+    due = e.requests + e.unsent + e.records_lost
+    text = f"{e.completed:,} of {due:,} requests succeeded"
+    remedy = "look at the errors: is the server there, and are URL, model and key right?"
+    if e.failure and not e.completed:
+        text = "no request succeeded before the run failed"
+    elif not due:
+        text = "no request was due before the end: nothing was measured"
+        remedy = "run for longer (load.duration, load.requests), or ask for more load"
+    elif not e.requests:
+        text = f"none of the {due:,} requests that were due was sent"
+        remedy = MORE_WORKERS
+    return graded(
+        "successes",
+        1.0 if e.completed == 0 else 0.0,
+        (0.0, 0.0),
+        unit="failed",
+        text=text,
+        remedy=remedy,
+    )
+
+
+def _run(e: Evidence) -> Reason:
+    return graded(
+        "run",
+        1.0 if e.failure else 0.0,
+        (0.0, 0.0),
+        unit="failed",
+        text=f"the run failed: {e.failure}" if e.failure else "the run came to its end",
+        remedy="look at what the failure names, and at the logs of the services",
+    )
+
+
+def _accounts(e: Evidence) -> Reason:
+    found = "; ".join(e.violations[:3])
+    return graded(
+        "accounts",
+        float(len(e.violations)),
+        (0.0, 0.0),
+        unit="violations",
+        text=found or "every credit and every request is accounted for",
+        remedy="this is a defect of the tool or a lost process: keep the logs and report it",
+    )
+
+
+def _lost_services(e: Evidence) -> Reason:
+    names = ", ".join(e.lost_services)
+    return graded(
+        "lost_processes",
+        float(len(e.lost_services)),
+        0.0,
+        unit="processes",
+        text=f"lost during the run: {names}" if names else "no process was lost",
+        remedy="look for the out-of-memory killer, evictions and the log of the lost process",
+    )
+
+
+def _records(e: Evidence) -> Reason:
+    return graded(
+        "records",
+        e.share(e.records_lost),
+        RECORDS_LOST_SHARE,
+        text=f"{e.records_lost:,} of {e.requests:,} metric records never arrived",
+        remedy="more record processors (workers.record_processors), or look at why one was lost",
+    )
+
+
+def _held_back(e: Evidence) -> Reason:
+    return graded(
+        "held_back",
+        e.held_back_share,
+        HELD_BACK_SHARE,
+        text=f"a worker neither sent requests nor read on in responses for {e.held_back_share:.2%} "
+        "of the time: too many records waited for its record processor",
+        remedy="more record processors (workers.record_processors), shorter responses, or less "
+        "load; a server that never ends a response does this too",
+    )
+
+
+def _concurrency(e: Evidence) -> Reason | None:
+    if e.held_ratio is None:
+        return None
+    return graded(
+        "concurrency",
+        1.0 - e.held_ratio,
+        LOAD_SHORTFALL,
+        text=f"held {e.held_ratio:.1%} of the {e.concurrency or 0:,} concurrent users asked for, "
+        "between the end of the ramp and the stop",
+        remedy=MORE_WORKERS,
+    )
+
+
+def _rate(e: Evidence) -> Reason | None:
+    if e.rate_ratio is None:
+        return None
+    return graded(
+        "rate",
+        1.0 - e.rate_ratio,
+        RATE_SHORTFALL,
+        text=f"sent, or tried to send, {e.rate_ratio:.1%} of the rate that was due",
+        remedy="raise load.concurrency, the cap that held requests back"
+        if e.share(e.capped) > CAPPED_SHARE
+        else MORE_WORKERS,
+    )
+
+
+def _arrivals(e: Evidence) -> Reason | None:
+    if e.arrivals_ratio is None:
+        return None
+    tolerance = e.arrivals_tolerance
+    return graded(
+        "arrivals",
+        abs(1.0 - e.arrivals_ratio),
+        (RATE_SHORTFALL[0] + tolerance, RATE_SHORTFALL[1] + tolerance),
+        text=f"the schedule held {e.arrivals_ratio:.1%} of the arrivals that the rate asks for "
+        f"(chance explains {tolerance:.1%})",
+        remedy="the timing manager could not keep up: give its process a core of its own",
+    )
+
+
+def _unsent(e: Evidence) -> Reason | None:
+    if not e.is_open_loop:
+        return None
+    return graded(
+        "unsent",
+        e.share(e.unsent),
+        UNSENT_SHARE,
+        text=f"{e.unsent:,} requests were due and not sent before the stop",
+        remedy=MORE_WORKERS,
+    )
+
+
+def _stamp_uncertainty(e: Evidence) -> Reason | None:
+    if not e.bounds:
+        return None
+    worst = max(e.bounds, key=lambda bound: bound.uncertain_share)
+    return graded(
+        "stamp_uncertainty",
+        worst.uncertain_share,
+        LATENCY_SHIFT,
+        text=f"the {worst.stat} of {worst.metric}, {worst.measured_ms:.3g} ms, may truly be as low "
+        f"as {worst.lowest_ms:.3g} ms: merged reads and slow writes leave that much open",
+        remedy=MORE_WORKERS,
+    )
+
+
+def _schedule_lag(e: Evidence) -> Reason | None:
+    headline = e.headline_bounds
+    if not headline:
+        return None
+    worst = max(headline, key=lambda bound: bound.lag_share)
+    return graded(
+        "schedule_lag",
+        worst.lag_share,
+        LATENCY_SHIFT,
+        text=f"the client's lateness moves the {worst.stat} of {worst.metric} from "
+        f"{worst.measured_ms:.3g} to {worst.with_lag_ms:.3g} ms when counted from the due time",
+        remedy=MORE_WORKERS,
+    )
+
+
+def _errors(e: Evidence) -> Reason:
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in e.errors[:3])
+    return graded(
+        "errors",
+        e.share(e.errored),
+        (ERROR_SHARE[0], max(ERROR_SHARE[1], e.error_budget)),
+        text=f"{e.errored:,} of {e.requests:,} requests failed{f' ({kinds})' if kinds else ''}; "
+        "latencies are of the others",
+        remedy=TARGET_AWAY
+        if 2 * e.unreachable > e.errored
+        else "look at the errors; lower the load if the server refuses or times out",
+    )
+
+
+def _censored(e: Evidence) -> Reason:
+    return graded(
+        "censored",
+        e.share(e.cancelled + e.timed_out + e.unsent),
+        CENSORED_SHARE,
+        text=f"{e.cancelled:,} cancelled, {e.timed_out:,} timed out, {e.unsent:,} unsent: plain "
+        "latencies leave them out, the intended_* ones do not",
+        remedy="a longer grace_period or request_timeout, or read the intended_* metrics only",
+    )
+
+
+def _impossible(e: Evidence) -> Reason:
+    return graded(
+        "time_order",
+        e.share(e.impossible),
+        IMPOSSIBLE_SHARE,
+        text=f"{e.impossible:,} requests were answered before they were sent, by the clock",
+        remedy="let the clock settle, or slew it instead of stepping it, before a run",
+    )
+
+
+EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
+    _run,
+    _successes,
+    _accounts,
+    _lost_services,
+    _records,
+    _held_back,
+    _concurrency,
+    _rate,
+    _arrivals,
+    _unsent,
+    _stamp_uncertainty,
+    _schedule_lag,
+    _errors,
+    _censored,
+    _impossible,
+)

@@ -1,0 +1,238 @@
+"""What the verdict looks at, condensed from the records and the processes' own reports."""
+
+import msgspec
+import numpy as np
+
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.core.stats.percentiles import is_thin, quantile
+from aiperf_svc.core.stats.totals import Totals
+from aiperf_svc.core.verdict.health_log import Health
+from aiperf_svc.domain import metric_formulas as f
+from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.metric_formulas import Floats, Rows
+from aiperf_svc.domain.outcomes import ErrorKind
+
+TAILS = (("p99", 0.99), ("p90", 0.90))
+"""Looked at is the first that the number of values supports."""
+
+
+class LatencyBound(msgspec.Struct, frozen=True):
+    """How far the client may have moved one percentile of one latency; milliseconds."""
+
+    metric: str
+    stat: str
+    measured_ms: float
+    lowest_ms: float
+    """The percentile if every request had been written as late and its stamped event had arrived as
+    early as the uncertainty allows: the truth lies between this and `measured_ms`."""
+    with_lag_ms: float
+    """The percentile with each request's own lateness, connecting and caps excepted, added."""
+
+    @property
+    def uncertain_share(self) -> float:
+        """(measured - lowest) / measured."""
+        return _share(self.measured_ms - self.lowest_ms, self.measured_ms)
+
+    @property
+    def lag_share(self) -> float:
+        """(with lag - measured) / measured."""
+        return _share(self.with_lag_ms - self.measured_ms, self.measured_ms)
+
+
+class GapBound(msgspec.Struct, frozen=True):
+    """How far merged reads may have moved one percentile of the times between chunks, in ms."""
+
+    metric: str
+    stat: str
+    measured_ms: float
+    lowest_ms: float
+    highest_ms: float
+    mean_ms: float
+    """Of the metric. A server that puts several chunks into a segment makes percentiles of 0: then
+    what is open is compared with the mean, which merged reads hardly move."""
+
+    @property
+    def uncertain_share(self) -> float:
+        """The larger distance from the measured value to a bound, of that value or of the mean."""
+        off = max(self.measured_ms - self.lowest_ms, self.highest_ms - self.measured_ms)
+        return _share(off, max(self.measured_ms, self.mean_ms) or self.highest_ms)
+
+
+class SingleReads(msgspec.Struct, frozen=True):
+    """Streams of several tokens, and those of them whose tokens all came in one read."""
+
+    streams: int = 0
+    in_one_read: int = 0
+
+    @property
+    def share(self) -> float:
+        """Of the streams, 0 to 1."""
+        return self.in_one_read / self.streams if self.streams else 0.0
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """All inputs of the verdict. Counts are of requests of the profiling phase."""
+
+    is_open_loop: bool
+    concurrency: int | None = None
+    requests: int = 0
+    """With a record, sent or not."""
+    completed: int = 0
+    errored: int = 0
+    errors: tuple[tuple[str, int], ...] = ()
+    """Kinds of errors and how many of each; the most frequent first."""
+    unreachable: int = 0
+    """Errors before the target had the request: no connection, or one that broke at once."""
+    cancelled: int = 0
+    timed_out: int = 0
+    unsent: int = 0
+    no_resources: int = 0
+    capped: int = 0
+    retries: int = 0
+    """To be sent again, since the server had closed the connection."""
+    unstamped: int = 0
+    clock_jumps: int = 0
+    """Requests whose times may hold a step of the clock."""
+    clock_step_share: float = 0.0
+    """By how much of the phase's time a worker's clock or, as it saw it, the timing manager's was
+    set; the most of all."""
+    held_back_share: float = 0.0
+    """For how much of the phase's time a worker held back its load; the most of all."""
+    impossible: int = 0
+    records_lost: int = 0
+    bounds: tuple[LatencyBound, ...] = ()
+    receive_lag_ms: float = 0.0
+    """p99."""
+    held_ratio: float | None = None
+    """Closed loop: held over asked concurrency; None when the run is too short to tell."""
+    rate_ratio: float | None = None
+    """Open loop: what the client sent, or tried to send to a target that did not take it, over the
+    due rate."""
+    arrivals_ratio: float | None = None
+    """Open loop: arrivals in the schedule over those that the rate asks for."""
+    arrivals_tolerance: float = 0.0
+    """How far chance alone takes `arrivals_ratio` from 1."""
+    single_reads: SingleReads = SingleReads()
+    gap_bounds: tuple[GapBound, ...] = ()
+    clock_uncertainty_ms: float = 0.0
+    workers: tuple[Health, ...] = ()
+    lost_services: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()
+    finish_reasons: dict[str, int] = {}
+    """How many requests ended with each, by name."""
+    osl_known: int = 0
+    """Completed requests whose output length is known and had to be that which was asked for."""
+    osl_off: int = 0
+    """Of those the ones whose length is another."""
+    osl_ratio: float = 1.0
+    """All their output tokens to all that were asked for."""
+    failure: str = ""
+    """Why the run failed; empty when it did not."""
+    error_budget: float = 0.0
+    """The share of failures that the config accepts."""
+
+    def share(self, count: int) -> float:
+        """`count` of all requests that were due."""
+        return _share(count, self.requests + self.unsent + self.records_lost)
+
+    @property
+    def headline_bounds(self) -> tuple[LatencyBound, ...]:
+        """Of TTFT when there is one, else of the request latency."""
+        first = self.bounds[0].metric if self.bounds else ""
+        return tuple(bound for bound in self.bounds if bound.metric == first)
+
+
+def latency_bounds(rows: PhaseRows, totals: Totals) -> tuple[LatencyBound, ...]:
+    """Bounds of the median and of the highest percentile that the number of requests supports, for
+    TTFT (streaming) and request latency."""
+    found: list[LatencyBound] = []
+    if totals.is_streaming:
+        found += _bounds(rows, "time_to_first_token", f.time_to_first_token, "ttft_uncertainty_ns")
+    found += _bounds(rows, "request_latency", f.request_latency, "last_uncertainty_ns")
+    return tuple(found)
+
+
+def _bounds(
+    rows: PhaseRows, metric: str, formula: f.Formula, uncertainty: str
+) -> list[LatencyBound]:
+    open_ms = f.uncertainty_of(uncertainty)
+
+    def lowest(chunk: Rows) -> Floats:
+        value = formula(chunk)
+        return np.maximum(value - open_ms(chunk) - f.write_time(chunk), 0.0)
+
+    def with_lag(chunk: Rows) -> Floats:
+        return formula(chunk) + f.client_lag(chunk)
+
+    measured = _ordered(rows, formula)
+    low, late = _ordered(rows, lowest), _ordered(rows, with_lag)
+    tail = next((pair for pair in TAILS if not is_thin(pair[1], len(measured))), None)
+    bounds = []
+    for name, q in (("p50", 0.50), *((tail,) if tail else ())):
+        values = [quantile(column, q) for column in (measured, low, late)]
+        if len(measured):
+            bounds.append(LatencyBound(metric, name, *(value or 0.0 for value in values)))
+    return bounds
+
+
+def _ordered(rows: PhaseRows, formula: f.Formula) -> Floats:
+    values = rows.collect(formula, Population.COMPLETED)
+    values.sort()
+    return values
+
+
+def achieved_share(totals: Totals, unsent: int) -> float | None:
+    """Written over due rate: the share that was written at all, times how much the starts were
+    drawn out against the due times. A request whose connection failed was not written. None when
+    nothing was due."""
+    return _share_of_due(totals, unsent, totals.written)
+
+
+def client_share(totals: Totals, unsent: int) -> float | None:
+    """The client's part in it: as `achieved_share`, with the requests that it tried to send and
+    that the target did not take."""
+    return _share_of_due(totals, unsent, totals.written + totals.unreachable)
+
+
+def _share_of_due(totals: Totals, unsent: int, count: int) -> float | None:
+    due = totals.requests - totals.unsent + unsent
+    if not due:
+        return None
+    due_span = totals.last_due - totals.first_due
+    start_span = totals.last_start - totals.first_start
+    stretched = due_span / start_span if 0 < due_span < start_span else 1.0
+    return count / due * stretched
+
+
+def arrivals_ratio(
+    issued: int, *, rate: float, duration_s: float, ramp_s: float, variation: float
+) -> tuple[float, float] | None:
+    """Arrivals over `rate x duration` (a linear ramp offers half), and how far chance takes that
+    from 1: four standard deviations of a renewal count with the given coefficient of variation
+    between arrivals (Cox, Renewal Theory, 1962, section 4.5). None when fewer than one is
+    expected."""
+    expected = rate * (duration_s - ramp_s / 2)
+    if expected < 1:
+        return None
+    # A constant schedule may still gain or lose one arrival at its edges.
+    return issued / expected, (4 * variation * expected**0.5 + 1) / expected
+
+
+def errors_by_kind(totals: Totals) -> tuple[tuple[str, int], ...]:
+    """Kinds of errors in words and how many of each; the most frequent first."""
+    found = [
+        (kind.name.lower().replace("_", " "), int(totals.errors[kind]))
+        for kind in ErrorKind
+        if kind is not ErrorKind.NONE and totals.errors[kind]
+    ]
+    return tuple(sorted(found, key=lambda pair: -pair[1]))
+
+
+def clock_uncertainty_ms(clocks: ClockMap) -> float:
+    """Largest over all workers on other machines than the timing manager's."""
+    return clocks.uncertainty_ns / f.NS_PER_MS
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,94 @@
+"""Whether the client was good enough to be believed.
+
+Each check holds one kind of evidence against a limit. A load generator deceives in three ways: it
+offers less load than it says, it reports times that its own slowness made, or it leaves out the bad
+cases. `effect_checks` look for those in the numbers themselves and can say *invalid*.
+`stream_checks` look at the times between tokens, `cause_checks` at CPU, clock and limits: a cause
+without an effect is a warning.
+
+All checks are listed, the passed ones too, so that a report can show what was looked at.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from aiperf_svc.core.verdict.cause_checks import CAUSE_CHECKS
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, Severity
+from aiperf_svc.core.verdict.effect_checks import EFFECT_CHECKS, LOAD_SHORTFALL
+from aiperf_svc.core.verdict.inputs import Evidence
+from aiperf_svc.core.verdict.stream_checks import STREAM_CHECKS
+
+CLIENT_EFFECTS = ("concurrency", "rate", "stamp_uncertainty", "schedule_lag")
+"""What an overloaded client does to a run."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The worst of all checks."""
+
+    verdict: Severity
+    cause: str
+    """Of an invalid run, when it is known: `client-bound`, or what made it when that was not the
+    client: `run-failed`, `process-lost`, `target-failing`."""
+    checks: tuple[Reason, ...]
+
+    @property
+    def label(self) -> str:
+        """`valid`, `degraded`, `invalid`, or `invalid: ` and the cause."""
+        return f"{self.verdict}: {self.cause}" if self.cause else str(self.verdict)
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The checks that did not pass, the worst first."""
+        failed = [check for check in self.checks if not check.ok]
+        return tuple(sorted(failed, key=lambda check: check.severity is not Severity.INVALID))
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """The verdict, with every check that applies to this run."""
+    checks = tuple(
+        reason
+        for check in (*EFFECT_CHECKS, *STREAM_CHECKS, *CAUSE_CHECKS)
+        if (reason := check(evidence)) is not None
+    )
+    order = list(Severity)
+    worst = max((check.severity for check in checks), key=order.index, default=Severity.VALID)
+    other = _other_cause(evidence)
+    if other is not None:
+        checks = tuple(_without_advice_on_the_client(check, other.remedy) for check in checks)
+    if worst is not Severity.INVALID:
+        return Verdict(worst, "", checks)
+    return Verdict(worst, _client_bound(checks) if other is None else other.name, checks)
+
+
+class _Cause(NamedTuple):
+    name: str
+    """As in `Verdict.cause`; empty for a limit that the config asks for."""
+    remedy: str
+
+
+def _other_cause(e: Evidence) -> _Cause | None:
+    """What explains a shortfall of the load when it is not the client."""
+    if e.failure:
+        return _Cause("run-failed", f"the run failed: {e.failure}")
+    if e.lost_services:
+        return _Cause("process-lost", f"look at why {', '.join(e.lost_services)} was lost")
+    # What the client had no descriptor or port for is its own fault.
+    if e.share(e.errored - e.no_resources) > LOAD_SHORTFALL[1]:
+        return _Cause("target-failing", "look at the errors: the target failed, not the client")
+    if e.share(e.capped) > LOAD_SHORTFALL[1]:
+        return _Cause("", "raise load.concurrency, the cap that held requests back")
+    return None
+
+
+def _without_advice_on_the_client(check: Reason, remedy: str) -> Reason:
+    if MORE_WORKERS not in check.remedy:
+        return check
+    return replace(check, remedy=check.remedy.replace(MORE_WORKERS, remedy))
+
+
+def _client_bound(checks: tuple[Reason, ...]) -> str:
+    """Whether the client's own effects are what is invalid."""
+    is_bad = any(c.check in CLIENT_EFFECTS and c.severity is Severity.INVALID for c in checks)
+    return "client-bound" if is_bad else ""

@@ -1,0 +1,207 @@
+"""Who takes part, who is lost, who processes whose records."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+
+from aiperf_svc.core.control.roster import CONTROL_SILENCE_NS, SILENCE_NS, ListeningClock, Roster
+from aiperf_svc.protocol.messages import Heartbeat, RunState, Service
+
+EXPECTED = {Service.WORKER: 3, Service.RECORD_PROCESSOR: 2}
+
+
+def beat(name: str, *, epoch: int = 1) -> Heartbeat:
+    service = Service.WORKER if name.startswith("worker") else Service.RECORD_PROCESSOR
+    return Heartbeat(
+        "run", name, epoch, service=service, seen_state=0, seen_roster=0, reached=RunState.PENDING
+    )
+
+
+def full_roster() -> Roster:
+    roster = Roster(EXPECTED)
+    for name in ("worker-10", "worker-2", "worker-1", "record-processor-1", "record-processor-0"):
+        roster.heard(beat(name), 0)
+    return roster
+
+
+def processors(roster: Roster) -> dict[str, str]:
+    return {m.id: m.processor for m in roster.members if m.service is Service.WORKER}
+
+
+def test_ranks_follow_the_numbers_in_the_names_whatever_the_order_of_arrival() -> None:
+    ranks = {m.id: m.rank for m in full_roster().members}
+    assert ranks["worker-1"] == 0
+    assert ranks["worker-2"] == 1
+    assert ranks["worker-10"] == 2
+
+
+def test_each_member_hears_of_those_that_it_deals_with() -> None:
+    roster = Roster(EXPECTED | {Service.TIMING_MANAGER: 1})
+    timing_manager = msgspec.structs.replace(beat("timing-manager"), service=Service.TIMING_MANAGER)
+    roster.heard(timing_manager, 0)
+    for member in full_roster().members:
+        roster.heard(beat(member.id), 0)
+    roster.freeze()
+    around = {name: [m.id for m in members] for name, members in roster.around().items()}
+    assert around == {
+        "record-processor-0": ["record-processor-0", "worker-1", "worker-10"],
+        "record-processor-1": ["record-processor-1", "worker-2"],
+        "worker-1": ["worker-1", "record-processor-0"],
+        "worker-2": ["worker-2", "record-processor-1"],
+        "worker-10": ["worker-10", "record-processor-0"],
+        "timing-manager": [m.id for m in roster.members],
+    }
+
+
+def test_a_processor_hears_of_a_worker_that_it_gets_and_of_one_that_is_lost() -> None:
+    roster = full_roster()
+    roster.freeze()
+    alive = ("record-processor-1", "worker-1", "worker-2")
+    for name in alive:
+        roster.heard(beat(name), SILENCE_NS + 1)
+    roster.lose_silent(SILENCE_NS + 1)
+    around = roster.around()
+    assert [m.id for m in around["record-processor-1"]][1:] == ["worker-1", "worker-2", "worker-10"]
+    assert [m.lost for m in around["record-processor-1"]] == [False, False, False, True]
+
+
+def test_what_is_missing_is_counted_by_service() -> None:
+    roster = Roster(EXPECTED)
+    roster.heard(beat("worker-0"), 0)
+    assert roster.missing == ("record-processor (0 of 2)", "worker (1 of 3)")
+    assert full_roster().missing == ()
+
+
+def test_a_heartbeat_of_a_known_member_changes_nothing() -> None:
+    roster = full_roster()
+    number = roster.number
+    assert not roster.heard(beat("worker-1"), 5)
+    assert roster.number == number
+
+
+def test_more_instances_than_expected_stay_out() -> None:
+    roster = full_roster()
+    assert not roster.heard(beat("worker-3"), 1)
+    assert roster.refused == {"worker-3"}
+
+
+def test_before_the_freeze_a_restarted_member_takes_its_own_place() -> None:
+    roster = full_roster()
+    assert roster.heard(beat("worker-1", epoch=2), 1)
+    assert [m.epoch for m in roster.members if m.id == "worker-1"] == [2]
+
+
+def test_after_the_freeze_a_restarted_member_stays_out() -> None:
+    roster = full_roster()
+    roster.freeze()
+    assert not roster.heard(beat("worker-1", epoch=2), 1)
+    assert roster.refused == {"worker-1"}
+    roster.lose_silent(SILENCE_NS + 1)
+    assert all(m.lost for m in roster.members)
+
+
+def test_the_silent_are_lost_for_good_even_when_they_speak_again() -> None:
+    roster = full_roster()
+    roster.freeze()
+    for name in ("worker-1", "worker-2", "record-processor-0", "record-processor-1"):
+        roster.heard(beat(name), SILENCE_NS)
+    (lost,) = roster.lose_silent(SILENCE_NS + 1)
+    assert lost.id == "worker-10"
+    roster.heard(beat("worker-10"), SILENCE_NS + 2)
+    assert [m.id for m in roster.members if m.lost] == ["worker-10"]
+
+
+def test_before_the_freeze_the_silent_are_only_forgotten() -> None:
+    roster = full_roster()
+    assert roster.lose_silent(SILENCE_NS + 1) == []
+    assert roster.members == ()
+
+
+def test_workers_are_dealt_to_processors_in_turn() -> None:
+    assert processors(full_roster()) == {
+        "worker-1": "record-processor-0",
+        "worker-2": "record-processor-1",
+        "worker-10": "record-processor-0",
+    }
+
+
+def test_only_the_workers_of_a_lost_processor_get_another() -> None:
+    roster = full_roster()
+    roster.freeze()
+    for name in ("worker-1", "worker-2", "worker-10", "record-processor-1"):
+        roster.heard(beat(name), SILENCE_NS)
+    roster.lose_silent(SILENCE_NS + 1)
+    assert set(processors(roster).values()) == {"record-processor-1"}
+
+
+def test_a_singleton_that_is_busy_for_seconds_is_not_lost() -> None:
+    roster = Roster({Service.RECORDS_MANAGER: 1})
+    manager = Heartbeat(
+        "run",
+        "records-manager",
+        1,
+        service=Service.RECORDS_MANAGER,
+        seen_state=0,
+        seen_roster=0,
+        reached=RunState.PENDING,
+    )
+    roster.heard(manager, 0)
+    roster.freeze()
+    assert roster.lose_silent(SILENCE_NS + 1) == []
+    assert [m.id for m in roster.lose_silent(CONTROL_SILENCE_NS + 1)] == ["records-manager"]
+
+
+def test_a_registration_costs_the_same_however_many_have_registered() -> None:
+    """Counted in calls, not in time: a storm of thousands of joins must not be a square."""
+    calls = {}
+    for count in (100, 400):
+        roster = Roster({Service.WORKER: count})
+        beats = [beat(f"worker-{number}") for number in range(count)]
+        calls[count] = calls_of(lambda r=roster, b=beats: [r.heard(each, 0) for each in b])
+        assert len(roster.members) == count
+    assert calls[400] < 4.2 * calls[100]
+
+
+def calls_of(action: Callable[[], object]) -> int:
+    """Calls of functions, built-in ones included, that an action makes."""
+    counter = Counter[str]()
+    sys.setprofile(lambda _frame, event, _arg: counter.update((event,)))
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return counter["call"] + counter["c_call"]
+
+
+def test_members_that_share_a_core_with_many_may_be_silent_for_longer() -> None:
+    roster = Roster({Service.WORKER: 1}, workers_a_core=26.5)
+    roster.heard(beat("worker-0"), 0)
+    roster.freeze()
+    assert roster.lose_silent(6 * SILENCE_NS) == []
+    assert len(roster.lose_silent(7 * SILENCE_NS)) == 1
+
+
+SECOND_NS = 1_000_000_000
+
+
+def test_a_standstill_of_whoever_listens_is_nobodys_silence() -> None:
+    clock, roster = ListeningClock(), full_roster()
+    for second in range(3):
+        clock.heard_itself(second * SECOND_NS)
+    for member in roster.members:
+        roster.heard(beat(member.id), clock.ns)
+    roster.freeze()
+    clock.heard_itself(60 * SECOND_NS)
+    assert roster.lose_silent(clock.ns) == []
+
+
+def test_silence_counts_while_the_others_are_heard() -> None:
+    clock, roster = ListeningClock(), full_roster()
+    roster.freeze()
+    for second in range(100, 106):
+        clock.heard_itself(second * SECOND_NS)
+        for name in ("worker-1", "worker-10", "record-processor-0", "record-processor-1"):
+            roster.heard(beat(name), clock.ns)
+    assert [m.id for m in roster.lose_silent(clock.ns)] == ["worker-2"]

@@ -1,0 +1,181 @@
+"""The states of a run, event by event."""
+
+import msgspec
+
+from aiperf_svc.core.control import run_machine
+from aiperf_svc.core.control.run_machine import (
+    CancelAsked,
+    DeadlinePassed,
+    FreezeRoster,
+    HeartbeatReceived,
+    MarkStarted,
+    Publish,
+    RosterChanged,
+    RunMachine,
+)
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.protocol.messages import Heartbeat, Member, RunState, Service
+
+MEMBERS = tuple(Member(s.value, s, 1, 0) for s in Service)
+OTHERS = [s for s in Service if s is not Service.SYSTEM_CONTROLLER]
+
+
+def beat(
+    service: Service, reached: RunState, *, error: str = "", epoch: int = 1
+) -> HeartbeatReceived:
+    return HeartbeatReceived(
+        Heartbeat(
+            "run", service.value, epoch, service=service, seen_state=1, seen_roster=1,
+            reached=reached, error=error,
+        )
+    )  # fmt: skip
+
+
+def advance(machine: RunMachine, reached: RunState) -> list[run_machine.Instruction]:
+    return [i for s in OTHERS for i in machine.handle(beat(s, reached))]
+
+
+def ready_machine(*, has_warmup: bool = False) -> RunMachine:
+    machine = RunMachine(has_warmup=has_warmup)
+    machine.handle(RosterChanged(MEMBERS, is_complete=True))
+    advance(machine, RunState.CONFIGURING)
+    return machine
+
+
+def test_a_run_goes_through_all_states_and_says_what_to_do_in_each() -> None:
+    machine = RunMachine(has_warmup=True)
+    said = machine.handle(RosterChanged(MEMBERS, is_complete=True))
+    said += advance(machine, RunState.CONFIGURING)
+    said += advance(machine, RunState.READY)
+    for service, state in [
+        (Service.TIMING_MANAGER, RunState.WARMUP),
+        (Service.TIMING_MANAGER, RunState.PROFILING),
+        (Service.RECORDS_MANAGER, RunState.DRAINING),
+        (Service.RECORDS_MANAGER, RunState.PROCESSING),
+    ]:
+        said += machine.handle(beat(service, state))
+    assert said == [
+        Publish(RunState.CONFIGURING, "", False),
+        FreezeRoster(),
+        Publish(RunState.READY, "", False),
+        MarkStarted(),
+        Publish(RunState.WARMUP, "", False),
+        Publish(RunState.PROFILING, "", False),
+        Publish(RunState.DRAINING, "", False),
+        Publish(RunState.PROCESSING, "", False),
+        Publish(RunState.DONE, "", False),
+    ]
+
+
+def test_nothing_starts_before_the_roster_is_complete() -> None:
+    machine = RunMachine(has_warmup=False)
+    assert machine.handle(RosterChanged(MEMBERS[:3], is_complete=False)) == []
+    assert machine.state is RunState.PENDING
+
+
+def test_a_run_waits_for_the_slowest_service_and_names_it() -> None:
+    machine = RunMachine(has_warmup=False)
+    machine.handle(RosterChanged(MEMBERS, is_complete=True))
+    for service in OTHERS:
+        if service is not Service.WORKER:
+            machine.handle(beat(service, RunState.CONFIGURING))
+    assert machine.state is RunState.CONFIGURING
+    assert machine.waiting_for() == ("worker",)
+
+
+def test_what_another_epoch_has_reached_does_not_count() -> None:
+    machine = RunMachine(has_warmup=False)
+    machine.handle(RosterChanged(MEMBERS, is_complete=True))
+    for service in OTHERS:
+        machine.handle(beat(service, RunState.CONFIGURING, epoch=2))
+    assert machine.state is RunState.CONFIGURING
+
+
+def test_a_lost_worker_does_not_hold_the_run() -> None:
+    machine = RunMachine(has_warmup=False)
+    machine.handle(RosterChanged(MEMBERS, is_complete=True))
+    for service in OTHERS:
+        if service is not Service.WORKER:
+            machine.handle(beat(service, RunState.CONFIGURING))
+    gone = tuple(Member(m.id, m.service, 1, 0, lost=m.service is Service.WORKER) for m in MEMBERS)
+    machine.handle(RosterChanged(gone, is_complete=True))
+    assert machine.state is RunState.READY
+
+
+def test_a_lost_single_service_fails_the_run_by_name() -> None:
+    machine = ready_machine()
+    gone = tuple(
+        Member(m.id, m.service, 1, 0, lost=m.service is Service.RECORDS_MANAGER) for m in MEMBERS
+    )
+    (said,) = machine.handle(RosterChanged(gone, is_complete=True))
+    assert isinstance(said, Publish)
+    assert said.state is RunState.FAILED
+    assert "records-manager was lost" in said.reason
+
+
+def test_an_error_of_a_service_fails_the_run_with_its_words() -> None:
+    machine = ready_machine()
+    (said,) = machine.handle(beat(Service.DATASET_MANAGER, RunState.READY, error="no such file"))
+    assert said == Publish(RunState.FAILED, "dataset-manager: no such file", False)
+
+
+def test_a_failed_run_says_what_kind_of_failure_the_service_met() -> None:
+    machine = ready_machine()
+    failing = beat(Service.DATASET_MANAGER, RunState.PENDING, error="input.jsonl:2: no JSON")
+    refused = msgspec.structs.replace(failing.beat, exit_code=ExitCode.BAD_CONFIG)
+    machine.handle(HeartbeatReceived(refused))
+    assert (machine.state, machine.exit_code) == (RunState.FAILED, ExitCode.BAD_CONFIG)
+
+
+def test_trouble_of_somebody_who_came_too_late_is_not_the_run_s() -> None:
+    machine = ready_machine()
+    advance(machine, RunState.READY)
+    stranger = Heartbeat(
+        "run", "worker-2", 1, service=Service.WORKER, seen_state=1, seen_roster=1,
+        reached=RunState.PENDING, error="no target",
+    )  # fmt: skip
+    assert machine.handle(HeartbeatReceived(stranger)) == []
+    assert machine.handle(beat(Service.WORKER, RunState.PENDING, error="no", epoch=2)) == []
+    assert machine.state is RunState.PROFILING
+
+
+def test_a_cancel_before_the_load_ends_the_run_at_once() -> None:
+    machine = ready_machine()
+    machine.handle(CancelAsked("interrupted"))
+    assert machine.state is RunState.CANCELLED
+
+
+def test_a_cancel_under_load_still_drains_and_processes() -> None:
+    machine = ready_machine()
+    advance(machine, RunState.READY)
+    machine.handle(CancelAsked("interrupted"))
+    assert machine.state is RunState.PROFILING
+    machine.handle(beat(Service.TIMING_MANAGER, RunState.PROFILING))
+    machine.handle(beat(Service.RECORDS_MANAGER, RunState.DRAINING))
+    machine.handle(beat(Service.RECORDS_MANAGER, RunState.PROCESSING))
+    assert machine.state is RunState.CANCELLED
+    assert machine.reason == "interrupted"
+
+
+def test_a_cancel_in_warmup_skips_profiling() -> None:
+    machine = ready_machine(has_warmup=True)
+    advance(machine, RunState.READY)
+    machine.handle(CancelAsked("interrupted"))
+    machine.handle(beat(Service.TIMING_MANAGER, RunState.WARMUP))
+    assert machine.state is RunState.DRAINING
+
+
+def test_a_deadline_fails_only_the_state_that_it_was_for() -> None:
+    machine = ready_machine()
+    assert machine.handle(DeadlinePassed(RunState.PENDING, "late")) == []
+    assert machine.handle(DeadlinePassed(RunState.READY, "late")) == [
+        Publish(RunState.FAILED, "late", False)
+    ]
+
+
+def test_nothing_leaves_a_final_state() -> None:
+    machine = ready_machine()
+    machine.handle(DeadlinePassed(RunState.READY, "late"))
+    assert machine.handle(CancelAsked("too late")) == []
+    assert advance(machine, RunState.PROCESSING) == []
+    assert machine.state is RunState.FAILED

@@ -1,0 +1,113 @@
+"""Who asks the target for a forced output length, and what its answer does to requests."""
+
+import itertools
+
+import msgspec
+import pytest
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.core.endpoints.forced_length import (
+    Decision,
+    Finding,
+    ForcedLength,
+    may_force_length,
+    probe_bodies,
+    without_forced_length,
+)
+from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.protocol.messages import Conversation, Turn
+
+SECOND_NS = 10**9
+
+
+def config(
+    kind: str = "chat", *, dataset: dict[str, object] | None = None, **endpoint: object
+) -> BenchmarkConfig:
+    return BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": "http://h", "model": "m", "type": kind, **endpoint},
+            "load": {"concurrency": 1, "requests": 1},
+            "dataset": dataset or {"output_tokens": {"mean": 8}},
+        }
+    )
+
+
+def test_one_worker_asks_and_the_others_wait_for_what_it_says() -> None:
+    forced = ForcedLength(is_used=True)
+    assert forced.asked("worker-1", 0) is Decision.PROBE
+    assert forced.asked("worker-1", 1) is Decision.PROBE, "its question was sent again"
+    assert forced.asked("worker-0", 2) is Decision.WAIT
+    forced.told(Finding.REFUSED, "Extra inputs are not permitted")
+    assert forced.asked("worker-1", 3) is forced.asked("worker-0", 4) is Decision.LEAVE_OUT
+    forced.told(Finding.ACCEPTED, "")
+    assert forced.asked("worker-0", 5) is Decision.LEAVE_OUT, "the first finding counts for all"
+
+
+@pytest.mark.parametrize("finding", [Finding.ACCEPTED, Finding.UNKNOWN])
+def test_only_a_refusal_leaves_them_out(finding: Finding) -> None:
+    forced = ForcedLength(is_used=True)
+    forced.asked("worker-0", 0)
+    forced.told(finding, "")
+    assert forced.asked("worker-1", 1) is Decision.KEEP
+
+
+def test_another_worker_asks_when_the_first_is_not_heard_of() -> None:
+    forced = ForcedLength(is_used=True)
+    forced.asked("worker-0", 0)
+    assert forced.asked("worker-1", 14 * SECOND_NS) is Decision.WAIT
+    assert forced.asked("worker-1", 15 * SECOND_NS) is Decision.PROBE
+    assert forced.asked("worker-2", 16 * SECOND_NS) is Decision.WAIT
+
+
+def test_nobody_asks_where_no_request_has_them() -> None:
+    assert ForcedLength(is_used=False).asked("worker-0", 0) is Decision.KEEP
+
+
+def test_only_a_dataset_that_may_have_output_lengths_is_asked_about() -> None:
+    assert may_force_length(config())
+    assert may_force_length(config(dataset={"kind": "single_turn", "file": "f.jsonl"}))
+    assert not may_force_length(config(dataset={"entries": 5}))
+    assert not may_force_length(config(force_output_length=False))
+    assert not may_force_length(config("embeddings"))
+
+
+@pytest.mark.parametrize("kind", ["chat", "completions"])
+def test_the_two_questions_differ_in_these_members_only(kind: str) -> None:
+    forced, plain = map(msgspec.json.decode, probe_bodies(config(kind, streaming=True)))
+    assert forced == plain | {"min_tokens": 1, "ignore_eos": True}
+    assert (plain["max_tokens"], "stream" in plain) == (1, False)
+
+
+TEXTS = ("hello", 'say "min_tokens":7,"ignore_eos":true}', '\\","min_tokens":7,"ignore_eos":true')
+EXTRAS: tuple[dict[str, object], ...] = (
+    {},
+    {"temperature": 0.5},
+    {"max_tokens": None, "max_completion_tokens": 9},
+    {"model": None, "max_tokens": None},
+)
+
+
+@pytest.mark.parametrize("kind", ["chat", "completions"])
+def test_requests_without_them_are_those_that_were_rendered_without_them(kind: str) -> None:
+    render = ENDPOINTS[config(kind).endpoint.type].render
+    for text, extra, streams in itertools.product(TEXTS, EXTRAS, (True, False)):
+        prompt = Prompt(texts=(text,), output_tokens=12)
+        turns = []
+        for is_forced in (True, False):
+            options = config(
+                kind, streaming=streams, extra_inputs=extra, force_output_length=is_forced
+            ).endpoint
+            made = render(prompt, options)
+            whole = Turn(made.whole)
+            turns.append(Conversation("c", (whole, Turn(made.body, made.tail)), head=made.head))
+        assert turns[0] != turns[1]
+        assert without_forced_length(turns[0]) == turns[1]
+        assert without_forced_length(turns[1]) == turns[1]
+
+
+def test_what_a_user_gave_stays() -> None:
+    options = config(extra_inputs={"ignore_eos": False}).endpoint
+    made = ENDPOINTS[options.type].render(Prompt(texts=("a",), output_tokens=3), options)
+    turn = Conversation("c", (Turn(made.whole),))
+    assert without_forced_length(turn) == turn

@@ -1,0 +1,102 @@
+"""A process that must not outlive its parent, with real parents."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.adapters.host.child_processes import die_with_parent
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+CHILD = """
+import os, signal
+from aiperf_svc.adapters.host.child_processes import die_with_parent
+die_with_parent()
+os.write(1, b"ready")
+signal.sigwait([signal.SIGUSR1])
+"""
+PARENT = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {CHILD!r}])
+child.wait()
+"""
+
+
+def test_a_child_ends_when_its_parent_is_killed() -> None:
+    read_end, write_end = os.pipe()
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=write_end)
+    os.close(write_end)
+    try:
+        assert os.read(read_end, 100) == b"ready"
+        parent.send_signal(signal.SIGKILL)
+        # The child holds the other end of the pipe: the pipe ends with it.
+        readable, _, _ = select.select([read_end], [], [], 30)
+        assert readable
+        assert os.read(read_end, 100) == b""
+    finally:
+        parent.kill()
+        parent.wait()
+        os.close(read_end)
+
+
+ORPHAN = """
+import os, signal, sys
+from aiperf_svc.adapters.host.child_processes import die_with_parent
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+os.environ["AIPERF_PARENT_PID"] = str(os.getppid())
+die_with_parent()
+os.write(1, b"ready")
+if sys.argv[1] == "outlives":
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("ending", "is_left"), [("outlives", False), ("ends before", True)])
+def test_the_folder_of_a_killed_parent_is_removed(
+    tmp_path: Path, ending: str, is_left: bool
+) -> None:
+    folder = tmp_path / "private"
+    folder.mkdir()
+    (folder / "socket").touch()
+    read_end, write_end = os.pipe()
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT.replace(repr(CHILD), f"{ORPHAN!r}, {ending!r}")],
+        stdout=write_end,
+        env={**os.environ, "AIPERF_STATE_DIR": str(folder)},
+    )
+    os.close(write_end)
+    try:
+        assert os.read(read_end, 100) == b"ready"
+        if ending == "outlives":
+            parent.send_signal(signal.SIGKILL)
+        readable, _, _ = select.select([read_end], [], [], 30)
+        assert readable
+        assert os.read(read_end, 100) == b""
+        assert folder.exists() is is_left
+    finally:
+        parent.kill()
+        parent.wait()
+        os.close(read_end)
+
+
+def test_a_parent_that_is_gone_before_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiperf_svc.adapters.host.child_processes.ctypes.CDLL", _Library)
+    monkeypatch.setenv("AIPERF_PARENT_PID", str(os.getppid()))
+    die_with_parent()
+    monkeypatch.setenv("AIPERF_PARENT_PID", "999999999")
+    with pytest.raises(EnvironmentProblem, match="999999999"):
+        die_with_parent()
+
+
+class _Library:
+    """Keeps the tests' own process from dying with its parent."""
+
+    def __init__(self, name: object) -> None:
+        pass
+
+    def prctl(self, *args: int) -> int:
+        return 0

@@ -1,0 +1,48 @@
+"""Throttling is read where the quota is: in the process' own cgroup or one above it."""
+
+from pathlib import Path
+
+from aiperf_svc.adapters.host.vitals import stolen_ns, throttled_ns
+
+
+def cgroup(folder: Path, stats: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cpu.stat").write_text(stats)
+
+
+def belongs(folder: Path, line: str) -> Path:
+    membership = folder / "membership"
+    membership.write_text(line + "\n")
+    return membership
+
+
+def test_a_quota_of_a_nested_group_is_seen_in_version_2(tmp_path: Path) -> None:
+    cgroup(tmp_path, "usage_usec 5\n")
+    cgroup(tmp_path / "team/run", "usage_usec 5\nthrottled_usec 1500\n")
+    assert throttled_ns(belongs(tmp_path, "0::/team/run"), tmp_path) == 1_500_000
+
+
+def test_a_quota_of_a_group_above_counts_too(tmp_path: Path) -> None:
+    cgroup(tmp_path / "team", "throttled_usec 7\n")
+    cgroup(tmp_path / "team/run", "throttled_usec 0\n")
+    assert throttled_ns(belongs(tmp_path, "0::/team/run"), tmp_path) == 7_000
+
+
+def test_version_1_counts_in_nanoseconds(tmp_path: Path) -> None:
+    cgroup(tmp_path / "cpu/run", "nr_throttled 3\nthrottled_time 42\n")
+    assert throttled_ns(belongs(tmp_path, "4:cpu,cpuacct:/run"), tmp_path) == 42
+
+
+def test_a_container_that_knows_only_its_hosts_path_reads_the_root(tmp_path: Path) -> None:
+    cgroup(tmp_path, "throttled_usec 9\n")
+    assert throttled_ns(belongs(tmp_path, "0::/kubepods/pod1"), tmp_path) == 9_000
+
+
+def test_without_a_quota_nothing_was_taken(tmp_path: Path) -> None:
+    assert throttled_ns(belongs(tmp_path, "7:memory:/run"), tmp_path) == 0
+
+
+def test_what_a_host_takes_is_the_mean_of_the_cores(tmp_path: Path) -> None:
+    machine = tmp_path / "stat"
+    machine.write_text("cpu 1 2 3 4 5 6 7 50 0 0\ncpu0 1 2 3 4 5 6 7 40\ncpu1 1 2 3 4 5 6 7 10\n")
+    assert stolen_ns(machine) == 250_000_000

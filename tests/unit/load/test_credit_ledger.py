@@ -1,0 +1,219 @@
+"""Grants and returns of one phase, and the identity that they keep."""
+
+import random
+
+import pytest
+
+from aiperf_svc.core.control.control_intervals import lookahead_s
+from aiperf_svc.core.load.credit_ledger import LEAST_LOOKAHEAD, MOST_LOOKAHEAD, CreditLedger
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import WorkerCounts
+
+P = Phase.PROFILING
+
+
+def ended(
+    ledger: CreditLedger, worker: str, completed: int, *, now: int, idle: bool = False
+) -> None:
+    ledger.returned(worker, WorkerCounts(P, completed=completed), is_idle=idle, taken_mono_ns=now)
+
+
+def test_every_user_gets_a_credit_before_anybody_gets_one_ahead() -> None:
+    ledger = CreditLedger(P, users={"a": 50, "b": 50}, total=100)
+    grants = ledger.closed_loop_grants()
+    assert {grant.worker: grant.count for grant in grants} == {"a": 50, "b": 50}
+
+
+def test_indexes_are_given_out_once_and_in_order() -> None:
+    ledger = CreditLedger(P, users={"a": 3, "b": 4, "c": 5}, total=1_000)
+    given: list[int] = []
+    done = dict.fromkeys("abc", 0)
+    for step in range(1, 2_000):
+        for grant in ledger.closed_loop_grants():
+            given += range(grant.first, grant.first + grant.count)
+        for name in done:
+            done[name] = ledger.counts()[name].granted
+            ended(ledger, name, done[name], now=step * 10**7, idle=True)
+        if ledger.remaining == 0:
+            break
+    assert given == list(range(1_000))
+    assert ledger.is_settled
+
+
+def test_credits_held_ahead_follow_the_workers_rate() -> None:
+    ledger = CreditLedger(P, users={"a": 10}, total=None)
+    (first,) = ledger.closed_loop_grants()
+    assert first.count == 10 + LEAST_LOOKAHEAD
+    done = 0
+    for step in range(1, 200):
+        done = min(done + 1_000, ledger.granted)
+        ended(ledger, "a", done, now=step * 10**7)
+        ledger.closed_loop_grants()
+    # 1,000 in 10 ms are 100,000 a second; half a second of that is held ahead.
+    assert ledger.granted - done == pytest.approx(50_000, rel=0.6)
+
+
+@pytest.mark.parametrize(
+    ("total", "counts", "has_run_out"),
+    [
+        (10, WorkerCounts(P, completed=10), True),
+        (10, WorkerCounts(P, completed=8, revoked=2), False),
+        (10, WorkerCounts(P, completed=9, unsent=1), False),
+        (1_000, WorkerCounts(P, completed=10), False),
+        (None, WorkerCounts(P, completed=10), False),
+    ],
+)
+def test_credits_have_run_out_when_all_were_granted_and_used(
+    total: int | None, counts: WorkerCounts, has_run_out: bool
+) -> None:
+    ledger = CreditLedger(P, users={"a": 10}, total=total)
+    ledger.closed_loop_grants()
+    ledger.returned("a", counts, is_idle=True, taken_mono_ns=10**9)
+    assert ledger.has_run_out is has_run_out
+
+
+def test_near_the_end_no_worker_hoards_what_another_could_send() -> None:
+    ledger = CreditLedger(P, users={"a": 10, "b": 10}, total=60)
+    counts = {grant.worker: grant.count for grant in ledger.closed_loop_grants()}
+    assert counts == {"a": 20, "b": 20}
+
+
+def test_what_a_lost_worker_did_not_report_stays_unreported() -> None:
+    ledger = CreditLedger(P, users={"a": 5, "b": 5}, total=10)
+    ledger.closed_loop_grants()
+    ended(ledger, "a", 5, now=1, idle=True)
+    ended(ledger, "b", 2, now=2)
+    assert not ledger.is_settled
+    ledger.lose("b")
+    ended(ledger, "b", 5, now=3, idle=True)
+    assert ledger.is_settled
+    assert ledger.counts()["b"].completed == 2
+    assert ledger.workers == ["a"]
+
+
+def test_a_repeated_return_changes_nothing() -> None:
+    ledger = CreditLedger(P, users={"a": 5}, total=None)
+    ledger.closed_loop_grants()
+    ended(ledger, "a", 3, now=1)
+    before = ledger.counts()
+    ended(ledger, "a", 3, now=1)
+    assert ledger.counts() == before
+
+
+def test_two_reports_ten_microseconds_apart_say_nothing_of_a_rate() -> None:
+    ledger = CreditLedger(P, users={"a": 10}, total=None)
+    ledger.closed_loop_grants()
+    rate_hz, done, at_ns = 10_000, 0, 0
+    for step in range(200):
+        at_ns += 10_000 if step % 2 else 20_000_000
+        # A burst of ends falls between two reports that are taken one right after the other.
+        done = min(ledger.granted, round(at_ns / 1e9 * rate_hz) + (100 if step % 2 else 0))
+        ended(ledger, "a", done, now=at_ns)
+        ledger.closed_loop_grants()
+    ahead = ledger.granted - done - 10
+    assert ahead <= 1.5 * rate_hz * lookahead_s(1)
+
+
+def test_credits_held_ahead_have_a_bound_at_any_rate() -> None:
+    ledger = CreditLedger(P, users={"a": 10}, total=None)
+    for step in range(1, 1_000):
+        ledger.closed_loop_grants()
+        ended(ledger, "a", ledger.granted, now=step * 10**7)
+    ledger.closed_loop_grants()
+    assert ledger.granted - ledger.counts()["a"].completed <= 10 + MOST_LOOKAHEAD
+
+
+def test_a_report_that_is_older_than_the_last_is_ignored() -> None:
+    ledger = CreditLedger(P, users={"a": 5}, total=None)
+    ledger.closed_loop_grants()
+    ended(ledger, "a", 4, now=2 * 10**9)
+    ended(ledger, "a", 3, now=1 * 10**9)
+    assert ledger.counts()["a"].completed == 4
+
+
+class _Reporting:
+    """A worker with a constant rate, whose reports arrive late, together, twice and out of order,
+    and whose clock may be set."""
+
+    def __init__(self, chance: random.Random, *, sets_clock: bool) -> None:
+        self.chance = chance
+        self.users = chance.randrange(1, 50)
+        self.rate_hz = 10 ** chance.uniform(0, 5)
+        self.sets_clock = sets_clock
+        self.now_ns = chance.randrange(10**9)
+        self.clock_ns = 0
+        self.done = 0
+        self.carry = 0.0
+        self.on_the_way: list[tuple[int, int]] = []
+
+    def work(self, granted: int) -> None:
+        """For a while, and report at its end."""
+        elapsed_ns = self.chance.choice([10_000, 2_000_000, 20_000_000, 20_000_000, 300_000_000])
+        self.now_ns += elapsed_ns
+        if self.sets_clock and self.chance.random() < 0.05:
+            self.clock_ns += round(self.chance.gauss(0, 10**9))
+        self.carry += elapsed_ns / 1e9 * self.rate_hz
+        ends = min(int(self.carry), granted - self.done)
+        self.carry = min(self.carry - ends, 1.0)
+        self.done += ends
+        self.on_the_way.append((self.done, self.now_ns + self.clock_ns))
+
+    def arriving(self) -> list[tuple[int, int]]:
+        """Reports that arrive now."""
+        if self.chance.random() < 0.3:
+            return []  # they are delayed
+        found, self.on_the_way = self.on_the_way, []
+        found += [report for report in found if self.chance.random() < 0.1]
+        if self.chance.random() < 0.2:
+            self.chance.shuffle(found)
+        return found
+
+
+@pytest.mark.parametrize("sets_clock", [False, True])
+def test_what_is_held_ahead_is_bounded_whatever_way_reports_arrive(sets_clock: bool) -> None:
+    chance = random.Random(7)
+    for _ in range(150):
+        workers = {
+            f"w{i}": _Reporting(chance, sets_clock=sets_clock)
+            for i in range(chance.randrange(1, 4))
+        }
+        ledger = CreditLedger(P, users={n: w.users for n, w in workers.items()}, total=None)
+        for _ in range(100):
+            ledger.closed_loop_grants()
+            granted = {name: counts.granted for name, counts in ledger.counts().items()}
+            for name, worker in workers.items():
+                held = granted[name] - worker.done - worker.users
+                by_rate = worker.rate_hz * lookahead_s(len(workers))
+                # A credit that ends just within an interval counts for all of it.
+                rounding = 100 * lookahead_s(len(workers))
+                expected = max(LEAST_LOOKAHEAD, 1.01 * by_rate + rounding)
+                assert held <= (MOST_LOOKAHEAD if sets_clock else min(MOST_LOOKAHEAD, expected))
+                worker.work(granted[name])
+                for done, taken_ns in worker.arriving():
+                    ended(ledger, name, done, now=taken_ns)
+
+
+def test_random_histories_end_with_every_credit_accounted_for() -> None:
+    chance = random.Random(4)
+    for _ in range(200):
+        total = chance.randrange(1, 500)
+        names = [f"w{i}" for i in range(chance.randrange(1, 5))]
+        ledger = CreditLedger(P, users={n: chance.randrange(1, 20) for n in names}, total=total)
+        done = dict.fromkeys(names, 0)
+        lost: set[str] = set()
+        for step in range(1, 10_000):
+            ledger.closed_loop_grants()
+            counts = ledger.counts()
+            for name in set(names) - lost:
+                done[name] = chance.randint(done[name], counts[name].granted)
+                idle = done[name] == counts[name].granted
+                ended(ledger, name, done[name], now=step, idle=idle)
+            if len(lost) < len(names) - 1 and chance.random() < 0.001:
+                lost.add(chance.choice(sorted(set(names) - lost)))
+                for name in lost:
+                    ledger.lose(name)
+            if ledger.is_settled and ledger.remaining == 0:
+                break
+        counts = ledger.counts()
+        assert sum(c.granted for c in counts.values()) == total
+        assert all(counts[n].completed == counts[n].granted for n in set(names) - lost)

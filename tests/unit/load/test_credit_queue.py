@@ -1,0 +1,91 @@
+"""Credits in hand: in order, by ranges, and held back as a whole."""
+
+import tracemalloc
+
+import numpy as np
+
+from aiperf_svc.core.load.credit_queue import UNPACKED, CreditQueue, PackedPairs
+
+MILLIONS = 10_000_000
+
+
+def taken(queue: CreditQueue) -> list[tuple[int, int]]:
+    """All that is left, with due times."""
+    found = []
+    while queue.unpack():
+        found.append((queue.next.popleft(), queue.next_due.popleft()))
+    return found
+
+
+def test_credits_come_out_in_the_order_of_their_grants() -> None:
+    queue = CreditQueue()
+    queue.add(range(5, 5 + 3 * UNPACKED))
+    queue.add(range(0, 40, 4))
+    found = []
+    while queue.unpack():
+        found.append(queue.next.popleft())
+    assert found == [*range(5, 5 + 3 * UNPACKED), *range(0, 40, 4)]
+    assert not queue
+
+
+def test_ten_million_credits_take_no_more_memory_than_a_thousand() -> None:
+    tracemalloc.start()
+    queue = CreditQueue()
+    queue.add(range(MILLIONS))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(queue) == MILLIONS
+    assert peak < 200_000
+
+
+def test_of_credits_that_are_due_each_takes_eight_bytes() -> None:
+    due = np.arange(1_000_000, dtype=np.int64)
+    queue = CreditQueue()
+    tracemalloc.start()
+    queue.add(range(1_000_000), due)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200_000
+
+
+def test_each_credit_keeps_its_due_time_through_a_hold() -> None:
+    count = 2 * UNPACKED + 7
+    queue = CreditQueue()
+    queue.add(range(0, 3 * count, 3), np.arange(count, dtype=np.int64) * 10)
+    queue.next.popleft()
+    queue.next_due.popleft()
+    queue.hold()
+    assert not queue.unpack()
+    assert not queue.next
+    assert len(queue) == count - 1
+    queue.release()
+    assert taken(queue) == [(3 * i, 10 * i) for i in range(1, count)]
+
+
+def test_a_grant_while_credits_are_held_waits_with_them() -> None:
+    queue = CreditQueue()
+    queue.hold()
+    queue.add(range(3))
+    assert (len(queue), len(queue.next)) == (3, 0)
+    queue.release()
+    assert list(queue.next) == [0, 1, 2]
+
+
+def test_what_is_due_before_a_time_is_counted_over_all_grants() -> None:
+    queue = CreditQueue()
+    queue.add(range(3 * UNPACKED), np.arange(3 * UNPACKED, dtype=np.int64))
+    assert queue.due_before(UNPACKED + 5) == UNPACKED + 5
+    queue.clear()
+    assert (len(queue), queue.due_before(2**62)) == (0, 0)
+
+
+def test_pairs_come_out_in_the_order_in_which_they_went_in() -> None:
+    pairs = PackedPairs()
+    found = []
+    for i in range(1_000):
+        pairs.append((i, -i))
+        pairs.append((i, i))
+        found.append(pairs.popleft())
+    while pairs:
+        found.append(pairs.popleft())
+    assert found == [pair for i in range(1_000) for pair in ((i, -i), (i, i))]

@@ -1,0 +1,74 @@
+"""Every record once, in whatever order and however often it comes."""
+
+import random
+
+from aiperf_svc.core.records.ledger import RecordLedger
+from aiperf_svc.protocol.messages import SequenceSpan
+
+
+def span(first: int, last: int, *, worker: str = "w", epoch: int = 1) -> SequenceSpan:
+    return SequenceSpan(worker, epoch, first, last)
+
+
+def test_records_in_order_leave_nothing_missing() -> None:
+    ledger = RecordLedger()
+    assert ledger.accept(span(1, 4))
+    assert ledger.accept(span(5, 5))
+    assert ledger.highest() == {"w": 5}
+    assert ledger.missing("w", 5) == 0
+    assert ledger.missing("w", 7) == 2
+
+
+def test_a_gap_holds_the_highest_until_it_is_filled() -> None:
+    ledger = RecordLedger()
+    ledger.accept(span(1, 2))
+    assert ledger.accept(span(5, 6))
+    assert ledger.accept(span(7, 9))
+    assert ledger.highest() == {"w": 2}
+    assert ledger.missing("w", 9) == 2
+    assert ledger.accept(span(3, 4))
+    assert ledger.highest() == {"w": 9}
+
+
+def test_what_came_before_is_refused_whole() -> None:
+    ledger = RecordLedger()
+    ledger.accept(span(1, 4))
+    ledger.accept(span(8, 9))
+    assert not ledger.accept(span(2, 2))
+    assert not ledger.accept(span(4, 5))
+    assert not ledger.accept(span(9, 10))
+
+
+def test_another_epoch_of_a_worker_is_another_worker() -> None:
+    ledger = RecordLedger()
+    ledger.accept(span(1, 4))
+    assert not ledger.accept(span(5, 6, epoch=2))
+
+
+def test_a_lost_workers_records_count_as_late_only() -> None:
+    ledger = RecordLedger()
+    ledger.accept(span(1, 4))
+    ledger.fence("w", 1)
+    assert not ledger.accept(span(5, 9))
+    assert ledger.late == 5
+    assert ledger.highest() == {"w": 4}
+
+
+def test_an_unheard_worker_misses_everything() -> None:
+    assert RecordLedger().missing("w", 3) == 3
+
+
+def test_any_order_with_any_repeats_ends_complete_and_counts_each_once() -> None:
+    chance = random.Random(2)
+    for _ in range(300):
+        cuts = sorted(chance.sample(range(1, 60), 7))
+        spans = [span(a + 1, b) for a, b in zip([0, *cuts], [*cuts, 60], strict=True)]
+        ledger = RecordLedger()
+        accepted = 0
+        deliveries = spans + chance.choices(spans, k=5)
+        chance.shuffle(deliveries)
+        for delivery in deliveries:
+            if ledger.accept(delivery):
+                accepted += delivery.last - delivery.first + 1
+        assert accepted == 60
+        assert ledger.highest() == {"w": 60}

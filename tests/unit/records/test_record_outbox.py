@@ -1,0 +1,67 @@
+"""What waits to be sent and what is kept for sending again, both within their bounds."""
+
+from aiperf_svc.core.records.outbox import FULL_BYTES, KEPT_BYTES, RecordOutbox
+from aiperf_svc.protocol.messages import RawBatch
+
+MIB = 2**20
+
+
+def batch(number: int, size: int = MIB) -> RawBatch:
+    return RawBatch("run", "w", 1, number=number, fragments=b"", reads=b"", bodies=bytes(size))
+
+
+def filled(count: int) -> RecordOutbox:
+    outbox = RecordOutbox()
+    for number in range(1, count + 1):
+        outbox.add(batch(number), number)
+    return outbox
+
+
+def test_batches_leave_in_the_order_in_which_they_came() -> None:
+    outbox = filled(3)
+    assert [outbox.take().number for _ in range(3)] == [1, 2, 3]
+    assert (bool(outbox), outbox.waiting_bytes) == (False, 0)
+
+
+def test_it_is_full_beyond_its_bound_and_has_room_at_half_of_it() -> None:
+    outbox = filled(FULL_BYTES // MIB)
+    assert not outbox.is_full
+    outbox.add(batch(0), 0)
+    assert outbox.is_full
+    while not outbox.has_room:
+        outbox.take()
+    assert outbox.waiting_bytes == FULL_BYTES // 2
+
+
+def test_another_processor_gets_what_is_not_confirmed_before_all_that_waits() -> None:
+    outbox = filled(5)
+    for _ in range(3):
+        outbox.take()
+    outbox.confirm(1)
+    assert outbox.send_again() == (2, 0)
+    again = [outbox.take() for _ in range(4)]
+    assert [(b.number, b.is_resent) for b in again] == [
+        (2, True),
+        (3, True),
+        (4, False),
+        (5, False),
+    ]
+    assert (bool(outbox), outbox.waiting_bytes) == (False, 0)
+
+
+def test_what_is_kept_has_a_bound_and_what_had_to_go_is_counted() -> None:
+    count = KEPT_BYTES // MIB + 10
+    outbox = filled(count)
+    for _ in range(count):
+        outbox.take()
+    assert outbox.kept_bytes == KEPT_BYTES
+    outbox.confirm(4)
+    assert outbox.send_again() == (KEPT_BYTES // MIB, 6)
+
+
+def test_what_is_confirmed_is_no_longer_kept() -> None:
+    outbox = filled(3)
+    for _ in range(3):
+        outbox.take()
+    outbox.confirm(3)
+    assert (outbox.kept_bytes, outbox.send_again()) == (0, (0, 0))

@@ -1,0 +1,126 @@
+"""An answer that is known makes the same record as one that is read."""
+
+import numpy as np
+import pytest
+from raw_batches import (
+    DONE,
+    LAST_CHUNK,
+    MS_NS,
+    START,
+    STREAM_HEAD,
+    Read,
+    Request,
+    assembler_of,
+    batch_of,
+    chunk,
+    delta,
+    finish,
+    sse,
+    usage,
+)
+
+from aiperf_svc.core.records.batch_builder import MetricParts
+from aiperf_svc.core.records.response_cache import KnownAnswers
+from aiperf_svc.protocol.messages import RawBatch
+
+END = chunk(DONE) + LAST_CHUNK
+
+
+def answer(*events: bytes, end: bytes = END) -> bytes:
+    return STREAM_HEAD + b"".join(chunk(sse(event)) for event in events) + end
+
+
+def one_token(request: int, content: str = "a") -> bytes:
+    return answer(delta(request, content=content), finish(request), usage(request=request))
+
+
+ANSWERS = {
+    "one token": one_token,
+    "another text for each": lambda request: one_token(request, "abc"[request % 3]),
+    "three tokens": lambda r: answer(*[delta(r, content="a")] * 3, finish(r)),
+    "thoughts first": lambda r: answer(delta(r, reasoning="a"), delta(r, content="b"), finish(r)),
+    "only thoughts": lambda r: answer(delta(r, reasoning="a"), finish(r)),
+    "the token comes last": lambda r: answer(delta(r, content="a"), end=LAST_CHUNK),
+    "no content": lambda r: answer(finish(r)),
+    "cut off": lambda r: answer(delta(r, content="a"), end=b""),
+    "an error": lambda r: answer(b'{"id":"x","error":{"message":"no"}}'),
+    "no stream": lambda r: b'HTTP/1.1 200 OK\r\n\r\n{"id":"r%d","choices":[]}' % r,
+    "events in one chunk": lambda r: (
+        STREAM_HEAD + chunk(sse(delta(r, content="a")) + sse(finish(r))) + END
+    ),
+}
+
+
+def batch(name: str, count: int, *, polled: int = -1) -> RawBatch:
+    """Requests whose ids have as many digits, with other times each; `polled` ms after the
+    start."""
+    requests = []
+    for place in range(count):
+        stamp = START + (10 + place) * MS_NS
+        read = Read(ANSWERS[name](100 + place), stamp, polled=START + polled * MS_NS)
+        requests.append(Request([read], request_id=place + 1, seq=place + 1, index=place))
+    return batch_of(*requests)
+
+
+def made(raw: RawBatch) -> list[MetricParts]:
+    assembler = assembler_of()
+    return [part for _ in range(3) for part in assembler.process(raw, worker_rank=1)]
+
+
+@pytest.mark.parametrize("polled", [-1, 2, 60], ids=["before", "meanwhile", "after"])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_known_answers_make_the_records_that_reading_them_makes(
+    name: str, polled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = batch(name, 40, polled=polled)
+    known = made(raw)
+    monkeypatch.setattr(KnownAnswers, "find", lambda *_, **__: None)
+    read = made(raw)
+    for one, other in zip(known, read, strict=True):
+        assert (one.rows == other.rows).all()
+        assert one.details == other.details
+        assert one.errors == other.errors
+        assert one.histograms == other.histograms
+
+
+class Counter:
+    """Counts words and notes what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+    def count_batch(self, texts: list[str]) -> list[int]:
+        self.seen += texts
+        return [len(text.split()) for text in texts]
+
+    def encode(self, text: str) -> list[int]:
+        raise AssertionError
+
+    def decode(self, ids: list[int]) -> str:
+        raise AssertionError
+
+
+def test_the_text_of_a_known_answer_is_counted_too() -> None:
+    counter = Counter()
+    assembler = assembler_of(counter=counter)
+    (part,) = assembler.process(batch("another text for each", 6), worker_rank=0)
+    assert [text for text in counter.seen if text] == ["b", "c", "a", "b", "c", "a"]
+    assert np.array_equal(part.rows["output_tokens"], [1] * 6)
+
+
+def test_an_answer_that_differs_in_more_than_its_id_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learned: list[bytes] = []
+    learn = KnownAnswers._learn
+
+    def note(self: KnownAnswers, data: bytes, *where: int) -> object:
+        learned.append(data)
+        return learn(self, data, *where)
+
+    monkeypatch.setattr(KnownAnswers, "_learn", note)
+    made(batch("another text for each", 30))
+    assert len(learned) == 3

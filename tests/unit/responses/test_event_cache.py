@@ -1,0 +1,106 @@
+"""The memory of decoded events never changes what an event says."""
+
+import random
+
+import pytest
+
+from aiperf_svc.core.endpoints.base import Delta, MalformedAnswer
+from aiperf_svc.core.endpoints.chat import CHAT
+from aiperf_svc.core.endpoints.completions import COMPLETIONS
+from aiperf_svc.core.responses import event_cache
+from aiperf_svc.core.responses.event_cache import EventMemo
+
+TRICKY = [
+    b'{"id":"a","choices":[{"delta":{"content":" word"},"finish_reason":null}]}',
+    b'{"id":"b","choices":[{"delta":{"content":" word"},"finish_reason":null}]}',
+    b'{"id":"b","usage":{"prompt_tokens":9},"choices":[{"delta":{"content":" word"}}]}',
+    b'{"id":"b","error":{"message":"no"},"choices":[{"delta":{"content":" word"}}]}',
+    b'{"id":"b","error":null,"usage":null,"choices":[{"delta":{"content":" word"}}]}',
+    b'{"id":"b","choices":[{"delta":{"content":"x"}}],"usage":{"completion_tokens":3}}',
+    b'{"id":"b","other":[{"delta":{"content":" word"}}]}',
+    b'{"id":"[","choices":[{"delta":{"content":" word"}}]}',
+    b'{"id":"a[b","choices":[{"delta":{"content":" word"}}]}',
+    b'{"nested":{"choices":[{"delta":{"content":" word"}}]}}',
+    b'{"nested":{"choices":[{"delta":{"content":" word"}}]},"choices":[]}',
+    b'{"choices":[]}',
+    b'{"choices":[{"delta":{"content":" word"}}]',
+    b'[{"delta":{"content":" word"}}]}',
+    b'{"id":"\xff","choices":[{"delta":{"content":" word"}}]}',
+    b'{"id":"b","choices":[{"delta":{"content":"\xff"}}]}',
+    b'{"id":"b",\n"choices":[{"delta":{"content":" word"}}]}',
+    b'{"id":"b","choices":[\n{"delta":{"content":" word"}}]}',
+    b"[DONE]",
+    b"DONE]",
+    b'{"id":"b","choices":[DONE]',
+    b"",
+    b'{"object":"error","message":"no"}',
+    b'{"id":"c","choices":[{"text":" word"}]}',
+    b'{"id":"d","choices":[{"text":" word"}]}',
+]
+
+
+def said(parse: object, data: bytes) -> Delta | str:
+    try:
+        return parse(data)  # type: ignore[operator, no-any-return]
+    except MalformedAnswer as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS], ids=lambda e: e.type)
+def test_it_says_what_the_endpoint_says_in_any_order_of_events(endpoint: object) -> None:
+    parse_event = endpoint.parse_event  # type: ignore[attr-defined]
+    memo, rng = EventMemo(parse_event), random.Random(1)
+    for _ in range(200):
+        for data in rng.sample(TRICKY, len(TRICKY)):
+            assert said(memo.parse, data) == said(parse_event, data), data
+
+
+@pytest.mark.parametrize(
+    ("choice", "content", "reasoning"),
+    [
+        (b'{"delta":{"content":"x"}}', ["x"], []),
+        (b'{"delta":{"reasoning_content":"y"}}', [], ["y"]),
+        (b'{"delta":{"content":"x","reasoning_content":"y"}}', [], []),
+        (b'{"delta":{"content":"x"},"finish_reason":"stop"}', [], []),
+        (b'{"delta":{"reasoning_content":"y"},"finish_reason":"stop"}', [], []),
+        (b'{"delta":{"content":""}}', [], []),
+        (b'{"delta":{"role":"assistant"}}', [], []),
+    ],
+)
+def test_only_what_says_nothing_else_is_known_as_content_or_reasoning(
+    choice: bytes, content: list[str], reasoning: list[str]
+) -> None:
+    memo = EventMemo(CHAT.parse_event)
+    for _ in range(2):
+        memo.parse(b'{"id":"1","choices":[' + choice + b"]}")
+    assert list(memo.known) == [choice + b"]}"]
+    assert list(memo.content.values()) == content
+    assert list(memo.reasoning.values()) == reasoning
+    assert {*memo.content, *memo.reasoning} <= memo.known.keys()
+
+
+def test_an_event_that_differs_in_its_id_only_is_not_decoded_again() -> None:
+    decoded: list[bytes] = []
+
+    def parse(data: bytes) -> Delta:
+        decoded.append(data)
+        return CHAT.parse_event(data)
+
+    memo = EventMemo(parse)
+    events = [b'{"id":"%d","choices":[{"delta":{"content":"x"}}]}' % i for i in (1, 2)]
+    for data in events:
+        memo.parse(data)
+    assert [data for data in decoded if data in events] == events[:1]
+
+
+def test_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_cache, "MAX_KNOWN", 10)
+    memo = EventMemo(CHAT.parse_event)
+    for i in range(100):
+        memo.parse(b'{"id":"a","choices":[{"delta":{"content":"%d"}}]}' % i)
+        assert len(memo.known) <= 10
+        assert memo.content.keys() == memo.known.keys()
+    long = b"x" * event_cache.MAX_REST
+    memo.known.clear()
+    memo.parse(b'{"id":"a","choices":[{"delta":{"content":"%b"}}]}' % long)
+    assert not memo.known

@@ -1,0 +1,83 @@
+"""A closed loop is judged by the slots it kept full, and the drain at its end is nobody's fault."""
+
+import fake_run
+import numpy as np
+import pytest
+
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.columns import PhaseRows, columns_of
+from aiperf_svc.core.stats.concurrency_held import SlotUse, slot_use
+from aiperf_svc.core.stats.totals import add_up
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.records import Rows
+
+
+def use(
+    rows: Rows,
+    *,
+    concurrency: int = 1,
+    workers: int = 1,
+    begin_ms: float = 0,
+    stop_ms: float | None = None,
+) -> SlotUse:
+    phase, clocks = PhaseRows(columns_of(rows), phase=Phase.PROFILING), ClockMap()
+    found = slot_use(
+        phase,
+        add_up(phase, clocks),
+        clocks,
+        concurrency=concurrency,
+        worker_count=workers,
+        begin_ns=fake_run.START_NS + round(begin_ms * fake_run.MS),
+        stop_ns=0 if stop_ms is None else fake_run.START_NS + round(stop_ms * fake_run.MS),
+    )
+    assert found is not None
+    return found
+
+
+def a_request(start_ms: float, end_ms: float, **columns: int) -> Rows:
+    return fake_run.request(
+        start_ms=start_ms, ttft_ms=end_ms - start_ms, tokens=1, gap_ms=0, **columns
+    )
+
+
+def test_gaps_between_requests_are_lost_slot_time() -> None:
+    rows = np.concatenate([a_request(0, 40), a_request(50, 90), a_request(100, 140)])
+    assert use(rows).ratio == pytest.approx(0.8)  # 80 of the 100 ms until the last start
+    assert use(rows, stop_ms=140).ratio == pytest.approx(120 / 140)
+
+
+def test_the_drain_after_the_last_start_does_not_count() -> None:
+    # Two users; one has nothing left to send while the other's last answer takes its time.
+    rows = np.concatenate([a_request(0, 100), a_request(0, 10), a_request(10, 50)])
+    rows = np.concatenate([rows, a_request(50, 500)])
+    assert use(rows, concurrency=2).ratio == pytest.approx(1.0)
+
+
+def test_each_worker_has_its_own_window() -> None:
+    # Worker 1 runs out of credits at 50 ms and is idle after that; worker 0 goes on to 100 ms.
+    mine = np.concatenate([a_request(0, 100), a_request(100, 150)])
+    other = np.concatenate([a_request(0, 50, worker=1), a_request(50, 60, worker=1)])
+    assert use(np.concatenate([mine, other]), concurrency=2, workers=2).ratio == pytest.approx(1.0)
+
+
+def test_a_worker_that_never_sent_anything_had_its_share_of_slots() -> None:
+    rows = np.concatenate([a_request(0, 100), a_request(100, 150)])
+    assert use(rows, concurrency=2, workers=2).ratio == pytest.approx(0.5)
+
+
+def test_connecting_holds_the_slot() -> None:
+    rows = np.concatenate([a_request(10, 50, connect_ns=10_000_000), a_request(60, 90)])
+    assert use(rows).ratio == pytest.approx(50 / 60)
+
+
+def test_the_ramp_does_not_count() -> None:
+    rows = np.concatenate([a_request(50, 100), a_request(100, 150)])
+    assert use(rows, begin_ms=50).ratio == pytest.approx(1.0)
+    assert use(rows).ratio == pytest.approx(0.5)
+
+
+def test_think_time_holds_the_slot() -> None:
+    first = a_request(0, 40, index=0, turn=0)
+    second = a_request(90, 100, index=0, turn=1)
+    following = a_request(100, 120, index=1, turn=0)
+    assert use(np.concatenate([first, second, following])).ratio == pytest.approx(1.0)

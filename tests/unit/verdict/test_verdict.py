@@ -1,0 +1,272 @@
+"""Each check of the verdict, alone, on both sides of its limits."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS
+from aiperf_svc.core.verdict.health_log import Health, HealthLog
+from aiperf_svc.core.verdict.inputs import (
+    Evidence,
+    GapBound,
+    LatencyBound,
+    SingleReads,
+    arrivals_ratio,
+)
+from aiperf_svc.core.verdict.judge import judge
+from aiperf_svc.protocol.messages import Service, Vitals
+
+BOUND = LatencyBound("time_to_first_token", "p99", 100.0, 100.0, 100.0)
+HEALTH = Health(
+    id="worker-0",
+    service=Service.WORKER,
+    samples=30,
+    cpu_mean=0.5,
+    busy_share=0.0,
+    loop_lag_p50_ms=5.0,
+    loop_lag_max_ms=40.0,
+    throttled_share=0.0,
+    stolen_share=0.0,
+    fd_share=0.2,
+    rss_max_bytes=2**27,
+)
+GAP = GapBound("inter_chunk_latency", "p50", 10.0, 10.0, 10.0, mean_ms=10.0)
+CLOSED = Evidence(
+    is_open_loop=False,
+    concurrency=100,
+    requests=10_000,
+    completed=10_000,
+    held_ratio=0.999,
+    bounds=(BOUND,),
+    single_reads=SingleReads(10_000, 0),
+    gap_bounds=(GAP,),
+    workers=(HEALTH,),
+    finish_reasons={"stop": 9_000, "length": 1_000},
+    osl_known=10_000,
+)
+OPEN = replace(
+    CLOSED, is_open_loop=True, concurrency=None, held_ratio=None, rate_ratio=1.0, arrivals_ratio=1.0
+)
+
+
+def severity(check: str, evidence: Evidence) -> str:
+    return next(str(c.severity) for c in judge(evidence).checks if c.check == check)
+
+
+@pytest.mark.parametrize("evidence", [CLOSED, OPEN])
+def test_an_honest_run_is_valid_and_lists_what_was_looked_at(evidence: Evidence) -> None:
+    verdict = judge(evidence)
+    assert (verdict.label, verdict.reasons) == ("valid", ())
+    assert len(verdict.checks) >= 15
+
+
+@pytest.mark.parametrize(
+    ("fields", "words", "remedy"),
+    [
+        ({"requests": 0}, "no request was due before the end", "load.duration"),
+        (
+            {"requests": 0, "unsent": 40},
+            "none of the 40 requests that were due was sent",
+            "workers",
+        ),
+        ({"requests": 50, "errored": 50}, "0 of 50 requests succeeded", "errors"),
+    ],
+)
+def test_a_run_without_a_success_says_whether_anything_was_asked_of_the_server(
+    fields: dict[str, Any], words: str, remedy: str
+) -> None:
+    evidence = replace(OPEN, **{"completed": 0, "errored": 0, "unsent": 0, **fields})
+    (found,) = [c for c in judge(evidence).checks if c.check == "successes"]
+    assert found.severity == "invalid"
+    assert words in found.text
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("check", "base", "fields", "expected"),
+    [
+        ("successes", CLOSED, {"completed": 1}, "valid"),
+        ("successes", CLOSED, {"completed": 0}, "invalid"),
+        ("accounts", CLOSED, {"violations": ("worker-0: 3 credits too few",)}, "invalid"),
+        ("lost_processes", CLOSED, {"lost_services": ("worker-3",)}, "degraded"),
+        ("records", CLOSED, {"records_lost": 1}, "degraded"),
+        ("records", CLOSED, {"records_lost": 102}, "invalid"),
+        ("held_back", CLOSED, {"held_back_share": 0.0}, "valid"),
+        ("held_back", CLOSED, {"held_back_share": 0.001}, "degraded"),
+        ("held_back", CLOSED, {"held_back_share": 0.02}, "invalid"),
+        ("concurrency", CLOSED, {"held_ratio": 0.991}, "valid"),
+        ("concurrency", CLOSED, {"held_ratio": 0.989}, "degraded"),
+        ("concurrency", CLOSED, {"held_ratio": 0.89}, "invalid"),
+        ("rate", OPEN, {"rate_ratio": 0.991}, "valid"),
+        ("rate", OPEN, {"rate_ratio": 0.985}, "degraded"),
+        ("rate", OPEN, {"rate_ratio": 0.94}, "invalid"),
+        ("arrivals", OPEN, {"arrivals_ratio": 0.97, "arrivals_tolerance": 0.03}, "valid"),
+        ("arrivals", OPEN, {"arrivals_ratio": 1.05, "arrivals_tolerance": 0.03}, "degraded"),
+        ("arrivals", OPEN, {"arrivals_ratio": 0.90, "arrivals_tolerance": 0.03}, "invalid"),
+        ("unsent", OPEN, {"unsent": 90}, "valid"),
+        ("unsent", OPEN, {"unsent": 200}, "degraded"),
+        ("unsent", OPEN, {"unsent": 900}, "invalid"),
+        ("stamp_uncertainty", CLOSED, {"bounds": (replace(BOUND, lowest_ms=96.0),)}, "valid"),
+        ("stamp_uncertainty", CLOSED, {"bounds": (replace(BOUND, lowest_ms=90.0),)}, "degraded"),
+        ("stamp_uncertainty", CLOSED, {"bounds": (replace(BOUND, lowest_ms=70.0),)}, "invalid"),
+        ("schedule_lag", OPEN, {"bounds": (replace(BOUND, with_lag_ms=104.0),)}, "valid"),
+        ("schedule_lag", OPEN, {"bounds": (replace(BOUND, with_lag_ms=110.0),)}, "degraded"),
+        ("schedule_lag", OPEN, {"bounds": (replace(BOUND, with_lag_ms=130.0),)}, "invalid"),
+        ("errors", CLOSED, {"errored": 100, "completed": 9_900}, "valid"),
+        ("errors", CLOSED, {"errored": 101, "completed": 9_899}, "degraded"),
+        ("errors", CLOSED, {"errored": 1_000, "completed": 9_000}, "degraded"),
+        ("errors", CLOSED, {"errored": 1_001, "completed": 8_999}, "invalid"),
+        ("errors", CLOSED, {"errored": 3_000, "error_budget": 0.3}, "degraded"),
+        ("errors", CLOSED, {"errored": 3_001, "error_budget": 0.3}, "invalid"),
+        ("run", CLOSED, {"failure": "the timing manager was lost"}, "invalid"),
+        ("single_reads", CLOSED, {"single_reads": SingleReads(1_000, 50)}, "valid"),
+        ("single_reads", CLOSED, {"single_reads": SingleReads(1_000, 51)}, "degraded"),
+        ("chunk_times", CLOSED, {"gap_bounds": (replace(GAP, lowest_ms=8.1),)}, "valid"),
+        ("chunk_times", CLOSED, {"gap_bounds": (replace(GAP, lowest_ms=7.9),)}, "degraded"),
+        ("chunk_times", CLOSED, {"gap_bounds": (GAP, replace(GAP, highest_ms=99))}, "degraded"),
+        # A server that sends two chunks at once, seen to within 1 ms of a mean of 10.
+        (
+            "chunk_times",
+            CLOSED,
+            {"gap_bounds": (replace(GAP, measured_ms=0.0, lowest_ms=0.0, highest_ms=1.0),)},
+            "valid",
+        ),
+        ("censored", CLOSED, {"cancelled": 60, "timed_out": 41}, "degraded"),
+        ("time_order", CLOSED, {"impossible": 10}, "valid"),
+        ("time_order", CLOSED, {"impossible": 50}, "degraded"),
+        ("time_order", CLOSED, {"impossible": 101}, "invalid"),
+        ("unstamped", CLOSED, {"unstamped": 5_000, "receive_lag_ms": 2.0}, "valid"),
+        ("unstamped", CLOSED, {"unstamped": 50, "receive_lag_ms": 9.0}, "valid"),
+        ("unstamped", CLOSED, {"unstamped": 5_000, "receive_lag_ms": 9.0}, "degraded"),
+        ("unstamped", CLOSED, {"unstamped": 10_000}, "degraded"),
+        ("local_limits", CLOSED, {"no_resources": 1}, "degraded"),
+        ("local_limits", CLOSED, {"no_resources": 101}, "invalid"),
+        ("file_descriptors", CLOSED, {"workers": (replace(HEALTH, fd_share=0.96),)}, "degraded"),
+        ("capped", OPEN, {"capped": 101}, "degraded"),
+        ("retries", CLOSED, {"retries": 10}, "valid"),
+        ("retries", CLOSED, {"retries": 11}, "degraded"),
+        ("cpu", CLOSED, {"workers": (HEALTH, replace(HEALTH, busy_share=0.09))}, "valid"),
+        ("cpu", CLOSED, {"workers": (HEALTH, replace(HEALTH, busy_share=0.5))}, "degraded"),
+        ("throttling", CLOSED, {"workers": (replace(HEALTH, throttled_share=0.02),)}, "degraded"),
+        ("stolen", CLOSED, {"workers": (replace(HEALTH, stolen_share=0.06),)}, "degraded"),
+        ("event_loop", CLOSED, {"workers": (replace(HEALTH, loop_lag_p50_ms=150.0),)}, "degraded"),
+        ("clock_uncertainty", OPEN, {"clock_uncertainty_ms": 4.0}, "valid"),
+        ("clock_uncertainty", OPEN, {"clock_uncertainty_ms": 6.0}, "degraded"),
+        ("clock_jumps", CLOSED, {"clock_jumps": 101}, "degraded"),
+        ("clock_jumps", CLOSED, {"clock_step_share": 0.009}, "valid"),
+        ("clock_jumps", OPEN, {"clock_step_share": 0.011}, "degraded"),
+        ("finish_reasons", CLOSED, {"finish_reasons": {"tool_calls": 10_000}}, "valid"),
+        ("finish_reasons", CLOSED, {"finish_reasons": {"content_filter": 101}}, "degraded"),
+        ("finish_reasons", CLOSED, {"finish_reasons": {"other": 100}}, "valid"),
+        ("finish_reasons", CLOSED, {"finish_reasons": {"no_content": 5_001}}, "invalid"),
+        ("output_length", CLOSED, {"osl_off": 500}, "valid"),
+        ("output_length", CLOSED, {"osl_off": 501, "osl_ratio": 0.7}, "degraded"),
+        ("output_length", OPEN, {"osl_off": 10_000, "osl_ratio": 0.1}, "degraded"),
+    ],
+)
+def test_each_check_turns_at_its_limits(
+    check: str, base: Evidence, fields: dict[str, Any], expected: str
+) -> None:
+    assert severity(check, replace(base, **fields)) == expected
+
+
+def test_every_check_is_tested_and_every_reason_says_what_to_do() -> None:
+    marks = test_each_check_turns_at_its_limits.pytestmark  # type: ignore[attr-defined]
+    tested = {case[0] for mark in marks for case in mark.args[1]}
+    found = {check.check for base in (CLOSED, OPEN) for check in judge(base).checks}
+    assert found == tested
+    for check in (*judge(CLOSED).checks, *judge(OPEN).checks):
+        assert check.text
+        assert check.remedy
+        assert check.unit
+
+
+@pytest.mark.parametrize(
+    "check", ["concurrency", "unsent", "capped", "rate", "arrivals", "clock_uncertainty"]
+)
+def test_checks_of_the_other_kind_of_load_do_not_apply(check: str) -> None:
+    other = CLOSED if check != "concurrency" else OPEN
+    assert check not in {c.check for c in judge(other).checks}
+
+
+def test_too_few_health_samples_say_nothing() -> None:
+    short = replace(CLOSED, workers=(replace(HEALTH, samples=2, busy_share=1.0),))
+    assert judge(short).label == "valid"
+
+
+def test_a_client_that_is_the_limit_is_named_so() -> None:
+    null_server = replace(CLOSED, held_ratio=0.05)
+    assert judge(null_server).label == "invalid: client-bound"
+
+
+BUSY = replace(HEALTH, busy_share=1.0, loop_lag_p50_ms=500.0)
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "label"),
+    [
+        ({"failure": "the records manager was lost"}, "invalid: run-failed"),
+        ({"failure": "lost", "requests": 0, "completed": 0}, "invalid: run-failed"),
+        ({"lost_services": ("worker-1",)}, "invalid: process-lost"),
+        ({"errored": 5_000}, "invalid: target-failing"),
+        ({"errored": 10_000, "completed": 0}, "invalid: target-failing"),
+        ({"capped": 5_000}, "invalid"),
+    ],
+)
+def test_a_shortfall_that_something_else_explains_is_not_blamed_on_the_client(
+    elsewhere: dict[str, Any], label: str
+) -> None:
+    verdict = judge(replace(CLOSED, held_ratio=0.5, workers=(BUSY,), **elsewhere))
+    assert verdict.label == label
+    assert {"concurrency", "cpu", "event_loop"} <= {reason.check for reason in verdict.reasons}
+    assert not [reason.remedy for reason in verdict.reasons if MORE_WORKERS in reason.remedy]
+
+
+def test_what_the_client_had_no_resources_for_is_not_the_targets_failure() -> None:
+    verdict = judge(replace(CLOSED, held_ratio=0.5, errored=5_000, no_resources=5_000))
+    assert verdict.label == "invalid: client-bound"
+
+
+def test_errors_are_named_and_a_target_that_was_away_is_suspected() -> None:
+    away = replace(CLOSED, errored=600, unreachable=500, errors=(("connect", 500), ("status", 100)))
+    (found,) = judge(away).reasons
+    assert "500 connect, 100 status" in found.text
+    assert "whether it was there" in found.remedy
+    (found,) = judge(replace(away, unreachable=100)).reasons
+    assert "whether it was there" not in found.remedy
+
+
+def test_the_worst_reason_comes_first() -> None:
+    verdict = judge(replace(CLOSED, clock_jumps=500, held_ratio=0.5, errored=300))
+    assert [r.check for r in verdict.reasons] == ["concurrency", "errors", "clock_jumps"]
+
+
+def test_the_tolerance_of_arrivals_is_what_chance_explains() -> None:
+    found = arrivals_ratio(9_700, rate=100, duration_s=100, ramp_s=0, variation=1.0)
+    assert found == pytest.approx((0.97, 0.0401))
+    # Half of the ramp's arrivals are missing by design.
+    ramped = arrivals_ratio(9_000, rate=100, duration_s=100, ramp_s=20, variation=0.0)
+    assert ramped == pytest.approx((1.0, 1 / 9_000))
+    assert arrivals_ratio(0, rate=0.1, duration_s=1, ramp_s=0, variation=1.0) is None
+
+
+def test_health_is_condensed_from_heartbeats() -> None:
+    log = HealthLog()
+    for second, cpu in enumerate((0.2, 0.99, 0.97, 0.5)):
+        vitals = Vitals(
+            cpu_fraction=cpu,
+            throttled_ns=second * 30_000_000,
+            stolen_ns=second * 20_000_000,
+            loop_lag_ns=(second + 1) * 1_000_000,
+            rss_bytes=second,
+            open_fds=10 * second,
+            fd_limit=100,
+        )
+        log.add("worker-1", Service.WORKER, vitals, at_wall_ns=second * 10**9)
+    (found,) = log.report()
+    assert (found.samples, found.busy_share, found.fd_share) == (4, 0.5, 0.3)
+    assert found.cpu_mean == pytest.approx(0.665)
+    assert found.throttled_share == pytest.approx(0.03)
+    assert found.stolen_share == pytest.approx(0.02)
+    assert (found.loop_lag_p50_ms, found.loop_lag_max_ms) == (3.0, 4.0)
