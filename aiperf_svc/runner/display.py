@@ -11,9 +11,9 @@ from typing import Protocol
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.foreign_text import lines
 from aiperf_svc.plan.topology import Topology
-from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner.numbers import count, milliseconds, seconds
 from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.phase_progress import is_loading, remaining_s
 
 PLAIN_S = 2.0
 """Between two lines of the plain display within one state."""
@@ -108,37 +108,6 @@ def final_line(status: Status) -> str:
     parts += [f"verdict {status.verdict}"] if status.verdict else []
     reason = f" ({status.reason})" if status.reason else ""
     return f"{status.state}{reason}: {', '.join(parts)}"
-
-
-def is_loading(status: Status) -> bool:
-    """Whether requests are being sent."""
-    return status.state in (RunState.WARMUP, RunState.PROFILING)
-
-
-def share_done(status: Status) -> float | None:
-    """How much of the phase is over, 0 to 1; None while that means nothing."""
-    if not is_loading(status):
-        return None
-    ended = status.completed + status.errored + status.cancelled
-    shares = []
-    if status.requested_requests:
-        shares.append(ended / status.requested_requests)
-    if status.requested_duration_s:
-        shares.append(status.phase_elapsed_s / status.requested_duration_s)
-    return min(1.0, max(shares)) if shares else None
-
-
-def remaining_s(status: Status) -> float | None:
-    """Time to the end of the phase at the present rate; None when it cannot be told."""
-    if not is_loading(status):
-        return None
-    times = []
-    if status.requested_requests and status.requests_per_s > 0:
-        ended = status.completed + status.errored + status.cancelled
-        times.append((status.requested_requests - ended) / status.requests_per_s)
-    if status.requested_duration_s:
-        times.append(status.requested_duration_s - status.phase_elapsed_s)
-    return max(0.0, min(times)) if times else None
 
 
 def _of(total: int | None) -> str:

@@ -10,8 +10,8 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import RunState
-from aiperf_svc.runner.display import is_loading, remaining_s, share_done
 from aiperf_svc.runner.numbers import milliseconds, seconds
+from aiperf_svc.runner.phase_progress import is_loading, remaining_s, share_done
 
 STEPS = (
     RunState.CONFIGURING,

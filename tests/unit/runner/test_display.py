@@ -9,8 +9,9 @@ from rich.console import Console
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.messages import Service
-from aiperf_svc.runner.display import Plain, plain_line, remaining_s, share_done
+from aiperf_svc.runner.display import Plain, plain_line
 from aiperf_svc.runner.live_display import LiveDisplay
+from aiperf_svc.runner.phase_progress import remaining_s, share_done
 
 TOPOLOGY = Topology("compact", (Group("worker", (Service.WORKER,), 3),), 3, 1, "proxy")
 
