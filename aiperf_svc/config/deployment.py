@@ -146,7 +146,8 @@ class Deployment(Model):
     """Default deny, and what the run needs. Off for a cluster whose own policies say the same."""
     prices: Prices = Prices()
     hold_drains: bool = True
-    """A PodDisruptionBudget keeps a drained node waiting until the stack is gone, at most the ttl.
+    """A PodDisruptionBudget keeps the drain of a node waiting while start and load may last: the
+    time that the ttl must have at least. Without a duration of the load, until the stack is gone.
     Off: a drain evicts the pods, and the run fails."""
     api_server_cidrs: tuple[str, ...] = ()
     """Address ranges of the API server, as pods reach it (`kubectl get endpoints kubernetes`): the

@@ -12,6 +12,7 @@ from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.placement import Gpu, Placement, Pod
 from aiperf_svc.plan.identity import ANCHOR, Identity
+from aiperf_svc.plan.lifetime import DisruptionBudget
 from aiperf_svc.plan.topology import PROCESS_ENVIRONMENT, SINGLETONS, Group, Topology
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import BOUND_BY, Port, acquainted, key_file
@@ -171,10 +172,23 @@ def service_pods(
     return tuple(_service_pod(config, topology, group, image, env) for group in topology.groups)
 
 
-def deadline_pod(config: BenchmarkConfig, identity: Identity, image: ImagePlan) -> PodPlan:
-    """The pod that deletes the stack when its time is over. It alone talks to the API server."""
+def deadline_pod(
+    config: BenchmarkConfig,
+    identity: Identity,
+    image: ImagePlan,
+    *,
+    budget: DisruptionBudget | None = None,
+) -> PodPlan:
+    """The pod that deletes the stack when its time is over, and before that the disruption budget
+    when the load must be over. It alone talks to the API server."""
     is_guest = config.deployment.namespace.mode == "existing"
     volumes = (Volume("tmp", "/tmp", "scratch", 64 * _MI),)
+    hold_env: dict[str, str] = {}
+    if budget and budget.hold is not None:
+        hold_env = {
+            "AIPERF_BUDGET": budget.name,
+            "AIPERF_BUDGET_SECONDS": str(seconds(budget.hold)),
+        }
     return PodPlan(
         name="deadline",
         replicas=1,
@@ -184,6 +198,7 @@ def deadline_pod(config: BenchmarkConfig, identity: Identity, image: ImagePlan) 
             "AIPERF_ANCHOR": identity.name(ANCHOR),
             "AIPERF_TTL_SECONDS": str(seconds(config.deployment.ttl)),
             "AIPERF_DEADLINE_DELETES": "anchor" if is_guest else "namespace",
+            **hold_env,
             "AIPERF_READY_FILE": DEADLINE_KEPT,
         },
         field_env={"AIPERF_NAMESPACE": "metadata.namespace"},

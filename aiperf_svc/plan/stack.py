@@ -16,9 +16,9 @@ from aiperf_svc.config.image_names import check_digest, is_mutable
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.secret_names import is_secret_name, secret_paths
 from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
-from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import Identity, check_stack_name
+from aiperf_svc.plan.lifetime import DisruptionBudget, check_ttl, plan_budget
 from aiperf_svc.plan.network import Policy, is_on_hub, plan_policies
 from aiperf_svc.plan.pods import (
     TARGET_KEY,
@@ -59,6 +59,7 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Names and contents of the services' config folder."""
     config_name: str
     """Name of the ConfigMap that holds them; differs with the contents."""
+    budget: DisruptionBudget | None
     deadline: PodPlan
     services: tuple[PodPlan, ...]
     target: PodPlan | None
@@ -120,7 +121,7 @@ def plan_stack(
     check_stack_name(stack)
     config = _in_order(config)
     deployment = config.deployment
-    _check_ttl(config)
+    check_ttl(config)
     _check_secrets(config)
     used = ImagePlan(
         _checked(image) or deployment.image.name or f"localhost/aiperf-svc:{version}",
@@ -137,7 +138,8 @@ def plan_stack(
     }
     services = service_pods(resolved, topology, identity, used)
     target = target_pod(resolved, used)
-    deadline = deadline_pod(resolved, identity, used)
+    budget = plan_budget(resolved, identity)
+    deadline = deadline_pod(resolved, identity, used, budget=budget)
     pods = (deadline, *services, *((target,) if target else ()))
     policies, notes = plan_policies(resolved, topology, pods)
     security, reasons = _pod_security(pods)
@@ -148,6 +150,7 @@ def plan_stack(
         topology=topology,
         files=files,
         config_name=identity.name(f"config-{digest[:8]}"),
+        budget=budget,
         deadline=deadline,
         services=services,
         target=target,
@@ -179,33 +182,6 @@ def _resolve(config: BenchmarkConfig, identity: Identity) -> BenchmarkConfig:
             "deployment": deployment.model_copy(update={"registration_timeout": patience}),
         }
     )
-
-
-def load_time(config: BenchmarkConfig) -> int:
-    """Longest time of the load as far as the config bounds it, in ns: a number of requests takes
-    as long as it takes."""
-    load, warmup = config.load, config.load.warmup
-    needed = (load.duration or 0) + load.grace_period
-    return needed + ((warmup.duration or 0) + warmup.grace_period if warmup else 0)
-
-
-def start_time(config: BenchmarkConfig) -> int:
-    """Longest time in ns until every pod of the stack is ready: the target's first, then the
-    services'."""
-    deployment = config.deployment
-    has_target = deployment.target.kind != "none"
-    return deployment.ready_timeout + (deployment.target.ready_timeout if has_target else 0)
-
-
-def _check_ttl(config: BenchmarkConfig) -> None:
-    ttl, start, load = config.deployment.ttl, start_time(config), load_time(config)
-    if ttl < start + load:
-        raise ConfigError(
-            f"deployment.ttl is {format_duration(ttl)}; the pods may take {format_duration(start)} "
-            f"to get ready (deployment.ready_timeout, deployment.target.ready_timeout) and the "
-            f"load takes up to {format_duration(load)}: the stack would delete itself before it "
-            f"has results; expected at least {format_duration(start + load)}"
-        )
 
 
 def _check_secrets(config: BenchmarkConfig) -> None:

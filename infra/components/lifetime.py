@@ -8,6 +8,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, TTL_ANNOTATION
+from aiperf_svc.plan.lifetime import DisruptionBudget
 from aiperf_svc.plan.pods import seconds
 from aiperf_svc.plan.stack import StackPlan
 from components.network import make_policy
@@ -62,8 +63,9 @@ class Lifetime(pulumi.ComponentResource):
         ways = [make_policy(policy, place, self) for policy in args.plan.deadline_policies]
         holder = self._holder(place.behind(*ways))
         self.foundation, self.place = place, place.behind(holder)
-        if deployment.hold_drains:
-            self._budget(self.foundation)
+        if args.plan.budget:
+            # Its time begins when the pod that deletes it is ready.
+            self._budget(args.plan.budget, self.place)
         self.register_outputs({"namespace": self.namespace})
 
     def _own_namespace(self, delete_timeout_s: int) -> k8s.core.v1.Namespace | None:
@@ -131,10 +133,11 @@ class Lifetime(pulumi.ComponentResource):
         return make_deployment(pod, place.behind(account, binding), supplies, self)
 
     def _rules(self, place: Place) -> list[k8s.rbac.v1.PolicyRuleArgs]:
-        """The one object whose deletion ends the stack. A Role in a namespace may allow to delete
-        that namespace."""
-        is_guest = self._args.plan.config.deployment.namespace.mode == "existing"
-        return [
+        """The one object whose deletion ends the stack, and the budget that goes before. A Role in
+        a namespace may allow to delete that namespace."""
+        plan = self._args.plan
+        is_guest = plan.config.deployment.namespace.mode == "existing"
+        rules = [
             k8s.rbac.v1.PolicyRuleArgs(
                 api_groups=[""],
                 resources=["configmaps" if is_guest else "namespaces"],
@@ -142,8 +145,18 @@ class Lifetime(pulumi.ComponentResource):
                 verbs=["get", "delete"],
             )
         ]
+        if plan.budget and plan.budget.hold is not None:
+            rules.append(
+                k8s.rbac.v1.PolicyRuleArgs(
+                    api_groups=["policy"],
+                    resources=["poddisruptionbudgets"],
+                    resource_names=[plan.budget.name],
+                    verbs=["get", "delete"],
+                )
+            )
+        return rules
 
-    def _budget(self, place: Place) -> None:
+    def _budget(self, budget: DisruptionBudget, place: Place) -> None:
         """Nobody drains a node under a run, but the deadline's holder can move at any time."""
         selector = k8s.meta.v1.LabelSelectorArgs(
             match_labels=place.identity.selector(),
@@ -155,9 +168,13 @@ class Lifetime(pulumi.ComponentResource):
         )
         k8s.policy.v1.PodDisruptionBudget(
             "benchmark",
-            metadata=place.metadata("benchmark"),
+            metadata=place.named(budget.name),
             spec=k8s.policy.v1.PodDisruptionBudgetSpecArgs(max_unavailable=0, selector=selector),
-            opts=place.options(self),
+            # Kubernetes evicts no pod that two budgets select, and says so by an error that
+            # `kubectl drain` does not wait for.
+            opts=pulumi.ResourceOptions.merge(
+                place.options(self), pulumi.ResourceOptions(delete_before_replace=True)
+            ),
         )
 
 

@@ -38,6 +38,7 @@ class Registration:
     ignored: tuple[str, ...]
     version: str
     """Of the provider's plugin."""
+    is_deleted_before_replaced: bool
     secret_inputs: set[str] = field(default_factory=set)
 
 
@@ -106,6 +107,7 @@ class _Monitor(MockMonitor):
                 deleted_with=request.deletedWith,
                 ignored=tuple(request.ignoreChanges),
                 version=request.version,
+                is_deleted_before_replaced=request.deleteBeforeReplace,
                 secret_inputs=_secrets(request.object),
             )
         return answer

@@ -160,7 +160,7 @@ def test_no_deletion_leaves_an_object_behind_until_its_dependents_are_gone(
 def test_the_only_rights_are_to_see_and_delete_the_one_object_that_ends_the_stack(
     namespace: dict[str, str], resource: str, name: str
 ) -> None:
-    recording = _record(namespace=namespace)
+    recording = _record(namespace=namespace, hold_drains=False)
     roles = [m for m in recording.manifests if "Role" in m["kind"]]
     assert [m["kind"] for m in roles] == ["Role", "RoleBinding"]
     assert roles[0]["rules"] == [
@@ -172,6 +172,53 @@ def test_the_only_rights_are_to_see_and_delete_the_one_object_that_ends_the_stac
         }
     ]
     assert roles[1]["subjects"][0]["name"] == f"deadline-{STACK}"
+
+
+def test_the_deadlines_holder_may_delete_the_run_s_budget_and_no_other(usual: Recording) -> None:
+    (role,) = (m for m in usual.manifests if m["kind"] == "Role")
+    assert role["rules"][1:] == [
+        {
+            "apiGroups": ["policy"],
+            "resources": ["poddisruptionbudgets"],
+            "resourceNames": [_budget(usual)["metadata"]["name"]],
+            "verbs": ["get", "delete"],
+        }
+    ]
+
+
+def _budget(recording: Recording) -> Manifest:
+    (budget,) = (m for m in recording.manifests if m["kind"] == "PodDisruptionBudget")
+    return budget
+
+
+def test_a_budget_is_of_one_run_and_its_time_is_the_start_s_and_the_load_s(
+    usual: Recording,
+) -> None:
+    other = _record(ready_timeout="1m")
+    names = {_budget(each)["metadata"]["name"] for each in (usual, other)}
+    assert names == {f"benchmark-{each.outputs['runId'][:8]}-{STACK}" for each in (usual, other)}
+    assert len(names) == 2
+    # Two budgets at a time would make every eviction an error.
+    assert usual.registration("PodDisruptionBudget", "benchmark").is_deleted_before_replaced
+    env = _deadline_environment(other)
+    assert env["AIPERF_BUDGET"] == _budget(other)["metadata"]["name"]
+    # The target's 5 m, the services' 1 m, the load's 15 s.
+    assert env["AIPERF_BUDGET_SECONDS"] == "375"
+
+
+def test_without_a_duration_of_the_load_the_budget_stays_as_long_as_the_stack() -> None:
+    benchmark = _benchmark() | {"load": {"concurrency": 1, "requests": 9}}
+    recording = record(STACK, {"aiperf:benchmark": benchmark})
+    assert _budget(recording)
+    assert "AIPERF_BUDGET" not in _deadline_environment(recording)
+    (role,) = (m for m in recording.manifests if m["kind"] == "Role")
+    assert len(role["rules"]) == 1
+
+
+def _deadline_environment(recording: Recording) -> dict[str, str]:
+    holder = recording.manifest("Deployment", f"deadline-{STACK}")
+    (container,) = holder["spec"]["template"]["spec"]["containers"]
+    return {each["name"]: each.get("value", "") for each in container["env"]}
 
 
 def test_only_the_deadlines_holder_gets_a_token(usual: Recording) -> None:
@@ -198,7 +245,9 @@ def test_pods_are_made_after_the_deadlines_holder_and_nothing_else_waits_for_it(
     pods = {
         urn for urn, made in usual.objects.items() if made.type == "kubernetes:apps/v1:Deployment"
     }
-    assert after == pods - {holder}
+    # The time of the budget is counted from its creation, by that pod.
+    budget = {urn for urn, made in usual.objects.items() if made.name == "benchmark"}
+    assert after == pods - {holder} | budget
     # It is not ready before it has reached the API server, which somebody else's policies may deny.
     known = _kind_and_names(usual, usual.objects[holder].dependencies)
     assert ("NetworkPolicy", "deadline") in known
@@ -468,8 +517,7 @@ def test_nothing_waits_for_a_surge_and_nobody_may_evict(usual: Recording) -> Non
     for manifest in usual.manifests:
         if manifest["kind"] == "Deployment":
             assert manifest["spec"]["strategy"] == {"type": "Recreate"}
-    budget = usual.manifest("PodDisruptionBudget", f"benchmark-{STACK}")
-    assert budget["spec"]["maxUnavailable"] == 0
+    assert _budget(usual)["spec"]["maxUnavailable"] == 0
 
 
 def test_the_program_only_wires() -> None:

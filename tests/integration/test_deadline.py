@@ -1,4 +1,4 @@
-"""The deadline against an API server that only knows one object."""
+"""The deadline against an API server that knows two objects."""
 
 import json
 import threading
@@ -19,6 +19,7 @@ from aiperf_svc.adapters.ttl.deadline import (
     Answer,
     ApiServer,
     Deadline,
+    Expiring,
     keep_deadline,
     read_deadline,
 )
@@ -26,16 +27,19 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 
 CREATED_S = 1_795_000_000
 PATH = "/api/v1/namespaces/bench"
+BUDGET = "/apis/policy/v1/namespaces/bench/poddisruptionbudgets/benchmark-x"
 
 
 class FakeApi(ThreadingHTTPServer):
-    """Serves one object under its path, keeps its own time, and writes down deletions."""
+    """Serves objects under their paths, keeps its own time, and writes down deletions."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.now_s = CREATED_S
+        self.created_s = {PATH: CREATED_S}
+        """When each object was created, by its path."""
         self.statuses: list[int] = []
         """Answers to give before the good ones."""
         self.authorizations: list[str] = []
@@ -52,8 +56,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: FakeApi
 
     def do_GET(self) -> None:
-        created = datetime.fromtimestamp(CREATED_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._answer({"metadata": {"uid": "uid-1", "creationTimestamp": created}})
+        created_s = self.server.created_s.get(self.path, CREATED_S)
+        created = datetime.fromtimestamp(created_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._answer({"metadata": {"uid": f"uid-{created_s}", "creationTimestamp": created}})
 
     def do_DELETE(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -68,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
         status = self.server.statuses.pop(0) if self.server.statuses else 200
         data = json.dumps(body).encode()
         # `send_response` would add the machine's own date.
-        self.send_response_only(status if self.path == PATH else 404)
+        self.send_response_only(status if self.path in self.server.created_s else 404)
         stamp = datetime.fromtimestamp(self.server.now_s, UTC)
         self.send_header("Date", format_datetime(stamp, usegmt=True))
         self.send_header("Content-Length", str(len(data)))
@@ -112,15 +117,25 @@ def account(tmp_path: Path) -> Path:
 
 def _keep(api: FakeApi, account: Path, *, ttl_s: float, waits: int, path: str = PATH) -> FakeTime:
     clock = FakeTime(api, waits=waits)
-    deadline = Deadline(path=path, ttl_s=ttl_s, ready_file=account / "kept")
-    keep_deadline(deadline, ApiServer(api.url, account=account), wait=clock.wait)
+    keep_deadline(_deadline(account, path, ttl_s), _server(api, account), wait=clock.wait)
     return clock
+
+
+def _deadline(account: Path, path: str, ttl_s: float, *others: Expiring) -> Deadline:
+    stack = Expiring(path=path, ttl_s=ttl_s)
+    return Deadline(objects=(stack, *others), ready_file=account / "kept")
+
+
+def _server(api: FakeApi, account: Path) -> ApiServer:
+    return ApiServer(api.url, account=account)
 
 
 def test_sleeps_until_creation_plus_ttl_and_then_deletes(api: FakeApi, account: Path) -> None:
     clock = _keep(api, account, ttl_s=120, waits=2)
     assert clock.pauses == [120, RETRY_S]
-    assert [(d["path"], d["preconditions"]) for d in api.deletions] == [(PATH, {"uid": "uid-1"})]
+    assert [(d["path"], d["preconditions"]) for d in api.deletions] == [
+        (PATH, {"uid": f"uid-{CREATED_S}"})
+    ]
     assert set(api.authorizations) == {"Bearer pod-token"}
 
 
@@ -212,9 +227,9 @@ def test_a_deletion_whose_response_cannot_be_read_is_asked_for_again(
     api: FakeApi, account: Path
 ) -> None:
     api.now_s = CREATED_S + 120
-    deadline = Deadline(path=PATH, ttl_s=120, ready_file=account / "kept")
+    deadline = _deadline(account, PATH, 120)
     clock = FakeTime(api, waits=2)
-    server = ApiServer(api.url, account=account)
+    server = _server(api, account)
     look = server.get
 
     def get(path: str) -> Answer:
@@ -231,6 +246,70 @@ def test_a_deletion_whose_response_cannot_be_read_is_asked_for_again(
 def test_an_object_that_is_gone_is_not_deleted(api: FakeApi, account: Path) -> None:
     _keep(api, account, ttl_s=1, waits=2, path="/api/v1/namespaces/other")
     assert api.deletions == []
+
+
+HELD = Expiring(path=BUDGET, ttl_s=60, is_optional=True)
+
+
+def _keep_both(api: FakeApi, account: Path, *, waits: int) -> FakeTime:
+    clock = FakeTime(api, waits=waits)
+    keep_deadline(_deadline(account, PATH, 200, HELD), _server(api, account), wait=clock.wait)
+    return clock
+
+
+def test_the_budget_goes_when_its_own_time_is_over_and_the_stack_when_its_is(
+    api: FakeApi, account: Path
+) -> None:
+    api.created_s[BUDGET] = CREATED_S + 5
+    clock = _keep_both(api, account, waits=4)
+    assert clock.pauses[:2] == [65, RETRY_S]
+    assert [(d["path"], d["preconditions"]["uid"]) for d in api.deletions] == [
+        (BUDGET, f"uid-{CREATED_S + 5}")
+    ] * 3
+
+
+def test_a_budget_that_is_not_there_is_looked_for_until_the_stack_goes(
+    api: FakeApi, account: Path
+) -> None:
+    assert _keep_both(api, account, waits=5).pauses == [60, 60, 60, 20, RETRY_S]
+    assert [deletion["path"] for deletion in api.deletions] == [PATH]
+    assert (account / "kept").exists()
+
+
+def test_a_budget_that_is_made_between_two_looks_has_all_of_its_time(
+    api: FakeApi, account: Path
+) -> None:
+    clock = FakeTime(api, waits=3)
+
+    def wait(seconds: float) -> bool:
+        # An `up` makes it when this pod is ready.
+        api.created_s.setdefault(BUDGET, api.now_s + 7)
+        return clock.wait(seconds)
+
+    keep_deadline(_deadline(account, PATH, 200, HELD), _server(api, account), wait=wait)
+    assert clock.pauses == [60, 7, RETRY_S]
+    assert [deletion["path"] for deletion in api.deletions] == [BUDGET]
+
+
+@pytest.mark.parametrize("status", [403, 409, 500])
+def test_a_budget_that_cannot_be_deleted_does_not_keep_the_stack(
+    api: FakeApi, account: Path, status: int
+) -> None:
+    api.created_s[BUDGET] = CREATED_S
+    api.now_s = CREATED_S + 200
+    # The stack is seen and deleted, the budget is seen and not deleted.
+    api.statuses = [200, 200, 200, status]
+    assert _keep_both(api, account, waits=1).pauses == [RETRY_S]
+    assert [deletion["path"] for deletion in api.deletions] == [PATH, BUDGET]
+
+
+def test_a_stack_that_cannot_be_seen_is_not_kept_whatever_becomes_of_its_budget(
+    api: FakeApi, account: Path
+) -> None:
+    api.created_s[BUDGET] = CREATED_S
+    api.statuses = [403]
+    assert _keep_both(api, account, waits=1).pauses == [SOON_S]
+    assert not (account / "kept").exists()
 
 
 def _environ(**changes: str) -> dict[str, str]:
@@ -255,7 +334,15 @@ def test_the_namespace_or_the_anchor_is_deleted_as_the_stack_says(
 ) -> None:
     (tmp_path / "ca.crt").write_bytes(Path(certifi.where()).read_bytes())
     deadline, _ = read_deadline(_environ(AIPERF_DEADLINE_DELETES=deletes), account=tmp_path)
-    assert deadline == Deadline(path=path, ttl_s=90, ready_file=Path("/tmp/kept"))
+    stack = Expiring(path=path, ttl_s=90)
+    assert deadline == Deadline(objects=(stack,), ready_file=Path("/tmp/kept"))
+
+
+def test_the_budget_is_the_one_that_the_stack_names(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_bytes(Path(certifi.where()).read_bytes())
+    environ = _environ(AIPERF_BUDGET="benchmark-x", AIPERF_BUDGET_SECONDS="60")
+    deadline, _ = read_deadline(environ, account=tmp_path)
+    assert deadline.objects == (Expiring(path=PATH, ttl_s=90), HELD)
 
 
 def test_outside_a_pod_the_missing_variable_is_named(tmp_path: Path) -> None:

@@ -4,8 +4,12 @@ What is deleted is one object that takes everything else along: the Namespace, w
 stack's own; in somebody else's the anchor ConfigMap, which owns all other objects, so that
 Kubernetes' garbage collection removes them.
 
-The deadline is absolute: that object's creation, as the API server has stored it, plus the time to
-live. It is compared with the API server's own clock (the `Date` of its answers), so neither a
+Before that the run's PodDisruptionBudget is deleted, as soon as the start and the load must be
+over: from then on nobody who drains a node waits for the stack. A budget that is not there is no
+error: it is made after this pod is ready, and deleted with the stack.
+
+Each deadline is absolute: the object's creation, as the API server has stored it, plus its time to
+live. It is compared with the API server's own clock (the `Date` of its responses), so neither a
 restart of this pod nor a wrong clock of its node moves it. Whatever fails is tried again: this
 process ends only when it is told to, usually by the deletion that it asked for.
 
@@ -110,15 +114,25 @@ class ApiServer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Expiring:
+    """An object that is deleted when its time is over."""
+
+    path: str
+    """In the API."""
+    ttl_s: float
+    """After the object's creation."""
+    is_optional: bool = False
+    """Whether it may not be there."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Deadline:
     """What is deleted, and when."""
 
-    path: str
-    """Of the object, in the API."""
-    ttl_s: float
-    """After the object's creation."""
+    objects: tuple[Expiring, ...]
+    """The first one is what takes the stack along."""
     ready_file: Path
-    """Made when the object has been seen."""
+    """Made when the first object has been seen."""
 
 
 def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
@@ -140,11 +154,16 @@ def read_deadline(
 ) -> tuple[Deadline, ApiServer]:
     """The deadline and the API server of this pod. Raises EnvironmentProblem."""
     try:
-        path = f"/api/v1/namespaces/{environ['AIPERF_NAMESPACE']}"
+        namespace = f"namespaces/{environ['AIPERF_NAMESPACE']}"
+        path = f"/api/v1/{namespace}"
         if environ["AIPERF_DEADLINE_DELETES"] != "namespace":
             path += f"/configmaps/{environ['AIPERF_ANCHOR']}"
-        ttl_s, ready_file = float(environ["AIPERF_TTL_SECONDS"]), Path(environ["AIPERF_READY_FILE"])
-        deadline = Deadline(path=path, ttl_s=ttl_s, ready_file=ready_file)
+        objects = [Expiring(path=path, ttl_s=float(environ["AIPERF_TTL_SECONDS"]))]
+        if "AIPERF_BUDGET" in environ:
+            path = f"/apis/policy/v1/{namespace}/poddisruptionbudgets/{environ['AIPERF_BUDGET']}"
+            hold_s = float(environ["AIPERF_BUDGET_SECONDS"])
+            objects.append(Expiring(path=path, ttl_s=hold_s, is_optional=True))
+        deadline = Deadline(objects=tuple(objects), ready_file=Path(environ["AIPERF_READY_FILE"]))
         host = environ["KUBERNETES_SERVICE_HOST"]
         host = f"[{host}]" if ":" in host else host
         url = f"https://{host}:{environ['KUBERNETES_SERVICE_PORT']}"
@@ -159,34 +178,43 @@ def read_deadline(
 
 
 def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float], bool]) -> None:
-    """Sleep until the deadline, delete, and go on until `wait(seconds)` says to stop."""
-    is_known = False
+    """Delete each object when its time is over, and go on until `wait(seconds)` says to stop."""
+    is_ready = False
     while True:
-        pause_s = RETRY_S if is_known else SOON_S
-        try:
-            found = api.get(deadline.path)
-            metadata = found.body["metadata"]
-            uid = metadata["uid"]
-            created_s = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
-            left_s = created_s + deadline.ttl_s - found.server_wall_s
-            if left_s > 0:
-                log.info("the stack deletes itself in %.0f s", left_s)
-                pause_s = min(left_s, RECHECK_S)
-            else:
-                pause_s = RETRY_S
-                log.warning("time is over: deleting %s", deadline.path)
-                api.delete(deadline.path, uid=uid)
-            if not is_known:
-                deadline.ready_file.touch()
-                is_known = True
-        except ApiRefusal as error:
-            log.warning("the API server answers %s for %s", error, deadline.path)
-        except OSError as error:
-            log.warning("cannot reach the API server: %s", one_line(str(error)))
-        except Exception as error:
-            # Cut off in its middle, of another form, or not from an API server at all: a proxy's.
-            # Whatever it is, a deadline that nobody keeps would leave the stack for ever.
-            what = one_line(f"{type(error).__name__}: {error}")
-            log.warning("the response for %s cannot be read: %s", deadline.path, what)
-        if wait(pause_s):
+        looks = [_delete_if_over(each, api) for each in deadline.objects]
+        if looks[0] is not None and not is_ready:
+            deadline.ready_file.touch()
+            is_ready = True
+        retry_s = RETRY_S if is_ready else SOON_S
+        if wait(min(RECHECK_S, *(retry_s if each is None else each for each in looks))):
             return
+
+
+def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
+    """Time in s until the next look at the object is due; None when it could not be seen."""
+    path, pause_s = expiring.path, None
+    try:
+        found = api.get(path)
+        metadata = found.body["metadata"]
+        uid = metadata["uid"]
+        created_s = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
+        left_s = created_s + expiring.ttl_s - found.server_wall_s
+        if left_s > 0:
+            log.info("%s is deleted in %.0f s", path, left_s)
+            return left_s
+        pause_s = RETRY_S
+        log.warning("time is over: deleting %s", path)
+        api.delete(path, uid=uid)
+    except ApiRefusal as error:
+        if error.status == 404 and expiring.is_optional:
+            # The time of one that is made from now on is not over sooner.
+            return expiring.ttl_s
+        log.warning("the API server refuses %s: %s", path, error)
+    except OSError as error:
+        log.warning("cannot reach the API server: %s", one_line(str(error)))
+    except Exception as error:
+        # Cut off in its middle, of another form, or not from an API server at all: a proxy's.
+        # Whatever it is, a deadline that nobody keeps would leave the stack for ever.
+        what = one_line(f"{type(error).__name__}: {error}")
+        log.warning("the response for %s cannot be read: %s", path, what)
+    return pause_s

@@ -6,9 +6,10 @@ from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.models import DatasetKind, Length
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.units import format_duration
+from aiperf_svc.plan.lifetime import load_time, start_time
 from aiperf_svc.plan.network import NamespacePods, Peer, Range, StackPods
 from aiperf_svc.plan.pods import PodPlan
-from aiperf_svc.plan.stack import StackPlan, load_time, start_time
+from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.numbers import gibibytes
 
 
@@ -136,10 +137,12 @@ def _disk(plan: StackPlan) -> str:
 
 
 def _drains(plan: StackPlan) -> str:
-    deployment = plan.config.deployment
-    if not deployment.hold_drains:
+    if plan.budget is None:
         return "evict pods, and the run fails"
-    return f"wait until the stack is gone, at most {format_duration(deployment.ttl)}"
+    if plan.budget.hold is None:
+        ttl = format_duration(plan.config.deployment.ttl)
+        return f"wait until the stack is gone, at most {ttl}: load or warmup has no duration"
+    return f"wait for the start and the load, at most {format_duration(plan.budget.hold)}"
 
 
 def _exposure(plan: StackPlan) -> str:

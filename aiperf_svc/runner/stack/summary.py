@@ -80,7 +80,7 @@ def objects_line(plan: StackPlan) -> str:
         (2, "ServiceAccount"),
         (1, "Role"),
         (1, "RoleBinding"),
-        (int(plan.config.deployment.hold_drains), "PodDisruptionBudget"),
+        (int(plan.budget is not None), "PodDisruptionBudget"),
     ]
     return ", ".join(
         count(number, kind).replace("Policys", "Policies") for number, kind in counts if number

@@ -14,6 +14,7 @@ from aiperf_svc.adapters.cluster.preflight.rights import (
     port_forward_rights,
     proxy_rights,
 )
+from aiperf_svc.plan.stack import StackPlan
 
 ALL = frozenset[Right]()
 
@@ -62,6 +63,19 @@ def test_what_is_made_can_also_be_changed_and_its_end_be_seen() -> None:
     }  # fmt: skip
     for found in verbs.values():
         assert found >= {"create", "patch", "list", "watch"} or "create" not in found
+
+
+def test_the_deadline_is_granted_the_one_budget_that_it_deletes() -> None:
+    def granted(plan: StackPlan) -> list[str]:
+        return [str(right) for right in granted_rights(plan)]
+
+    load = {"concurrency": 1, "duration": "1m"}
+    plan = make_plan(load=load)
+    assert plan.budget is not None
+    named = f"poddisruptionbudgets.policy {plan.budget.name}"
+    assert granted(plan)[2:] == [f"get {named}", f"delete {named}"]
+    assert len(granted(make_plan(load=load, hold_drains=False))) == 2
+    assert len(granted(make_plan(load={"concurrency": 1, "requests": 9}))) == 2
 
 
 def test_nobody_can_grant_what_they_lack_unless_they_may_escalate() -> None:

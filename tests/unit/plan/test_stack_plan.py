@@ -76,6 +76,25 @@ def test_a_time_to_live_must_have_room_for_the_start_and_the_load(
 
 
 @pytest.mark.parametrize(
+    ("load", "hold_s"),
+    [
+        ({"duration": "5m", "grace_period": "30s"}, 630),
+        ({"duration": "5m", "requests": 9}, 630),
+        ({"duration": "5m", "warmup": {"duration": "20s", "grace_period": "1s"}}, 651),
+        ({"requests": 9}, None),
+        ({"duration": "5m", "warmup": {"requests": 9}}, None),
+    ],
+)
+def test_drains_wait_for_as_long_as_start_and_load_may_take(
+    load: dict[str, Any], hold_s: int | None
+) -> None:
+    plan = plan_it(make_config(url="http://10.0.0.1", load={"concurrency": 1, **load}))
+    assert plan.budget is not None
+    assert plan.budget.hold == (None if hold_s is None else hold_s * 10**9)
+    assert plan_it(make_config(hold_drains=False)).budget is None
+
+
+@pytest.mark.parametrize(
     ("given", "key"),
     [
         ({"headers": {"X-Api-Key": "sk-1"}}, r"headers\.X-Api-Key"),

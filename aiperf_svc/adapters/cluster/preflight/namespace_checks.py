@@ -7,7 +7,8 @@ from typing import Any
 from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.units import format_duration
-from aiperf_svc.plan.stack import StackPlan, load_time, start_time
+from aiperf_svc.plan.lifetime import load_time, start_time
+from aiperf_svc.plan.stack import StackPlan
 
 Object = Mapping[str, Any]
 LEVELS = ("restricted", "baseline", "privileged")

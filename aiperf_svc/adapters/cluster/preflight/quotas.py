@@ -43,7 +43,7 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
         "deployments.apps": len(plan.pods), "replicasets.apps": len(plan.pods),
         "roles.rbac.authorization.k8s.io": 1, "rolebindings.rbac.authorization.k8s.io": 1,
         "networkpolicies.networking.k8s.io": len(plan.policies),
-        "poddisruptionbudgets.policy": plan.config.deployment.hold_drains,
+        "poddisruptionbudgets.policy": plan.budget is not None,
         "pods": int(found["pods"]),
         "services": int(found["services"]), "ingresses.networking.k8s.io": expose == "Ingress",
     }  # fmt: skip

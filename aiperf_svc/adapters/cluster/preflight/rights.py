@@ -74,13 +74,17 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
 
 
 def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """What the deadline's Role gives on: nobody may grant what they do not have."""
+    """What the deadline's Role grants: nobody may grant what they do not have."""
     namespace = namespace_of(plan)
     if plan.config.deployment.namespace.mode == "existing":
         resource, name = "configmaps", plan.identity.name(ANCHOR)
     else:
         resource, name = "namespaces", namespace
-    return tuple(Right("", resource, verb, namespace, name) for verb in ("get", "delete"))
+    rights = [Right("", resource, verb, namespace, name) for verb in ("get", "delete")]
+    if plan.budget and plan.budget.hold is not None:
+        budget = ("policy", "poddisruptionbudgets")
+        rights += [Right(*budget, verb, namespace, plan.budget.name) for verb in ("get", "delete")]
+    return tuple(rights)
 
 
 def port_forward_rights(plan: StackPlan) -> tuple[Right, ...]:

@@ -19,11 +19,11 @@ FURNITURE: Final = frozenset(
 FRUITFUL: Final = (*(each.value for each in Service), "control", "deadline", "results", "target")
 """Names, before the stack's, of our objects of which controllers make others."""
 
-BARREN: Final = ("benchmark", "default", "keys", "services", "to-target")
+BARREN: Final = ("default", "keys", "services", "to-target")
 """The same of our objects of which nobody makes others."""
 NAMED: Final = (
-    "Deployment", "Ingress", "NetworkPolicy", "PodDisruptionBudget", "Role", "RoleBinding",
-    "Secret", "Service", "ServiceAccount",
+    "Deployment", "Ingress", "NetworkPolicy", "Role", "RoleBinding", "Secret", "Service",
+    "ServiceAccount",
 )  # fmt: skip
 """Kinds of objects that a stack makes by their names."""
 
@@ -116,8 +116,8 @@ def is_called(found: ObjectRef, stack: str) -> bool:
 
 def is_name_of(found: ObjectRef, stack: str) -> bool:
     """Whether an object has the name and kind of one that a stack makes by server-side apply. The
-    anchor is none of these, for making it fails where it is there; configs have a hash in their
-    names."""
+    anchor is none of these, for making it fails where it is there; configs and disruption budgets
+    have a hash in their names."""
     what = found.name.removesuffix(f"-{stack}")
     return found.kind in NAMED and what != found.name and what in (*FRUITFUL, *BARREN)
 

@@ -1,0 +1,79 @@
+"""A drain of a node waits for the start and the load of a run, and no longer."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from commands import attempt
+from expiry import LOAD_S, READY_S
+from real_cluster import Cluster
+from real_stack import Config, Stack, is_under_load, modest
+
+pytestmark = pytest.mark.cluster
+
+GRACE_S, WARMUP_S = 2, 5
+HOLD_S = 2 * READY_S + LOAD_S + WARMUP_S + 2 * GRACE_S
+"""From the budget's creation until it is deleted."""
+TOO_MANY_REQUESTS = "Cannot evict pod as it would violate the pod's disruption budget"
+
+
+def soon_over(benchmark: Config) -> None:
+    """The start and the load are over long before the stack removes itself."""
+    deployment = benchmark["deployment"]
+    deployment |= {"ttl": "10m", "ready_timeout": f"{READY_S}s"}
+    deployment["target"]["ready_timeout"] = f"{READY_S}s"
+    grace = f"{GRACE_S}s"
+    benchmark["load"] |= {"duration": f"{LOAD_S}s", "grace_period": grace}
+    benchmark["load"]["warmup"] = {"duration": f"{WARMUP_S}s", "grace_period": grace}
+
+
+def other_load(benchmark: Config) -> None:
+    benchmark["load"]["concurrency"] = 4
+
+
+@pytest.mark.parametrize("mode", ["auto", "existing"])
+def test_a_drain_is_refused_under_load_and_allowed_afterwards_in_each_run_of_a_stack(
+    cluster: Cluster, make_stack: Callable[[], Stack], owners_namespace: str, mode: str
+) -> None:
+    stack = make_stack()
+    stack.change(modest)
+    stack.change(soon_over)
+    if mode == "existing":
+        own = {"mode": mode, "name": owners_namespace}
+        stack.change(lambda benchmark: benchmark["deployment"].update(namespace=own))
+    budgets = []
+    for change in (soon_over, other_load):
+        stack.change(change)
+        stack.up()
+        outputs = stack.outputs()
+        namespace = outputs["namespace"]
+        stack.follow(outputs, is_under_load)
+        assert TOO_MANY_REQUESTS in evict(cluster, stack, namespace, "worker")
+        # Whoever keeps the deadline can move at any time.
+        assert evict(cluster, stack, namespace, "deadline") == ""
+        (budget,) = cluster.objects("pdb", "-n", namespace)
+        budgets.append(budget["metadata"]["uid"])
+        gone = ("pdb", "-n", namespace, "--all", "--for=delete", f"--timeout={2 * HOLD_S}s")
+        cluster.kubectl("wait", *gone, timeout_s=3 * HOLD_S)
+        assert evict(cluster, stack, namespace, "worker") == ""
+        # The stack is there, with its results.
+        assert stack.follow(outputs, lambda status: status.is_settled).state == "done"
+    assert len(set(budgets)) == 2
+    stack.destroy()
+
+
+def evict(cluster: Cluster, stack: Stack, namespace: str, component: str) -> str:
+    """Ask for the eviction of a component's pod, as `kubectl drain` does, without carrying it out;
+    the API server's refusal, empty when it agrees."""
+    (pod,) = stack.pods(namespace, component)
+    name = pod["metadata"]["name"]
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": namespace},
+        "deleteOptions": {"dryRun": ["All"]},
+    }
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+    command = ("kubectl", "--context", cluster.context, "create", "--raw", path, "-f", "-")
+    ended = attempt(command, environ=cluster.environ, stdin=json.dumps(body), timeout_s=20.0)
+    return ended.errors if ended.code else ""
