@@ -10,6 +10,7 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.cluster.teardown.removal import FoundStack, list_stacks, remove_by_label
+from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, locks_in
 from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -105,7 +106,8 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
                 await home.wait_for_killed(name, terminal.say)
                 with home.hold(name) as held:
                     removal = _Removal(request, home, cluster, name, found.get(name), held=held)
-                    report = await removal.all()
+                    async with watched_contact(cluster, note=terminal.say):
+                        report = await removal.all()
             except AiperfError as error:
                 done.refused[name] = str(error)
                 continue

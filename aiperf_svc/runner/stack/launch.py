@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.watching.contact import watched_contact
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
@@ -25,6 +26,9 @@ from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 from aiperf_svc.runner.stack.teardown import Teardown
 
 T = TypeVar("T")
+ASKS_THE_CLUSTER = (Stage.UP, Stage.COLLECT, Stage.EVIDENCE, Stage.DESTROY, Stage.CHECK)
+"""Stages in which a silent API server is said. The run itself is watched by `RunWatch`, and before
+there is a stack the silence ends the command."""
 STOPPED = "stopped by the user before there was anything to report"
 NOTHING_MADE = "nothing was created"
 
@@ -103,7 +107,10 @@ class Launch:
 
     async def _end_of(self, stage: Stage, work: Callable[[], Awaitable[How]]) -> How:
         try:
-            return await work()
+            if stage not in ASKS_THE_CLUSTER:
+                return await work()
+            async with watched_contact(self._cluster, note=self._say):
+                return await work()
         except AiperfError as error:
             return self._failed(error)
         except Exception as error:

@@ -63,7 +63,7 @@ def watch(cluster: Looked, notes: list[str], plan: StackPlan | None = None) -> R
         namespace="n",
         note=notes.append,
         poll_s=0.001,
-        answer_s=0.01,
+        response_s=0.01,
     )
 
 
@@ -124,11 +124,11 @@ async def test_a_silent_api_server_is_said_once_and_loses_nothing(silence: Any) 
         answer, cluster.answers[SPACE] = cluster.answers[SPACE], silence
         while not notes:
             await cluster.next_look()
-        assert "the API server at https://api has not answered for" in notes[0]
+        assert "the API server at https://api has not responded for" in notes[0]
         assert watched.silence
         cluster.answers[SPACE] = answer
         while len(notes) < 2:
             await cluster.next_look()
         assert (watched.silence, losses.done()) == ("", False)
         losses.cancel()
-    assert notes[1].startswith("the API server answers again after")
+    assert notes[1].startswith("the API server responds again after")

@@ -106,9 +106,13 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     async def find_roots(*_: Any, **__: Any) -> tuple[ObjectRef, ...]:
         return (space("ours"), space("theirs"))
 
+    @asynccontextmanager
+    async def watched_contact(*_: Any, **__: Any) -> Any:
+        yield
+
     for name, fake in {"connect": connect, "list_stacks": list_stacks, "open_project": open_project,
-                       "remove_by_label": remove_by_label,
-                       "look_for": look_for}.items():  # fmt: skip
+                       "remove_by_label": remove_by_label, "look_for": look_for,
+                       "watched_contact": watched_contact}.items():  # fmt: skip
         monkeypatch.setattr(garbage, name, fake)
     monkeypatch.setattr(bring_up, "find_roots", find_roots)
     return played

@@ -1,8 +1,9 @@
 """What a run of a stack does when it cannot go on as planned: what it says, keeps and removes."""
 
+import contextlib
 import errno
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -57,6 +58,18 @@ class Played:
         """The user does."""
         self.is_destroyed = self.is_mended = True
         self.did: list[str] = []
+        self.is_watched = False
+        """A silent API server would be said now."""
+        self.did_watched: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def watched_contact(self, _: Cluster, **__: Any) -> AsyncIterator[None]:
+        self.is_watched = True
+        yield
+        self.is_watched = False
+
+    def note_watched(self, what: str) -> None:
+        self.did_watched += [what] if self.is_watched else []
 
     async def launched(self) -> Outcome:
         cluster = cast("Cluster", SimpleNamespace(identity="uid"))
@@ -73,6 +86,7 @@ class Played:
 
     async def destroy(self) -> bool:
         self.did.append("destroy")
+        self.note_watched("destroy")
         return self.is_destroyed
 
     async def mend_state(self) -> bool:
@@ -81,6 +95,7 @@ class Played:
 
     async def check(self) -> LeakReport:
         self.did.append("check")
+        self.note_watched("check")
         if isinstance(self.report, Exception):
             raise self.report
         return self.report
@@ -96,9 +111,11 @@ class Played:
         )
 
     async def follow(self, **_: Any) -> dict[str, Any]:
+        self.note_watched("follow")
         return SUMMARY
 
     async def fetch(self, folder: Path) -> str:
+        self.note_watched("fetch")
         if self.fetch_error:
             raise self.fetch_error
         return "all"
@@ -119,6 +136,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     played = Played(tmp_path)
 
     async def up(*_: Any, **__: Any) -> bool:
+        played.note_watched("up")
         if played.up_error:
             raise played.up_error
         if played.stops_up:
@@ -132,7 +150,14 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     monkeypatch.setattr(bring_up, "up", up)
     monkeypatch.setattr(measure, "Measuring", lambda *_: played)
     monkeypatch.setattr(launch, "Teardown", lambda **_: played)
+    monkeypatch.setattr(launch, "watched_contact", played.watched_contact)
     return played
+
+
+async def test_a_silent_api_server_is_said_from_up_to_the_leak_check(played: Played) -> None:
+    await played.launched()
+    # While the run is followed `RunWatch` says it.
+    assert played.did_watched == ["up", "fetch", "destroy", "check"]
 
 
 async def test_a_state_on_which_somebody_works_is_left_alone(played: Played) -> None:

@@ -6,19 +6,16 @@ way to them that is lost. The cluster knows at once.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.watching.contact import METADATA, RESPONSE_S, Contact
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss, RunLosses
 from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 
 POLL_S = 1.0
 """Between looks: two or three objects and a list of some pods, from the server's memory."""
-ANSWER_S = 5.0
-"""Longest time for one look; an API server that is slower is silent."""
-METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +31,17 @@ class RunWatch:
         namespace: str,
         note: Callable[[str], None],
         poll_s: float = POLL_S,
-        answer_s: float = ANSWER_S,
+        response_s: float = RESPONSE_S,
     ) -> None:
-        """`note` is told when the API server falls silent and when it answers again."""
-        self._cluster, self._note = cluster, note
-        self._poll_s, self._answer_s = poll_s, answer_s
+        """`note` is told when the API server falls silent and when it responds again."""
+        self._cluster = cluster
+        self._poll_s, self._response_s = poll_s, response_s
+        self._contact = Contact(
+            cluster.server,
+            note=note,
+            consequence="the run goes on in the cluster, and is asked for again",
+            response_s=response_s,
+        )
         self._losses = RunLosses()
         place = f"/api/v1/namespaces/{namespace}"
         self._roots = {place: ("Namespace", namespace)}
@@ -49,27 +52,22 @@ class RunWatch:
         names = ",".join((*singles, *([plan.target.name] if plan.target else [])))
         self._pods: str | None = f"{place}/pods"
         self._selector = f"{STACK_LABEL}={plan.identity.stack},{COMPONENT_LABEL} in ({names})"
-        self._answered_mono_s = time.monotonic()
-        self._is_silent = False
 
     @property
     def silence(self) -> str:
-        """One line while the API server does not answer, else empty."""
-        if not self._is_silent:
-            return ""
-        where = self._cluster.server
-        return f"the API server at {where} has not answered for {self._silent_s:.0f} s"
+        """One line while the API server does not respond, else empty."""
+        return self._contact.silence
 
     async def next_losses(self) -> tuple[Loss, ...]:
         """Wait until something is lost that was there; each loss is told once."""
         while True:
             try:
-                async with asyncio.timeout(self._answer_s):
+                async with asyncio.timeout(self._response_s):
                     lost = [*await self._lost_roots(), *await self._lost_pods()]
             except (TimeoutError, Unreachable) as error:
-                self._handle_silence(error)
+                self._contact.handle_silence(error)
             else:
-                self._handle_answer()
+                self._contact.handle_response()
                 if lost:
                     return tuple(lost)
             await asyncio.sleep(self._poll_s)
@@ -107,18 +105,3 @@ class RunWatch:
         if error.status != 403:
             raise Unreachable(str(error)) from error
         log.info("not watched while the run is measured: %s", error)
-
-    def _handle_silence(self, error: Exception) -> None:
-        log.debug("watching the run: %s", error)
-        if not self._is_silent and self._silent_s >= self._answer_s:
-            self._is_silent = True
-            self._note(f"{self.silence}; the run goes on in the cluster, and is asked for again")
-
-    def _handle_answer(self) -> None:
-        if self._is_silent:
-            self._note(f"the API server answers again after {self._silent_s:.0f} s")
-        self._answered_mono_s, self._is_silent = time.monotonic(), False
-
-    @property
-    def _silent_s(self) -> float:
-        return time.monotonic() - self._answered_mono_s

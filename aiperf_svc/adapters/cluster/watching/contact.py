@@ -1,0 +1,108 @@
+"""Notices when the API server stops responding, and when it responds again.
+
+A request may wait half a minute for its response, and `pulumi` says nothing while it waits. So the
+API server is asked for one small object each second, and the user is told within seconds.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+
+POLL_S = 1.0
+"""Between looks, each at an object in the server's storage: without that it is of no use either."""
+RESPONSE_S = 5.0
+"""Longest time for one look; an API server that is slower is silent."""
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+PROBE = "/api/v1/namespaces/kube-system"
+
+log = logging.getLogger(__name__)
+
+
+class Contact:
+    """When the API server was last heard of. Both changes are noted once."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        note: Callable[[str], None],
+        consequence: str,
+        response_s: float = RESPONSE_S,
+    ) -> None:
+        """`consequence` is what follows for the user from the silence of `server`, a URL."""
+        self._server, self._note, self._consequence = server, note, consequence
+        self._response_s = response_s
+        self._heard_mono_s = time.monotonic()
+        self._is_silent = False
+
+    @property
+    def silence(self) -> str:
+        """One line while the API server does not respond, else empty."""
+        if not self._is_silent:
+            return ""
+        return f"the API server at {self._server} has not responded for {self._silent_s:.0f} s"
+
+    def handle_silence(self, error: Exception) -> None:
+        """A look has met no response."""
+        log.debug("no response of the API server: %s", error)
+        if not self._is_silent and self._silent_s >= self._response_s:
+            self._is_silent = True
+            self._note(f"{self.silence}; {self._consequence}")
+
+    def handle_response(self) -> None:
+        """A look has met one, whatever it says."""
+        if self._is_silent:
+            self._note(f"the API server responds again after {self._silent_s:.0f} s")
+        self._heard_mono_s, self._is_silent = time.monotonic(), False
+
+    @property
+    def _silent_s(self) -> float:
+        return time.monotonic() - self._heard_mono_s
+
+
+@contextlib.asynccontextmanager
+async def watched_contact(
+    cluster: Cluster,
+    *,
+    note: Callable[[str], None],
+    poll_s: float = POLL_S,
+    response_s: float = RESPONSE_S,
+) -> AsyncIterator[None]:
+    """As long as this is open, `note` is told when the API server falls silent and when it responds
+    again."""
+    contact = Contact(
+        cluster.server,
+        note=note,
+        consequence="it is waited for",
+        response_s=response_s,
+    )
+    watching = asyncio.create_task(
+        _watch(cluster, contact, poll_s=poll_s, response_s=response_s), name="watch the API server"
+    )
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _watch(cluster: Cluster, contact: Contact, *, poll_s: float, response_s: float) -> None:
+    while True:
+        try:
+            async with asyncio.timeout(response_s):
+                await cluster.get(PROBE, accept=METADATA)
+        except (TimeoutError, Unreachable) as error:
+            contact.handle_silence(error)
+        except Refused as error:
+            # Who may not see the object has been heard all the same.
+            if error.status < 500:
+                contact.handle_response()
+            else:
+                contact.handle_silence(error)
+        else:
+            contact.handle_response()
+        await asyncio.sleep(poll_s)

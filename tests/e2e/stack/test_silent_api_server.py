@@ -1,0 +1,36 @@
+"""An API server that does not respond for a while delays a run, which says so, and fails none."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from real_cluster import Cluster
+from real_runner import DESTROY, UP, Runner
+from silent_proxy import proxy_of
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+
+SILENT, AGAIN = "has not responded for", "the API server responds again after"
+
+
+@pytest.mark.parametrize("stage", [UP, DESTROY], ids=["up", "destroy"])
+def test_an_api_server_that_is_silent_while_a_stack_comes_or_goes_is_said_and_waited_for(
+    cluster: Cluster, make_runner: Callable[[], Runner], tmp_path: Path, stage: str
+) -> None:
+    runner = make_runner()
+    with proxy_of(cluster, tmp_path) as (proxy, kubeconfig):
+        runner.environ["KUBECONFIG"] = str(kubeconfig)
+        with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+            command.wait_for(stage)
+            proxy.fall_silent()
+            command.wait_for(SILENT)
+            proxy.speak_again()
+            command.wait_for(AGAIN)
+            ended = command.end()
+    assert ended.code == ExitCode.OK, ended.errors
+    assert ended.errors.count(SILENT) == ended.errors.count(AGAIN) == 1
+    said = json.loads(ended.out)
+    assert (said["state"], said["left"], said["not_checked"]) == ("done", [], [])

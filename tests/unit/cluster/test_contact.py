@@ -1,0 +1,74 @@
+"""Whether the API server responds is said when it changes, and once."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.watching.contact import watched_contact
+
+WAIT_S = 10.0
+
+
+class Asked:
+    """A cluster whose one response a test exchanges; an exception is raised, None never comes."""
+
+    server = "https://api"
+
+    def __init__(self, response: dict[str, Any] | Exception | None) -> None:
+        self.response = response
+        self.looks = asyncio.Semaphore(0)
+
+    async def get(self, path: str, **params: Any) -> dict[str, Any]:
+        self.looks.release()
+        if self.response is None:
+            await asyncio.Event().wait()
+        if isinstance(self.response, Exception):
+            raise self.response
+        assert self.response is not None
+        return self.response
+
+
+class Notes:
+    """What was said, and a way to wait for more."""
+
+    def __init__(self) -> None:
+        self.lines: asyncio.Queue[str] = asyncio.Queue()
+
+    async def next(self) -> str:
+        async with asyncio.timeout(WAIT_S):
+            return await self.lines.get()
+
+
+def refused(status: int) -> Refused:
+    return Refused(f"no ({status})", status=status, reason="")
+
+
+@pytest.mark.parametrize(
+    "silence", [Unreachable("refused"), None, refused(503)], ids=["refuses", "hangs", "busy"]
+)
+@pytest.mark.parametrize("response", [{"kind": "x"}, refused(403)], ids=["found", "not allowed"])
+async def test_a_silence_and_its_end_are_said_once_each(
+    silence: Exception | None, response: dict[str, Any] | Exception
+) -> None:
+    cluster, notes = Asked(silence), Notes()
+    async with watched_contact(
+        cast(Cluster, cluster), note=notes.lines.put_nowait, poll_s=0.001, response_s=0.01
+    ):
+        said = await notes.next()
+        assert said.startswith("the API server at https://api has not responded for ")
+        cluster.looks = asyncio.Semaphore(0)
+        async with asyncio.timeout(WAIT_S):
+            for _ in range(3):
+                await cluster.looks.acquire()
+        cluster.response = response
+        assert (await notes.next()).startswith("the API server responds again after ")
+    assert notes.lines.empty()
+
+
+async def test_an_error_of_the_work_is_raised_and_the_watch_ends_with_it() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with watched_contact(cast(Cluster, Asked(None)), note=print):
+            raise ZeroDivisionError
+    assert [task.get_name() for task in asyncio.all_tasks() if "API" in task.get_name()] == []
