@@ -78,6 +78,7 @@ class Answers:
             force_tokens=config.force_tokens,
             reasoning_tokens=config.reasoning_tokens,
             usage=config.usage,
+            refused=config.refused,
         )
         self._drafts = Drafts(
             created_s=int(time.time()),

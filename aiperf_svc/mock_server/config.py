@@ -59,6 +59,7 @@ class MockServerConfig:
     freeze_at: str = _option("0", "begin the freeze this long after the first request")
     freeze_for: str = _option("0", "serve nothing at all for this long; 0 is no freeze")
     keepalive_timeout: str = _option("0", "close a connection idle for this long; 0 is never")
+    refuse: str = _option("", "refuse bodies with these members, separated by commas; status 400")
     api_key: str = _option("", "require `Authorization: Bearer KEY`; 401 otherwise")
     tls_cert: str = _option("", "PEM file of the certificate chain; turns TLS on")
     tls_key: str = _option("", "PEM file of the private key")
@@ -106,6 +107,11 @@ class MockServerConfig:
             path = getattr(self, name)
             if path and not Path(path).is_file():
                 raise _refusal(name, path, "expected an existing PEM file")
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """The members of a body that are refused."""
+        return frozenset(name.strip() for name in self.refuse.split(",")) - {""}
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -134,6 +134,7 @@ class AskDefaults:
     force_tokens: bool
     reasoning_tokens: int
     usage: str
+    refused: frozenset[str] = frozenset()
 
 
 def parse_ask(path: str, body: bytes, defaults: AskDefaults) -> Ask:
@@ -144,6 +145,8 @@ def parse_ask(path: str, body: bytes, defaults: AskDefaults) -> Ask:
         raise BadRequest(400, f"the body is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise BadRequest(400, "the body is not a JSON object")
+    if refused := sorted(defaults.refused & data.keys()):
+        raise BadRequest(400, f"extra inputs are not permitted: {', '.join(refused)}")
     model = data.get("model", defaults.model)
     if not isinstance(model, str):
         raise BadRequest(400, f"model is {model!r}; expected a string")

@@ -1,6 +1,7 @@
 """Request heads and bodies, as the mock server reads them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -98,6 +99,14 @@ def test_forced_tokens_ignore_the_request() -> None:
     )
     ask = _ask(defaults=forced, max_tokens=3, ignore_eos=True)
     assert (ask.tokens, ask.reasoning, ask.is_cut_short) == (12, 2, False)
+
+
+def test_members_that_are_refused_are_named() -> None:
+    strict = replace(DEFAULTS, refused=frozenset({"min_tokens", "ignore_eos"}))
+    assert _ask(defaults=strict, max_tokens=3).tokens == 3
+    with pytest.raises(BadRequest, match="not permitted: ignore_eos, min_tokens") as refusal:
+        _ask(defaults=strict, max_tokens=3, min_tokens=3, ignore_eos=True)
+    assert refusal.value.status == 400
 
 
 def test_prompt_tokens_are_the_words_of_all_messages() -> None:

@@ -1,0 +1,61 @@
+"""A target of several pods that refuse what OpenAI's schema does not have: all of them get their
+share of the load, and requests that they take."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from real_stack import Config, Stack, modest
+
+pytestmark = pytest.mark.cluster
+
+REPLICAS, USERS = 3, 9
+LEAST_SHARE = 0.25
+"""Of the requests, where a third is fair."""
+
+
+def several_and_strict(benchmark: Config) -> None:
+    target = benchmark["deployment"]["target"]
+    target["replicas"] = REPLICAS
+    target["args"] += ["--refuse", "ignore_eos,min_tokens"]
+    benchmark["load"]["concurrency"] = USERS
+
+
+@pytest.fixture(scope="module")
+def measured(
+    make_shared_stack: Callable[[], Stack], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[set[str], dict[str, Any]]:
+    """The addresses of the target's pods, and the summary of the run."""
+    stack = make_shared_stack()
+    stack.change(modest)
+    stack.change(several_and_strict)
+    stack.up()
+    outputs = stack.outputs()
+    pods = stack.pods(outputs["namespace"], "target")
+    status, summary = stack.measure(outputs, tmp_path_factory.mktemp("results"))
+    stack.destroy()
+    assert (status.state, status.reason) == ("done", "")
+    return {pod["status"]["podIP"] for pod in pods}, summary
+
+
+def test_each_pod_of_the_target_gets_its_share_of_the_requests(
+    measured: tuple[set[str], dict[str, Any]],
+) -> None:
+    addresses, summary = measured
+    assert len(addresses) == REPLICAS
+    uses = {each["address"]: each for each in summary["aiperf_svc"]["target_addresses"]}
+    assert uses.keys() == addresses
+    sent = sum(use["requests"] for use in uses.values())
+    assert min(use["requests"] for use in uses.values()) >= LEAST_SHARE * sent, uses
+    assert {use["failures"] for use in uses.values()} == {0}
+
+
+def test_servers_that_refuse_forced_lengths_get_requests_without_them(
+    measured: tuple[set[str], dict[str, Any]],
+) -> None:
+    _, summary = measured
+    asked = summary["aiperf_svc"]["topology"]["dataset"]["forced_output_length"]
+    assert asked["finding"] == "refused"
+    assert "not permitted: ignore_eos, min_tokens" in asked["said"]
+    assert summary["request_count"]["avg"] >= USERS
+    assert "error_request_count" not in summary or not summary["error_request_count"]["avg"]
