@@ -14,7 +14,7 @@ SKIP_AWAIT = {"pulumi.com/skipAwait": "true"}
 DELETION = {"pulumi.com/deletionPropagationPolicy": "background"}
 """An object is gone as soon as its deletion is asked for, and Kubernetes removes what it owned. By
 the provider's default it stays until then, for moments in which the provider may miss its end:
-docs/decisions/0047-how-a-stack-is-deleted.md."""
+docs/decisions/0031-how-a-stack-is-deleted.md."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,34 @@
+"""The pages for readers: links lead somewhere, decisions are numbered without gaps."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *DECISIONS]
+LINK = re.compile(r"\]\((?!https?://)([^)\s]+)\)")
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for link in LINK.findall(page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in _anchors(target), link
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    numbers = [int(page.name[:4]) for page in DECISIONS]
+    assert numbers == list(range(1, len(DECISIONS) + 1))
+    for number, page in zip(numbers, DECISIONS, strict=True):
+        assert page.read_text().startswith(f"# {number}. "), page.name
