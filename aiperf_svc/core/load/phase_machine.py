@@ -1,0 +1,323 @@
+"""The stages of a phase: events in, instructions out, no I/O and no clock.
+
+    planned ─ requested → granting ─ all granted, time is up, a stop, no worker left →
+    settling ─ every credit returned or lost, or given up → ended
+
+Open loop: due times are drawn ahead and granted `GRANT_AHEAD_NS` before they are due, so that no
+message is between a request and its time. Closed loop: workers hold a few credits more than they
+have users and the ledger refills them. The stop of a duration is announced with the start; only an
+earlier stop needs a message.
+
+Time comes with the events. Returns and losses change the accounts at once; what follows from them
+is decided at the next `TimePassed`, so that the returns of many workers are looked at together.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from aiperf_svc.core.control.control_intervals import grant_interval_s
+from aiperf_svc.core.load.arrivals import Arrivals
+from aiperf_svc.core.load.credit_ledger import CreditLedger, ended_credits
+from aiperf_svc.core.load.phase_plan import PhasePlan
+from aiperf_svc.protocol.messages import CreditsReturned, WorkerCounts
+
+ANNOUNCE_NS = 500_000_000
+"""A phase is announced so long before its start: time for every worker to hear of it and
+connect."""
+CONNECTS_PER_S = 4_000
+"""Connections that one worker opens a second; a phase with many users is announced earlier."""
+GRANT_AHEAD_NS = 200_000_000
+GRANT_EVERY_S = 0.05
+REFILL_S = 0.01
+"""Longest time between two refills in closed loop, should a worker's return be delayed."""
+SETTLE_EVERY_S = 0.1
+SETTLE_NS = 5_000_000_000
+"""After the end of the grace period, how long to wait for the last returns of live workers."""
+
+
+class PhaseStage(StrEnum):
+    """Where a phase is."""
+
+    PLANNED = "planned"
+    GRANTING = "granting"
+    """Announced; credits are granted."""
+    SETTLING = "settling"
+    """No more credits are granted; some have not come back."""
+    ENDED = "ended"
+
+
+class PhaseRequested(msgspec.Struct, frozen=True):
+    """Event: the run has come to this phase."""
+
+    now_wall_ns: int
+
+
+class TimePassed(msgspec.Struct, frozen=True):
+    """Event: all instructions are carried out, and the wait among them is over."""
+
+    now_wall_ns: int
+
+
+class StopRequested(msgspec.Struct, frozen=True):
+    """Event: the run is cancelled or has failed."""
+
+
+class WorkerLost(msgspec.Struct, frozen=True):
+    """Event: a worker is gone, and with it the credits that it has not returned."""
+
+    worker: str
+
+
+class AnnouncePhase(msgspec.Struct, frozen=True):
+    """Instruction: tell these workers, in the order of their ranks, when the phase is."""
+
+    workers: tuple[str, ...]
+    start_wall_ns: int
+    stop_wall_ns: int
+    """0: when the credits run out."""
+
+
+class GrantCredits(msgspec.Struct, frozen=True):
+    """Instruction: give a worker the indexes `first + k * stride` for k in 0..count-1."""
+
+    worker: str
+    first: int
+    count: int
+    stride: int = 1
+    due_wall_ns: bytes = b""
+    """Open loop: int64 little-endian; empty in closed loop."""
+    last_turns: int = 0
+    """When over 0, the last conversation ends after so many turns."""
+
+
+class StopWorkers(msgspec.Struct, frozen=True):
+    """Instruction: tell these workers to send nothing more and to cancel what is in flight."""
+
+    workers: tuple[str, ...]
+    at_wall_ns: int
+
+
+class ReportMissingCredits(msgspec.Struct, frozen=True):
+    """Instruction: say that this worker never returned so many credits; they count as lost."""
+
+    worker: str
+    count: int
+
+
+class PublishReport(msgspec.Struct, frozen=True):
+    """Instruction: tell the records manager when the phase is and what was granted."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Instruction, always the last one: wait before the time is reported again."""
+
+    at_most_s: float
+    ends_on_news: bool = False
+    """Whether a return, a loss or a request to stop ends the wait."""
+    then_s: float = 0.0
+    """To wait afterwards in any case."""
+
+
+Event = PhaseRequested | TimePassed | CreditsReturned | WorkerLost | StopRequested
+"""A return is the worker's message itself: there are thousands a second."""
+Instruction = (
+    AnnouncePhase | GrantCredits | StopWorkers | ReportMissingCredits | PublishReport | Wait
+)
+
+
+class PhaseMachine:
+    """Decides what is granted in a phase, when it stops, and when it has ended."""
+
+    def __init__(self, plan: PhasePlan, workers: Sequence[str]) -> None:
+        """`workers` in the order of their ranks."""
+        self.plan = plan
+        self.stage = PhaseStage.PLANNED
+        self.start_wall_ns = 0
+        self.stop_wall_ns = 0
+        """0: when the credits run out, or have run out before the stop."""
+        users = {
+            name: len(range(rank, plan.concurrency, len(workers))) if not plan.is_open_loop else 0
+            for rank, name in enumerate(workers)
+        }
+        self._ledger = CreditLedger(plan.phase, users=users, total=plan.credits)
+        self._most_users = max(users.values(), default=0)
+        self._arrivals = _arrivals(plan)
+        self._cancel_wall_ns = 0
+        """When workers cancel what is in flight; 0: never."""
+        self._is_stopping = False
+        self._has_stopped = False
+        """Whether the workers were told to stop."""
+        self.story: deque[str] = deque(maxlen=32)
+        """The last events other than returns, for the message of an error."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every credit is accounted for."""
+        return self.stage is PhaseStage.ENDED
+
+    @property
+    def granted(self) -> int:
+        """Credits granted so far."""
+        return self._ledger.granted
+
+    def counts(self) -> dict[str, WorkerCounts]:
+        """The newest counts of each worker, with what was granted to it."""
+        return self._ledger.counts()
+
+    def granted_to_lost(self) -> dict[str, int]:
+        """Of each lost worker, how many credits it had been granted."""
+        counts = self._ledger.counts()
+        return {name: counts[name].granted for name in self._ledger.lost_workers}
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Take one event; what is to be done now."""
+        if isinstance(event, CreditsReturned):
+            self._ledger.returned(
+                event.sender,
+                event.counts,
+                is_idle=event.is_idle,
+                taken_mono_ns=event.taken_mono_ns,
+            )
+            return []
+        self.story.append(f"{self.stage.value}: {type(event).__name__}")
+        match event:
+            case WorkerLost(worker=worker):
+                self._ledger.lose(worker)
+            case StopRequested():
+                self._is_stopping = True
+            case PhaseRequested(now_wall_ns=now) if self.stage is PhaseStage.PLANNED:
+                return self._announce(now)
+            case TimePassed(now_wall_ns=now) if self.stage is PhaseStage.GRANTING:
+                return self._grant(now)
+            case TimePassed(now_wall_ns=now) if self.stage is PhaseStage.SETTLING:
+                return self._settle(now)
+            case _:
+                name = self.plan.phase.name.lower()
+                raise AssertionError(f"not expected in phase {name}: {list(self.story)}")
+        return []
+
+    def _announce(self, now: int) -> list[Instruction]:
+        plan = self.plan
+        connecting_ns = math.ceil(self._most_users / CONNECTS_PER_S * 1e9)
+        self.start_wall_ns = now + ANNOUNCE_NS + connecting_ns
+        if plan.duration_ns:
+            self.stop_wall_ns = self.start_wall_ns + plan.duration_ns
+            self._cancel_wall_ns = self.stop_wall_ns + plan.grace_ns
+        self.stage = PhaseStage.GRANTING
+        return [
+            AnnouncePhase(tuple(self._ledger.workers), self.start_wall_ns, self.stop_wall_ns),
+            PublishReport(),
+        ]
+
+    # --- granting --------------------------------------------------------------------------------
+
+    def _grant(self, now: int) -> list[Instruction]:
+        workers = len(self._ledger.workers)
+        is_time_up = self.stop_wall_ns and now >= self.stop_wall_ns
+        if is_time_up or self._is_stopping or not workers:
+            return self._settle(now)
+        instructions: list[Instruction] = []
+        if self._arrivals is not None:
+            horizon = now + GRANT_AHEAD_NS + round(GRANT_EVERY_S * 1e9)
+            if self.stop_wall_ns:
+                horizon = min(horizon, self.stop_wall_ns)
+            instructions += self._due_before(horizon, self._arrivals)
+            is_last = horizon == self.stop_wall_ns
+            wait = Wait(GRANT_EVERY_S)
+        else:
+            instructions += self._refills()
+            is_last = False
+            wait = Wait(REFILL_S, ends_on_news=True, then_s=grant_interval_s(workers))
+        if is_last or self._ledger.remaining == 0:
+            return instructions + self._settle(now)
+        return [*instructions, wait]
+
+    def _refills(self) -> list[GrantCredits]:
+        return [
+            GrantCredits(
+                grant.worker,
+                grant.first,
+                grant.count,
+                last_turns=self._last_turns(grant.first + grant.count - 1),
+            )
+            for grant in self._ledger.closed_loop_grants()
+        ]
+
+    def _due_before(self, horizon: int, arrivals: Arrivals) -> list[GrantCredits]:
+        """Deal arrivals out in turn, so that every worker sees the same process, thinned."""
+        ledger = self._ledger
+        due = arrivals.take(before_ns=horizon - self.start_wall_ns, at_most=ledger.remaining)
+        due = due + self.start_wall_ns
+        workers = ledger.workers
+        first, stride = ledger.next_index, len(workers)
+        grants = []
+        for position in range(min(stride, len(due))):
+            mine = due[position::stride]
+            worker = workers[(first + position) % stride]
+            ledger.grant(worker, len(mine))
+            grants.append(
+                GrantCredits(
+                    worker,
+                    first + position,
+                    len(mine),
+                    stride,
+                    mine.astype("<i8").tobytes(),
+                    self._last_turns(first + position + (len(mine) - 1) * stride),
+                )
+            )
+        return grants
+
+    def _last_turns(self, last_index: int) -> int:
+        """Of a grant that ends with this index."""
+        total = self.plan.credits
+        return self.plan.last_turns if total is not None and last_index == total - 1 else 0
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _settle(self, now: int) -> list[Instruction]:
+        """Wait until every credit has come back or is lost; stop early when that is asked for."""
+        self.stage = PhaseStage.SETTLING
+        if self._ledger.is_settled:
+            return self._end()
+        instructions: list[Instruction] = []
+        workers = tuple(self._ledger.workers)
+        if self._is_stopping and not self._has_stopped:
+            self._has_stopped = True
+            self.stop_wall_ns = self._cancel_wall_ns = now
+            instructions.append(StopWorkers(workers, now))
+        if self._cancel_wall_ns and now > self._cancel_wall_ns + SETTLE_NS:
+            return [*instructions, *self._give_up(), *self._end()]
+        wait = Wait(SETTLE_EVERY_S, ends_on_news=True, then_s=grant_interval_s(len(workers)))
+        return [*instructions, wait]
+
+    def _give_up(self) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        for worker, counts in self._ledger.counts().items():
+            missing = counts.granted - ended_credits(counts)
+            if missing:
+                self._ledger.lose(worker)
+                instructions.append(ReportMissingCredits(worker, missing))
+        return instructions
+
+    def _end(self) -> list[Instruction]:
+        self.stage = PhaseStage.ENDED
+        if self._ledger.has_run_out:
+            self.stop_wall_ns = 0
+        return [PublishReport()]
+
+
+def _arrivals(plan: PhasePlan) -> Arrivals | None:
+    if plan.request_rate is None:
+        return None
+    return Arrivals(
+        rate=plan.request_rate,
+        pattern=plan.arrival.pattern,
+        burstiness=plan.arrival.burstiness,
+        ramp_ns=plan.ramp_ns,
+        seed=plan.random_seed,
+        stream=int(plan.phase),
+    )

@@ -1,0 +1,83 @@
+"""What a phase is, before it runs: its load, its length, and how it starts and ends."""
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.config.models import Arrival, BenchmarkConfig
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import DatasetShape
+
+Turns = NDArray[np.uint16]
+
+
+class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase as the config and the dataset define it."""
+
+    phase: Phase
+    credits: int | None
+    """Conversations to run; None: as many as fit into the duration."""
+    last_turns: int = 0
+    """Turns of the last conversation that are run; 0: all."""
+    concurrency: int = 0
+    """Over all workers: users in closed loop, the cap in open loop (0: none)."""
+    request_rate: float | None = None
+    """Open loop: conversations a second. None: closed loop."""
+    arrival: Arrival = Arrival()
+    random_seed: int = 0
+    duration_ns: int = 0
+    """From the start to the stop; 0: until the credits run out."""
+    grace_ns: int = 0
+    """From the stop of a duration until requests in flight are cancelled."""
+    ramp_ns: int = 0
+
+    @property
+    def is_open_loop(self) -> bool:
+        """Whether requests are due by the clock rather than by the previous response."""
+        return self.request_rate is not None
+
+
+def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> PhasePlan | None:
+    """The plan of a phase; None for a warmup that the config does not have."""
+    load = config.load
+    limits = load.warmup if phase is Phase.WARMUP else load
+    if limits is None:
+        return None
+    credits, last_turns = credits_for(limits.requests, turns_of(phase, shape))
+    return PhasePlan(
+        phase=phase,
+        credits=credits,
+        last_turns=last_turns,
+        concurrency=load.concurrency or 0,
+        request_rate=load.request_rate,
+        arrival=load.arrival,
+        random_seed=config.random_seed,
+        duration_ns=limits.duration or 0,
+        grace_ns=limits.grace_period,
+        ramp_ns=0 if phase is Phase.WARMUP else load.ramp,
+    )
+
+
+def turns_of(phase: Phase, shape: DatasetShape) -> Turns:
+    """Turns of each dataset entry that a phase runs; empty when every entry has one."""
+    turns = np.frombuffer(shape.turns, dtype="<u2")
+    split = len(turns) - shape.warmup_entries
+    is_own = phase is Phase.WARMUP and shape.warmup_entries
+    return turns[split:] if is_own else turns[:split]
+
+
+def credits_for(requests: int | None, turns: Turns) -> tuple[int | None, int]:
+    """Conversations that make up so many requests, and the turns of the last one (0: all).
+
+    Conversation `i` is entry `i` of `turns`, counted round.
+    """
+    if requests is None or not len(turns):
+        return requests, 0
+    sums = np.cumsum(turns, dtype=np.int64)
+    rounds, rest = divmod(requests, int(sums[-1]))
+    if rest == 0:
+        return rounds * len(turns), 0
+    last = int(np.searchsorted(sums, rest, side="left"))
+    before = int(sums[last - 1]) if last else 0
+    is_whole = rest - before == turns[last]
+    return rounds * len(turns) + last + 1, 0 if is_whole else rest - before

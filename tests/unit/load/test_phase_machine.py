@@ -1,0 +1,347 @@
+"""The stages of a phase, event by event."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aiperf_svc.config.models import Arrival
+from aiperf_svc.core.control.control_intervals import grant_interval_s
+from aiperf_svc.core.load.credit_ledger import LEAST_LOOKAHEAD
+from aiperf_svc.core.load.phase_machine import (
+    ANNOUNCE_NS,
+    CONNECTS_PER_S,
+    GRANT_EVERY_S,
+    REFILL_S,
+    SETTLE_EVERY_S,
+    SETTLE_NS,
+    AnnouncePhase,
+    GrantCredits,
+    Instruction,
+    PhaseMachine,
+    PhaseRequested,
+    PhaseStage,
+    PublishReport,
+    ReportMissingCredits,
+    StopRequested,
+    StopWorkers,
+    TimePassed,
+    Wait,
+    WorkerLost,
+)
+from aiperf_svc.core.load.phase_plan import PhasePlan
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import CreditsReturned, WorkerCounts
+
+P = Phase.PROFILING
+NOW = 1_700_000_000 * 10**9
+MS = 10**6
+S = 10**9
+
+
+def machine_of(*workers: str, **plan: Any) -> PhaseMachine:
+    """With one user a worker unless the plan says otherwise."""
+    given = {"phase": P, "credits": None, "concurrency": len(workers)}
+    return PhaseMachine(PhasePlan(**(given | plan)), workers)
+
+
+def started(*workers: str, **plan: Any) -> PhaseMachine:
+    machine = machine_of(*workers, **plan)
+    machine.handle(PhaseRequested(NOW))
+    return machine
+
+
+def at_rate(rate: float, *workers: str, **plan: Any) -> PhaseMachine:
+    """An open loop with constant gaps."""
+    arrival = Arrival(pattern="constant")
+    return started(*workers, request_rate=rate, concurrency=0, arrival=arrival, **plan)
+
+
+def returned(worker: str, *, is_idle: bool = True, **counts: int) -> CreditsReturned:
+    return CreditsReturned(
+        "run", worker, 1, counts=WorkerCounts(P, **counts), is_idle=is_idle, taken_mono_ns=NOW
+    )
+
+
+def refill(workers: int) -> Wait:
+    return Wait(REFILL_S, ends_on_news=True, then_s=grant_interval_s(workers))
+
+
+def settle(workers: int) -> Wait:
+    return Wait(SETTLE_EVERY_S, ends_on_news=True, then_s=grant_interval_s(workers))
+
+
+def due(*times_ns: int) -> bytes:
+    return np.array(times_ns, dtype="<i8").tobytes()
+
+
+def test_a_closed_loop_with_a_count_ends_when_all_are_returned() -> None:
+    machine = machine_of("a", "b", credits=3, concurrency=2)
+    start = NOW + ANNOUNCE_NS + S // CONNECTS_PER_S
+    said = machine.handle(PhaseRequested(NOW))
+    assert said == [AnnouncePhase(("a", "b"), start, 0), PublishReport()]
+    said = machine.handle(TimePassed(NOW + 1))
+    assert said == [GrantCredits("a", 0, 1), GrantCredits("b", 1, 1), refill(2)]
+    assert machine.handle(returned("a", completed=1)) == []
+    said = machine.handle(TimePassed(start))
+    assert said == [GrantCredits("a", 2, 1), settle(2)]
+    machine.handle(returned("a", completed=2))
+    machine.handle(returned("b", errored=1))
+    assert machine.handle(TimePassed(start + S)) == [PublishReport()]
+    assert machine.has_ended
+    assert (machine.granted, machine.granted_to_lost()) == (3, {})
+
+
+def test_a_phase_with_many_users_is_announced_earlier() -> None:
+    machine = machine_of("a", "b", concurrency=3 * CONNECTS_PER_S)
+    machine.handle(PhaseRequested(NOW))
+    assert machine.start_wall_ns == NOW + ANNOUNCE_NS + 3 * S // 2
+
+
+def test_an_open_loop_deals_arrivals_out_in_turn_ahead_of_their_time() -> None:
+    machine = at_rate(10, "a", "b", duration_ns=S // 2)
+    start = NOW + ANNOUNCE_NS
+    assert machine.handle(TimePassed(NOW)) == [Wait(GRANT_EVERY_S)]
+    # Granted are those that are due within 250 ms.
+    assert machine.handle(TimePassed(start)) == [
+        GrantCredits("a", 0, 2, 2, due(start, start + 200 * MS)),
+        GrantCredits("b", 1, 1, 2, due(start + 100 * MS)),
+        Wait(GRANT_EVERY_S),
+    ]
+    assert machine.handle(TimePassed(start + 50 * MS)) == [Wait(GRANT_EVERY_S)]
+    # The horizon is now the stop, which the arrival at 500 ms does not precede.
+    assert machine.handle(TimePassed(start + 400 * MS)) == [
+        GrantCredits("b", 3, 1, 2, due(start + 300 * MS)),
+        GrantCredits("a", 4, 1, 2, due(start + 400 * MS)),
+        settle(2),
+    ]
+    assert machine.stage is PhaseStage.SETTLING
+
+
+def test_an_open_loop_with_a_count_grants_no_more_than_that() -> None:
+    machine = at_rate(1_000, "a", credits=3)
+    start = NOW + ANNOUNCE_NS
+    said = machine.handle(TimePassed(start))
+    assert said == [
+        GrantCredits("a", 0, 3, 1, due(start, start + MS, start + 2 * MS)),
+        settle(1),
+    ]
+
+
+def test_only_the_last_conversation_is_cut_short() -> None:
+    closed = started("a", "b", credits=2, last_turns=1)
+    assert closed.handle(TimePassed(NOW)) == [
+        GrantCredits("a", 0, 1),
+        GrantCredits("b", 1, 1, last_turns=1),
+        settle(2),
+    ]
+    opened = at_rate(1_000, "a", "b", credits=3, last_turns=2)
+    grants = opened.handle(TimePassed(NOW + ANNOUNCE_NS))[:-1]
+    assert [g.last_turns for g in grants if isinstance(g, GrantCredits)] == [2, 0]
+
+
+def test_after_its_duration_a_phase_grants_nothing_and_waits_for_what_is_in_flight() -> None:
+    machine = started("a", duration_ns=S, grace_ns=2 * S)
+    (grant, _) = machine.handle(TimePassed(NOW))
+    assert grant == GrantCredits("a", 0, 1 + LEAST_LOOKAHEAD)
+    stop = machine.stop_wall_ns
+    machine.handle(returned("a", is_idle=False, completed=60))
+    assert machine.handle(TimePassed(stop)) == [settle(1)]
+    machine.handle(returned("a", completed=61, revoked=LEAST_LOOKAHEAD - 60))
+    assert machine.handle(TimePassed(stop + 1)) == [PublishReport()]
+    assert machine.stop_wall_ns == stop
+
+
+def test_a_duration_that_was_longer_than_its_credits_lasted_is_no_stop() -> None:
+    machine = started("a", credits=1, duration_ns=S)
+    machine.handle(TimePassed(NOW))
+    machine.handle(returned("a", completed=1))
+    machine.handle(TimePassed(NOW + 1))
+    assert (machine.has_ended, machine.stop_wall_ns) == (True, 0)
+
+
+def test_what_live_workers_never_return_is_given_up_after_the_grace_period() -> None:
+    machine = started("a", "b", duration_ns=S, grace_ns=2 * S)
+    machine.handle(TimePassed(NOW))
+    granted = machine.counts()["a"].granted
+    machine.handle(returned("a", completed=granted))
+    machine.handle(returned("b", is_idle=False, completed=2, cancelled=1))
+    last = machine.stop_wall_ns + 2 * S + SETTLE_NS
+    assert machine.handle(TimePassed(last)) == [settle(2)]
+    assert machine.handle(TimePassed(last + 1)) == [
+        ReportMissingCredits("b", granted - 3),
+        PublishReport(),
+    ]
+    assert machine.granted_to_lost() == {"b": granted}
+
+
+def test_without_a_duration_a_phase_waits_as_long_as_it_takes() -> None:
+    machine = started("a", credits=1)
+    machine.handle(TimePassed(NOW))
+    assert machine.handle(TimePassed(NOW + 10**6 * S)) == [settle(1)]
+
+
+def test_a_stop_reaches_the_workers_once_and_is_the_phases_end() -> None:
+    machine = started("a", "b", duration_ns=60 * S)
+    machine.handle(TimePassed(NOW))
+    assert machine.handle(StopRequested()) == []
+    stop = machine.start_wall_ns + S
+    assert machine.handle(TimePassed(stop)) == [StopWorkers(("a", "b"), stop), settle(2)]
+    assert machine.handle(TimePassed(stop + SETTLE_NS)) == [settle(2)]
+    assert machine.stop_wall_ns == stop
+    for worker in ("a", "b"):
+        granted = machine.counts()[worker].granted
+        machine.handle(returned(worker, cancelled=1, revoked=granted - 1))
+    assert machine.handle(TimePassed(stop + SETTLE_NS + 1)) == [PublishReport()]
+
+
+def test_workers_that_ignore_a_stop_are_given_up() -> None:
+    machine = started("a", credits=1)
+    machine.handle(TimePassed(NOW))
+    machine.handle(StopRequested())
+    machine.handle(TimePassed(NOW + S))
+    assert machine.handle(TimePassed(NOW + S + SETTLE_NS + 1)) == [
+        ReportMissingCredits("a", 1),
+        PublishReport(),
+    ]
+
+
+def test_a_phase_that_is_stopped_before_it_grants_ends_at_once() -> None:
+    machine = machine_of("a")
+    machine.handle(StopRequested())
+    machine.handle(PhaseRequested(NOW))
+    assert machine.handle(TimePassed(NOW)) == [PublishReport()]
+    assert (machine.has_ended, machine.granted) == (True, 0)
+
+
+def test_a_lost_worker_gets_no_more_credits_and_does_not_hold_the_phase() -> None:
+    machine = started("a", "b", credits=3)
+    machine.handle(TimePassed(NOW))
+    assert machine.handle(WorkerLost("b")) == []
+    machine.handle(returned("a", completed=1))
+    assert machine.handle(TimePassed(NOW)) == [GrantCredits("a", 2, 1), settle(1)]
+    machine.handle(returned("a", completed=2))
+    assert machine.handle(TimePassed(NOW)) == [PublishReport()]
+    assert machine.granted_to_lost() == {"b": 1}
+
+
+def test_a_phase_whose_workers_are_all_lost_ends() -> None:
+    machine = started("a", duration_ns=60 * S)
+    machine.handle(TimePassed(NOW))
+    machine.handle(WorkerLost("a"))
+    assert machine.handle(TimePassed(NOW)) == [PublishReport()]
+
+
+def test_what_comes_after_the_end_is_still_in_the_accounts() -> None:
+    machine = started("a", credits=1)
+    machine.handle(TimePassed(NOW))
+    machine.handle(returned("a", completed=1))
+    machine.handle(TimePassed(NOW))
+    machine.handle(returned("a", completed=1, requests_sent=2))
+    machine.handle(StopRequested())
+    machine.handle(WorkerLost("a"))
+    assert machine.counts()["a"].requests_sent == 2
+    assert machine.granted_to_lost() == {"a": 1}
+
+
+def test_an_event_that_does_not_fit_the_stage_is_refused_with_the_story() -> None:
+    with pytest.raises(AssertionError, match=r"phase profiling: .*planned: TimePassed"):
+        machine_of("a").handle(TimePassed(NOW))
+    with pytest.raises(AssertionError, match=r"planned: PhaseRequested.*granting: PhaseRequested"):
+        started("a").handle(PhaseRequested(NOW))
+
+
+class _Load:
+    """Workers that take what is granted and return it in some order, or never, or are lost."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.names = [f"w{i}" for i in range(chance.randrange(1, 5))]
+        plan: dict[str, Any] = {"concurrency": chance.randrange(1, 40)}
+        if chance.random() < 0.5:
+            plan |= {"request_rate": 10 ** chance.uniform(0, 4)}
+        if chance.random() < 0.6:
+            plan |= {"credits": chance.randrange(1, 500)}
+        if chance.random() < 0.6 or "credits" not in plan:
+            plan |= {"duration_ns": chance.randrange(1, 3 * S), "grace_ns": S}
+        self.machine = machine_of(*self.names, **plan)
+        self.held = dict.fromkeys(self.names, 0)
+        self.counts = {name: WorkerCounts(P) for name in self.names}
+        self.silent = {name for name in self.names if chance.random() < 0.1}
+        self.lost: set[str] = set()
+        self.is_stopped = False
+        self.indexes: list[int] = []
+        self.reports = 0
+
+    def take(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case GrantCredits(worker=worker, first=first, count=count, stride=stride):
+                    assert worker not in self.lost
+                    self.held[worker] += count
+                    self.indexes += range(first, first + count * stride, stride)
+                case StopWorkers():
+                    assert not self.is_stopped
+                    self.is_stopped = True
+                case PublishReport():
+                    self.reports += 1
+
+    def work(self, worker: str, *, is_all: bool) -> None:
+        """Some of what the worker holds, or all of it, ends in one way or another."""
+        held, counts = self.held[worker], self.counts[worker]
+        ends = held if is_all else self.chance.randint(0, held)
+        kind = self.chance.choice(["completed", "errored", "cancelled", "unsent", "revoked"])
+        self.held[worker] -= ends
+        fields = {f: getattr(counts, f) for f in counts.__struct_fields__}
+        fields[kind] += ends
+        self.counts[worker] = WorkerCounts(**fields)
+        del fields["phase"]
+        self.machine.handle(returned(worker, is_idle=not self.held[worker], **fields))
+
+    def run(self) -> None:
+        now = NOW
+        self.take(self.machine.handle(PhaseRequested(now)))
+        for _ in range(300):
+            if self.machine.has_ended:
+                return
+            now += self.chance.choice([1, 10 * MS, 50 * MS, 100 * MS])
+            self.work_all(is_over=self.is_stopped or 0 < self.machine.stop_wall_ns <= now)
+            if self.chance.random() < 0.005:
+                self.lost.add(lost := self.chance.choice(self.names))
+                self.machine.handle(WorkerLost(lost))
+            if self.chance.random() < 0.002:
+                self.machine.handle(StopRequested())
+            self.take(self.machine.handle(TimePassed(now)))
+        # Nothing else ends the wait for a worker that never returns a credit of a phase without a
+        # duration.
+        self.machine.handle(StopRequested())
+        for later in (now, now + SETTLE_NS, now + 2 * SETTLE_NS):
+            if not self.machine.has_ended:
+                self.take(self.machine.handle(TimePassed(later)))
+                self.work_all(is_over=True)
+
+    def work_all(self, *, is_over: bool) -> None:
+        """Once sending is over, whoever returns anything returns everything."""
+        for worker in self.names:
+            if worker not in self.lost | self.silent and (is_over or self.chance.random() < 0.7):
+                self.work(worker, is_all=is_over)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whatever_happens_what_was_issued_is_returned_or_lost(seed: int) -> None:
+    load = _Load(random.Random(seed))
+    load.run()
+    machine = load.machine
+    assert machine.has_ended
+    assert load.reports == 2
+    assert sorted(load.indexes) == list(range(machine.granted))
+    total = machine.plan.credits
+    assert total is None or machine.granted <= total
+    lost = machine.granted_to_lost()
+    for worker, counts in machine.counts().items():
+        ended = counts.completed + counts.errored + counts.cancelled
+        ended += counts.unsent + counts.revoked
+        missing = counts.granted - ended
+        assert missing == 0 or worker in lost
+        assert missing == 0 or worker in load.lost | load.silent

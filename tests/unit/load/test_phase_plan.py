@@ -1,0 +1,82 @@
+"""What the config and the dataset make of a phase."""
+
+import numpy as np
+import pytest
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.load.phase_plan import PhasePlan, credits_for, plan_phase, turns_of
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import DatasetShape
+
+S = 10**9
+
+
+def config(**load: object) -> BenchmarkConfig:
+    return BenchmarkConfig.model_validate(
+        {"endpoint": {"url": "http://127.0.0.1:1", "model": "m"}, "load": load, "random_seed": 7}
+    )
+
+
+def shape(*turns: int, warmup_entries: int = 0) -> DatasetShape:
+    packed = np.array(turns, dtype="<u2").tobytes()
+    return DatasetShape("run", "dataset-manager", 1, len(turns), warmup_entries, packed)
+
+
+def test_warmup_has_its_own_limits_and_no_ramp() -> None:
+    load = config(
+        concurrency=8,
+        duration="30s",
+        grace_period="4s",
+        ramp="2s",
+        warmup={"requests": 5, "grace_period": "1s"},
+    )
+    assert plan_phase(Phase.WARMUP, load, shape()) == PhasePlan(
+        phase=Phase.WARMUP, credits=5, concurrency=8, random_seed=7, grace_ns=S
+    )
+    assert plan_phase(Phase.PROFILING, load, shape()) == PhasePlan(
+        phase=Phase.PROFILING,
+        credits=None,
+        concurrency=8,
+        random_seed=7,
+        duration_ns=30 * S,
+        grace_ns=4 * S,
+        ramp_ns=2 * S,
+    )
+
+
+def test_without_a_warmup_there_is_no_plan_of_one() -> None:
+    assert plan_phase(Phase.WARMUP, config(concurrency=1, requests=1), shape()) is None
+
+
+def test_a_rate_makes_an_open_loop() -> None:
+    plan = plan_phase(Phase.PROFILING, config(request_rate=50, requests=10), shape())
+    assert plan is not None
+    assert (plan.is_open_loop, plan.request_rate, plan.concurrency) == (True, 50, 0)
+
+
+@pytest.mark.parametrize(
+    ("requests", "turns", "expected"),
+    [
+        (None, [1, 2], (None, 0)),
+        (7, [], (7, 0)),
+        (3, [1, 2], (2, 0)),
+        (4, [1, 2], (3, 0)),
+        (5, [1, 2], (4, 1)),
+        (9, [4], (3, 1)),
+        (2, [5, 5], (1, 2)),
+    ],
+)
+def test_conversations_make_up_exactly_so_many_requests(
+    requests: int | None, turns: list[int], expected: tuple[int | None, int]
+) -> None:
+    assert credits_for(requests, np.array(turns, dtype=np.uint16)) == expected
+
+
+def test_the_last_entries_are_the_warmups_own() -> None:
+    given = shape(1, 2, 3, 4, warmup_entries=1)
+    assert turns_of(Phase.WARMUP, given).tolist() == [4]
+    assert turns_of(Phase.PROFILING, given).tolist() == [1, 2, 3]
+
+
+def test_without_entries_of_its_own_warmup_runs_those_of_profiling() -> None:
+    assert turns_of(Phase.WARMUP, shape(1, 2)).tolist() == [1, 2]
