@@ -42,7 +42,7 @@ from aiperf_svc.runner.environment import LOOPBACK, LocalRun
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.services.context import read_context
 from benchmarks import machine_use
-from benchmarks.service_stubs.stub import ANSWER_S, PlainBus
+from benchmarks.service_stubs.stub import RESPONSE_S, PlainBus
 
 ROOT = Path(__file__).parents[1]
 SAMPLE_S = 0.5
@@ -221,7 +221,7 @@ def report(simulation: Simulation, stubs: list[dict[str, Any]]) -> dict[str, Any
         "workers": simulation.topology.workers,
         "record_processors": simulation.topology.record_processors,
         "users": simulation.run.config.load.concurrency,
-        "requests_per_s": round((simulation.run.config.load.concurrency or 0) / ANSWER_S),
+        "requests_per_s": round((simulation.run.config.load.concurrency or 0) / RESPONSE_S),
         "all_registered_s": round(states["configuring"], 2),
         "profiling_began_s": round(ready, 2),
         "load_s": round(load[-1].at_s - begin.at_s, 1),

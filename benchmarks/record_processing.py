@@ -42,8 +42,8 @@ def event(request: int, choices: str, usage: str = "") -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data.encode())
 
 
-def answer(request: int, tokens: int) -> list[bytes]:
-    """The reads of one streamed answer: the head with the first token, then a token each."""
+def response(request: int, tokens: int) -> list[bytes]:
+    """The reads of one streamed response: the head with the first token, then a token each."""
     reads = [
         event(
             request,
@@ -60,7 +60,7 @@ def answer(request: int, tokens: int) -> list[bytes]:
 
 
 class Packer:
-    """Packs answers as a worker does."""
+    """Packs responses as a worker does."""
 
     def __init__(self) -> None:
         self.batches: list[RawBatch] = []
@@ -114,7 +114,7 @@ def batches_of(requests: int, tokens: int) -> list[RawBatch]:
     their packing demands."""
     packer = Packer()
     for request in range(1, requests + 1):
-        packer.add(request, answer(request, tokens))
+        packer.add(request, response(request, tokens))
     packer.flush()
     return packer.batches
 

@@ -129,7 +129,7 @@ def stack_file(folder: Path, options: argparse.Namespace) -> Path:
     """The stack with this benchmark's size."""
     content = yaml.safe_load(STACK.read_text())
     stack = content["config"]["aiperf:benchmark"]
-    # Its objectives are about a model; this server answers a token every few seconds.
+    # Its objectives are about a model; this server sends a token every few seconds.
     del stack["slo"]
     stack["load"] |= {
         "concurrency": options.connections,
@@ -284,10 +284,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--duration", default="60s", help="of the load, its ramp included")
     parser.add_argument("--ramp", default="", help="default: a fifth of the duration, at most 1m")
-    parser.add_argument("--grace", default="", help="default: what one answer takes, and 10 s")
+    parser.add_argument("--grace", default="", help="default: what one response takes, and 10 s")
     parser.add_argument("--ttft", default="uniform:1s,3s", help="of the server")
     parser.add_argument("--itl", default="uniform:4s,6s", help="of the server")
-    parser.add_argument("--tokens", type=int, default=6, help="of each answer")
+    parser.add_argument("--tokens", type=int, default=6, help="of each response")
     parser.add_argument("--lean", action="store_true", help="small prompts, fewest processes")
     parser.add_argument("--shared-network", action="store_true", help="no namespace of its own")
     parser.add_argument("--artifacts", default="", help="folder that keeps the run's artifacts")

@@ -65,7 +65,7 @@ def request(
     return make_rows(1, **(times | columns))
 
 
-def unanswered(
+def without_response(
     *, start_ms: float, end_ms: float, outcome: Outcome = Outcome.CANCELLED, **columns: Any
 ) -> Rows:
     """One request that was written and never got a byte."""
@@ -89,7 +89,7 @@ def closed_loop(
     error_share: float = 0.0,
     seed: int = 1,
 ) -> Rows:
-    """A closed loop: every user sends its next request `client_lag_ms` after the last answer."""
+    """A closed loop: every user sends its next request `client_lag_ms` after the last response."""
     random = np.random.default_rng(seed)
     ttft = np.rint(random.lognormal(np.log(ttft_ms), 0.3, requests) * MS).astype(np.int64)
     tokens = random.integers(20, 60, requests)

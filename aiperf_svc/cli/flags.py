@@ -49,7 +49,7 @@ TARGET = (
     Flag(("--endpoint", "--custom-endpoint"), "endpoint.path",
         "path of the API, when it is not the usual one", "PATH"),
     Flag(("--streaming",), "endpoint.streaming",
-        "ask for the answer token by token; needed for the time to the first token",
+        "ask for the response token by token; needed for the time to the first token",
         kind="switch"),
     Flag(("--header", "-H"), "endpoint.headers",
         "header of every request, `Name: value`; again for more", "HEADER", "list",
@@ -72,7 +72,7 @@ TARGET = (
 
 LOAD = (
     Flag(("--concurrency",), "load.concurrency",
-        "closed loop: this many users, each sending when its last answer has ended; with "
+        "closed loop: this many users, each sending when its last response has ended; with "
         "--request-rate, the most requests at a time"),
     Flag(("--request-rate",), "load.request_rate",
         "open loop: requests a second, whatever the server does"),
@@ -101,9 +101,9 @@ DATASET = (
     Flag(("--isl-stddev", "--synthetic-input-tokens-stddev", "--prompt-input-tokens-stddev"),
         "dataset.input_tokens.stddev", "standard deviation of that (default: 0)"),
     Flag(("--osl", "--output-tokens-mean", "--prompt-output-tokens-mean"),
-        "dataset.output_tokens.mean", "tokens to ask for as the answer (default: no limit)"),
+        "dataset.output_tokens.mean", "tokens to ask for as the response (default: no limit)"),
     Flag(("--force-output-length",), "endpoint.force_output_length",
-        "with --osl, also send `ignore_eos` and `min_tokens`, which make the answer that long "
+        "with --osl, also send `ignore_eos` and `min_tokens`, which make the response that long "
         "(default: yes, unless the server refuses them)", kind="switch"),
     Flag(("--osl-stddev", "--output-tokens-stddev", "--prompt-output-tokens-stddev"),
         "dataset.output_tokens.stddev", "standard deviation of that (default: 0)"),
@@ -139,7 +139,7 @@ PROCESSES = (
     Flag(("--workers-min",), "workers.min", "fewest processes that send requests"),
     Flag(("--workers-max", "--max-workers"), "workers.max", "most processes that send requests"),
     Flag(("--record-processors", "--record-processor-service-count"), "workers.record_processors",
-        "processes that read the answers (default: a quarter of the workers)"),
+        "processes that read the responses (default: a quarter of the workers)"),
     Flag(("--layout",), "deployment.layout",
         "per-service, or compact: the five single services in one process (default: compact)",
         "LAYOUT"),

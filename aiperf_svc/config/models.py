@@ -118,8 +118,8 @@ class Warmup(Model):
 class Load(Model):
     """How much load, and until when.
 
-    Closed loop: `concurrency` users, each sending its next request when the answer to the last one
-    has ended. Open loop: `request_rate` requests a second whatever the server does, at most
+    Closed loop: `concurrency` users, each sending its next request when the response to the last
+    one has ended. Open loop: `request_rate` requests a second whatever the server does, at most
     `concurrency` at a time when that is given too.
     """
 
@@ -154,7 +154,7 @@ class Load(Model):
 
     @property
     def is_open_loop(self) -> bool:
-        """Whether requests are due by the clock rather than by the previous answer."""
+        """Whether requests are due by the clock rather than by the previous response."""
         return self.request_rate is not None
 
 
@@ -172,7 +172,7 @@ class DatasetKind(StrEnum):
     SINGLE_TURN = "single_turn"
     """JSONL, one prompt or whole payload a line."""
     MULTI_TURN = "multi_turn"
-    """JSONL, one conversation a line. A turn's `delay` counts from the previous answer; that of a
+    """JSONL, one conversation a line. A turn's `delay` counts from the previous response; that of a
     first turn is ignored, since the load says when a conversation begins."""
     SHAREGPT = "sharegpt"
     """A ShareGPT JSON file: a list of conversations."""

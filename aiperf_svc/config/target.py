@@ -55,7 +55,7 @@ class Target(Model):
     shared_memory: SizeBytes = 0
     """Size of /dev/shm; counts as memory of the pod. 0: the runtime's 64 MiB."""
     ready_path: Annotated[str, Field(pattern=r"^/")] | None = None
-    """Answers 200 when the server can work; without one, an open port is enough."""
+    """Returns 200 when the server can work; without one, an open port is enough."""
     ready_timeout: DurationNs = 5 * MINUTE_NS
     """Longest time for the image, the model and the start."""
     run_as_root: bool = False

@@ -8,7 +8,7 @@ from aiperf_svc.config.urls import address_of
 
 UNCHECKED = (
     "endpoint.tls.verify is false: the server's certificate is not checked, and anybody between "
-    "could read and answer the requests"
+    "could read and respond to the requests"
 )
 
 

@@ -34,7 +34,7 @@ class Population(StrEnum):
     SENT = "sent"
     """Everything of which a byte was written, whatever became of it."""
     DUE = "due"
-    """Everything that was due; what was not answered in time is right-censored."""
+    """Everything that was due; what got no response in time is right-censored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def between(begin: str, end: str) -> Formula:
 
 
 def last_content(rows: Rows) -> NDArray[np.int64]:
-    """Wall time of the last content, or of the last byte where an answer has no content events
+    """Wall time of the last content, or of the last byte where a response has no content events
     (embeddings)."""
     last, end = rows["last_token_wall_ns"], rows["end_wall_ns"]
     return np.where(last == 0, end, last)

@@ -14,9 +14,9 @@ class Outcome(IntEnum):
     """How a credit ended. Every issued credit has exactly one."""
 
     COMPLETED = 0
-    """Answered whole, with a good status."""
+    """Got a whole response with a good status."""
     ERRORED = 1
-    """Answered badly or not at all; see `ErrorKind`."""
+    """Got a bad response, or none; see `ErrorKind`."""
     CANCELLED = 2
     """Written, then cut by the end of the grace period or by the user."""
     UNSENT = 3
@@ -38,23 +38,23 @@ class ErrorKind(IntEnum):
     SEND = 5
     """The connection broke while the request was written."""
     TIMEOUT = 6
-    """Connected and written; not answered whole within the request's timeout."""
+    """Connected and written; no whole response within the request's timeout."""
     PROTOCOL = 7
     """Not HTTP/1.1, or a broken framing of the body."""
     STATUS = 8
     """A status of 400 or above; the status is kept."""
     DISCONNECTED = 9
-    """Closed by the server before the answer was whole."""
+    """Closed by the server before the response was whole."""
     CONTENT_TYPE = 10
-    """Not the type that the endpoint answers with."""
+    """Not the type that the endpoint responds with."""
     MALFORMED = 11
     """A body or event that is no valid UTF-8 or JSON of the endpoint's shape."""
     SERVER = 12
-    """An error object inside an answer with a good status."""
+    """An error object inside a response with a good status."""
     EMPTY = 13
-    """A whole answer without any content."""
+    """A whole response without any content."""
     TOO_LARGE = 14
-    """An answer over the size that this tool keeps."""
+    """A response over the size that this tool keeps."""
     DATASET = 15
     """The request could not be made, e.g. a history that cannot be built."""
     NO_RESPONSE = 16

@@ -119,7 +119,7 @@ static int find_stamps(PyObject *rows, Stamps *stamps) {
     return stamps->chunks == NULL ? -1 : 0;
 }
 
-/* As Rows.sent of a chunk in the middle of an answer. */
+/* As Rows.sent of a chunk in the middle of a response. */
 static int stamp_chunk(Stamps *stamps, int64_t number) {
     struct timespec time;
     int64_t chunk[2] = {number - stamps->base, 0};

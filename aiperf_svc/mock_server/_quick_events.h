@@ -1,4 +1,4 @@
-/* Whole requests that are answered in one send, as `quick_serving.QuickEvents`. */
+/* Whole requests whose response is one send, as `quick_serving.QuickEvents`. */
 #include <Python.h>
 
 #include <errno.h>
@@ -12,8 +12,8 @@
 #define READ_SIZE 65536
 #define EVENTS_PER_POLL 512 /* as quick_serving has it */
 
-/* Of the process, not of a call: whoever reads holds the interpreter's lock, and takes the bytes out
- * before letting go of it. */
+/* Of the process, not of a call: whoever reads holds the interpreter's lock, and takes the bytes
+ * out before letting go of it. */
 static char arrived[READ_SIZE];
 
 static const char id_line[] = "x-request-id:";

@@ -26,7 +26,7 @@ class Outcome(IntEnum):
     COMPLETED = 1
     """Every byte of a success was sent."""
     ERROR = 2
-    """Every byte of an answer with status 400 or more was sent."""
+    """Every byte of a response with status 400 or more was sent."""
     CUT = 3
     """The server cut the connection, as told to."""
     DISCONNECTED = 4
@@ -54,7 +54,7 @@ COUNTERS = (
 )
 """Counters of a process. `requests` are the inference requests whose last byte was read; each ends
 as one of completed, errors, cuts or disconnected, or is in flight. `hangs` are those in flight that
-will get nothing more, counted when they begin to hang. `writes` are sends of answers. `refused`
+will get nothing more, counted when they begin to hang. `writes` are sends of responses. `refused`
 connections were closed at once for want of file descriptors; `rejected` are requests that are no
 valid HTTP.
 """
@@ -117,7 +117,7 @@ class Rows:
         return self.base + row
 
     def sent(self, number: int, is_first: bool, is_chunk: bool, is_last: bool) -> None:
-        """Stamps one write of an answer: call just before its send, so that no stamp is later than
+        """Stamps one write of a response: call just before its send, so that no stamp is later than
         what the client saw.
 
         The first write carries the head, the last one ends the request; a chunk is a token's write

@@ -3,7 +3,7 @@
 Counters and rows live in each process, where keeping them costs least. Whoever gets a `GET /truth`
 asks all others: it takes the lock, posts the question in shared memory and wakes them through their
 eventfds; each publishes its account into its memory file and acknowledges; when all have, the asker
-merges, answers and lets go of the lock. Everything here is anonymous memory made before the fork:
+merges, replies and lets go of the lock. Everything here is anonymous memory made before the fork:
 nothing is left behind however the processes end.
 """
 
@@ -37,7 +37,7 @@ class Board:
         self._files = [os.memfd_create(f"truth-{index}") for index in range(processes)]
         self._bells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(processes)]
         self._seat = 0
-        self._answered = 0
+        self._acknowledged = 0
         self._is_asking = False
 
     def sit(self, seat: int) -> int:
@@ -74,22 +74,22 @@ class Board:
         return True
 
     def heed(self, account: Account) -> None:
-        """Answers the question that is on the board, if this process has not answered it yet."""
+        """Carries out the question that is on the board, if this process has not done so yet."""
         os.eventfd_read(self._bells[self._seat])
         words = self._words
-        if words[_NUMBER] == self._answered:
+        if words[_NUMBER] == self._acknowledged:
             return
-        self._answered = words[_NUMBER]
+        self._acknowledged = words[_NUMBER]
         if words[_QUESTION] == Question.RESET:
             account.reset()
             words[_FIRST_REQUEST] = 0
         _publish(self._files[self._seat], account, self._seat, words[_QUESTION] == Question.ROWS)
-        words[_ACKS + self._seat] = self._answered
+        words[_ACKS + self._seat] = self._acknowledged
         os.eventfd_write(self._bells[words[_ASKER]], 1)
 
     def collect(self) -> bytes | None:
-        """The merged JSON answer to this process's own question, None while one is missing or none
-        was asked.
+        """The merged JSON response to this process's own question, None while one is missing or
+        none was asked.
         """
         if not self._is_asking:
             return None

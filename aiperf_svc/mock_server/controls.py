@@ -1,28 +1,31 @@
 """The endpoints that are not inference: health, models, and the truth about all processes."""
 
 from aiperf_svc.mock_server.accounts import Account
-from aiperf_svc.mock_server.answers import Answers, Route
 from aiperf_svc.mock_server.board import Board, Question
 from aiperf_svc.mock_server.connections import Connection
 from aiperf_svc.mock_server.replies import Ending, Reply
+from aiperf_svc.mock_server.reply_cache import ReplyCache, Route
 from aiperf_svc.mock_server.sender import Sender
 
 _WAITING = Reply(status=200, writes=[], early=0, delay_tokens=0, ending=Ending.HANG)
-"""Stands for the reply of a connection whose question to all processes is not answered yet."""
+"""Stands for the reply of a connection whose question to all processes is still open."""
 
 
 class Controls:
-    """Answers control requests of one process; those for the truth wait for the other processes."""
+    """Responds to control requests of one process; those for the truth wait for the other
+    processes."""
 
-    def __init__(self, board: Board, account: Account, *, answers: Answers, sender: Sender) -> None:
+    def __init__(
+        self, board: Board, account: Account, *, replies: ReplyCache, sender: Sender
+    ) -> None:
         self._board = board
         self._account = account
-        self._answers = answers
+        self._replies = replies
         self._sender = sender
         self._asks: list[tuple[Connection, Route, Question]] = []
 
-    def answer(self, connection: Connection, route: Route, *, is_starting: bool) -> None:
-        """Answers a control request, at once or when the board has been asked."""
+    def reply(self, connection: Connection, route: Route, *, is_starting: bool) -> None:
+        """Responds to a control request, at once or when the board has been asked."""
         if route.refusal is not None:
             self._sender.begin_uncounted(connection, route.refusal)
         elif route.control in ("truth", "reset"):
@@ -30,18 +33,18 @@ class Controls:
             self._asks.append((connection, route, _question(route)))
             self._ask_next()
         elif is_starting:
-            self._sender.begin_uncounted(connection, self._answers.unready(route.head))
+            self._sender.begin_uncounted(connection, self._replies.unready(route.head))
         else:
-            self._sender.begin_uncounted(connection, self._answers.control(route))
+            self._sender.begin_uncounted(connection, self._replies.control(route))
 
     def bell_rang(self) -> None:
-        """Someone asks, an answer has come, or the board is free again."""
+        """Someone asks, a response has come, or the board is free again."""
         self._board.heed(self._account)
         merged = self._board.collect()
         if merged is not None:
             connection, route, _ = self._asks.pop(0)
             if connection.fd >= 0:
-                self._sender.begin_uncounted(connection, self._answers.json(route, merged))
+                self._sender.begin_uncounted(connection, self._replies.json(route, merged))
         self._ask_next()
 
     def _ask_next(self) -> None:

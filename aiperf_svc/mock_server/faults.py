@@ -2,7 +2,7 @@
 each.
 
 A request asks for a fault with the header `X-Mock-Fault: NAME`, or with the model name `mock-NAME`;
-a model name that is no fault is an ordinary model. A fault spoils the draft of the right answer.
+a model name that is no fault is an ordinary model. A fault spoils the draft of the right response.
 """
 
 import gzip
@@ -18,27 +18,27 @@ _HTML = b"<!doctype html><title>mock</title><p>This is not the API."
 
 
 def hang(draft: Draft) -> Draft:
-    """Takes the request and never answers."""
+    """Takes the request and never responds."""
     return Draft(head=b"", raw=[], ending=Ending.HANG)
 
 
 def stall(draft: Draft) -> Draft:
-    """Sends half of the answer, then nothing more, with the connection open."""
+    """Sends half of the response, then nothing more, with the connection open."""
     return _half(draft, Ending.HANG)
 
 
 def close(draft: Draft) -> Draft:
-    """Closes the connection without a byte of answer."""
+    """Closes the connection without a byte of response."""
     return Draft(head=b"", raw=[], ending=Ending.CUT)
 
 
 def cut(draft: Draft) -> Draft:
-    """Closes the connection half way through the answer."""
+    """Closes the connection half way through the response."""
     return _half(draft, Ending.CUT)
 
 
 def reset(draft: Draft) -> Draft:
-    """Resets the connection half way through the answer."""
+    """Resets the connection half way through the response."""
     return _half(draft, Ending.RESET)
 
 
@@ -79,7 +79,8 @@ def huge_chunk(draft: Draft) -> Draft:
 
 
 def never_ends(draft: Draft) -> Draft:
-    """A stream that goes on until the client leaves; an answer that is no stream hangs half way."""
+    """A stream that goes on until the client leaves; a response that is no stream hangs half
+    way."""
     if not draft.is_stream:
         return _half(draft, Ending.HANG)
     draft.tail, draft.has_last_chunk, draft.ending = [], False, Ending.REPEAT
@@ -129,15 +130,15 @@ def content_filter(draft: Draft) -> Draft:
 
 
 def ends_at_once(draft: Draft) -> Draft:
-    """A stream whose first token ends it: no content, and one token in the usage. An answer that is
-    no stream is empty."""
+    """A stream whose first token ends it: no content, and one token in the usage. A response that
+    is no stream is empty."""
     draft.events, draft.body = [], b""
     draft.tail = [_COMPLETION_TOKENS.sub(b'"completion_tokens":1', event) for event in draft.tail]
     return _finished(draft, b"stop")
 
 
 def compressed(draft: Draft) -> Draft:
-    """The right answer, compressed although nobody asked for it."""
+    """The right response, compressed although nobody asked for it."""
     draft.headers = (*draft.headers, ("Content-Encoding", "gzip"))
     if draft.is_stream:
         stream = gzip.compress(b"".join(draft.opening + draft.events + draft.tail))
@@ -163,7 +164,7 @@ def no_last_chunk(draft: Draft) -> Draft:
 
 
 def bad_chunk_size(draft: Draft) -> Draft:
-    """A chunk length that is no hexadecimal number; for an answer that is no stream, a bad
+    """A chunk length that is no hexadecimal number; for a response that is no stream, a bad
     Content-Length.
     """
     if draft.is_stream:
@@ -180,12 +181,12 @@ def short_body(draft: Draft) -> Draft:
 
 
 def garbage(draft: Draft) -> Draft:
-    """An answer that is not HTTP."""
+    """A response that is not HTTP."""
     return Draft(head=b"", raw=[b"SSH-2.0-mock\r\n"], ending=Ending.CUT)
 
 
 def one_byte_writes(draft: Draft) -> Draft:
-    """The right answer, one byte in each write: legal, and a test of every split."""
+    """The right response, one byte in each write: legal, and a test of every split."""
     if draft.is_stream:
         stream = b"".join(map(chunk, draft.opening + draft.events + draft.tail)) + b"0\r\n\r\n"
     else:
@@ -239,7 +240,7 @@ FAULTS: dict[str, Callable[[Draft], Draft]] = {
     "one-chunk": one_chunk,
     "crlf": crlf,
 }
-"""Faults by name; beside them, `error-STATUS` (400 to 599) answers with that status."""
+"""Faults by name; beside them, `error-STATUS` (400 to 599) responds with that status."""
 
 _FINISH_REASON = re.compile(rb'"finish_reason":"\w+"')
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens":\d+')

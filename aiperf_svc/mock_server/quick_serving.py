@@ -1,8 +1,8 @@
-"""The two innermost steps of a serving process: a whole request that is answered in one send, and
+"""The two innermost steps of a serving process: a whole request whose response is one send, and
 the next token of a stream.
 
 There are a hundred thousand of them a second. Nearly all need no decision: the request is one that
-was answered before, the token goes out whole, and the next one is due a fixed time later. These are
+was seen before, the token goes out whole, and the next one is due a fixed time later. These are
 also in C (`_quick_serving.c`), which is used where it has been compiled and takes the interpreter
 out of them. It hands all else back to server and sender, so what a request and a write mean is
 decided in one place; without it the code here does the tokens, and they do all else.

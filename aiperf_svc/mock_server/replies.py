@@ -1,7 +1,7 @@
-"""The bytes of every answer, made once and shared by all requests that ask the same.
+"""The bytes of every response, made once and shared by all requests that ask the same.
 
-An answer is drafted as parts (`Draft`), which a fault may spoil, and then assembled into a `Reply`:
-a list of writes, one `send` each, and what happens after the last.
+A response is drafted as parts (`Draft`), which a fault may spoil, and then assembled into a
+`Reply`: a list of writes, one `send` each, and what happens after the last.
 """
 
 import base64
@@ -19,7 +19,7 @@ what they hope is true about long rivers small cities old machines new music col
 bright stars deep water open roads quiet books green hills and kind friends
 """
 WORDS = _TEXT.split()
-"""Token i of every answer is word i of this list, round and round."""
+"""Token i of every response is word i of this list, round and round."""
 
 DONE = b"data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -59,12 +59,12 @@ class Ending(IntEnum):
 
 
 class Reply:
-    """An answer as the server sends it. Immutable once assembled; shared by many connections.
+    """A response as the server sends it. Immutable once assembled; shared by many connections.
 
     `writes` are sent one at a time: the first `early` of them at once, the next after the time to
     first token, each further one an inter-token time later. `delay_tokens` is how many inter-token
-    times pass before the only write of an answer that is not a stream. `whole` is all of the writes
-    as one, for a server without delays, if there is only one paced write.
+    times pass before the only write of a response that is not a stream. `whole` is all of the
+    writes as one, for a server without delays, if there is only one paced write.
     """
 
     __slots__ = (
@@ -94,8 +94,8 @@ class Reply:
 
 @dataclass(slots=True)
 class Draft:
-    """An answer in parts. A stream has `events`, one per token, and a `tail` that goes with the
-    last one; any other answer has a `body`. `raw` replaces everything after the head, `head` the
+    """A response in parts. A stream has `events`, one per token, and a `tail` that goes with the
+    last one; any other response has a `body`. `raw` replaces everything after the head, `head` the
     head itself.
     """
 
@@ -135,7 +135,7 @@ def draft_error(status: int, message: str, *, kind: str = "mock_error") -> Draft
 
 
 class Drafts:
-    """Drafts the answers to asks; `created_s` is the time that they carry, in seconds since the
+    """Drafts the responses to asks; `created_s` is the time that they carry, in seconds since the
     epoch.
     """
 
@@ -146,7 +146,7 @@ class Drafts:
         self._events: dict[tuple[str, str, str], list[bytes]] = {}
 
     def draft(self, ask: Ask) -> Draft:
-        """The answer to an ask."""
+        """The response to an ask."""
         if ask.path == EMBEDDINGS:
             return Draft(body=self._embeddings(ask))
         if ask.is_stream:
@@ -161,8 +161,8 @@ class Drafts:
     def _stream(self, ask: Ask) -> Draft:
         is_chat = ask.path == CHAT
         made = Draft(content_type="text/event-stream; charset=utf-8", is_stream=True)
-        answer = self._tokens(ask, "content" if is_chat else "text", ask.tokens - ask.reasoning)
-        made.events = self._tokens(ask, "reasoning_content", ask.reasoning) + answer
+        response = self._tokens(ask, "content" if is_chat else "text", ask.tokens - ask.reasoning)
+        made.events = self._tokens(ask, "reasoning_content", ask.reasoning) + response
         if is_chat:
             role = {"role": "assistant"}
             if self._role_chunk:

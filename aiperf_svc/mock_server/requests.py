@@ -1,4 +1,4 @@
-"""What a request says: the HTTP head, and the parameters in the JSON body that shape the answer.
+"""What a request says: the HTTP head, and the parameters in the JSON body that shape the response.
 
 Both are pure functions of bytes, so the server caches their results by those very bytes and parses
 only what it has never seen.
@@ -23,7 +23,7 @@ _REQUEST_ID = b"\r\nx-request-id:"
 
 
 class BadRequest(Exception):
-    """A request that is answered with an error: `status` and a message for the client."""
+    """A request that gets an error response: `status` and a message for the client."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class Head:
     query: str
     length: int = 0
     is_last: bool = False
-    """The connection closes after the answer."""
+    """The connection closes after the response."""
     expects_continue: bool = False
     authorization: str = ""
     fault: str = ""
@@ -103,19 +103,19 @@ def split_request_id(head: bytes) -> tuple[bytes, bytes | None]:
 
 
 class Ask(NamedTuple):
-    """The parameters of an inference request that shape its answer; equal asks get equal
-    answers.
+    """The parameters of an inference request that shape its response; equal asks get equal
+    responses.
     """
 
     path: str
     model: str
     is_stream: bool
     tokens: int
-    """Answer tokens, reasoning included; of an embeddings request, 0."""
+    """Response tokens, reasoning included; of an embeddings request, 0."""
     reasoning: int
     """How many of the tokens are reasoning."""
     is_cut_short: bool
-    """The request's own limit ended the answer: finish_reason is `length`."""
+    """The request's own limit ended the response: finish_reason is `length`."""
     has_usage: bool
     prompt_tokens: int
     """Words of the prompt: a cheap stand-in for a tokenizer's count."""
@@ -159,7 +159,7 @@ def parse_ask(path: str, body: bytes, defaults: AskDefaults) -> Ask:
     options = data.get("stream_options")
     wants_usage = isinstance(options, dict) and options.get("include_usage") is True
     reasoning = defaults.reasoning_tokens if path == CHAT else 0
-    tokens, is_cut_short = answer_length(data, defaults, reasoning)
+    tokens, is_cut_short = response_length(data, defaults, reasoning)
     return Ask(
         path=path,
         model=model,
@@ -173,14 +173,14 @@ def parse_ask(path: str, body: bytes, defaults: AskDefaults) -> Ask:
     )
 
 
-def answer_length(
+def response_length(
     data: dict[str, object], defaults: AskDefaults, reasoning: int
 ) -> tuple[int, bool]:
-    """Tokens of the answer, reasoning included, and whether the request's limit ended it.
+    """Tokens of the response, reasoning included, and whether the request's limit ended it.
 
     The server's own length is --tokens plus the reasoning tokens. --force-tokens gives that
     whatever the request says. Otherwise, with max_completion_tokens or max_tokens: exactly that
-    many if `ignore_eos` is true, else at most that many. `min_tokens` lengthens an answer up to
+    many if `ignore_eos` is true, else at most that many. `min_tokens` lengthens a response up to
     that limit.
     """
     own = defaults.tokens + reasoning

@@ -78,9 +78,7 @@ class RunningMockServer:
             response = connection.getresponse()
             body = response.read()
             if response.status != 200:
-                raise MockServerError(
-                    f"{method} {target} was answered with {response.status}: {body!r}"
-                )
+                raise MockServerError(f"{method} {target} got response {response.status}: {body!r}")
             return body
 
     _api_key = ""
@@ -104,7 +102,7 @@ def running(config: MockServerConfig) -> Iterator[RunningMockServer]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             pass_fds=(owner_read,),
-            # Ctrl-C is for the owner, who may still want answers; the pipe tells the end.
+            # Ctrl-C is for the owner, who may still want responses; the pipe tells the end.
             process_group=0,
         )
     except BaseException:

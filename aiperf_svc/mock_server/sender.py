@@ -83,7 +83,7 @@ class Sender:
         connection.reply = reply
         whole = reply.whole
         if whole is not None and (self.is_instant or reply.status >= 400):
-            # The whole answer in one send: the path that a speed test takes.
+            # The whole response in one send: the path that a speed test takes.
             if rows is not None:
                 rows.sent(connection.row, True, True, True)
             connection.step = reply.count
@@ -122,7 +122,7 @@ class Sender:
         self._stall(connection, memoryview(whole)[sent:])
 
     def begin_uncounted(self, connection: Connection, reply: Reply) -> None:
-        """Sends an answer that is no part of the account, at once."""
+        """Sends a response that is no part of the account, at once."""
         connection.is_counted = False
         connection.reply = reply
         connection.step = reply.count
@@ -141,7 +141,7 @@ class Sender:
             self._plan(connection, delay_ns)
 
     def _first_delay_ns(self, reply: Reply) -> int:
-        """From the arrival to the first token, or to the only write of an answer that is no
+        """From the arrival to the first token, or to the only write of a response that is no
         stream.
         """
         delay_ns = self._draw_ttft() if self._ttft_ns is None else self._ttft_ns

@@ -2,8 +2,8 @@
 
 asyncio costs more for one request than all of this does, and its timers are too coarse to pace
 tokens; so this is a bare epoll loop with one small object per connection and no parsing of what was
-seen before (`answers`). What goes out, and when, is the sender's; what happened is the account's;
-what all processes must know of each other is the board's.
+seen before (`reply_cache`). What goes out, and when, is the sender's; what happened is the
+account's; what all processes must know of each other is the board's.
 """
 
 import errno
@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 
 from aiperf_svc.mock_server.accounts import Account
-from aiperf_svc.mock_server.answers import Answers, Route
 from aiperf_svc.mock_server.board import Board
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.connections import Connection, Connections
@@ -24,6 +23,7 @@ from aiperf_svc.mock_server.controls import Controls
 from aiperf_svc.mock_server.delays import duration_ns, parse_delay
 from aiperf_svc.mock_server.quick_serving import AGAIN, InterpretedQuickEvents, QuickEvents
 from aiperf_svc.mock_server.replies import Ending, Reply
+from aiperf_svc.mock_server.reply_cache import ReplyCache, Route
 from aiperf_svc.mock_server.requests import MAX_BODY, MAX_HEAD, BadRequest, split_request_id
 from aiperf_svc.mock_server.sender import Sender
 from aiperf_svc.mock_server.timers import Timer
@@ -60,7 +60,7 @@ class Server:
         started_mono_ns: int,
     ) -> None:
         rng = random.Random(f"{config.seed}/{index}")
-        self._answers = Answers(config, rng=rng)
+        self._replies = ReplyCache(config, rng=rng)
         self._account = Account(row_limit=config.truth_limit if config.truth else None)
         self._connections = Connections(
             self._account, keepalive_ns=duration_ns(config.keepalive_timeout)
@@ -76,7 +76,7 @@ class Server:
         )
         self._has_idle = duration_ns(config.keepalive_timeout) > 0
         self._board = board
-        self._controls = Controls(board, self._account, answers=self._answers, sender=self._sender)
+        self._controls = Controls(board, self._account, replies=self._replies, sender=self._sender)
         self._tls = tls
         self._has_stamps = config.truth and tls is None
         slow_ns = duration_ns(config.slow_start)
@@ -87,11 +87,11 @@ class Server:
         self._is_quick = (
             self._sender.is_instant
             and not config.truth
-            and not self._answers.has_fault_rates
+            and not self._replies.has_fault_rates
             and not slow_ns
             and not self._freeze_for_ns
         )
-        self._quick = self._answers.quick
+        self._quick = self._replies.quick
         has_steps = self._is_quick and tls is None and not self._has_idle
         events = QuickEvents if has_steps else InterpretedQuickEvents
         self._events = events(
@@ -275,7 +275,7 @@ class Server:
         """Begins the reply to each whole request in data, one after the other; keeps what is
         left.
         """
-        routes = self._answers.routes
+        routes = self._replies.routes
         while True:
             end = data.find(b"\r\n\r\n")
             if end < 0 and len(data) <= MAX_HEAD:
@@ -290,11 +290,11 @@ class Server:
                     if reply is not None:
                         self._sender.begin_whole(connection, reply, len(data))
                         return
-                route = routes.get(head) or self._answers.route(head)
+                route = routes.get(head) or self._replies.route(head)
             except BadRequest as bad:
                 self._account.rejected += 1
                 self._sender.begin_uncounted(
-                    connection, self._answers.error(None, bad.status, bad.message)
+                    connection, self._replies.error(None, bad.status, bad.message)
                 )
                 return
             body_at = end + 4
@@ -306,8 +306,8 @@ class Server:
                 return
             is_alone = len(data) == total
             if is_alone and self._is_quick:
-                self._answers.learn(route, head + data[end:], data[body_at:])
-            self._answer(connection, route, data[body_at:total], request_id, total)
+                self._replies.learn(route, head + data[end:], data[body_at:])
+            self._reply(connection, route, data[body_at:total], request_id, total)
             if is_alone or connection.fd < 0:
                 return
             data = data[total:]
@@ -315,25 +315,25 @@ class Server:
                 connection.inbuf, connection.need = bytearray(data), 0
                 return
 
-    # Answering
+    # Replies
 
-    def _answer(
+    def _reply(
         self, connection: Connection, route: Route, body: bytes, request_id: bytes | None, size: int
     ) -> None:
         if not route.is_inference:
             is_starting = self._ready_mono_ns != 0 and self._is_starting()
-            self._controls.answer(connection, route, is_starting=is_starting)
+            self._controls.reply(connection, route, is_starting=is_starting)
             return
-        answers = self._answers
-        reply = route.refusal or route.replies.get(body) or answers.reply(route, body)
-        if answers.has_fault_rates and reply.status == 200:
-            fault = answers.draw_fault()
+        replies = self._replies
+        reply = route.refusal or route.replies.get(body) or replies.reply(route, body)
+        if replies.has_fault_rates and reply.status == 200:
+            fault = replies.draw_fault()
             if fault:
-                reply = answers.spoiled(route, body, fault)
+                reply = replies.spoiled(route, body, fault)
         if self._freeze_for_ns and not self._board.first_request_mono_ns:
             self._board.first_request_mono_ns = time.monotonic_ns()
         if self._ready_mono_ns and self._is_starting():
-            reply = answers.unready(route.head)
+            reply = replies.unready(route.head)
         self._sender.begin(connection, reply, request_id, size)
 
     def _is_starting(self) -> bool:

@@ -33,7 +33,7 @@ Secret keep them."""
 UPLOAD_TOKEN = {"AWS_SESSION_TOKEN": "s3SessionToken"}
 """The third one of temporary keys."""
 DEADLINE_KEPT = "/tmp/kept"
-"""Made by the deadline's holder when the API server has answered it."""
+"""Made by the deadline's holder when the API server has responded to it."""
 TOKEN_KEY = "token"
 """Name of the results API's token in the Secret of the services' keys."""
 

@@ -2,7 +2,7 @@
 reviewed.
 
 `plan()` decides everything that depends on the size of the load. The local launcher and the Pulumi
-program only translate its answer: into processes, into pods.
+program only translate its result: into processes, into pods.
 """
 
 import math

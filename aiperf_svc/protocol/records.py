@@ -25,7 +25,7 @@ class Flag(IntFlag):
     REUSED = 2
     """Sent on a connection that had carried a request before."""
     RETRIED = 4
-    """The reused connection was closed before any byte of the answer; sent again on a new one."""
+    """The reused connection was closed before any byte of the response; sent again on a new one."""
     LAST_TURN = 8
     """Ends its conversation, by success or failure."""
     UNSTAMPED = 16

@@ -24,10 +24,10 @@ POLL_S = 1.0
 RETRY_S = 0.1
 LOGS_S = 0.25
 """Between looks at the logs, when they are shown."""
-UNANSWERED_S = 30.0
+UNRESPONSIVE_S = 30.0
 """So long may the API be silent while its process lives."""
 SETTLE_S = 300.0
-"""Longest time from the final state to the results, while the records manager answers: when a run
+"""Longest time from the final state to the results, while the records manager responds: when a run
 has failed they are made only then, and the lines of a million long streams take a minute."""
 STOPPING = "stopping: what was measured is kept; once more to leave at once"
 
@@ -46,7 +46,7 @@ class Following:
         display: Display,
         show_logs: bool = False,
         is_collected: bool = True,
-        unanswered_s: float = UNANSWERED_S,
+        unresponsive_s: float = UNRESPONSIVE_S,
         stopping: str = STOPPING,
     ) -> None:
         self._client = client
@@ -59,11 +59,11 @@ class Following:
         self._show_logs = show_logs
         self._is_collected = is_collected
         """Whether the run's results are where they belong when it is over."""
-        self._unanswered_s = unanswered_s
+        self._unresponsive_s = unresponsive_s
         self._stopping = stopping
-        """What the first interrupt is answered with."""
+        """Message printed at the first interrupt."""
         self.status: Status | None = None
-        """The last one; None before the first answer."""
+        """The last one; None before the first response."""
 
     @property
     def is_over(self) -> bool:
@@ -92,21 +92,21 @@ class Following:
 
     async def _follow(self) -> dict[str, Any] | None:
         loop = asyncio.get_running_loop()
-        answered_s, settle_by_s = loop.time(), None
+        heard_s, settle_by_s = loop.time(), None
         while True:
             after = None if self.status is None else self.status.number
             try:
                 self.status = await self._client.status(after=after, timeout_s=POLL_S)
             except ApiUnavailable as error:
-                if loop.time() - answered_s > self._unanswered_s:
-                    raise BenchmarkFailed(f"the services do not answer: {error}") from error
+                if loop.time() - heard_s > self._unresponsive_s:
+                    raise BenchmarkFailed(f"the services do not respond: {error}") from error
                 await asyncio.sleep(RETRY_S)
                 continue
-            answered_s = loop.time()
+            heard_s = loop.time()
             self._display.show(self.status)
             if self.is_over:
-                settle_by_s = settle_by_s or answered_s + SETTLE_S
-                if self.status.is_settled or answered_s > settle_by_s:
+                settle_by_s = settle_by_s or heard_s + SETTLE_S
+                if self.status.is_settled or heard_s > settle_by_s:
                     break
         summary = None
         if self.status.results_ready:

@@ -80,5 +80,5 @@ def own_part(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_succeeded(summary: dict[str, Any]) -> bool:
-    """Whether any request was answered well."""
+    """Whether any request completed."""
     return bool(summary.get("request_count", {}).get("avg"))

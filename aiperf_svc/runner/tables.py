@@ -127,7 +127,7 @@ def _print_notes(summary: dict[str, Any], console: Console) -> None:
     if censored:
         names = ", ".join(f"{m.name} {summary[m.tag]['censored_share']:.2%}" for m in censored)
         console.print(
-            f"> lies beyond this; cut before they were answered: {names}",
+            f"> lies beyond this; cut before their responses ended: {names}",
             style="dim",
             soft_wrap=True,
         )

@@ -32,7 +32,7 @@ from aiperf_svc.services.context import RunContext
 
 
 class DatasetManager(BaseService):
-    """Answers requests for blocks as soon as the dataset is built."""
+    """Serves requests for blocks as soon as the dataset is built."""
 
     service = Service.DATASET_MANAGER
 
@@ -102,9 +102,9 @@ class DatasetManager(BaseService):
 
     async def _serve(self) -> None:
         await self._ready.wait()
-        await receive_each(self._socket, self._answer)
+        await receive_each(self._socket, self._response)
 
-    async def _answer(self, message: AnyMessage, _frame: bytes) -> None:
+    async def _response(self, message: AnyMessage, _frame: bytes) -> None:
         assert self._shape is not None
         match message:
             case DatasetBlockRequested(block=number) if 0 <= number < len(self._blocks):
@@ -114,8 +114,8 @@ class DatasetManager(BaseService):
             case ForcedLengthAsked():
                 await self._socket.send(encode(self._decide_forced_length(message)))
             case _:
-                # A REP socket must answer; an empty block says that there is none.
-                self.log.warning("no answer for %s", message)
+                # A REP socket must reply; an empty block says that there is none.
+                self.log.warning("no response for %s", message)
                 await self._socket.send(b"")
 
     def _decide_forced_length(self, asked: ForcedLengthAsked) -> ForcedLengthDecided:

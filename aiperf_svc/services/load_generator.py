@@ -1,8 +1,8 @@
 """What a worker sends, and when: users, due times and conversations over the inference client.
 
-Closed loop: each user (slot) sends its next request when the answer to its last one has ended; the
-request is due at the kernel's stamp of that end, so whatever we lose on the way shows as schedule
-lag. Open loop: each credit carries its due time and a kernel timer fires it. A credit is a
+Closed loop: each user (slot) sends its next request when the response to its last one has ended;
+the request is due at the kernel's stamp of that end, so whatever we lose on the way shows as
+schedule lag. Open loop: each credit carries its due time and a kernel timer fires it. A credit is a
 conversation; it keeps its user through the pauses between its turns.
 
 The flow: `grant` and the ends of requests put work in, `_run_due` sends what is due, and `_arm`
@@ -68,7 +68,7 @@ class LoadGenerator:
         extend_history: Callable[[bytes, bytes, Connection], bytes],
         on_starved: Callable[[], None],
     ) -> None:
-        """`extend_history(history, turn_messages, connection)` adds an answer to a history;
+        """`extend_history(history, turn_messages, connection)` adds a response to a history;
         `on_starved` is called when users wait because the credits have run out."""
         self._run_id = run_id
         self._entries = entries
@@ -391,7 +391,7 @@ class LoadGenerator:
         try:
             session.history = self._extend_history(session.history, messages, conn)
         except ValueError:
-            # The answer was whole but is no answer; its record says so. The credit ends here.
+            # All bytes came, but they are no response; its record says so. The credit ends here.
             self._active -= 1
             self.errored += 1
             heapq.heappush(self._later, (end, next(self._order), None))

@@ -355,7 +355,7 @@ class RecordsManager(BaseService):
             if phase is Phase.PROFILING:
                 last = max((c.last_seq for c in self._counts.get(worker.id, ())), default=0)
                 lost_records += self._ledger.missing(worker.id, last) - counts.records_dropped
-            # A worker sees whole answers; only their content tells that some were none.
+            # A worker sees whole responses; only their content tells that some were none.
             bad = counts.completed - arrived.whole.get((worker.rank, phase), 0) - lost_records
             if bad > 0:
                 counts = msgspec.structs.replace(

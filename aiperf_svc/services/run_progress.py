@@ -144,7 +144,7 @@ class RunProgress:
         """Twice a second: the rate of ends, and news for those who wait."""
         ended = self._ended()
         if not ended:
-            # Before the first answer there is no rate, only the time to the phase's start.
+            # Before the first response there is no rate, only the time to the phase's start.
             self._rate_points.clear()
         last_mono_ns, last_ended = self._rate_points[-1] if self._rate_points else (0, -1)
         # Counts come with heartbeats: between two of them nothing has changed and nothing is known.

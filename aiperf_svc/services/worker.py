@@ -2,7 +2,7 @@
 
 What leaves the hot path is shipped from here: finished batches go to the record processor that the
 roster names, and are kept until the records manager has confirmed them, so that another processor
-can take over. What comes in are credits, dataset blocks and the clock's answers.
+can take over. What comes in are credits, dataset blocks and the clock's responses.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from aiperf_svc.core.endpoints.chat import append_history
 from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.core.records.outbox import RecordOutbox
-from aiperf_svc.core.responses.text import answer_text
+from aiperf_svc.core.responses.text import response_text
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
@@ -184,7 +184,7 @@ class Worker(BaseService):
 
     def _extend_history(self, history: bytes, messages: bytes, conn: Connection) -> bytes:
         endpoint = self.context.config.endpoint
-        text = answer_text(
+        text = response_text(
             bytes(conn.kept or b""),
             body_offset=conn.body_offset,
             framing=conn.framing,

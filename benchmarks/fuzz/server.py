@@ -70,7 +70,7 @@ class FuzzServer:
         writer.transport.abort()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether the connection goes on."""
+        """Respond to one request; whether the connection goes on."""
         head = await reader.readuntil(b"\r\n\r\n")
         length, number = _LENGTH.search(head), _REQUEST_ID.search(head)
         assert length is not None

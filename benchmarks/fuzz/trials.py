@@ -223,7 +223,7 @@ def compare(finding: Finding, server: FuzzServer, records: dict[str, Any]) -> bo
 
     A server may close a connection that looks reusable: a request that crosses the close never
     arrives, and is an error unless it is sent again. A server that the machine has kept waiting
-    may answer too late: then a time-out is right.
+    may respond too late: then a time-out is right.
     """
     trial, problems = finding.trial, finding.problems
     before = len(problems)
@@ -236,8 +236,8 @@ def compare(finding: Finding, server: FuzzServer, records: dict[str, Any]) -> bo
     for index, outcome, error, chunks, tokens, status, start in zip(*rows.values(), strict=True):
         given = trial.reply(index)
         latest = start + REQUEST_TIMEOUT_S * 1e9
-        is_answered = server.given[index] and server.ended_wall_ns.get(index, latest) < latest
-        truth = given.truth if is_answered else Truth.BAD
+        is_whole = server.given[index] and server.ended_wall_ns.get(index, latest) < latest
+        truth = given.truth if is_whole else Truth.BAD
         said = f"request {index}, {given.kind}: {Outcome(outcome).name} {ErrorKind(error).name}"
         said += f", status {status}"
         finding.good += truth is Truth.GOOD

@@ -4,8 +4,8 @@ llama.cpp server.
 
     make_model.py FOLDER        writes FOLDER/tokenizer.json and FOLDER/model.gguf
 
-Its answers mean nothing; its prefill, decoding, sampling and HTTP are the server's own. Runs in the
-server's environment (tokenizers, numpy, gguf), not in the project's.
+Its responses mean nothing; its prefill, decoding, sampling and HTTP are the server's own. Runs in
+the server's environment (tokenizers, numpy, gguf), not in the project's.
 """
 
 import sys

@@ -18,7 +18,7 @@ from aiperf_svc.protocol.messages import (
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 from aiperf_svc.services.context import RunContext
-from benchmarks.service_stubs.stub import ANSWER_S, PlainBus, Stub
+from benchmarks.service_stubs.stub import RESPONSE_S, PlainBus, Stub
 from benchmarks.service_stubs.worker import WorkerStub
 
 RAW_BATCH_S = 0.05
@@ -72,7 +72,7 @@ def _rows(rank: int, first: int, last: int) -> np.ndarray[Any, Any]:
     """Records of requests that have just ended."""
     count, end = last - first + 1, time_ns()
     rows = np.zeros(count, dtype=METRIC_DTYPE)
-    start = end - round(ANSWER_S * 1e9)
+    start = end - round(RESPONSE_S * 1e9)
     rows["seq"] = np.arange(first, last + 1)
     rows["index"] = np.arange(first, last + 1)
     for name in ("due_wall_ns", "start_wall_ns", "sent_wall_ns"):

@@ -17,7 +17,7 @@ from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.base import HEARTBEAT_S, REGISTERING_S
 from aiperf_svc.services.context import RunContext
 
-ANSWER_S = 8.0
+RESPONSE_S = 8.0
 """Of each simulated request: about 150 tokens at 50 ms."""
 
 

@@ -24,11 +24,12 @@ from aiperf_svc.protocol.messages import (
 )
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.context import RunContext
-from benchmarks.service_stubs.stub import ANSWER_S, PlainBus, Stub
+from benchmarks.service_stubs.stub import RESPONSE_S, PlainBus, Stub
 
 
 class WorkerStub(Stub):
-    """A fluid model of a worker in closed loop: its users end `1 / ANSWER_S` requests a second."""
+    """A fluid model of a worker in closed loop: its users end `1 / RESPONSE_S` requests a
+    second."""
 
     service = Service.WORKER
 
@@ -114,7 +115,7 @@ class WorkerStub(Stub):
         else:
             in_flight = min(self.users, self.granted - ended)
             self._note_starved(self.users - in_flight, elapsed_s)
-            self.carry += in_flight * elapsed_s / ANSWER_S
+            self.carry += in_flight * elapsed_s / RESPONSE_S
             ends = min(int(self.carry), in_flight)
             self.carry -= ends
             self.completed += ends

@@ -18,7 +18,7 @@ from benchmarks.speed.pipeline import Run, run_profile
 Figures = dict[str, Any]
 MIB = 2**20
 TOKENS = 100
-"""Of an answer in the case of streams."""
+"""Of a response in the case of streams."""
 HELD_TOKENS = 500
 
 
@@ -73,7 +73,7 @@ def lifecycle(*, is_quick: bool) -> Figures:
 def memory(*, is_quick: bool) -> Figures:
     """Memory for each held connection, with streams of 500 tokens: the difference between many and
     few of them, so that what every run takes falls out. At the end of the time in which all of them
-    are held, when an answer occupies most; and with what follows, when all of them end at once."""
+    are held, when a response occupies most; and with what follows, when all of them end at once."""
     counts, itl_ms = ((200, 600), 30) if is_quick else ((1_000, 4_000), 250)
     with _server(MockServerConfig(tokens=HELD_TOKENS, itl=f"{itl_ms}ms")) as (server, folder):
         few, many = (
@@ -103,8 +103,8 @@ def memory(*, is_quick: bool) -> Figures:
 
 
 def exports(*, is_quick: bool) -> Figures:
-    """What a million records cost after the last answer: the difference between a long and a short
-    run, so that what every run costs falls out."""
+    """What a million records cost after the last response: the difference between a long and a
+    short run, so that what every run costs falls out."""
     few, many = (1_000, 41_000) if is_quick else (1_000, 201_000)
     with _server(MockServerConfig(tokens=1)) as (server, folder):
         small, large = (

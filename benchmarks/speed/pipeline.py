@@ -60,10 +60,10 @@ class Run:
     """From the command to the first request due."""
     load_s: float
     finish_s: float
-    """From the last answer to the command's end: processing, exports, report, shutdown."""
+    """From the last response to the command's end: processing, exports, report, shutdown."""
     finish_cpu_s: float
     load_cpu_s: dict[str, float]
-    """By service, and `server`, between the first request and the last answer."""
+    """By service, and `server`, between the first request and the last response."""
     idle_pss: int
     idle_rss: int
     """Bytes of all our processes, last look before the first request."""
@@ -197,7 +197,7 @@ def _watch(pid: int, server_pid: int, watches_memory: bool) -> Watched:
 
 
 def _held(artifacts: Path) -> tuple[float, float]:
-    """Wall times of the last request's start and of the first answer's end."""
+    """Wall times of the last request's start and of the first response's end."""
     records = read_records(artifacts / "records.parquet")
     return records["start_wall_ns"].max() / 1e9, records["end_wall_ns"].min() / 1e9
 

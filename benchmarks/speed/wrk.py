@@ -1,6 +1,6 @@
 """The reference: `wrk`, a load generator in C (Debian package `wrk`), sending what ours sends.
 
-wrk counts answers and does nothing with them, so it stands for what this machine, this kernel and
+wrk counts responses and does nothing with them, so it stands for what this machine, this kernel and
 this server can pass at all.
 """
 

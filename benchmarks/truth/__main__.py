@@ -3,7 +3,7 @@
     python -m benchmarks.truth
     python -m benchmarks.truth --only rate-300 --json
 
-Open loop at 100 to 3,000 requests/s and closed loop at 1 to 5,000 users, 50 tokens an answer,
+Open loop at 100 to 3,000 requests/s and closed loop at 1 to 5,000 users, 50 tokens a response,
 against the mock server on this machine, which notes the kernel's stamp of each request's arrival
 and the clock before each send. Every run is bounded; all of it shares the machine's cores with the
 server. docs/truth.md says how to read the table.

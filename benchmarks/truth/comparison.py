@@ -106,7 +106,7 @@ def compare(
 ) -> Comparison:
     """Join the records with the server's rows by request id.
 
-    `tokens` is how many every answer has; `ttft_ms` the delay that the server was told.
+    `tokens` is how many every response has; `ttft_ms` the delay that the server was told.
     """
     by_id = {row["request_id"]: row for row in rows}
     complete = np.flatnonzero(run.is_completed)
@@ -158,7 +158,7 @@ def closed_loop_load(
 ) -> Load:
     """Users held, averaged over time from the last user's first arrival to the stop.
 
-    A user counts from its request's arrival to its answer's last byte, by the server's clock; the
+    A user counts from its request's arrival to its response's last byte, by the server's clock; the
     first arrivals of `users` requests are the opening of the run.
     """
     stop_wall_ns = int(run.records["due_wall_ns"].min()) + round(duration_s * 1e9)

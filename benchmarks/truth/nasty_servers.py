@@ -1,7 +1,7 @@
 """Runs against servers that fail: what share of the requests failed is theirs to say.
 
-- `refusing`: a share of the requests is answered 503, at once.
-- `hanging`: a share is never answered.
+- `refusing`: a share of the requests gets a 503 at once.
+- `hanging`: a share never gets a response.
 - `dropping`: a share is dropped after 100 ms, without a byte, as a proxy does whose server is gone.
 - `dying`: the server ends in the middle of the load.
 """

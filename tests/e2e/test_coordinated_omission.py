@@ -1,7 +1,7 @@
 """A server that freezes for two seconds in the middle of an open-loop run.
 
-A client that waits for answers sends nothing during the freeze, and its percentiles of what it did
-send look as if nothing had happened: coordinated omission. The intended latencies, from the due
+A client that waits for responses sends nothing during the freeze, and its percentiles of what it
+did send look as if nothing had happened: coordinated omission. The intended latencies, from the due
 time, must show the freeze however many requests were held back. The expected values are computed
 here from two sources only: the schedule, and when the server says that it sent each token.
 """

@@ -92,12 +92,12 @@ class _Monitor(MockMonitor):
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
-            answer = super().RegisterResource(request)
+            response = super().RegisterResource(request)
         finally:
             asyncio.set_event_loop(None)
             loop.close()
         if request.type != "pulumi:pulumi:Stack":
-            self.made[answer.urn] = Registration(
+            self.made[response.urn] = Registration(
                 type=request.type,
                 name=request.name,
                 inputs=_plain(pulumi.runtime.rpc.deserialize_properties(request.object)),
@@ -110,7 +110,7 @@ class _Monitor(MockMonitor):
                 is_deleted_before_replaced=request.deleteBeforeReplace,
                 secret_inputs=_secrets(request.object),
             )
-        return answer
+        return response
 
     def RegisterResourceOutputs(self, request: Any) -> Any:
         if "pulumi:pulumi:Stack" in request.urn:
@@ -120,7 +120,7 @@ class _Monitor(MockMonitor):
 
 
 class _Cluster(Mocks):
-    """Answers as a cluster would where the program waits for an answer."""
+    """Responds as a cluster would where the program waits for a response."""
 
     def call(self, args: Any) -> tuple[dict[str, Any], None]:
         return {}, None

@@ -440,7 +440,7 @@ def test_where_the_results_go_is_an_output() -> None:
     assert outputs["results"]["bucket"] == "s3://bucket/runs"
 
 
-def test_the_deadlines_holder_is_ready_when_the_api_server_has_answered_it(
+def test_the_deadlines_pod_is_ready_when_the_api_server_has_responded(
     usual: Recording,
 ) -> None:
     pods = {t["metadata"]["labels"][COMPONENT_LABEL]: t["spec"] for t in _pod_templates(usual)}

@@ -191,8 +191,8 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(length)
 
 
-def answers(*parts: bytes) -> Script:
-    """A server that answers every request with these writes, each in a segment of its own."""
+def responses(*parts: bytes) -> Script:
+    """A server that responds to every request with these writes, each in a segment of its own."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""A server of a whole run that answers each request as a test says."""
+"""A server of a whole run that responds to each request as a test says."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

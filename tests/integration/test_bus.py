@@ -57,7 +57,7 @@ async def test_a_message_passes_from_push_to_pull(bus: Bus) -> None:
     assert decode((await receive(pull))[0]) == MESSAGE
 
 
-async def test_a_router_answers_the_dealer_that_asked(bus: Bus) -> None:
+async def test_a_router_replies_to_the_dealer_that_asked(bus: Bus) -> None:
     router = bus.bind(zmq.ROUTER, Port.CREDIT_DROP)
     dealer = bus.connect(zmq.DEALER, Port.CREDIT_DROP, identity=b"worker")
     await dealer.send(encode(WorkerAttached("run", "worker", 1)))
@@ -73,25 +73,25 @@ async def test_a_router_refuses_to_drop_what_has_no_receiver(bus: Bus) -> None:
         await router.send_multipart([b"nobody", b""])
 
 
-async def test_no_answer_is_dropped_where_thousands_wait_for_theirs(bus: Bus) -> None:
-    questions, answer = 3_000, bytes(10_000)
+async def test_no_response_is_dropped_where_thousands_wait_for_theirs(bus: Bus) -> None:
+    questions, response = 3_000, bytes(10_000)
     many = bus.bind(zmq.DEALER, Port.DATASET_BACK)
     replier = bus.connect(zmq.REP, Port.DATASET_BACK)
 
     async def reply() -> None:
         for _ in range(questions):
             await replier.recv()
-            await replier.send(answer)
+            await replier.send(response)
 
     replying = asyncio.create_task(reply())
     for _ in range(questions):
         await many.send_multipart([b"", b"?"])
     await asyncio.wait_for(replying, WAIT_S)
     for _ in range(questions):
-        assert (await receive(many))[-1] == answer
+        assert (await receive(many))[-1] == response
 
 
-async def test_what_is_not_answered_is_asked_again(bus: Bus) -> None:
+async def test_what_gets_no_response_is_asked_again(bus: Bus) -> None:
     deaf = bus.bind(zmq.ROUTER, Port.DATASET_FRONT)
     asker = bus.connect(zmq.REQ, Port.DATASET_FRONT)
     asking = asyncio.create_task(ask(asker, b"?", again_s=0.01))
@@ -126,14 +126,14 @@ async def test_the_event_proxy_carries_both_topics(bus: Bus) -> None:
         assert received.result()[0] == topic
 
 
-async def test_the_dataset_proxy_brings_the_answer_back(bus: Bus) -> None:
+async def test_the_dataset_proxy_brings_the_response_back(bus: Bus) -> None:
     Proxies(bus).start()
     server = bus.connect(zmq.REP, Port.DATASET_BACK)
     client = bus.connect(zmq.REQ, Port.DATASET_FRONT)
     await client.send(b"question")
     assert await receive(server) == [b"question"]
-    await server.send(b"answer")
-    assert await receive(client) == [b"answer"]
+    await server.send(b"response")
+    assert await receive(client) == [b"response"]
 
 
 async def test_raw_records_reach_the_processor_that_they_name(bus: Bus) -> None:

@@ -19,8 +19,8 @@ from aiperf_svc.adapters.cluster.api.resource_types import read_catalog
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
 from aiperf_svc.domain.errors import EnvironmentProblem
 
-Answers = dict[str, Any]
-FINE: Answers = {
+Responses = dict[str, Any]
+FINE: Responses = {
     "/version": {"gitVersion": "v1.30.0"},
     "/api/v1/namespaces/kube-system": {"metadata": {"uid": "u-1"}},
 }
@@ -29,10 +29,10 @@ ABORT = "breaks the connection"
 
 
 class ApiServer:
-    """Answers GETs from a table; a status in place of an answer is an error."""
+    """Serves GETs from a table; a status in place of a response is an error."""
 
     def __init__(self) -> None:
-        self.answers: Answers = dict(FINE)
+        self.responses: Responses = dict(FINE)
         self.tokens: list[str] = []
         self.accepted: str | None = None
         self.url = ""
@@ -42,15 +42,15 @@ class ApiServer:
         self.tokens.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
         if self.accepted is not None and self.tokens[-1] != self.accepted:
             return _status(401, "Unauthorized")
-        answer = self.answers.get(request.path, 404)
-        if isinstance(answer, list):
-            answer = answer.pop(0)
-        if answer is ABORT:
+        response = self.responses.get(request.path, 404)
+        if isinstance(response, list):
+            response = response.pop(0)
+        if response is ABORT:
             assert request.transport is not None
             request.transport.abort()
-        if isinstance(answer, int):
-            return _status(answer, "Forbidden" if answer == 403 else "")
-        return web.json_response(answer, headers={"Date": self.date} if self.date else None)
+        if isinstance(response, int):
+            return _status(response, "Forbidden" if response == 403 else "")
+        return web.json_response(response, headers={"Date": self.date} if self.date else None)
 
 
 def _status(code: int, reason: str) -> web.Response:
@@ -100,7 +100,7 @@ async def _message(**where: Any) -> str:
     return message
 
 
-async def test_a_cluster_that_answers_is_known_by_its_kube_system(
+async def test_a_cluster_that_responds_is_known_by_its_kube_system(
     api: ApiServer, write: Callable[..., str]
 ) -> None:
     async with connect(kubeconfig=write(api.url)) as cluster:
@@ -111,7 +111,7 @@ async def test_a_cluster_that_answers_is_known_by_its_kube_system(
 async def test_where_kube_system_may_not_be_read_the_address_is_the_identity(
     api: ApiServer, write: Callable[..., str]
 ) -> None:
-    api.answers["/api/v1/namespaces/kube-system"] = 403
+    api.responses["/api/v1/namespaces/kube-system"] = 403
     async with connect(kubeconfig=write(api.url)) as cluster:
         assert cluster.identity == api.url
 
@@ -142,11 +142,11 @@ async def test_a_malformed_kubeconfig_is_named(tmp_path: Path) -> None:
     assert str(path) in await _message(kubeconfig=str(path))
 
 
-async def test_a_cluster_that_does_not_answer_is_named_by_its_address(
+async def test_a_cluster_that_does_not_respond_is_named_by_its_address(
     write: Callable[..., str],
 ) -> None:
     message = await _message(kubeconfig=write("http://127.0.0.1:9"))
-    assert message.startswith("the cluster at http://127.0.0.1:9 does not answer: ")
+    assert message.startswith("the cluster at http://127.0.0.1:9 does not respond: ")
 
 
 async def test_credentials_that_are_not_accepted_are_said_to_be(
@@ -195,7 +195,7 @@ async def test_errors_of_the_api_keep_their_status_and_words(
     api: ApiServer, write: Callable[..., str]
 ) -> None:
     async with connect(kubeconfig=write(api.url)) as cluster:
-        api.answers["/x"] = 403
+        api.responses["/x"] = 403
         with pytest.raises(Refused, match=r"no Forbidden \(403\)") as caught:
             await cluster.get("/x")
         assert (caught.value.status, caught.value.reason) == (403, "Forbidden")
@@ -207,7 +207,7 @@ async def test_a_stack_is_found_in_a_namespace_by_who_may_list_nothing_else(
 ) -> None:
     labels = {"aiperf.dev/stack": "s", "aiperf.dev/run": "r"}
     anchor = {"metadata": {"name": "anchor-s", "namespace": "n", "uid": "1", "labels": labels}}
-    api.answers |= {
+    api.responses |= {
         "/api/v1/namespaces": 403,
         "/api/v1/configmaps": 403,
         "/api/v1/namespaces/n/configmaps": {"items": [anchor]},
@@ -228,16 +228,16 @@ async def test_a_server_with_too_much_to_do_is_asked_again(
     api: ApiServer, write: Callable[..., str]
 ) -> None:
     async with connect(kubeconfig=write(api.url)) as cluster:
-        api.answers["/x"] = [429, 429, {"fine": True}]
+        api.responses["/x"] = [429, 429, {"fine": True}]
         assert await cluster.get("/x") == {"fine": True}
 
 
-async def test_an_answer_that_breaks_off_is_no_answer(
+async def test_a_response_that_breaks_off_is_no_response(
     api: ApiServer, write: Callable[..., str]
 ) -> None:
     async with connect(kubeconfig=write(api.url)) as cluster:
-        api.answers["/x"] = ABORT
-        with pytest.raises(Unreachable, match="does not answer"):
+        api.responses["/x"] = ABORT
+        with pytest.raises(Unreachable, match="does not respond"):
             await cluster.get("/x")
 
 
@@ -252,7 +252,7 @@ async def test_a_server_without_aggregated_discovery_is_asked_group_by_group(
     group = {"name": "apps", "versions": [{"groupVersion": "apps/v1", "version": "v1"}]}
     stale = {"name": "m.io", "versions": [{"groupVersion": "m.io/v1", "version": "v1"}]}
     pods = resource("pods", "Pod")
-    api.answers |= {
+    api.responses |= {
         "/api": {"kind": "APIVersions", "versions": ["v1"]},
         "/apis": {"kind": "APIGroupList", "groups": [group, stale]},
         "/api/v1": {
@@ -277,5 +277,5 @@ async def test_a_server_without_aggregated_discovery_is_asked_group_by_group(
     assert [str(each) for each in listed.objects] == ["Pod s/p"]
     assert set(listed.not_listed) == {
         "nodes (not allowed)",
-        "m.io/v1 (its API server does not answer)",
+        "m.io/v1 (its API server does not respond)",
     }

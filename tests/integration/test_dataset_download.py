@@ -36,7 +36,7 @@ class Server:
     """Range asked for and bytes sent, of every request."""
     url: str = ""
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    async def respond(self, request: web.Request) -> web.StreamResponse:
         """Serves a range when it is of the current version, else all."""
         assert request.headers["Accept-Encoding"] == "identity"
         wanted = request.headers.get("Range", "")
@@ -75,7 +75,7 @@ async def server() -> AsyncIterator[Server]:
     """A running server on a free port."""
     state = Server()
     app = web.Application()
-    app.router.add_get("/data.json", state.answer)
+    app.router.add_get("/data.json", state.respond)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -213,7 +213,7 @@ async def test_a_file_of_unknown_size_is_downloaded(server: Server, tmp_path: Pa
 @pytest.mark.parametrize("status", [401, 404])
 async def test_a_refusal_is_final_and_named(server: Server, tmp_path: Path, status: int) -> None:
     server.statuses = [status]
-    with pytest.raises(EnvironmentProblem, match=rf"data\.json answers with status {status}"):
+    with pytest.raises(EnvironmentProblem, match=rf"data\.json responds with status {status}"):
         await fetch(server, tmp_path)
     assert len(server.requests) == 1
 

@@ -16,10 +16,10 @@ from aiperf_svc.adapters.ttl.deadline import (
     RECHECK_S,
     RETRY_S,
     SOON_S,
-    Answer,
     ApiServer,
     Deadline,
     Expiring,
+    Response,
     keep_deadline,
     read_deadline,
 )
@@ -41,7 +41,7 @@ class FakeApi(ThreadingHTTPServer):
         self.created_s = {PATH: CREATED_S}
         """When each object was created, by its path."""
         self.statuses: list[int] = []
-        """Answers to give before the good ones."""
+        """Responses to give before the good ones."""
         self.authorizations: list[str] = []
         self.deletions: list[dict[str, Any]] = []
         self.broken: list[bytes] = []
@@ -58,14 +58,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         created_s = self.server.created_s.get(self.path, CREATED_S)
         created = datetime.fromtimestamp(created_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._answer({"metadata": {"uid": f"uid-{created_s}", "creationTimestamp": created}})
+        self._respond({"metadata": {"uid": f"uid-{created_s}", "creationTimestamp": created}})
 
     def do_DELETE(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.deletions.append({"path": self.path, **body})
-        self._answer({"status": "Success"})
+        self._respond({"status": "Success"})
 
-    def _answer(self, body: dict[str, Any]) -> None:
+    def _respond(self, body: dict[str, Any]) -> None:
         self.server.authorizations.append(self.headers["Authorization"])
         if self.server.broken:
             self.wfile.write(self.server.broken.pop(0))
@@ -173,7 +173,7 @@ def test_an_api_server_that_is_away_is_waited_for(account: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 503])
-def test_it_is_ready_only_when_the_api_server_has_answered_it(
+def test_it_is_ready_only_when_the_api_server_has_responded(
     api: FakeApi, account: Path, status: int
 ) -> None:
     api.statuses = [status]
@@ -232,7 +232,7 @@ def test_a_deletion_whose_response_cannot_be_read_is_asked_for_again(
     server = _server(api, account)
     look = server.get
 
-    def get(path: str) -> Answer:
+    def get(path: str) -> Response:
         found = look(path)
         api.broken = [b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\n{"]
         return found

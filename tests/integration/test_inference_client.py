@@ -1,4 +1,4 @@
-"""The hot path: where an answer ends, when its bytes came, and what becomes of a broken one."""
+"""The hot path: where a response ends, when its bytes came, and what becomes of a broken one."""
 
 import asyncio
 from time import time_ns
@@ -10,9 +10,9 @@ from client_bench import (
     MS,
     PADDED,
     WAIT_S,
-    answers,
     bench,
     read_request,
+    responses,
 )
 
 from aiperf_svc.adapters.inference import client as inference_client
@@ -21,51 +21,51 @@ from aiperf_svc.protocol.records import Flag, Framing
 
 
 @pytest.mark.parametrize(
-    ("answer", "framing"), [(LENGTH, Framing.LENGTH), (CHUNKED, Framing.CHUNKED)]
+    ("response", "framing"), [(LENGTH, Framing.LENGTH), (CHUNKED, Framing.CHUNKED)]
 )
-async def test_an_answer_is_whole_at_its_last_byte_and_the_connection_is_used_again(
-    answer: bytes, framing: int
+async def test_a_response_is_whole_at_its_last_byte_and_the_connection_is_used_again(
+    response: bytes, framing: int
 ) -> None:
-    async with bench(answers(answer)) as b:
+    async with bench(responses(response)) as b:
         first, second = await b.one(index=1), await b.one(index=2)
         assert [o for o, _ in b.sent.ends] == [Outcome.COMPLETED, Outcome.COMPLETED]
-        assert b.sent.bodies == answer * 2
+        assert b.sent.bodies == response * 2
         assert first["framing"] == framing
-        assert first["body_offset"] == answer.index(b"\r\n\r\n") + 4
+        assert first["body_offset"] == response.index(b"\r\n\r\n") + 4
         assert not first["flags"] & Flag.REUSED
         assert second["flags"] & Flag.REUSED
         assert (first["seq"], second["seq"]) == (1, 2)
         assert b.client.connection_count == 1
 
 
-@pytest.mark.parametrize("answer", [LENGTH, CHUNKED, PADDED])
-async def test_the_end_is_found_wherever_the_bytes_are_split(answer: bytes) -> None:
-    for at in range(1, len(answer)):
-        async with bench(answers(answer[:at], answer[at:])) as b:
+@pytest.mark.parametrize("response", [LENGTH, CHUNKED, PADDED])
+async def test_the_end_is_found_wherever_the_bytes_are_split(response: bytes) -> None:
+    for at in range(1, len(response)):
+        async with bench(responses(response[:at], response[at:])) as b:
             await b.one()
             row = await b.one()
             assert row["outcome"] == Outcome.COMPLETED, at
-            assert b.sent.bodies == answer * 2
-            assert b.sent.read_rows["length"].sum() == 2 * len(answer)
+            assert b.sent.bodies == response * 2
+            assert b.sent.read_rows["length"].sum() == 2 * len(response)
 
 
 async def test_the_end_is_found_byte_by_byte() -> None:
-    async with bench(answers(*(bytes([byte]) for byte in CHUNKED))) as b:
+    async with bench(responses(*(bytes([byte]) for byte in CHUNKED))) as b:
         row = await b.one()
         assert row["outcome"] == Outcome.COMPLETED
         assert b.sent.bodies == CHUNKED
 
 
-async def test_content_that_looks_like_the_last_chunk_does_not_end_an_answer() -> None:
+async def test_content_that_looks_like_the_last_chunk_does_not_end_a_response() -> None:
     tricky = CHUNKED.replace(b'd\r\ndata: "one"\n\n\r\n', b"f\r\ndata: 0\r\n\r\n\n\n\n\n\r\n")
     at = tricky.index(b"0\r\n\r\n") + 5
-    async with bench(answers(tricky[:at], tricky[at:])) as b:
+    async with bench(responses(tricky[:at], tricky[at:])) as b:
         await b.one()
         assert b.sent.bodies == tricky
 
 
 async def test_times_are_in_order_and_stamps_come_from_the_kernel() -> None:
-    async with bench(answers(CHUNKED)) as b:
+    async with bench(responses(CHUNKED)) as b:
         before = time_ns()
         row = await b.one()
         after = time_ns()
@@ -79,7 +79,7 @@ async def test_times_are_in_order_and_stamps_come_from_the_kernel() -> None:
 
 
 async def test_a_stamp_tells_when_the_bytes_came_however_late_they_are_read() -> None:
-    async with bench(answers(LENGTH)) as b:
+    async with bench(responses(LENGTH)) as b:
         loop = asyncio.get_running_loop()
         loop.remove_reader(b.client.fd)
         b.send()
@@ -89,7 +89,7 @@ async def test_a_stamp_tells_when_the_bytes_came_however_late_they_are_read() ->
         while not b.client.requests_sent:
             await asyncio.sleep(0)
             b.client.run_ready()
-        # The answer arrives while nobody reads; the socket itself says when it is there.
+        # The response arrives while nobody reads; the socket itself says when it is there.
         (conn,) = b.client._connections.values()
         readable = asyncio.Event()
         loop.add_reader(conn.fd, readable.set)
@@ -105,7 +105,7 @@ async def test_a_stamp_tells_when_the_bytes_came_however_late_they_are_read() ->
         assert read["read_wall_ns"] - read["stamp_wall_ns"] >= 20 * MS
 
 
-async def test_a_long_answer_leaves_in_fragments_that_add_up() -> None:
+async def test_a_long_response_leaves_in_fragments_that_add_up() -> None:
     chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
     head = CHUNKED[: CHUNKED.index(b"\r\n\r\n") + 4]
 
@@ -131,19 +131,19 @@ async def test_a_long_answer_leaves_in_fragments_that_add_up() -> None:
         assert rows["reads"].sum() == len(b.sent.read_rows)
 
 
-async def test_an_answer_is_kept_for_the_request_that_asks_for_it_and_no_other() -> None:
-    async with bench(answers(LENGTH)) as b:
+async def test_a_response_is_kept_for_the_request_that_asks_for_it_and_no_other() -> None:
+    async with bench(responses(LENGTH)) as b:
         before, after = b.target.request(b"{}")
         for number, kept in enumerate((LENGTH, None, LENGTH), 1):
             rest = 1, 0, 3, 0, time_ns(), int(Flag.LAST_TURN), -1, -1
-            b.client.send(before, b"id", 0, after, *rest, keep_answer=kept is not None)
+            b.client.send(before, b"id", 0, after, *rest, keep_response=kept is not None)
             await b.sent.wait_for(number)
             (conn,) = b.client._connections.values()
             assert conn.kept == kept
 
 
-async def test_an_interim_answer_is_passed_over() -> None:
-    async with bench(answers(b"HTTP/1.1 100 Continue\r\n\r\n" + LENGTH)) as b:
+async def test_an_interim_response_is_passed_over() -> None:
+    async with bench(responses(b"HTTP/1.1 100 Continue\r\n\r\n" + LENGTH)) as b:
         row = await b.one()
         assert (row["status"], row["outcome"]) == (200, Outcome.COMPLETED)
 
@@ -159,16 +159,16 @@ async def test_a_body_may_end_with_the_connection() -> None:
 
 
 async def test_a_bad_status_is_an_error_that_keeps_its_body() -> None:
-    answer = LENGTH.replace(b"200 OK", b"429 Too Many Requests")
-    async with bench(answers(answer)) as b:
+    response = LENGTH.replace(b"200 OK", b"429 Too Many Requests")
+    async with bench(responses(response)) as b:
         row = await b.one()
         assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.STATUS)
         assert row["status"] == 429
-        assert b.sent.bodies == answer
+        assert b.sent.bodies == response
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind"),
+    ("response", "kind"),
     [
         (b"", ErrorKind.NO_RESPONSE),
         (LENGTH[:-2], ErrorKind.DISCONNECTED),
@@ -178,10 +178,10 @@ async def test_a_bad_status_is_an_error_that_keeps_its_body() -> None:
         (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000, ErrorKind.TOO_LARGE),
     ],
 )
-async def test_a_broken_answer_is_one_error_of_its_kind(answer: bytes, kind: ErrorKind) -> None:
+async def test_a_broken_response_is_one_error_of_its_kind(response: bytes, kind: ErrorKind) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
-        writer.write(answer)
+        writer.write(response)
         await writer.drain()
 
     async with bench(script) as b:
@@ -192,7 +192,7 @@ async def test_a_broken_answer_is_one_error_of_its_kind(answer: bytes, kind: Err
         assert b.client.in_flight == 0
 
 
-async def test_a_request_that_is_never_answered_has_nothing_of_the_answer_before() -> None:
+async def test_a_request_that_never_gets_a_response_has_nothing_of_the_response_before() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(LENGTH)
@@ -230,15 +230,15 @@ async def test_a_large_request_is_written_whole() -> None:
         assert row["outcome"] == Outcome.COMPLETED
 
 
-@pytest.mark.parametrize("answer", [LENGTH, CHUNKED.replace(b"Trailer: x\r\n", b"")])
-async def test_nothing_follows_a_request_that_was_answered_before_all_of_it_was_out(
-    answer: bytes,
+@pytest.mark.parametrize("response", [LENGTH, CHUNKED.replace(b"Trailer: x\r\n", b"")])
+async def test_nothing_follows_a_request_whose_response_came_before_all_of_it_was_out(
+    response: bytes,
 ) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
         if b"Content-Length: 2\r\n" in request:
             await reader.readexactly(2)
-        writer.write(answer)
+        writer.write(response)
         await asyncio.Event().wait()
 
     async with bench(script) as b:
@@ -253,7 +253,7 @@ async def test_nothing_follows_a_request_that_was_answered_before_all_of_it_was_
 
 async def test_the_timer_fires_at_its_time_and_not_before() -> None:
     fired: list[int] = []
-    async with bench(answers()) as b:
+    async with bench(responses()) as b:
         done = asyncio.Event()
 
         def on_timer(now: int) -> None:
@@ -273,13 +273,13 @@ async def test_the_timer_fires_at_its_time_and_not_before() -> None:
 async def test_a_step_of_the_clock_is_added_up_and_marks_what_it_may_have_hit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    may_answer = asyncio.Event()
+    may_response = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             request = await read_request(reader)
             if b"wait" in request:
-                await may_answer.wait()
+                await may_response.wait()
             writer.write(LENGTH)
 
     async with bench(script) as b:
@@ -291,7 +291,7 @@ async def test_a_step_of_the_clock_is_added_up_and_marks_what_it_may_have_hit(
         monkeypatch.setattr(inference_client, "time_ns", lambda: time_ns() - 30 * MS)
         b.client.housekeeping()
         monkeypatch.undo()
-        may_answer.set()
+        may_response.set()
         await b.sent.wait_for(4)
         b.client.flush()
         assert [bool(flags & Flag.CLOCK_JUMP) for flags in b.sent.rows["flags"]] == [0, 0, 0, 1]

@@ -12,9 +12,9 @@ from client_bench import (
     LENGTH,
     MS,
     WAIT_S,
-    answers,
     bench,
     read_request,
+    responses,
 )
 
 from aiperf_svc.adapters.inference.client import CUT_AT_ONCE
@@ -28,7 +28,7 @@ NOBODY = [SocketAddress(socket.AF_INET, ("127.0.0.1", 1))]
 
 
 async def test_a_server_that_is_not_there_is_a_connect_error() -> None:
-    async with bench(answers()) as b:
+    async with bench(responses()) as b:
         b.client.addresses.replace(NOBODY)
         row = await b.one()
         assert (row["error"], row["start_wall_ns"]) == (ErrorKind.CONNECT, 0)
@@ -38,7 +38,7 @@ async def test_a_server_that_is_not_there_is_a_connect_error() -> None:
 
 async def test_no_request_waits_for_room_for_its_descriptor() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with bench(answers()):
+    async with bench(responses()):
         assert room_for_descriptors() >= min(limit, ROOM_FOR)
 
 
@@ -47,7 +47,7 @@ def room_for_descriptors() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("FDSize:"))
 
 
-async def test_an_answer_that_never_comes_times_out() -> None:
+async def test_a_response_that_never_comes_times_out() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         await reader.read()
@@ -173,7 +173,7 @@ async def test_a_request_that_closes_two_connections_is_retried_once() -> None:
 
 
 async def test_a_new_connection_for_each_request_when_asked() -> None:
-    async with bench(answers(LENGTH), connections="per-request") as b:
+    async with bench(responses(LENGTH), connections="per-request") as b:
         first, second = await b.one(), await b.one()
         assert not (first["flags"] | second["flags"]) & Flag.REUSED
         assert second["connect_ns"] > 0
@@ -181,8 +181,8 @@ async def test_a_new_connection_for_each_request_when_asked() -> None:
 
 
 async def test_a_server_that_says_close_gets_a_new_connection() -> None:
-    answer = LENGTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-    async with bench(answers(answer)) as b:
+    response = LENGTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    async with bench(responses(response)) as b:
         await b.one()
         assert b.client.connection_count == 0
 
@@ -231,7 +231,7 @@ async def test_a_cancel_of_many_leaves_the_loop_its_turns() -> None:
 
 
 async def test_as_many_connections_as_asked_are_open_before_they_are_needed() -> None:
-    async with bench(answers(LENGTH)) as b:
+    async with bench(responses(LENGTH)) as b:
         b.client.preconnect(25)
         assert b.client.connection_count == 25
         for index in range(25):
@@ -241,7 +241,7 @@ async def test_as_many_connections_as_asked_are_open_before_they_are_needed() ->
 
 
 async def test_a_target_that_refuses_is_not_connected_to_ahead_of_need() -> None:
-    async with bench(answers(LENGTH)) as b:
+    async with bench(responses(LENGTH)) as b:
         b.client.addresses.replace(NOBODY)
         assert (await b.one())["error"] == ErrorKind.CONNECT
         assert not b.client.preconnect(25)

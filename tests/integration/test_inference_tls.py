@@ -1,11 +1,11 @@
-"""The inference client over TLS: the same answers, and what goes wrong before there is one."""
+"""The inference client over TLS: the same responses, and what goes wrong before there is one."""
 
 import asyncio
 import ssl
 from pathlib import Path
 
 import pytest
-from client_bench import CHUNKED, LENGTH, answers, bench, read_request
+from client_bench import CHUNKED, LENGTH, bench, read_request, responses
 
 from aiperf_svc.adapters.inference.resolved_target import tls_context
 from aiperf_svc.config.models import Tls
@@ -29,20 +29,20 @@ def trust(certificate: Certificate) -> dict[str, object]:
     return {"tls": {"ca_file": str(certificate[0])}}
 
 
-@pytest.mark.parametrize("answer", [LENGTH, CHUNKED])
-async def test_an_answer_over_tls_is_whole_and_its_connection_is_used_again(
-    server_side: ssl.SSLContext, trust: dict[str, object], answer: bytes
+@pytest.mark.parametrize("response", [LENGTH, CHUNKED])
+async def test_a_response_over_tls_is_whole_and_its_connection_is_used_again(
+    server_side: ssl.SSLContext, trust: dict[str, object], response: bytes
 ) -> None:
-    async with bench(answers(answer), server_side=server_side, **trust) as b:
+    async with bench(responses(response), server_side=server_side, **trust) as b:
         first, second = await b.one(index=1), await b.one(index=2)
         assert [o for o, _ in b.sent.ends] == [Outcome.COMPLETED, Outcome.COMPLETED]
-        assert b.sent.bodies == answer * 2
+        assert b.sent.bodies == response * 2
         assert (first["tls_ns"] > 0, second["tls_ns"]) == (True, 0)
         assert second["flags"] & Flag.REUSED
         assert b.client.connection_count == 1
 
 
-async def test_large_requests_and_answers_pass_tls_whole(
+async def test_large_requests_and_responses_pass_tls_whole(
     server_side: ssl.SSLContext, trust: dict[str, object]
 ) -> None:
     received = asyncio.Queue[int]()
@@ -64,7 +64,7 @@ async def test_large_requests_and_answers_pass_tls_whole(
 
 
 async def test_a_certificate_that_nobody_knows_is_a_tls_error(server_side: ssl.SSLContext) -> None:
-    async with bench(answers(LENGTH), server_side=server_side) as b:
+    async with bench(responses(LENGTH), server_side=server_side) as b:
         row = await b.one()
         assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.TLS)
         assert b"certificate" in b.sent.bodies
@@ -151,7 +151,7 @@ async def test_a_refused_certificate_says_why_and_names_the_setting(
 ) -> None:
     if "server_name" in tls:
         tls = tls | {"ca_file": str(certificate[0])}
-    async with bench(answers(LENGTH), server_side=server_side, tls=tls) as b:
+    async with bench(responses(LENGTH), server_side=server_side, tls=tls) as b:
         await b.one()
         message = b.sent.bodies.decode()
         assert "the server's certificate is not accepted" in message
@@ -163,12 +163,12 @@ async def test_authorities_may_be_given_as_text(
     server_side: ssl.SSLContext, certificate: Certificate
 ) -> None:
     tls = {"ca": certificate[0].read_text()}
-    async with bench(answers(LENGTH), server_side=server_side, tls=tls) as b:
+    async with bench(responses(LENGTH), server_side=server_side, tls=tls) as b:
         assert (await b.one())["outcome"] == Outcome.COMPLETED
 
 
 async def test_any_certificate_will_do_when_none_is_checked(server_side: ssl.SSLContext) -> None:
-    async with bench(answers(LENGTH), server_side=server_side, tls={"verify": False}) as b:
+    async with bench(responses(LENGTH), server_side=server_side, tls={"verify": False}) as b:
         assert (await b.one())["outcome"] == Outcome.COMPLETED
 
 

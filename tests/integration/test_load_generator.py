@@ -25,7 +25,7 @@ PAST = 1_000
 
 
 class NotingClient:
-    """Takes requests and never answers them."""
+    """Takes requests and never responds to them."""
 
     def __init__(self) -> None:
         self.requests_sent = self.retries = self.in_flight = self.held_back_ns = 0

@@ -82,7 +82,7 @@ async def test_a_count_of_requests_ends_under_a_cap_that_holds_nearly_all_of_the
     tmp_path: Path,
 ) -> None:
     with server(ttft="20ms", tokens=1) as mock:
-        # All are due before the first answer; from then on only an end can free a place.
+        # All are due before the first response; from then on only an end can free a place.
         load = {"request_rate": 50_000, "concurrency": 2, "requests": 40}
         async with stack(config(mock.url, **load), tmp_path) as run:
             summary = await run.results()

@@ -141,7 +141,7 @@ def test_what_comes_while_nothing_is_read_on_may_have_come_at_any_time_since_the
     assert table.client.held_back_ns > 0
 
 
-def test_a_connection_carries_long_and_short_answers_in_turn(table: Table) -> None:
+def test_a_connection_carries_long_and_short_responses_in_turn(table: Table) -> None:
     server = table.servers[0]
     for number in range(1, 4):
         for part in (HEAD, *[CHUNK] * 6, END):
@@ -158,7 +158,7 @@ def test_a_connection_carries_long_and_short_answers_in_turn(table: Table) -> No
     assert table.client.connection_count == STREAMS + 1
 
 
-def test_a_head_in_parts_is_a_head_whatever_the_answer_before_has_left(table: Table) -> None:
+def test_a_head_in_parts_is_a_head_whatever_the_response_before_has_left(table: Table) -> None:
     server = table.servers[0]
     left_by_a_long_read = [HEAD + b"400\r\n", bytes(0x400) + b"\r\n" + END]
     in_parts = [HEAD[at : at + 10] for at in range(0, len(HEAD), 10)]

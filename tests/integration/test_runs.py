@@ -238,7 +238,7 @@ async def test_bad_input_that_only_a_service_can_see_fails_the_run_as_bad_input(
     assert status.exit_code is ExitCode.BAD_CONFIG
 
 
-async def test_an_answer_without_a_stream_has_a_latency_and_no_first_token(tmp_path: Path) -> None:
+async def test_a_response_without_a_stream_has_a_latency_and_no_first_token(tmp_path: Path) -> None:
     with server(ttft="5ms", tokens=5) as mock:
         settings = config(mock.url, concurrency=2, requests=20)
         settings["endpoint"] |= {"streaming": False}

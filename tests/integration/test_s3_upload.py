@@ -197,7 +197,7 @@ def test_an_upload_ends_when_its_time_is_over(store: Store, results: tuple[Path,
 
 
 class _Refusing(BaseHTTPRequestHandler):
-    """Answers as Amazon does to a wrong key: with the key and the signed request in the body."""
+    """Responds as Amazon does to a wrong key: with the key and the signed request in the body."""
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))

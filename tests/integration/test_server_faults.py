@@ -10,7 +10,7 @@ import pytest
 from client_bench import read_request
 from in_one_loop import config, lines, server, stack
 
-from aiperf_svc.adapters.inference.stamped_reads import MAX_ANSWER_BYTES
+from aiperf_svc.adapters.inference.stamped_reads import MAX_RESPONSE_BYTES
 from aiperf_svc.domain.finish_reasons import FinishReason
 
 MIB = 2**20
@@ -21,7 +21,7 @@ END = b'"}}]}\n\ndata: [DONE]\n\n'
 
 @asynccontextmanager
 async def one_chunk_server(size: int) -> AsyncIterator[str]:
-    """A server that answers every request with one event of `size` bytes, in one HTTP chunk."""
+    """A server that responds to every request with one event of `size` bytes, in one HTTP chunk."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         block = b"x" * MIB
@@ -79,9 +79,9 @@ async def test_one_chunk_of_64_mib_is_read_as_any_other(tmp_path: Path) -> None:
     assert summary["time_to_first_token"]["count"] == 1
 
 
-async def test_an_answer_beyond_all_bounds_is_cut_off_and_the_run_goes_on(tmp_path: Path) -> None:
+async def test_a_response_beyond_all_bounds_is_cut_off_and_the_run_goes_on(tmp_path: Path) -> None:
     async with (
-        one_chunk_server(MAX_ANSWER_BYTES + MIB) as url,
+        one_chunk_server(MAX_RESPONSE_BYTES + MIB) as url,
         stack(config(url, concurrency=1, requests=2), tmp_path) as run,
     ):
         summary = await run.results()

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from time import monotonic_ns
 
 import pytest
-from client_bench import LENGTH, MS, WAIT_S, Bench, answers, bench, read_request, resolver
+from client_bench import LENGTH, MS, WAIT_S, Bench, bench, read_request, resolver, responses
 
 from aiperf_svc.adapters.inference.resolved_target import look_up
 from aiperf_svc.config.models import BenchmarkConfig
@@ -33,7 +33,7 @@ async def keep_house(b: Bench, until: Callable[[], object]) -> None:
 
 async def test_new_connections_go_to_all_addresses_in_turn() -> None:
     hosts = (FIRST, SECOND, THIRD)
-    async with bench(answers(LENGTH), hosts=hosts, found=hosts, connections="per-request") as b:
+    async with bench(responses(LENGTH), hosts=hosts, found=hosts, connections="per-request") as b:
         for index in range(6):
             await b.one(index=index)
         assert requests(b) == dict.fromkeys(hosts, 2)
@@ -42,7 +42,7 @@ async def test_new_connections_go_to_all_addresses_in_turn() -> None:
 
 async def test_requests_on_connections_that_stay_open_are_counted() -> None:
     hosts = (FIRST, SECOND)
-    async with bench(answers(LENGTH), hosts=hosts, found=hosts) as b:
+    async with bench(responses(LENGTH), hosts=hosts, found=hosts) as b:
         for index in range(5):
             await b.one(index=index)
         assert requests(b) == {FIRST: 5, SECOND: 0}
@@ -50,7 +50,7 @@ async def test_requests_on_connections_that_stay_open_are_counted() -> None:
 
 @pytest.mark.parametrize("found", [(FIRST, SECOND), (SECOND, FIRST), ("::1", FIRST)])
 async def test_an_address_where_nobody_listens_costs_no_request(found: tuple[str, ...]) -> None:
-    async with bench(answers(LENGTH), found=found, connections="per-request") as b:
+    async with bench(responses(LENGTH), found=found, connections="per-request") as b:
         for index in range(4):
             await b.one(index=index)
         assert [outcome for outcome, _ in b.sent.ends] == [Outcome.COMPLETED] * 4
@@ -62,7 +62,7 @@ async def test_an_address_where_nobody_listens_costs_no_request(found: tuple[str
 
 
 async def test_users_that_connect_ahead_all_get_a_connection() -> None:
-    async with bench(answers(LENGTH), found=(SECOND, FIRST)) as b:
+    async with bench(responses(LENGTH), found=(SECOND, FIRST)) as b:
         assert b.client.preconnect(20)
         for index in range(20):
             b.send(index=index)
@@ -72,7 +72,7 @@ async def test_users_that_connect_ahead_all_get_a_connection() -> None:
 
 
 async def test_when_no_address_lets_anybody_in_the_error_names_the_last_one() -> None:
-    async with bench(answers(LENGTH), found=(SECOND, THIRD)) as b:
+    async with bench(responses(LENGTH), found=(SECOND, THIRD)) as b:
         row = await b.one()
         assert (row["error"], row["start_wall_ns"]) == (ErrorKind.CONNECT, 0)
         message = b"127.0.0.3: Connection refused (and no other of the target's 2 addresses is up)"
@@ -83,7 +83,7 @@ async def test_when_no_address_lets_anybody_in_the_error_names_the_last_one() ->
 
 
 async def test_a_silent_address_holds_the_first_request_for_a_quarter_of_a_second() -> None:
-    async with bench(answers(LENGTH), found=(SECOND, FIRST)) as b:
+    async with bench(responses(LENGTH), found=(SECOND, FIRST)) as b:
         with silent(SECOND, b.client.addresses.in_use[0].socket_address.address[1]):
             began = monotonic_ns()
             b.send()
@@ -100,7 +100,7 @@ async def test_a_silent_address_holds_the_first_request_for_a_quarter_of_a_secon
 
 
 async def test_an_address_that_comes_back_is_used_again() -> None:
-    async with bench(answers(LENGTH), found=(SECOND, FIRST), connections="per-request") as b:
+    async with bench(responses(LENGTH), found=(SECOND, FIRST), connections="per-request") as b:
         b.client.poll_often(True)
         await b.one()
         down = b.client.addresses.in_use[0]

@@ -1,4 +1,4 @@
-"""A stack's run while its cluster has not answered yet."""
+"""A stack's run while its cluster has not responded yet."""
 
 import os
 import signal
@@ -13,10 +13,10 @@ from aiperf_svc.domain.exit_codes import ExitCode
 
 REPOSITORY = Path(__file__).parents[2]
 STARTED_S, ENDED_S = 60.0, 20.0
-"""The second is less than the time for which an answer is waited for."""
+"""The second is less than the time for which a response is waited for."""
 
 
-def test_ctrl_c_ends_a_run_that_waits_for_a_cluster_without_an_answer(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_run_that_waits_for_a_cluster_without_a_response(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(STARTED_S)
         kubeconfig = tmp_path / "kubeconfig"

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from aiperf_svc.adapters.inference import framing as answer_framing
+from aiperf_svc.adapters.inference import framing as response_framing
 from aiperf_svc.adapters.inference import stamped_reads
 from aiperf_svc.adapters.inference.connection import BODY, HEAD, IDLE, Connection, Fields
-from aiperf_svc.adapters.inference.framing import GOES_ON, AnswerFraming
+from aiperf_svc.adapters.inference.framing import GOES_ON, ResponseFraming
 from aiperf_svc.adapters.inference.raw_records import RawRecords
 from aiperf_svc.adapters.inference.stamped_reads import (
     FIRST_READS_BYTES,
@@ -108,7 +108,7 @@ def received(
     conn.keep_alive = False  # so that its end is the client's
     batches: list[tuple[bytes, bytes, bytes]] = []
     records = RawRecords(lambda *batch: batches.append(batch[:3]))
-    answers, ends = AnswerFraming(), []
+    responses, ends = ResponseFraming(), []
     for number, piece in enumerate(pieces):
         awaited = conn.bytes_in + len(piece)
         server.sendall(piece)
@@ -118,7 +118,7 @@ def received(
                     continue
                 assert isinstance(left, tuple)
                 data, stamp, now = left
-                ends.append(answers.end_of_body(conn, data, 0))
+                ends.append(responses.end_of_body(conn, data, 0))
                 records.add_read(conn, data, stamp, number, now)
                 if len(conn.buffer) >= part_bytes(conn):
                     records.take_part(conn)
@@ -190,8 +190,8 @@ def test_an_end_is_found_where_walking_all_chunks_finds_it(
     pieces = cut(HEAD_BYTES + body_of(rng), rng)
     ways = []
     for pass_chunks in (stamped_reads.pass_chunks, interpreted_pass_chunks):
-        monkeypatch.setattr(answer_framing, "pass_chunks", pass_chunks)
-        framing, conn, head = AnswerFraming(), Connection(None), b""
+        monkeypatch.setattr(response_framing, "pass_chunks", pass_chunks)
+        framing, conn, head = ResponseFraming(), Connection(None), b""
         found = []
         for piece in pieces:
             if conn.state == BODY:
@@ -316,7 +316,7 @@ def test_a_connection_that_breaks_takes_nothing_from_the_others(
 
 
 HEAD_BYTES = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-ANSWER = HEAD_BYTES + chunked(EVENT, b"data: [DONE]\n\n", b"")
+RESPONSE = HEAD_BYTES + chunked(EVENT, b"data: [DONE]\n\n", b"")
 
 
 def waiting(client: socket.socket, number: int) -> Connection:
@@ -331,27 +331,27 @@ def waiting(client: socket.socket, number: int) -> Connection:
     return conn
 
 
-def layout_of_answer() -> Layout:
-    layout = layout_of(ANSWER, status=200, framing=Framing.CHUNKED, body_offset=len(HEAD_BYTES))
+def layout_of_response() -> Layout:
+    layout = layout_of(RESPONSE, status=200, framing=Framing.CHUNKED, body_offset=len(HEAD_BYTES))
     assert layout is not None
     return layout
 
 
 @needs_compiled
-def test_whole_answers_are_recorded_as_the_reference_records_them(
+def test_whole_responses_are_recorded_as_the_reference_records_them(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     assert compiled is not None
     server, client = pair
-    layout = layout_of_answer()
+    layout = layout_of_response()
     done: list[tuple[bytes, bytes, bytes, int]] = []
     records = RawRecords(lambda *batch: done.append(batch))
     expected = RawRecords(lambda *batch: done.append(batch))
     for number in range(1, 6):
-        answer = ANSWER.replace(b"word", b"wor%d" % number)
-        server.sendall(answer)
+        response = RESPONSE.replace(b"word", b"wor%d" % number)
+        server.sendall(response)
         conn = waiting(client, number)
-        layouts = {len(ANSWER): layout}
+        layouts = {len(RESPONSE): layout}
         assert taken(compiled.take_ready, conn, number, layouts, records) == [None]
         stamp = conn.ack
         assert (conn.state, conn.payload, conn.is_used) == (IDLE, None, True)
@@ -361,7 +361,7 @@ def test_whole_answers_are_recorded_as_the_reference_records_them(
         conn.body_offset = layout.body_offset
         now = int(np.frombuffer(records.reads, dtype=READ_DTYPE)["read_wall_ns"][-1])
         assert stamp <= now
-        expected.add_whole(conn, answer, stamp, number, now)
+        expected.add_whole(conn, response, stamp, number, now)
     records.flush()
     expected.flush()
     assert done[0] == done[1]
@@ -369,7 +369,7 @@ def test_whole_answers_are_recorded_as_the_reference_records_them(
 
 
 def in_the_middle(client: socket.socket) -> Connection:
-    """A connection with a part of its answer sent on, and more of it here."""
+    """A connection with a part of its response sent on, and more of it here."""
     conn = waiting(client, 3)
     conn.state, conn.framing, conn.status = BODY, int(Framing.CHUNKED), 200
     conn.part, conn.body_offset, conn.ack, conn.left = 2, 77, 1_234, 7
@@ -381,7 +381,7 @@ LAST = b"hello\r\n" + chunked(EVENT, b"")
 
 
 @needs_compiled
-def test_the_end_of_an_answer_is_recorded_as_the_reference_records_it(
+def test_the_end_of_a_response_is_recorded_as_the_reference_records_it(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     assert compiled is not None
@@ -415,7 +415,7 @@ def test_the_end_of_an_answer_is_recorded_as_the_reference_records_it(
         pytest.param(LAST, {"state": HEAD}, id="the head is not whole"),
         pytest.param(LAST, {"state": IDLE}, id="nobody asked"),
         pytest.param(LAST, {"unsent": memoryview(b"rest")}, id="the request is not out"),
-        pytest.param(LAST + b"more", {}, id="more than the answer"),
+        pytest.param(LAST + b"more", {}, id="more than the response"),
         pytest.param(LAST[:-2] + b"X: y\r\n\r\n", {}, id="a trailer"),
         pytest.param(LAST[:-1], {}, id="all but a byte"),
     ],
@@ -438,20 +438,20 @@ def test_any_other_end_is_the_client_s(
 
 @needs_compiled
 @pytest.mark.parametrize(
-    ("answer", "changes"),
+    ("response", "changes"),
     [
-        pytest.param(ANSWER.replace(b"200", b"500"), {}, id="another head"),
-        pytest.param(ANSWER[:-5] + b"1\r\n\r\n", {}, id="another size"),
-        pytest.param(ANSWER + b"more", {}, id="another length"),
-        pytest.param(ANSWER, {"kept": bytearray()}, id="kept"),
-        pytest.param(ANSWER, {"buffer": b"HTTP"}, id="the head came before"),
-        pytest.param(ANSWER, {"state": IDLE}, id="not asked for"),
-        pytest.param(ANSWER, {"tls": object()}, id="enciphered"),
-        pytest.param(ANSWER, {"unsent": memoryview(b"rest")}, id="the request is not out"),
+        pytest.param(RESPONSE.replace(b"200", b"500"), {}, id="another head"),
+        pytest.param(RESPONSE[:-5] + b"1\r\n\r\n", {}, id="another size"),
+        pytest.param(RESPONSE + b"more", {}, id="another length"),
+        pytest.param(RESPONSE, {"kept": bytearray()}, id="kept"),
+        pytest.param(RESPONSE, {"buffer": b"HTTP"}, id="the head came before"),
+        pytest.param(RESPONSE, {"state": IDLE}, id="not asked for"),
+        pytest.param(RESPONSE, {"tls": object()}, id="enciphered"),
+        pytest.param(RESPONSE, {"unsent": memoryview(b"rest")}, id="the request is not out"),
     ],
 )
 def test_any_other_beginning_is_the_client_s(
-    pair: tuple[socket.socket, socket.socket], answer: bytes, changes: dict[str, Any]
+    pair: tuple[socket.socket, socket.socket], response: bytes, changes: dict[str, Any]
 ) -> None:
     assert compiled is not None
     server, client = pair
@@ -459,11 +459,11 @@ def test_any_other_beginning_is_the_client_s(
     for name, value in changes.items():
         setattr(conn, name, value)
     records = RawRecords(lambda *batch: None)
-    server.sendall(answer)
-    layouts = {len(ANSWER): layout_of_answer()}
+    server.sendall(response)
+    layouts = {len(RESPONSE): layout_of_response()}
     [read] = taken(compiled.take_ready, conn, 5, layouts, records)
     assert isinstance(read, tuple)
-    assert read[0] == answer
+    assert read[0] == response
     assert (records.last_seq, bytes(records.fragments), bytes(records.bodies)) == (0, b"", b"")
 
 

@@ -30,7 +30,7 @@ class Strict:
         self.seen: list[tuple[str, dict[str, Any]]] = []
         self.url = ""
 
-    def answer(self, request_id: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
+    def response(self, request_id: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
         self.seen.append((request_id, body))
         extra = sorted(body.keys() - self.known)
         if extra:
@@ -52,12 +52,12 @@ def serving(strict: Strict) -> Iterator[Strict]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, kind, answer = strict.answer(self.headers["X-Request-Id"], body)
+            status, kind, response = strict.response(self.headers["X-Request-Id"], body)
             self.send_response(status)
             self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(answer)))
+            self.send_header("Content-Length", str(len(response)))
             self.end_headers()
-            self.wfile.write(answer)
+            self.wfile.write(response)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass

@@ -22,7 +22,7 @@ EVENT_LIMIT = 4096
 LOGGED_PODS = 64
 """Those in trouble first: the workers of a large stack all say the same."""
 NO_LOG = "unable to retrieve container logs"
-"""The kubelet's answer, with status 200, when it has just removed that container."""
+"""The kubelet's response, with status 200, when it has just removed that container."""
 NOT_SAVED = "not-saved.txt"
 HIDDEN = "(hidden)"
 

@@ -18,7 +18,7 @@ from aiperf_svc.adapters.cluster.api.port_forward import PortForward
 from aiperf_svc.adapters.cluster.api.service_proxy import ServiceProxy
 
 PROBE_S = 5.0
-"""Within this time the results' pod answers on a way that works."""
+"""Within this time the results' pod responds on a way that works."""
 RETRY_S = 0.2
 NODE = "NODE"
 """Stands for any node's address in the URL of a NodePort."""
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 async def open_results(cluster: Cluster, *, outputs: Mapping[str, Any]) -> AsyncIterator[str]:
     """Base URL of a stack's results API while the context lasts, from the stack's outputs.
 
-    The first way on which the API answers; when it does on none, the port-forward, which comes to
+    The first way on which the API responds; when it does on none, the port-forward, which comes to
     life with its pod.
     """
     results = outputs["results"]
@@ -43,16 +43,16 @@ async def open_results(cluster: Cluster, *, outputs: Mapping[str, Any]) -> Async
         "port": int(results["port"]),
     }
     for url in await _exposed(cluster, str(results.get("url") or "")):
-        if await _comes_to_answer(url):
+        if await _becomes_responsive(url):
             log.info("results at %s", url)
             yield url
             return
     async with contextlib.AsyncExitStack() as stack:
         forward = await stack.enter_async_context(PortForward(cluster, **where))
         url = forward.url
-        if not await _answers(url):
+        if not await _responds(url):
             proxy = await stack.enter_async_context(ServiceProxy(cluster, **where))
-            if await _answers(proxy.url):
+            if await _responds(proxy.url):
                 log.warning("no port-forward (%s); using the API server's proxy", forward.problem)
                 url = proxy.url
         log.info("results at %s", url)
@@ -82,24 +82,24 @@ def node_addresses(nodes: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-async def _comes_to_answer(url: str) -> bool:
+async def _becomes_responsive(url: str) -> bool:
     """Nodes and load balancers learn of a new Service a little later."""
     end_mono_s = time.monotonic() + PROBE_S
     while True:
-        if await _answers(url):
+        if await _responds(url):
             return True
         if time.monotonic() >= end_mono_s:
             return False
         await asyncio.sleep(RETRY_S)
 
 
-async def _answers(url: str) -> bool:
+async def _responds(url: str) -> bool:
     timeout = aiohttp.ClientTimeout(total=PROBE_S)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"{url}/healthz") as answer,
+            session.get(f"{url}/healthz") as response,
         ):
-            return answer.status == 200
+            return response.status == 200
     except (aiohttp.ClientError, TimeoutError, OSError):
         return False

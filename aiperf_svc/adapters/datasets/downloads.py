@@ -222,7 +222,7 @@ async def _attempt(
             raise _Retry(f"status {response.status}")
         if response.status not in (200, 206):
             raise EnvironmentProblem(
-                f"dataset.url: {url} answers with status {response.status}; check the address, or "
+                f"dataset.url: {url} responds with status {response.status}; check the address, or "
                 "give a local copy as dataset.file"
             )
         if response.status == 200:

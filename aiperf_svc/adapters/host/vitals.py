@@ -12,7 +12,7 @@ from aiperf_svc.protocol.messages import Vitals
 SAMPLE_S = 0.05
 """Spacing of the probes of the event loop's delay."""
 LEAST_INTERVAL_S = 0.5
-"""Calls closer together get the same answer: over a few milliseconds every CPU is all or
+"""Calls closer together get the same result: over a few milliseconds every CPU is all or
 nothing."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -41,7 +41,7 @@ class VitalsProbe:
             self._lag_ns = max(self._lag_ns, late)
 
     def take(self) -> Vitals:
-        """Health since the last call, or the last call's answer when that was just now."""
+        """Health since the last call, or the last call's result when that was just now."""
         now = monotonic_ns()
         elapsed_s = (now - self._mono_ns) / 1e9
         if elapsed_s < LEAST_INTERVAL_S:

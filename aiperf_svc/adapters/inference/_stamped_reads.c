@@ -25,11 +25,11 @@
 #endif
 #define READ_SIZE 65536
 
-/* Of the process, not of a call: whoever reads holds the interpreter's lock, and takes the bytes out
- * before letting go of it. */
+/* Of the process, not of a call: whoever reads holds the interpreter's lock, and takes the bytes
+ * out before letting go of it. */
 static char arrived[READ_SIZE];
 
-static long long chunked, fragment_bytes, first_parts, first_reads_bytes, max_answer_bytes,
+static long long chunked, fragment_bytes, first_parts, first_reads_bytes, max_response_bytes,
     idle_state, head_state, body_state, flag_final, flag_reused, completed, not_written;
 
 typedef struct {
@@ -272,14 +272,14 @@ static Row row_of(const Read *read, int64_t polled) {
     return (Row){read->stamp, polled, read->now, (uint32_t)read->size};
 }
 
-/* --- a whole answer --------------------------------------------------------------------------- */
+/* --- a whole response ------------------------------------------------------------------------- */
 
-/* Of core.answer_layouts.Layout. */
+/* Of core.responses.layouts.Layout. */
 typedef struct {
     int64_t status, framing, body_offset;
-    const char *answer;
+    const char *response;
     const char *spans;
-    Py_ssize_t answer_size, span_count;
+    Py_ssize_t response_size, span_count;
 } Layout;
 
 /* Attributes of records. */
@@ -296,8 +296,8 @@ static const char *bytes_of(PyObject *tuple, Py_ssize_t place, Py_ssize_t *size)
     return item == NULL || PyBytes_AsStringAndSize(item, &bytes, size) < 0 ? NULL : bytes;
 }
 
-/* The layout for answers of that size; NULL where there is none, or with an exception set. The
- * latest is kept: most answers have the one of the answer before. */
+/* The layout for responses of that size; NULL where there is none, or with an exception set. The
+ * latest is kept: most responses have the one of the response before. */
 static const Layout *find_layout(PyObject *layouts, Py_ssize_t size) {
     static PyObject *latest;
     static Layout layout;
@@ -309,7 +309,7 @@ static const Layout *find_layout(PyObject *layouts, Py_ssize_t size) {
     if (found != latest) {
         Py_ssize_t spans_size = 0;
         Layout taken = {item_of(found, 2), item_of(found, 3), item_of(found, 4), NULL, NULL, 0, 0};
-        taken.answer = bytes_of(found, 5, &taken.answer_size);
+        taken.response = bytes_of(found, 5, &taken.response_size);
         taken.spans = bytes_of(found, 6, &spans_size);
         taken.span_count = spans_size / 8;
         if (PyErr_Occurred())
@@ -317,20 +317,20 @@ static const Layout *find_layout(PyObject *layouts, Py_ssize_t size) {
         set_object(&latest, found);
         layout = taken;
     }
-    return layout.answer_size == size ? &layout : NULL;
+    return layout.response_size == size ? &layout : NULL;
 }
 
 static int is_laid_out(const Layout *layout) {
     for (Py_ssize_t i = 0; i < layout->span_count; i++) {
         uint32_t span[2];
         memcpy(span, layout->spans + 8 * i, 8);
-        if (memcmp(arrived + span[0], layout->answer + span[0], span[1] - span[0]))
+        if (memcmp(arrived + span[0], layout->response + span[0], span[1] - span[0]))
             return 0;
     }
     return 1;
 }
 
-/* Whether the connection waits for the beginning of an answer whose bytes nobody else needs. */
+/* Whether the connection waits for the beginning of a response whose bytes nobody else needs. */
 static int is_at_beginning(const Fields *fields) {
     return fields->state == head_state && is_none(fields->buffer) && is_none(fields->kept) &&
            is_none(fields->tls) && is_none(fields->unsent);
@@ -346,13 +346,13 @@ static void become_idle(Fields *fields) {
     }
 }
 
-/* What there is of an answer. */
+/* What there is of a response. */
 typedef struct {
     const void *body, *rows;
     Py_ssize_t body_size, rows_size;
 } Part;
 
-/* As RawRecords._pack: of an answer that goes on, then without a number, or the last of one that
+/* As RawRecords._pack: of a response that goes on, then without a number, or the last of one that
  * completed. */
 static int pack(Fields *fields, PyObject *records, const Part *part, int64_t seq, int64_t end) {
     Fragment fragment = {
@@ -389,7 +389,7 @@ static int pack(Fields *fields, PyObject *records, const Part *part, int64_t seq
     return 0;
 }
 
-/* As RawRecords.end, for an answer that completed; None, or NULL with an exception set. */
+/* As RawRecords.end, for a response that completed; None, or NULL with an exception set. */
 static PyObject *record(Fields *fields, PyObject *records, const Part *last, int64_t end) {
     PyObject *number = PyObject_GetAttr(records, name_last_seq);
     int64_t seq = number == NULL ? 0 : PyLong_AsLongLong(number) + 1;
@@ -417,10 +417,11 @@ static PyObject *record_whole(Fields *fields, PyObject *records, const Layout *l
     return record(fields, records, &whole, read->stamp);
 }
 
-/* --- in the middle of answers ----------------------------------------------------------------- */
+/* --- in the middle of responses --------------------------------------------------------------- */
 
-/* Offset after the whole chunks from `at` on, beyond `size` when the last goes on in a later read. It
- * stops at a line that is not that plain: the last one, a cut one, or one with more than a size. */
+/* Offset after the whole chunks from `at` on, beyond `size` when the last goes on in a later read.
+ * It stops at a line that is not that plain: the last one, a cut one, or one with
+ * more than a size. */
 static Py_ssize_t after_chunks(const char *bytes, Py_ssize_t at, Py_ssize_t size) {
     while (at < size) {
         Py_ssize_t line = at, chunk = chunk_size(bytes, &line, size);
@@ -445,9 +446,9 @@ static PyObject *pass_chunks(PyObject *module, PyObject *const *arguments, Py_ss
     return PyLong_FromSsize_t(after_chunks(bytes, at, size));
 }
 
-/* Whether the connection waits for more of a chunk, or for the line of the next one, in a body whose
- * bytes nobody else needs. Until a head is whole all that is known of the framing is of the answer
- * before. */
+/* Whether the connection waits for more of a chunk, or for the line of the next one, in a body
+ * whose bytes nobody else needs. Until a head is whole all that is known of the framing is of the
+ * response before. */
 static int is_plain(const Fields *fields) {
     return fields->state == body_state && fields->framing == chunked && fields->left >= 0 &&
            is_none(fields->kept) && is_none(fields->tls) && fields->line != NULL &&
@@ -492,7 +493,7 @@ static void forget_gathered(Fields *fields) {
     set_object(&fields->read_rows, Py_None);
 }
 
-/* The read goes on with an answer: True when that has come to its middle. */
+/* The read goes on with a response: True when that has come to its middle. */
 static PyObject *take_more(Fields *fields, PyObject *records, const Read *read, int64_t polled) {
     if (add_read(fields, read, polled) < 0)
         return NULL;
@@ -506,14 +507,14 @@ static PyObject *take_more(Fields *fields, PyObject *records, const Read *read, 
     return PyBool_FromLong(is_in_the_middle);
 }
 
-/* Whether a good answer, after which the connection stays open, ends at `at` and nothing follows. */
+/* Whether a good response on a connection that stays open ends at `at` and nothing follows. */
 static int is_end(const Fields *fields, Py_ssize_t at, Py_ssize_t size) {
     static const char last_chunk[] = "0\r\n\r\n";
     return size - at == sizeof last_chunk - 1 && !memcmp(arrived + at, last_chunk, size - at) &&
            fields->status < 400 && fields->keep_alive && is_none(fields->unsent);
 }
 
-/* The read ends an answer. */
+/* The read ends a response. */
 static PyObject *take_last(Fields *fields, PyObject *records, const Read *read, int64_t polled) {
     if (add_read(fields, read, polled) < 0)
         return NULL;
@@ -546,7 +547,7 @@ static PyObject *take(Fields *fields, const Ready *ready) {
         if (layout != NULL && is_laid_out(layout))
             return record_whole(fields, ready->records, layout, &read, ready->polled);
     } else if (read.size && read.stamp && is_plain(fields) &&
-               fields->bytes_in + read.size <= max_answer_bytes) {
+               fields->bytes_in + read.size <= max_response_bytes) {
         Py_ssize_t after = after_chunks(arrived, fields->left, read.size);
         if (after >= read.size) {
             fields->left = after - read.size;
@@ -625,7 +626,7 @@ static PyObject *take_ready(PyObject *module, PyObject *const *arguments, Py_ssi
 static PyObject *set_constants(PyObject *module, PyObject *arguments) {
     long long fragment_size, row_size;
     if (!PyArg_ParseTuple(arguments, "LLLLLLLLLLLLLL", &chunked, &fragment_bytes, &first_parts,
-                          &first_reads_bytes, &max_answer_bytes, &idle_state, &head_state,
+                          &first_reads_bytes, &max_response_bytes, &idle_state, &head_state,
                           &body_state, &fragment_size, &row_size, &flag_final, &flag_reused,
                           &completed, &not_written))
         return NULL;

@@ -78,7 +78,7 @@ def set_constants(
     fragment_bytes: int,
     first_parts: int,
     first_reads_bytes: int,
-    max_answer_bytes: int,
+    max_response_bytes: int,
     idle: int,
     head: int,
     body: int,

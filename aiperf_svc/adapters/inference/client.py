@@ -3,15 +3,16 @@
 The problem: at 40,000 requests or 120,000 chunks a second an HTTP library costs more than the
 server, and the time at which such a library hands over a chunk says how busy *we* are, not when
 the bytes came. So this module does only what must happen while a request is in flight: write bytes
-that are ready, read, note the kernel's receive stamp, and find where the answer ends. It decodes
+that are ready, read, note the kernel's receive stamp, and find where the response ends. It decodes
 nothing; the raw bytes leave in batches for a record processor.
 
 Sockets are in two epoll sets, and one wake-up of the event loop reads every socket that has
-something. The first set, which the loop watches, has the sockets whose answer is still to begin or
-has just begun, the timer, and the second set, in which are the sockets in the middle of an answer.
-While those are read, the first set has its turn every few reads: under load a first token, and a
-request that is due, wait for a few reads and not for all of them. What waits then are chunks in the
-middle of streams, which move neither the time to the first token nor that to the last.
+something. The first set, which the loop watches, has the sockets whose response is still to begin
+or has just begun, the timer, and the second set, in which are the sockets in the middle of a
+response. While those are read, the first set has its turn every few reads: under load a first
+token, and a request that is due, wait for a few reads and not for all of them. What waits then are
+chunks in the middle of streams, which move neither the time to the first token nor that to the
+last.
 
 A poll also bounds what a stamp can hide: segments that wait unread merge and keep the newest stamp,
 so with each read goes the time of the previous poll, at which this socket had nothing yet.
@@ -35,15 +36,15 @@ from aiperf_svc.adapters.inference.connection import (
     IDLE,
     Connection,
 )
-from aiperf_svc.adapters.inference.framing import BROKEN, MAX_HEAD_BYTES, AnswerFraming
+from aiperf_svc.adapters.inference.framing import BROKEN, MAX_HEAD_BYTES, ResponseFraming
 from aiperf_svc.adapters.inference.keep_alive_race import race_window_ns
 from aiperf_svc.adapters.inference.pool import ConnectionPool, connect_error
 from aiperf_svc.adapters.inference.raw_records import RawRecords
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.adapters.inference.stamped_reads import (
     FIRST_READS_BYTES,
-    MAX_ANSWER_BYTES,
     MAX_KEPT_BYTES,
+    MAX_RESPONSE_BYTES,
     Left,
     Read,
     begin,
@@ -61,10 +62,10 @@ from aiperf_svc.protocol.messages import AddressUse
 from aiperf_svc.protocol.records import Flag, Framing
 
 LAYOUTS_PER_TICK: Final = 32
-"""Layouts of answers learned between two housekeeping ticks: where lengths hardly repeat, learning
-costs more than it saves."""
+"""Layouts of responses learned between two housekeeping ticks: where lengths hardly repeat,
+learning costs more than it saves."""
 READS_AT_ONCE: Final = 16
-"""Reads in one step, a tenth of a millisecond. In the middle of answers there is a look at what
+"""Reads in one step, a tenth of a millisecond. In the middle of responses there is a look at what
 must not wait between two steps."""
 CUT_AT_ONCE: Final = 256
 """Requests cancelled between two turns of the event loop: a worker with thousands of them must not
@@ -112,7 +113,7 @@ class InferenceClient:
         self._poll_every_ns = poll_every_ns
         self._epoll = select.epoll()
         self._bodies = select.epoll()
-        """Of the connections in the middle of an answer."""
+        """Of the connections in the middle of a response."""
         self._bodies_fd = self._bodies.fileno()
         self._epoll.register(self._bodies_fd, _IN)
         self._timer = WallTimer()
@@ -122,9 +123,9 @@ class InferenceClient:
         self._pool = pool = ConnectionPool(target, self._epoll)
         # The pool's own, without the way over it.
         self._connections, self._idle, self._closing = pool.by_fd, pool.idle, pool.closing
-        self._framing = AnswerFraming()
+        self._framing = ResponseFraming()
         self._layouts: dict[int, Layout] = {}
-        """By the length of a whole answer that comes in one read."""
+        """By the length of a whole response that comes in one read."""
         self._layouts_left = LAYOUTS_PER_TICK
         self._has_bodies = False
         """Whether the last look at the first set has found something in the other."""
@@ -206,19 +207,19 @@ class InferenceClient:
         input_tokens: int,
         requested_tokens: int,
         session: Any = None,
-        keep_answer: bool = False,
+        keep_response: bool = False,
     ) -> None:
         """Write a request, on an idle connection or on a new one: HTTP bytes `before` and `after`
         its `X-Request-Id`, which is a prefix and a number in decimal.
 
-        With `keep_answer` the raw answer is in the connection's `kept` when `on_end` is called.
+        With `keep_response` the raw response is in the connection's `kept` when `on_end` is called.
         """
         idle = self._idle
         conn = idle.pop() if idle else self._pool.spare_or_new()
         while conn.fd < 0 and conn.state == IDLE:
             # Closed by the server since: thousands may be at once, so each is met only here.
             conn = idle.pop() if idle else self._pool.spare_or_new()
-        conn.kept = bytearray() if keep_answer else None
+        conn.kept = bytearray() if keep_response else None
         self._last_id = request_id = self._last_id + 1
         self.in_flight += 1
         try:
@@ -348,7 +349,7 @@ class InferenceClient:
             self._pool.close_sockets()
 
     def _poll_first(self) -> bool:
-        """Handle what must not wait; whether there is something to read of the other answers."""
+        """Handle what must not wait; whether there is something to read of the other responses."""
         events = self._epoll.poll(0, MAX_EVENTS)
         previous, self._polled = self._polled, time_ns()
         self._has_bodies = False
@@ -482,7 +483,9 @@ class InferenceClient:
                 expires = conn.started_mono_ns + target.request_timeout_ns
                 if expires < now:
                     seconds = target.request_timeout_ns / 1e9
-                    self._broken(conn, ErrorKind.TIMEOUT, f"not answered within {seconds:g} s")
+                    self._broken(
+                        conn, ErrorKind.TIMEOUT, f"no complete response within {seconds:g} s"
+                    )
                     continue
             else:
                 continue
@@ -619,7 +622,7 @@ class InferenceClient:
     # --- reading ---------------------------------------------------------------------------------
 
     def _look_at_parts(self, conn: Connection) -> None:
-        """What there is of an answer that goes on."""
+        """What there is of a response that goes on."""
         if conn.epoll is self._epoll and len(conn.read_rows) >= self._first_reads_bytes:
             self._watch_in(self._bodies, conn)
         if len(conn.buffer) >= part_bytes(conn):
@@ -673,13 +676,13 @@ class InferenceClient:
             self._records.add_read(conn, data, stamp, self._previous_poll, now)
             if conn.state == BODY:
                 self._look_at_parts(conn)
-            most = MAX_ANSWER_BYTES if conn.kept is None else MAX_KEPT_BYTES
+            most = MAX_RESPONSE_BYTES if conn.kept is None else MAX_KEPT_BYTES
             if conn.bytes_in > most:
                 self._broken(conn, ErrorKind.TOO_LARGE, f"over {most // 2**20} MiB: cut off")
         else:
             reuse = conn.keep_alive and _may_reuse(conn)
             if end != len(data):
-                # Bytes after the answer: nothing that comes on this connection can be trusted.
+                # Bytes after the response: nothing that comes on this connection can be trusted.
                 reuse = False
                 data = data[:end]
             self._records.add_read(conn, data, stamp, self._previous_poll, now)
@@ -703,7 +706,7 @@ class InferenceClient:
     def _take_whole(
         self, conn: Connection, data: bytes, stamp: int, now: int, layout: Layout
     ) -> None:
-        """A good answer in one read, of a known layout: nothing in it must be looked for."""
+        """A good response in one read, of a known layout: nothing in it must be looked for."""
         conn.status, conn.framing = layout.status, layout.framing
         conn.body_offset = layout.body_offset
         self._records.add_whole(conn, data, stamp, self._previous_poll, now)
@@ -711,7 +714,7 @@ class InferenceClient:
         self._ended_whole(conn, stamp)
 
     def _ended_whole(self, conn: Connection, stamp: int) -> None:
-        """Its answer is recorded and it is idle."""
+        """Its response is recorded and it is idle."""
         self.in_flight -= 1
         if not self._keeps_connections:
             self._pool.drop(conn)
@@ -809,7 +812,7 @@ class InferenceClient:
 
 def _may_reuse(conn: Connection) -> bool:
     """Whether another request may follow on a connection, for all that it knows by itself. The rest
-    of a request that was answered before all of it was out would have to follow."""
+    of a request whose response came before all of it was out would have to follow."""
     return conn.unsent is None and (conn.tls is None or not conn.tls.is_closed)
 
 

@@ -12,7 +12,7 @@ HANDSHAKING: Final = 1
 IDLE: Final = 2
 """Carries no request."""
 HEAD: Final = 3
-"""Written; the headers of the answer are not all there."""
+"""Written; the headers of the response are not all there."""
 BODY: Final = 4
 
 
@@ -85,7 +85,7 @@ class Connection(Fields):
         self.opened_mono_ns = self.started_mono_ns = 0
         self.connect_ns = self.tls_ns = 0
         self.payload: bytes | None = None
-        """None without a request; empty once its answer has begun, since then it is never sent
+        """None without a request; empty once its response has begun, since then it is never sent
         again, and prompts would be most of what held connections take."""
         self.unsent: memoryview | None = None
         # Bytes while there is one read, a bytearray from the second on.

@@ -59,7 +59,7 @@ def _exchange(
             while (found := _whole(bytes(received), is_closed=False)) is None:
                 left_s = deadline - monotonic()
                 if left_s <= 0:
-                    raise TimeoutError(f"not answered within {PROBE_TIMEOUT_S:g} s")
+                    raise TimeoutError(f"no complete response within {PROBE_TIMEOUT_S:g} s")
                 sock.settimeout(left_s)
                 part = sock.recv(_READ_BYTES)
                 received += part

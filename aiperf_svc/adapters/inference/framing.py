@@ -1,7 +1,7 @@
-"""Where an answer ends: HTTP/1.1 framing, as little of it as must be known while bytes arrive.
+"""Where a response ends: HTTP/1.1 framing, as little of it as must be known while bytes arrive.
 
-What repeats from answer to answer is remembered by its bytes: within a second of load every head
-and every chunk size has been seen, and finding the end is a few dictionary look-ups.
+The bytes of heads and chunk sizes that repeat between responses are remembered: within a second
+of load every head and every chunk size has been seen, and finding the end is a few look-ups.
 """
 
 from typing import Final
@@ -23,8 +23,9 @@ KNOWN_SIZES: Final = 4_096
 """Lines with chunk sizes that are remembered, at the most."""
 
 
-class AnswerFraming:
-    """Follows the framing of answers; what must be kept between two reads is in the connection."""
+class ResponseFraming:
+    """Follows the framing of responses; what must be kept between two reads is in the
+    connection."""
 
     def __init__(self) -> None:
         self._heads: dict[bytes, Head] = {}

@@ -1,6 +1,6 @@
 """Raw records on their way out: what the client has of each request, as packed rows and raw bytes.
 
-An answer's bytes gather in its connection, and leave in fragments long before a long answer has
+A response's bytes gather in its connection, and leave in fragments long before a long response has
 ended, so that a held connection stays small. Fragments of all connections share a batch, which
 leaves when it is full or with the next housekeeping tick.
 """
@@ -37,7 +37,7 @@ class RawRecords:
     def add_read(
         self, conn: Connection, data: bytes, stamp_wall_ns: int, polled_wall_ns: int, now: int
     ) -> None:
-        """One read of an answer."""
+        """One read of a response."""
         conn.bytes_in += len(data)
         row = _pack_read(stamp_wall_ns, polled_wall_ns, now, len(data))
         if conn.buffer is None:
@@ -55,7 +55,7 @@ class RawRecords:
     def add_whole(
         self, conn: Connection, data: bytes, stamp_wall_ns: int, polled_wall_ns: int, now: int
     ) -> None:
-        """A good answer in one read: as `add_read` and `end` in one, because where answers are
+        """A good response in one read: as `add_read` and `end` in one, because where responses are
         short enough for the client to matter nearly all are like this."""
         if conn.kept is not None:
             conn.kept += data
@@ -102,7 +102,7 @@ class RawRecords:
         self._pack(conn, self.last_seq, outcome, error, end_wall_ns, message)
 
     def take_part(self, conn: Connection) -> None:
-        """What has come of an answer that goes on, as a fragment."""
+        """What has come of a response that goes on, as a fragment."""
         self._pack(conn, 0, 0, 0, 0, b"")
 
     def flush(self) -> None:

@@ -1,10 +1,10 @@
 """One write or one read of a socket, with its stamps: the innermost steps of the client.
 
-There are tens of thousands of them a second. Nearly all reads are in the middle of an answer, where
-one is only to be stamped and kept, or are a whole answer of a known layout, which is only to be
-recorded. These are also in C (`_stamped_reads.c`), and so are a request's beginning and its write;
-it is used where it has been compiled and takes a third of the time. It hands all else back to the
-client, so what an answer means is decided in one place; without it every read is
+There are tens of thousands of them a second. Nearly all reads are in the middle of a response,
+where one is only to be stamped and kept, or are a whole response of a known layout, which is only
+to be recorded. These are also in C (`_stamped_reads.c`), and so are a request's beginning and its
+write; it is used where it has been compiled and takes a third of the time. It hands all else back
+to the client, so what a response means is decided in one place; without it every read is
 `interpreted_receive`, and the client does all of it.
 """
 
@@ -28,14 +28,14 @@ except ImportError:
 
 READ_SIZE: Final = 65_536
 FRAGMENT_BYTES: Final = 4_096
-"""Buffered bytes at which a part of an answer leaves: bounds the memory of a held connection."""
+"""Buffered bytes at which a part of a response leaves: bounds the memory of a held connection."""
 FIRST_PARTS: Final = 16
-"""Sizes that the first part of an answer may have. Streams that begin together would otherwise all
+"""Sizes that the first part of a response may have. Streams that begin together would otherwise all
 fill their buffers, and send them on, at the same moment for as long as they last."""
 FIRST_READS_BYTES: Final = 4 * READ.size
-"""Rows of reads after which an answer is in its middle: headers may come alone, and a role, and the
-third read has the first token at the latest."""
-MAX_ANSWER_BYTES: Final = 255 * 2**20
+"""Rows of reads after which a response is in its middle: headers may come alone, and a role, and
+the third read has the first token at the latest."""
+MAX_RESPONSE_BYTES: Final = 255 * 2**20
 """Its parts must be counted by 16 bits, the last one included."""
 MAX_KEPT_BYTES: Final = 16 * 2**20
 """Of a response that a worker keeps whole, since the conversation's next request repeats it."""
@@ -53,8 +53,8 @@ if it gave none), and the time at which our code had them (ns)."""
 Left = Read | OSError | int | None
 """What is left to do for a connection: take what was read; end it because reading failed; look at
 its event's mask, which says more than that there is something to read; with True, note that its
-answer has come to its middle, by `FIRST_READS_BYTES` of rows; with None, go on after an answer that
-is recorded and whose last stamp is in `ack`."""
+response has come to its middle, by `FIRST_READS_BYTES` of rows; with None, go on after a response
+that is recorded and whose last stamp is in `ack`."""
 
 
 def interpreted_begin(
@@ -98,7 +98,7 @@ def interpreted_begin(
 
 
 def part_bytes(conn: Connection) -> int:
-    """Buffered bytes at which the next part of an answer leaves."""
+    """Buffered bytes at which the next part of a response leaves."""
     if conn.part:
         return FRAGMENT_BYTES
     return FRAGMENT_BYTES // FIRST_PARTS * (1 + conn.request_id % FIRST_PARTS)
@@ -110,7 +110,7 @@ def stamp_start(conn: Connection) -> None:
     conn.requests += 1
     if conn.is_used:
         conn.flags |= _REUSED
-    # Of the answer before: a request that is never answered has none of them.
+    # Of the response before: a request that never gets a response has none of them.
     conn.status = conn.ack = conn.body_offset = 0
     conn.started_mono_ns = monotonic_ns()
     conn.start = time_ns()
@@ -155,10 +155,10 @@ def interpreted_take_ready(
     which none had anything at `polled_wall_ns`.
 
     What is left to do of each, and for descriptors that are of no connection just these. Nothing is
-    left where nothing had come, or where it went on with an answer: it has been added to the
+    left where nothing had come, or where it went on with a response: it has been added to the
     connection, and is in the `records` as `take_part` puts it there when that was enough. A whole
-    answer of one of the `layouts`, or a good one that ended and whose connection stays open, is in
-    the `records` as `add_whole` or `end` put it there, and its connection is idle.
+    response of one of the `layouts`, or a good one that ended and whose connection stays open, is
+    in the `records` as `add_whole` or `end` put it there, and its connection is idle.
     """
     rest: list[tuple[Connection | None, Left]] = []
     for fd, mask in events[begin:end]:
@@ -182,7 +182,7 @@ def interpreted_pass_chunks(data: bytes, at: int) -> int:
     """Offset in `data` after the whole chunks from `at` on, beyond its end when the last of them
     goes on in a later read.
 
-    Where it stops the caller goes on, so none is a right answer.
+    Where it stops the caller goes on, so none is a right response.
     """
     return at
 
@@ -196,7 +196,7 @@ else:
     begin, write_request = compiled.begin, compiled.write_request
     take_ready = compiled.take_ready
     compiled.set_constants(
-        Framing.CHUNKED, FRAGMENT_BYTES, FIRST_PARTS, FIRST_READS_BYTES, MAX_ANSWER_BYTES,
+        Framing.CHUNKED, FRAGMENT_BYTES, FIRST_PARTS, FIRST_READS_BYTES, MAX_RESPONSE_BYTES,
         IDLE, HEAD, BODY, FRAGMENT.size, READ.size, Flag.FINAL, Flag.REUSED, Outcome.COMPLETED,
         NOT_WRITTEN,
     )  # fmt: skip

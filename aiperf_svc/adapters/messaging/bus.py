@@ -36,7 +36,7 @@ HANDSHAKE_MS = 300_000
 """Who gives up a handshake that waits for its turn joins the end of the queue again, and leaves a
 dead connection in it: where thousands connect at once that goes on for ever."""
 ASK_AGAIN_S = 20.0
-"""Longer than thousands of workers that ask in the same second wait for their answers."""
+"""Longer than thousands of workers that ask in the same second wait for their responses."""
 RECEIVE_NS = 2_000_000
 """Longest time for which messages are taken without letting other tasks run."""
 LINGER_MS = 2_000
@@ -205,11 +205,12 @@ class Bus:
         sock.setsockopt(zmq.SNDHWM, high_water)
         sock.setsockopt(zmq.RCVHWM, high_water)
         if sock.type == zmq.REP:
-            # It drops answers beyond the limit without a word, and counts those as waiting of which
-            # it has not been told yet that they are gone. Who asks waits for one answer at a time.
+            # It drops responses beyond the limit without a word, and counts those as waiting of
+            # which it has not been told yet that they are gone. Who asks waits for one response at
+            # a time.
             sock.setsockopt(zmq.SNDHWM, 0)
         if sock.type == zmq.REQ:
-            # So that `ask` may ask again, and knows an answer to the question before.
+            # So that `ask` may ask again, and knows a response to the question before.
             sock.setsockopt(zmq.REQ_RELAXED, 1)
             sock.setsockopt(zmq.REQ_CORRELATE, 1)
         # Thousands may connect in the same second; who is turned away waits a second to try again.
@@ -261,7 +262,7 @@ async def receive_each(
 ) -> None:
     """Hand every message of `sock` to `handle(message, first_frame)` until cancelled.
 
-    What is no message of this protocol is logged and dropped: it cannot be answered.
+    What is no message of this protocol is logged and dropped: it cannot get a reply.
     """
     # A wait of the loop costs several times what taking a message does, so what has come is taken
     # without one; for a moment only, since a socket that always has the next message never waits.
@@ -281,25 +282,26 @@ async def receive_each(
 
 
 async def ask(sock: zmq.asyncio.Socket, request: bytes, *, again_s: float = ASK_AGAIN_S) -> bytes:
-    """The answer to what a REQ socket asks, again where none comes: a connection that breaks takes
-    along what was on its way. Each time it waits twice as long, since the answer may not be ready.
+    """The response to what a REQ socket asks, again where none comes: a connection that breaks
+    takes along what was on its way. Each time it waits twice as long, since the response may not be
+    ready.
     """
     while True:
         await sock.send(request)
         try:
             async with asyncio.timeout(again_s):
-                return await _next_answer(sock)
+                return await _next_response(sock)
         except TimeoutError:
-            log.info("no answer within %g s; asking again", again_s)
+            log.info("no response within %g s; asking again", again_s)
             again_s *= 2
 
 
-async def _next_answer(sock: zmq.asyncio.Socket) -> bytes:
-    """An answer to an earlier question makes the socket readable and is then thrown away."""
+async def _next_response(sock: zmq.asyncio.Socket) -> bytes:
+    """A response to an earlier question makes the socket readable and is then thrown away."""
     while True:
         with contextlib.suppress(zmq.Again):
-            answer: bytes = await sock.recv()
-            return answer
+            response: bytes = await sock.recv()
+            return response
 
 
 async def _hand_over(

@@ -38,7 +38,7 @@ INTERRUPT = b"i"
 """What the supervisor reads as a wish to stop; any byte is one."""
 _LOCK = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<at>\S+)")
 _CONFLICT = "[409] Conflict: Another update is currently in progress"
-"""What Pulumi's own service answers."""
+"""Messages of Pulumi's own service."""
 
 Event = dict[str, Any]
 OnEvent = Callable[[Event], None]

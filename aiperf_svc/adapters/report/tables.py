@@ -60,7 +60,7 @@ def distributions(summary: Summary, tags: set[str]) -> str:
         rows.append(_row(metric.name, metric.unit, cells))
         if found.censored:
             notes.add(
-                f"{metric.name}: {found.censored_share:.2%} were cut before they were answered; "
+                f"{metric.name}: {found.censored_share:.2%} were cut before their responses ended; "
                 "&gt; says what a number is known to lie beyond."
             )
         if any(stat in found.unreliable for stat in STATS):

@@ -24,8 +24,8 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
-ANSWER_S = 10.0
-"""Longest time without a byte of an answer, beyond the time of a long poll."""
+RESPONSE_S = 10.0
+"""Longest time without a byte of a response, beyond the time of a long poll."""
 ATTEMPTS = 5
 """Of one file without any new byte; port-forwards break often and come back."""
 RETRY_S = 0.5
@@ -34,11 +34,11 @@ MESSAGE_BYTES = 4096
 
 
 class ApiUnavailable(EnvironmentProblem):
-    """The API cannot be reached or did not answer in time; trying again may help."""
+    """The API cannot be reached or did not respond in time; trying again may help."""
 
 
 class ApiRefused(EnvironmentProblem):
-    """The API answered with an error."""
+    """The API responded with an error."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
@@ -57,7 +57,9 @@ class ResultsClient:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             headers={"X-Aiperf-Token": self._token, "Accept-Encoding": "identity"},
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_S, sock_read=ANSWER_S),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=RESPONSE_S, sock_read=RESPONSE_S
+            ),
         )
         return self
 
@@ -138,32 +140,32 @@ class ResultsClient:
     async def _fetch_from(self, entry: ManifestEntry, part: Path, have: int) -> None:
         headers = {"Range": f"bytes={have}-", "If-Range": f'"{entry.sha256}"'} if have > 0 else {}
         url = f"{self._base}/v1/results/{quote(entry.name)}"
-        async with self._open().get(url, headers=headers) as answer:
-            if answer.status not in (200, 206):
+        async with self._open().get(url, headers=headers) as response:
+            if response.status not in (200, 206):
                 raise ApiRefused(
-                    f"{entry.name}: {answer.status} {one_line(await answer.text())}",
-                    status=answer.status,
+                    f"{entry.name}: {response.status} {one_line(await response.text())}",
+                    status=response.status,
                 )
             # 200 to a range: the file is another one than the part was of.
-            mode = "ab" if answer.status == 206 else "wb"
+            mode = "ab" if response.status == 206 else "wb"
             with await asyncio.to_thread(part.open, mode) as file:
-                async for chunk in answer.content.iter_chunked(CHUNK):
+                async for chunk in response.content.iter_chunked(CHUNK):
                     file.write(chunk)
 
     async def _call(
         self, method: str, path: str, *, body: bytes | None = None, wait_s: float = 0.0
     ) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=wait_s + ANSWER_S, sock_connect=ANSWER_S)
+        timeout = aiohttp.ClientTimeout(total=wait_s + RESPONSE_S, sock_connect=RESPONSE_S)
         try:
             async with self._open().request(
                 method, self._base + path, data=body, timeout=timeout
-            ) as answer:
-                content = await answer.read()
+            ) as response:
+                content = await response.read()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise ApiUnavailable(f"results API at {self._base}: {_words(error)}") from error
-        if answer.status >= 400:
+        if response.status >= 400:
             text = one_line(content[:MESSAGE_BYTES].decode(errors="replace"))
-            raise ApiRefused(f"results API: {answer.status} {text}", status=answer.status)
+            raise ApiRefused(f"results API: {response.status} {text}", status=response.status)
         return content
 
     def _open(self) -> aiohttp.ClientSession:
@@ -214,5 +216,5 @@ def _write(path: Path, content: bytes) -> None:
 
 def _words(error: BaseException) -> str:
     return one_line(str(error)) or (
-        "no answer in time" if isinstance(error, TimeoutError) else "broke off"
+        "no response in time" if isinstance(error, TimeoutError) else "broke off"
     )

@@ -29,7 +29,8 @@ _TYPES = {
 async def send_file(
     request: web.Request, path: Path, *, size: int, sha256: str
 ) -> web.StreamResponse:
-    """Answer `request` with the first `size` bytes of `path`, or the range of them it asks for."""
+    """Respond to `request` with the first `size` bytes of `path`, or the range of them it asks
+    for."""
     etag = f'"{sha256}"'
     wants_gzip = "gzip" in request.headers.get("Accept-Encoding", "").lower()
     use_gzip = wants_gzip and "Range" not in request.headers and path.suffix not in _PACKED
@@ -72,7 +73,7 @@ async def _copy(file: BinaryIO, response: web.StreamResponse, size: int) -> None
     while left > 0:
         chunk = await asyncio.to_thread(file.read, min(CHUNK, left))
         if not chunk:
-            # A cut answer tells the client; one that looks whole would lie.
+            # A cut response tells the client; one that looks whole would lie.
             raise EOFError("the file is shorter than its manifest says")
         left -= len(chunk)
         await response.write(chunk)

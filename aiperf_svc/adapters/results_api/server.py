@@ -91,7 +91,7 @@ class ResultsServer:
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop listening and end what is being answered."""
+        """Stop listening and end the responses under way."""
         self._listener.close()
         await self._runner.cleanup()
 
@@ -223,7 +223,7 @@ class _Routes:
     async def collected(self, _request: web.Request) -> web.Response:
         if not self._provider.status().is_settled:
             raise web.HTTPConflict(text="the results are not final yet\n")
-        # The answer must be on its way before the process may end.
+        # The response must be on its way before the process may end.
         asyncio.get_running_loop().call_later(0.05, self._provider.collected)
         return web.Response(status=202, text="ending\n")
 

@@ -218,7 +218,7 @@ def _manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """What the store said, in one line. Only its code and message: other parts of an answer repeat
+    """What the store said, in one line. Only its code and message: other parts of a response repeat
     the request, key and signature included."""
     text = str(error)
     if said := _REFUSAL.search(text):

@@ -13,8 +13,8 @@ live. It is compared with the API server's own clock (the `Date` of its response
 restart of this pod nor a wrong clock of its node moves it. Whatever fails is tried again: this
 process ends only when it is told to, usually by the deletion that it asked for.
 
-The pod is ready when the API server has answered it once. One that never is (a token that is not
-accepted, a network policy of somebody else's) lets `up` fail, for its stack would never go.
+The pod is ready when the API server has responded to it once. One that never is (a token that is
+not accepted, a network policy of somebody else's) lets `up` fail, for its stack would never go.
 
 Uses the standard library only: it is the one pod that must start and stay small whatever happens.
 """
@@ -44,7 +44,7 @@ REQUEST_TIMEOUT_S = 10.0
 RETRY_S = 10.0
 """Between attempts, after anything that did not work and after the deletion has been asked for."""
 SOON_S = 1.0
-"""The same before the first answer: `up` waits for it, and a network may open after its pods."""
+"""The same before the first response: `up` waits for it, and a network may open after its pods."""
 RECHECK_S = 300.0
 """Longest sleep: a node that was suspended, or a new time to live, is noticed after that."""
 
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class ApiRefusal(Exception):
-    """The API server answered, and not with what was asked for."""
+    """The API server responded, and not with what was asked for."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -60,7 +60,7 @@ class ApiRefusal(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Response:
     """An object, and when the API server sent it by its own clock."""
 
     body: dict[str, Any]
@@ -78,7 +78,7 @@ class ApiServer:
         authority = str(account / "ca.crt")
         self._tls = ssl.create_default_context(cafile=authority) if is_https else None
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> Response:
         """Raises ApiRefusal, OSError."""
         return self._request("GET", path, None)
 
@@ -92,7 +92,7 @@ class ApiServer:
         }
         self._request("DELETE", path, json.dumps(options).encode())
 
-    def _request(self, method: str, path: str, body: bytes | None) -> Answer:
+    def _request(self, method: str, path: str, body: bytes | None) -> Response:
         # The kubelet renews the token's file, so it is read each time.
         token = (self._account / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
@@ -104,10 +104,10 @@ class ApiServer:
         try:
             with urllib.request.urlopen(
                 request, timeout=REQUEST_TIMEOUT_S, context=self._tls
-            ) as answer:
-                stamp = answer.headers.get("Date")
+            ) as response:
+                stamp = response.headers.get("Date")
                 now = parsedate_to_datetime(stamp).timestamp() if stamp else time.time()
-                return Answer(body=json.load(answer), server_wall_s=now)
+                return Response(body=json.load(response), server_wall_s=now)
         except urllib.error.HTTPError as error:
             with error:
                 raise ApiRefusal(error.code, one_line(str(error.reason))) from error

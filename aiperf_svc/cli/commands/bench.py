@@ -14,7 +14,7 @@ checked by eye. The flags of `profile` change the load."""
 
 TTFT, ITL, TOKENS = "20ms", "5ms", 32
 RAMP = "175ms"
-"""An answer's time: users whose answers all take the same stay as far apart as they began, and
+"""A response's time: users whose responses all take the same stay as far apart as they began, and
 twenty who began together would be due together for ever."""
 PRESET = {
     "name": "bench",

@@ -12,7 +12,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 
 DESCRIPTION = """Find this machine's ceiling with a few short runs against the mock server.
 
-The server answers at once and shares the cores. The figures are kept in the user's cache folder
+The server responds at once and shares the cores. The figures are kept in the user's cache folder
 and size the workers of later open-loop runs; a rate beyond them is warned about before the run."""
 
 FLAGS = ("--streaming", "--isl", "50", "--num-dataset-entries", "200", "--ui", "none", "--json")

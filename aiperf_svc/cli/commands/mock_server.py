@@ -5,7 +5,7 @@ import argparse
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.mock_server import config
 
-DESCRIPTION = "An OpenAI-compatible server that answers with made-up tokens at a set pace."
+DESCRIPTION = "An OpenAI-compatible server that responds with made-up tokens at a set pace."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ LEAST_BATCH_S = 0.1
 of all that a run needs, records are the least urgent."""
 LEAST_PROBE_S = 1.0
 PROBES_PER_S = 500
-"""Questions for the timing manager's time, each answered in about 0.15 ms. Between two of them a
+"""Questions for the timing manager's time, each served in about 0.15 ms. Between two of them a
 worker's clock drifts by some 10 us a second."""
 BATCHES_PER_S = 2_500
 """Of all workers' records together; each batch costs the records manager about 0.1 ms."""

@@ -104,16 +104,16 @@ def _ordered(
 def _with_output_lengths(
     config: BenchmarkConfig, entries: list[PromptConversation], counter: TokenCounter | None
 ) -> list[PromptConversation]:
-    """A turn's own length wins, then the length of the file's answer, then the distribution."""
+    """A turn's own length wins, then the length of the file's response, then the distribution."""
     turns = [turn for entry in entries for turn in entry.turns]
     lengths: list[int | None] = [None] * len(turns)
     if config.dataset.output_tokens is not None:
         rng = generator(config.random_seed, Purpose.OUTPUT_LENGTHS)
         lengths = [*draw_lengths(config.dataset.output_tokens, len(turns), rng).tolist()]
     if counter is not None:
-        answered = [place for place, turn in enumerate(turns) if turn.answer]
-        counts = counter.count_batch([turns[place].answer for place in answered])
-        for place, count in zip(answered, counts, strict=True):
+        with_response = [place for place, turn in enumerate(turns) if turn.response]
+        counts = counter.count_batch([turns[place].response for place in with_response])
+        for place, count in zip(with_response, counts, strict=True):
             lengths[place] = max(1, count)
     finished = iter(map(_with_output_length, turns, lengths))
     return [

@@ -46,11 +46,11 @@ class PromptTurn(msgspec.Struct, frozen=True):
 
     prompt: Prompt
     delay_ns: int = 0
-    """Pause after the end of the previous answer."""
+    """Pause after the end of the previous response."""
     input_tokens: int = -1
     """When the maker of the prompt already knows it exactly."""
-    answer: str = ""
-    """The file's own answer: its length is the turn's output length, when that can be counted."""
+    response: str = ""
+    """The file's own response: its length is the turn's output length, when that can be counted."""
 
 
 class PromptConversation(msgspec.Struct, frozen=True):

@@ -4,8 +4,9 @@ of a conversation.
     text, prompt, content   a string (or, as `texts`, a list of strings)
     messages                message objects of the chat API
     payload                 a whole request body
-    output_length           most tokens of the answer; also max_tokens
-    delay                   milliseconds after the previous answer; that of a first turn is ignored,
+    output_length           most tokens of the response; also max_tokens
+    delay                   milliseconds after the previous response; that of a first turn is
+    ignored,
                             since the load says when a conversation begins
 
 Members that are not known are ignored, as files carry notes of their own; media are refused,

@@ -1,7 +1,7 @@
 """JSONL with one conversation a line: `{"session_id": …, "turns": [{"text": …}, …]}`.
 
 Every turn is one request (see `fields`; a plain string will do), but for those with the role
-`system` or `developer`: they go in front of the next turn's message. The answers that become the
+`system` or `developer`: they go in front of the next turn's message. The responses that become the
 history are the server's own, so a file states none.
 """
 
@@ -92,7 +92,7 @@ def _turn(fields: TurnFields) -> PromptTurn:
     if fields.payload is not None:
         raise ValueError("`payload` is a whole request and cannot carry a history; use `messages`")
     if fields.role == "assistant":
-        raise ValueError("role `assistant`: the history is made of the server's own answers")
+        raise ValueError("role `assistant`: the history is made of the server's own responses")
     return turn_of(fields)
 
 

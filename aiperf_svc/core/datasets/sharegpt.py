@@ -1,8 +1,8 @@
 """ShareGPT JSON: a list of `{"id": …, "conversations": [{"from": "human", "value": …}, …]}`.
 
-Each human message is one request. The answer that follows it in the file gives the request's output
-length (when a tokenizer can count it); the history is made of the server's own answers. A system
-message goes in front of the first request.
+Each human message is one request. The response that follows it in the file gives the request's
+output length (when a tokenizer can count it); the history is made of the server's own responses. A
+system message goes in front of the first request.
 
 Left out, and counted: conversations without a human message, and those with speakers that are none
 of human, gpt and system (or their other names below). What precedes the first human message is
@@ -82,8 +82,8 @@ def _turns(written: list[_Message]) -> tuple[PromptTurn, ...]:
             if not message.value.strip():
                 break
             turns.append(PromptTurn(_prompt(message.value, system="" if turns else system)))
-        elif role == "assistant" and turns and not turns[-1].answer:
-            turns[-1] = PromptTurn(turns[-1].prompt, answer=message.value)
+        elif role == "assistant" and turns and not turns[-1].response:
+            turns[-1] = PromptTurn(turns[-1].prompt, response=message.value)
         elif role == "system" and not turns:
             system = message.value
     return tuple(turns)

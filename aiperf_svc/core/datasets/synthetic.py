@@ -6,8 +6,8 @@ are encoded again. One that is off is repaired by words, letters and marks at it
 count is right (`_repaired`). A byte-level BPE costs a common word one token, so its prompts have
 about as many words as tokens. Without a tokenizer a word stands for a token.
 
-A server's prefix cache would make answers faster than the load asks for if prompts began alike. So
-the first words are not drawn but counted: entry `i` begins with word `i` of a shuffled list, and
+A server's prefix cache would make responses faster than the load asks for if prompts began alike.
+So the first words are not drawn but counted: entry `i` begins with word `i` of a shuffled list, and
 when the list has been used up the second word tells entries apart, then the third. Prompts of one
 or two tokens cannot all differ; the dataset's summary states how many do.
 """

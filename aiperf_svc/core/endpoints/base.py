@@ -1,11 +1,11 @@
-"""What an endpoint is: how a prompt becomes a request's body, and how an answer's JSON becomes a
+"""What an endpoint is: how a prompt becomes a request's body, and how a response's JSON becomes a
 Delta.
 
 An endpoint is a value, not a class: one module holds its functions and one `Endpoint` constant,
 `registry` lists them. To add one, write such a module, its test, and a line in the registry.
 
 Bodies are rendered once, when the dataset is built. `parse_event` runs once per token of every
-answer, so answers are decoded into minimal structs (unknown fields are skipped, never built).
+response, so responses are decoded into minimal structs (unknown fields are skipped, never built).
 """
 
 from collections.abc import Callable, Mapping
@@ -32,12 +32,12 @@ _MESSAGE_LIMIT = 500
 """Characters of an error message that are kept: enough to recognise it, small in every record."""
 
 
-class MalformedAnswer(ValueError):
+class MalformedResponse(ValueError):
     """No valid UTF-8, no JSON, or JSON of another shape than the endpoint's."""
 
 
 class Delta(msgspec.Struct, gc=False):
-    """What one event, or one whole body, adds to an answer. Counts are -1 when not stated."""
+    """What one event, or one whole body, adds to a response. Counts are -1 when not stated."""
 
     content: str = ""
     reasoning: str = ""
@@ -53,7 +53,7 @@ class Delta(msgspec.Struct, gc=False):
     finished: int = 0
     """Which choices end with it: bit `i` for the one with index `i`."""
     error: str = ""
-    """Message of an error object inside an answer with a good status."""
+    """Message of an error object inside a response with a good status."""
     vectors: int = 0
     """Embeddings received."""
 
@@ -104,12 +104,12 @@ class Endpoint:
     render: Callable[[Prompt, config.Endpoint], Rendered]
     """Raises ValueError, with the reason, for a prompt that this API cannot carry."""
     parse_event: Callable[[bytes], Delta]
-    """Of the data of one server-sent event. Raises MalformedAnswer."""
+    """Of the data of one server-sent event. Raises MalformedResponse."""
     parse_body: Callable[[bytes], Delta]
-    """Of a whole answer that is no stream. Raises MalformedAnswer."""
+    """Of a whole response that is no stream. Raises MalformedResponse."""
 
     def content_types(self, *, streaming: bool) -> tuple[str, ...]:
-        """Media types, without parameters, that a good answer may have."""
+        """Media types, without parameters, that a good response may have."""
         return EVENT_STREAM if streaming else JSON
 
 
@@ -151,10 +151,10 @@ def add_finish(delta: Delta, choice: int, reason: str | None) -> None:
             delta.finish_reason = reason
 
 
-def malformed(error: Exception, data: bytes) -> MalformedAnswer:
+def malformed(error: Exception, data: bytes) -> MalformedResponse:
     """The exception for bytes that could not be decoded, with their beginning."""
     shown = data[:80].decode("utf-8", "backslashreplace")
-    return MalformedAnswer(f"{error}: {shown}{'…' if len(data) > 80 else ''}")
+    return MalformedResponse(f"{error}: {shown}{'…' if len(data) > 80 else ''}")
 
 
 def error_text(error: object) -> str:
@@ -179,15 +179,15 @@ def error_message(body: bytes) -> str:
 def find_error(body: bytes) -> str:
     """The message of an error object, empty when `body` is none."""
     try:
-        answer = msgspec.json.decode(body)
+        response = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
-    if not isinstance(answer, dict):
+    if not isinstance(response, dict):
         return ""
-    if answer.get("error"):
-        return error_text(answer["error"])
-    if answer.get("object") == "error" or "detail" in answer:
-        return error_text(answer)
+    if response.get("error"):
+        return error_text(response["error"])
+    if response.get("object") == "error" or "detail" in response:
+        return error_text(response)
     return ""
 
 
@@ -212,7 +212,7 @@ def finish_body(
     """Everything of a request's body but the prompt, in the order in which it is sent.
 
     Later wins: a payload's own members, then `model` and the output length where the payload states
-    none, then `stream` and `stream_options`, which decide how the answer is read, and
+    none, then `stream` and `stream_options`, which decide how the response is read, and
     `extra_inputs` last, where null removes a member.
     """
     body: dict[str, Any] = {"model": options.model}

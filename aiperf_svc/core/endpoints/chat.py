@@ -1,6 +1,6 @@
 """Chat completions (`/v1/chat/completions`), streamed or not.
 
-A conversation's later requests carry the real answers of its earlier ones, so their bodies cannot
+A conversation's later requests carry the real responses of its earlier ones, so their bodies cannot
 be rendered ahead. They are cut where the history goes: `head` ends inside the `messages` array,
 `body` is this turn's message objects joined by commas, `tail` closes the array and the body. A
 history is empty or ends with a comma, so that `head + history + body + tail` is always JSON.
@@ -37,7 +37,7 @@ class _Part(msgspec.Struct, gc=False):
 
 
 class _Message(msgspec.Struct, gc=False):
-    """`message` of a whole answer and `delta` of an event: the same members."""
+    """`message` of a whole response and `delta` of an event: the same members."""
 
     content: str | list[_Part] | None = None
     """A list in the API of Mistral."""
@@ -54,31 +54,31 @@ class _Choice(msgspec.Struct, gc=False):
     delta: _Message | None = None
     """In an event."""
     message: _Message | None = None
-    """In a whole answer."""
+    """In a whole response."""
     finish_reason: str | None = None
 
 
-class _Answer(msgspec.Struct, gc=False):
+class _Response(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: base.Usage | None = None
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(_Response).decode
 
 
 def parse(data: bytes) -> Delta:
     """One `chat.completion.chunk` or one `chat.completion`. In one piece: it runs once a token."""
     try:
-        answer = _decode(data)
+        response = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise base.malformed(error, data) from None
     delta = Delta()
-    if answer.choices is None and answer.usage is None and not answer.error:
+    if response.choices is None and response.usage is None and not response.error:
         delta.error = base.find_error(data)
         if not delta.error:
             raise base.malformed(ValueError("no choices, usage or error"), data)
-    for choice in answer.choices or ():
+    for choice in response.choices or ():
         message = choice.delta or choice.message
         if message is not None:
             content = message.content
@@ -98,10 +98,10 @@ def parse(data: bytes) -> Delta:
                 delta.tool_calls += _call_text(message.function_call)
         if choice.index or choice.finish_reason:
             base.add_finish(delta, choice.index or 0, choice.finish_reason)
-    if answer.usage is not None:
-        base.add_usage(delta, answer.usage)
-    if answer.error:
-        delta.error = base.error_text(answer.error)
+    if response.usage is not None:
+        base.add_usage(delta, response.usage)
+    if response.error:
+        delta.error = base.error_text(response.error)
     return delta
 
 
@@ -146,17 +146,17 @@ def _messages(prompt: Prompt) -> list[Any]:
     return [{"role": prompt.role, "content": parts}]
 
 
-def append_history(history: bytes, turn_messages: bytes, answer: str) -> bytes:
-    """The history of the next turn: what was before, what this turn asked, what was answered.
+def append_history(history: bytes, turn_messages: bytes, response: str) -> bytes:
+    """The history of the next turn: what was before, what this turn asked, what the response was.
 
     `history` is b"" or ends with a comma, `turn_messages` has neither a leading nor a trailing
     one, and the result ends with one.
     """
-    return b"%b%b,%b," % (history, turn_messages, assistant_message(answer))
+    return b"%b%b,%b," % (history, turn_messages, assistant_message(response))
 
 
 def assistant_message(text: str) -> bytes:
-    """JSON of an answer as a message object, without commas around it."""
+    """JSON of a response as a message object, without commas around it."""
     return b'{"role":"assistant","content":%b}' % msgspec.json.encode(text)
 
 

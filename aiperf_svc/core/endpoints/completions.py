@@ -1,4 +1,4 @@
-"""Completions (`/v1/completions`), streamed or not. Events and whole answers have one shape."""
+"""Completions (`/v1/completions`), streamed or not. Events and whole responses have one shape."""
 
 from typing import Any
 
@@ -18,27 +18,27 @@ class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
-class _Answer(msgspec.Struct, gc=False):
+class _Response(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: base.Usage | None = None
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(_Response).decode
 
 
 def parse(data: bytes) -> Delta:
     """One `text_completion`, whole or an event of a stream."""
     try:
-        answer = _decode(data)
+        response = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise base.malformed(error, data) from None
     delta = Delta()
-    if answer.choices is None and answer.usage is None and not answer.error:
+    if response.choices is None and response.usage is None and not response.error:
         delta.error = base.find_error(data)
         if not delta.error:
             raise base.malformed(ValueError("no choices, usage or error"), data)
-    for choice in answer.choices or ():
+    for choice in response.choices or ():
         if choice.text:
             delta.content += choice.text
         reasoning = choice.reasoning_content or choice.reasoning
@@ -46,10 +46,10 @@ def parse(data: bytes) -> Delta:
             delta.reasoning += reasoning
         if choice.index or choice.finish_reason:
             base.add_finish(delta, choice.index or 0, choice.finish_reason)
-    if answer.usage is not None:
-        base.add_usage(delta, answer.usage)
-    if answer.error:
-        delta.error = base.error_text(answer.error)
+    if response.usage is not None:
+        base.add_usage(delta, response.usage)
+    if response.error:
+        delta.error = base.error_text(response.error)
     return delta
 
 

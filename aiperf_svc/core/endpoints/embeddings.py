@@ -15,33 +15,33 @@ class _Item(msgspec.Struct, gc=False):
     """A list of floats, or base64 of them."""
 
 
-class _Answer(msgspec.Struct, gc=False):
+class _Response(msgspec.Struct, gc=False):
     data: list[_Item] | None = None
     usage: base.Usage | None = None
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(_Response).decode
 _NO_VECTOR = (b"null", b"[]", b'""')
 
 
 def parse_body(body: bytes) -> Delta:
     """A list of embeddings; an empty vector is none."""
     try:
-        answer = _decode(body)
+        response = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise base.malformed(error, body) from None
     delta = Delta()
-    if answer.data is not None:
-        delta.vectors = sum(bytes(item.embedding) not in _NO_VECTOR for item in answer.data)
-    elif not answer.error:
+    if response.data is not None:
+        delta.vectors = sum(bytes(item.embedding) not in _NO_VECTOR for item in response.data)
+    elif not response.error:
         delta.error = base.find_error(body)
         if not delta.error:
             raise base.malformed(ValueError("no data or error"), body)
-    if answer.usage is not None:
-        base.add_usage(delta, answer.usage)
-    if answer.error:
-        delta.error = base.error_text(answer.error)
+    if response.usage is not None:
+        base.add_usage(delta, response.usage)
+    if response.error:
+        delta.error = base.error_text(response.error)
     return delta
 
 

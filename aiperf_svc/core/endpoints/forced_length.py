@@ -34,7 +34,7 @@ class Decision(StrEnum):
     """What a worker is to do."""
 
     PROBE = "probe"
-    """Ask the target, and say what it answered."""
+    """Ask the target, and say how it responded."""
     WAIT = "wait"
     """Another worker asks it; come back."""
     KEEP = "keep"
@@ -52,7 +52,7 @@ class Finding(StrEnum):
 
 
 class ForcedLength:
-    """Who asks the target, and what follows from its answer."""
+    """Who asks the target, and what follows from its response."""
 
     def __init__(self, *, is_used: bool) -> None:
         """`is_used`: at least one request of the dataset has these members."""

@@ -1,7 +1,7 @@
 """From the batches of workers to finished requests: the pure heart of a record processor.
 
 A `RawBatch` holds fragments of requests: their fixed fields, the stamps of their reads, their raw
-bytes. Only the parsing of the bytes (`answer_reader`) goes through them one by one. Everything else
+bytes. Only the parsing of the bytes (`reader`) goes through them one by one. Everything else
 is done for many records at once, a column at a time (`metric_parts`).
 
 A batch that is sent again, after another processor has died, may hold records that the manager
@@ -19,10 +19,10 @@ from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.endpoints.base import choices_asked_for
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.core.records.batch_builder import FinishedRequests, MetricParts, parts_of
-from aiperf_svc.core.records.response_cache import KnownAnswers
-from aiperf_svc.core.records.rows import AnswerColumns, answer_columns, put_answer
+from aiperf_svc.core.records.response_cache import ResponseCache
+from aiperf_svc.core.records.rows import ResponseColumns, put_response, response_columns
 from aiperf_svc.core.responses.read_times import ReadTimes, ends_of_reads
-from aiperf_svc.core.responses.reader import AnswerFormat, AnswerReader
+from aiperf_svc.core.responses.reader import ResponseFormat, ResponseReader
 from aiperf_svc.protocol.messages import RawBatch
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
 
@@ -56,15 +56,15 @@ class RecordAssembler:
 
     def __init__(self, config: BenchmarkConfig, *, counter: TokenCounter | None = None) -> None:
         """With a `counter`, output tokens are counted by it, else taken from the server's usage."""
-        self._format = AnswerFormat(
+        self._format = ResponseFormat(
             ENDPOINTS[config.endpoint.type],
             is_streaming=config.endpoint.streaming,
             keeps_text=counter is not None,
             choices=choices_asked_for(config.endpoint),
         )
-        self._known = KnownAnswers(self._format)
+        self._known = ResponseCache(self._format)
         self._counter = counter
-        self._open: dict[str, tuple[int, dict[int, AnswerReader]]] = {}
+        self._open: dict[str, tuple[int, dict[int, ResponseReader]]] = {}
         """Worker id to its epoch and its unfinished requests by id."""
         self._unlooked_bytes = 0
         """Of responses, since the last look at what they hold."""
@@ -78,7 +78,7 @@ class RecordAssembler:
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of answers and times that those hold; for the vitals, it looks at each."""
+        """Bytes of responses and times that those hold; for the vitals, it looks at each."""
         return sum(
             reader.held_bytes for _, readers in self._open.values() for reader in readers.values()
         )
@@ -112,12 +112,12 @@ class RecordAssembler:
         _check(batch, fragments, reads)
         begins, first_reads = _begins(fragments)
         readers = np.full(len(fragments), None, dtype=np.object_)
-        columns = answer_columns(len(fragments))
+        columns = response_columns(len(fragments))
         is_known = np.zeros(len(fragments), dtype=np.bool_)
-        for places, answer in self._known.find_all(batch.bodies, fragments, begins):
+        for places, response in self._known.find_all(batch.bodies, fragments, begins):
             is_known[places] = True
-            columns[places] = answer.columns
-            readers[places] = answer.reader
+            columns[places] = response.columns
+            readers[places] = response.reader
         finished = FinishedRequests(batch.sender, batch.epoch, worker_rank)
         if is_known.all():
             finished.add_batch(batch.fragments, readers, columns, is_known, batch.reads)
@@ -144,7 +144,7 @@ class RecordAssembler:
         reads: Rows,
         places: NDArray[np.int64],
         finished: NDArray[np.object_],
-        columns: AnswerColumns,
+        columns: ResponseColumns,
     ) -> list[int]:
         """Read the fragments at these places; put the readers of those that end a request into
         `finished`, and what they say into `columns`. The places of last fragments whose earlier
@@ -182,10 +182,10 @@ class RecordAssembler:
             strict=True,
         ):
             stop = at + size
-            reader: AnswerReader | None
+            reader: ResponseReader | None
             body_at = at
             if part == 0:
-                reader = AnswerReader(self._format, start)
+                reader = ResponseReader(self._format, start)
                 if body_offset:
                     body_at = at + body_offset
                     reader.take_head(bodies[at:body_at], framing)
@@ -200,7 +200,7 @@ class RecordAssembler:
                     text = bodies[stop : stop + message].decode("utf-8", "replace")
                     reader.finish(outcome, error, text, status)
                     finished[place] = reader
-                    put_answer(columns, place, reader)
+                    put_response(columns, place, reader)
                 else:
                     reader.next_part = part + 1
                     is_open[request_id] = reader
@@ -223,7 +223,7 @@ class RecordAssembler:
             )
             total -= sizes[place]
 
-    def _readers_of(self, batch: RawBatch) -> dict[int, AnswerReader]:
+    def _readers_of(self, batch: RawBatch) -> dict[int, ResponseReader]:
         epoch, readers = self._open.get(batch.sender, (0, {}))
         if epoch != batch.epoch:
             readers = {}

@@ -15,8 +15,8 @@ from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.lines.batches import gap_counts
 from aiperf_svc.core.lines.renderer import GAPS_TAG
 from aiperf_svc.core.records.response_cache import put_on_the_wall_clock
-from aiperf_svc.core.records.rows import AnswerColumns, metric_rows, set_tokens
-from aiperf_svc.core.responses.reader import AnswerReader
+from aiperf_svc.core.records.rows import ResponseColumns, metric_rows, set_tokens
+from aiperf_svc.core.responses.reader import ResponseReader
 from aiperf_svc.core.stats.histogram import delta_of
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
@@ -40,7 +40,7 @@ class MetricParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FinishedRequests:
-    """Requests of one worker whose answers are read, in the order of their ends."""
+    """Requests of one worker whose responses are read, in the order of their ends."""
 
     __slots__ = (
         "columns",
@@ -60,11 +60,11 @@ class FinishedRequests:
         self.rank = rank
         self.fragments: list[bytes] = []
         """Their last ones: FRAGMENT_DTYPE rows of each batch."""
-        self.readers: list[AnswerReader] = []
-        self.columns: list[AnswerColumns] = []
+        self.readers: list[ResponseReader] = []
+        self.columns: list[ResponseColumns] = []
         """What `metric_rows` takes of them, of each batch."""
         self.known: list[NDArray[np.int64]] = []
-        """Which of them are known answers, whose readers and columns have no times of their own:
+        """Which of them are known responses, whose readers and columns have no times of their own:
         ascending places, of each batch."""
         self.known_reads: list[bytes] = []
         """The one read of each of those: READ_DTYPE rows of each batch."""
@@ -82,7 +82,7 @@ class FinishedRequests:
         self,
         fragments: bytes,
         readers: NDArray[np.object_],
-        columns: AnswerColumns,
+        columns: ResponseColumns,
         is_known: NDArray[np.bool_],
         known_reads: bytes,
     ) -> None:
@@ -167,7 +167,7 @@ def _spans(finished: FinishedRequests, numbers: Rows) -> tuple[SequenceSpan, ...
 
 
 def _gaps(
-    rows: Rows, readers: Sequence[AnswerReader]
+    rows: Rows, readers: Sequence[ResponseReader]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """How many gaps between content chunks go with each row, and all of them, one row's after the
     other's."""
@@ -177,7 +177,7 @@ def _gaps(
 
 
 def _details(
-    rows: Rows, gaps_ns: NDArray[np.int64], readers: Sequence[AnswerReader]
+    rows: Rows, gaps_ns: NDArray[np.int64], readers: Sequence[ResponseReader]
 ) -> LineDetails:
     messages = tuple(readers[i].message for i in np.flatnonzero(rows["error"]).tolist())
     return LineDetails(gaps_ns.tobytes(), messages)
@@ -196,7 +196,7 @@ def _histograms(
     )
 
 
-def _errors(rows: Rows, readers: Sequence[AnswerReader]) -> tuple[ErrorSample, ...]:
+def _errors(rows: Rows, readers: Sequence[ResponseReader]) -> tuple[ErrorSample, ...]:
     """Errors by phase, kind and status, with the first message of each."""
     found: dict[tuple[int, int, int], list[Any]] = {}
     for i in np.flatnonzero(rows["error"]).tolist():

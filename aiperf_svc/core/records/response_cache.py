@@ -1,9 +1,9 @@
-"""Whole short answers repeat: but for the request's id, many are equal to the byte, head included.
+"""A cache of whole short responses: but for the request's id, many are equal byte for byte.
 
-Answers of a few tokens come in one read, and at their rate reading each one costs a record
-processor more than all the rest. Two answers that differ only in the value of `{"id":"…"` say the
+Responses of a few tokens come in one read, and at their rate reading each one costs a record
+processor more than all the rest. Two responses that differ only in the value of `{"id":"…"` say the
 same, because no endpoint asks for an id and its length does not move what follows from one read to
-another. So such an answer is read once, on a clock of its own on which it was sent at 1 and came
+another. So such a response is read once, on a clock of its own on which it was sent at 1 and came
 at 2; what was 2 there is the read's stamp of every later one.
 """
 
@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.core.records.rows import answer_columns, put_answer
+from aiperf_svc.core.records.rows import put_response, response_columns
 from aiperf_svc.core.responses.read_times import ReadTimes
-from aiperf_svc.core.responses.reader import AnswerFormat, AnswerReader
+from aiperf_svc.core.responses.reader import ResponseFormat, ResponseReader
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import READ_DTYPE, Flag, Rows
 
@@ -24,15 +24,15 @@ Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 
-MAX_ANSWER: Final = 4_096
-"""Bytes of an answer that is worth remembering; longer ones hardly come in one read."""
+MAX_RESPONSE: Final = 4_096
+"""Bytes of a response that is worth remembering; longer ones hardly come in one read."""
 MAX_KNOWN: Final = 1_024
-"""About 2 MB. Answers that state the time at which they were made do not come again after it."""
+"""About 2 MB. Responses that state the time at which they were made do not come again after it."""
 LEARNED_PER_BATCH: Final = 16
-"""Where answers do not repeat, looking for them must cost little."""
+"""Where responses do not repeat, looking for them must cost little."""
 
 MANY: Final = 8
-"""Answers of one length from which on to compare all at once costs less than one by one."""
+"""Responses of one length from which on to compare all at once costs less than one by one."""
 
 _FINAL: Final = int(Flag.FINAL)
 _COMPLETED: Final = int(Outcome.COMPLETED)
@@ -55,41 +55,41 @@ _OUTSIDE_OF_ID: Final = bytes(
 """By code: 0 for a character that an id may have, 1 for any other."""
 
 
-class KnownAnswer:
-    """What an answer says that came whole, in one read, and without any error."""
+class CachedResponse:
+    """What a response says that came whole, in one read, and without any error."""
 
     __slots__ = ("_bytes", "_ids", "columns", "id_bytes", "parts", "reader")
 
-    def __init__(self, reader: AnswerReader, id_bytes: int, parts: list[bytes]) -> None:
-        """`reader` has read it on the clock of this module; `parts` are what is left of the answer
-        without the members of its id, each of `id_bytes`."""
+    def __init__(self, reader: ResponseReader, id_bytes: int, parts: list[bytes]) -> None:
+        """`reader` has read it on the clock of this module; `parts` are what is left of the
+        response without the members of its id, each of `id_bytes`."""
         self.reader = reader
         self.id_bytes = id_bytes
         self.parts = parts
-        self.columns = answer_columns(1)
-        put_answer(self.columns, 0, reader)
+        self.columns = response_columns(1)
+        put_response(self.columns, 0, reader)
         value = bytes(id_bytes - len(_ID_BEGIN) - len(_ID_END))
         self._bytes = np.frombuffer((_ID_BEGIN + value + _ID_END).join(parts), dtype=np.uint8)
         """With zeros for the id's values."""
         ends = np.cumsum([len(part) + id_bytes for part in parts[:-1]]) - len(_ID_END)
         self._ids = [slice(end - len(value), end) for end in ends.tolist()]
 
-    def are(self, answers: Bytes) -> Mask:
-        """Which of some answers of its length, shape (answers, bytes), are this one but for their
-        id; overwrites them."""
+    def are(self, responses: Bytes) -> Mask:
+        """Which of some responses of its length, shape (responses, bytes), are this one but for
+        their id; overwrites them."""
         first, *others = self._ids
-        ids = answers[:, first].copy()
+        ids = responses[:, first].copy()
         for place in others:
-            answers[:, place] -= ids
+            responses[:, place] -= ids
         outside = np.frombuffer(ids.tobytes().translate(_OUTSIDE_OF_ID), dtype=np.uint8)
-        answers[:, first] = outside.reshape(ids.shape)
-        are: Mask = (answers == self._bytes).all(axis=1)
+        responses[:, first] = outside.reshape(ids.shape)
+        are: Mask = (responses == self._bytes).all(axis=1)
         return are
 
 
 def put_on_the_wall_clock(rows: Rows, reads: Rows) -> None:
-    """Give METRIC_DTYPE rows of known answers the times at which these came, and not at which they
-    were learned. `reads` are READ_DTYPE rows, the one read of each."""
+    """Give METRIC_DTYPE rows of known responses the times at which these came, and not at which
+    they were learned. `reads` are READ_DTYPE rows, the one read of each."""
     stamp_wall_ns = reads["stamp_wall_ns"]
     latest = np.maximum(rows["start_wall_ns"], reads["polled_wall_ns"])
     uncertainty = np.maximum(stamp_wall_ns - latest, 0)
@@ -100,19 +100,19 @@ def put_on_the_wall_clock(rows: Rows, reads: Rows) -> None:
     rows["receive_lag_ns"] = np.maximum(reads["read_wall_ns"] - stamp_wall_ns, 0)
 
 
-class KnownAnswers:
+class ResponseCache:
     """Those of a run."""
 
-    def __init__(self, format: AnswerFormat) -> None:
+    def __init__(self, format: ResponseFormat) -> None:
         self._format = format
-        self._known: dict[tuple[Any, ...], KnownAnswer] = {}
-        self._latest: dict[int, KnownAnswer] = {}
-        """By length: where all answers are alike, looking at the latest is all that is needed."""
+        self._known: dict[tuple[Any, ...], CachedResponse] = {}
+        self._latest: dict[int, CachedResponse] = {}
+        """By length: where all responses are alike, looking at the latest is all that is needed."""
         self._may_learn = LEARNED_PER_BATCH
 
     def find_all(
         self, bodies: bytes, fragments: Rows, begins: Ints
-    ) -> Iterator[tuple[Ints, KnownAnswer]]:
+    ) -> Iterator[tuple[Ints, CachedResponse]]:
         """The known ones in a batch: the places of some of its fragments, and what is known of all
         of those. `begins` are the offsets of all fragments in the `bodies`."""
         self._may_learn = LEARNED_PER_BATCH
@@ -140,55 +140,55 @@ class KnownAnswers:
                 if known is not None:
                     yield same, known
 
-    def find(self, answer: bytes, *, body_offset: int, framing: int) -> KnownAnswer | None:
-        """What is known of a whole answer, its head and framing included; None for one that must
+    def find(self, response: bytes, *, body_offset: int, framing: int) -> CachedResponse | None:
+        """What is known of a whole response, its head and framing included; None for one that must
         be read by itself."""
-        latest = self._latest.get(len(answer))
+        latest = self._latest.get(len(response))
         if latest is not None:
             at = len(latest.parts[0])
-            id_member = answer[at : at + latest.id_bytes]
-            if id_member.join(latest.parts) == answer and _is_id(id_member):
+            id_member = response[at : at + latest.id_bytes]
+            if id_member.join(latest.parts) == response and _is_id(id_member):
                 return latest
-        found = _find_id(answer, body_offset)
+        found = _find_id(response, body_offset)
         if found is None:
             return None
         id_member = found[0]
-        # Joined by the id's member again, the parts are the answer: nothing else is left out.
-        parts = answer.split(id_member)
+        # Joined by the id's member again, the parts are the response: nothing else is left out.
+        parts = response.split(id_member)
         key = (len(id_member), *parts)
         known = self._known.get(key)
         if known is None and self._may_learn:
             self._may_learn -= 1
-            reader = self._learn(answer, body_offset, framing)
+            reader = self._learn(response, body_offset, framing)
             if reader is not None:
                 if len(self._known) >= MAX_KNOWN:
                     self._known.clear()
                     self._latest.clear()
-                known = self._known[key] = KnownAnswer(reader, len(id_member), parts)
+                known = self._known[key] = CachedResponse(reader, len(id_member), parts)
         if known is not None:
-            self._latest[len(answer)] = known
+            self._latest[len(response)] = known
         return known
 
-    def _learn(self, answer: bytes, body_offset: int, framing: int) -> AnswerReader | None:
-        reader = AnswerReader(self._format, _SENT)
-        reader.take_head(answer[:body_offset], framing)
-        reads = np.array([(_CAME, 0, _CAME, len(answer))], dtype=READ_DTYPE)
+    def _learn(self, response: bytes, body_offset: int, framing: int) -> ResponseReader | None:
+        reader = ResponseReader(self._format, _SENT)
+        reader.take_head(response[:body_offset], framing)
+        reads = np.array([(_CAME, 0, _CAME, len(response))], dtype=READ_DTYPE)
         reader.take(
-            answer, body_offset, len(answer), ReadTimes(reads, np.array([len(answer)])), 0, 1
+            response, body_offset, len(response), ReadTimes(reads, np.array([len(response)])), 0, 1
         )
         reader.finish(_COMPLETED, 0, "", 0)
-        reader.bytes_in = len(answer)
+        reader.bytes_in = len(response)
         return None if reader.error else reader
 
 
 def _are_whole(fragments: Rows) -> Mask:
-    """Which hold a whole answer, in one read, that ended well and is not too long."""
+    """Which hold a whole response, in one read, that ended well and is not too long."""
     are: Mask = (
         (fragments["reads"] == 1)
         & (fragments["part"] == 0)
         & ((fragments["flags"] & _FINAL) != 0)
         & (fragments["outcome"] == _COMPLETED)
-        & (fragments["body"] <= MAX_ANSWER)
+        & (fragments["body"] <= MAX_RESPONSE)
     )
     return are
 

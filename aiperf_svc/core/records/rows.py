@@ -1,4 +1,4 @@
-"""Finished answers and their last fragments to METRIC_DTYPE rows, a column at a time."""
+"""Finished responses and their last fragments to METRIC_DTYPE rows, a column at a time."""
 
 import struct
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.datasets.base import TokenCounter
-from aiperf_svc.core.responses.reader import AnswerReader
+from aiperf_svc.core.responses.reader import ResponseReader
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, METRIC_DTYPE, Rows
 
-_FROM_ANSWER: Final = (
+_FROM_RESPONSE: Final = (
     "first_token_wall_ns",
     "second_token_wall_ns",
     "first_output_wall_ns",
@@ -32,22 +32,22 @@ _FROM_ANSWER: Final = (
 _FROM_FRAGMENT: Final = tuple(
     name
     for name in METRIC_DTYPE.names or ()
-    if name in (FRAGMENT_DTYPE.names or ()) and name not in _FROM_ANSWER
+    if name in (FRAGMENT_DTYPE.names or ()) and name not in _FROM_RESPONSE
 )
 
 
-_row = struct.Struct(f"={len(_FROM_ANSWER)}q")
+_row = struct.Struct(f"={len(_FROM_RESPONSE)}q")
 
-AnswerColumns = NDArray[np.int64]
-"""What finished readers say of their answers, shape (answers, columns)."""
+ResponseColumns = NDArray[np.int64]
+"""What finished readers say of their responses, shape (responses, columns)."""
 
 
-def answer_columns(answers: int) -> AnswerColumns:
+def response_columns(responses: int) -> ResponseColumns:
     """Room for so many."""
-    return np.empty((answers, len(_FROM_ANSWER)), dtype=np.int64)
+    return np.empty((responses, len(_FROM_RESPONSE)), dtype=np.int64)
 
 
-def put_answer(columns: AnswerColumns, place: int, reader: AnswerReader) -> None:
+def put_response(columns: ResponseColumns, place: int, reader: ResponseReader) -> None:
     """Write down what a finished reader says."""
     first, gaps = reader.first_token_wall_ns, reader.gaps_ns
     _row.pack_into(
@@ -72,19 +72,19 @@ def put_answer(columns: AnswerColumns, place: int, reader: AnswerReader) -> None
     )
 
 
-def metric_rows(fragments: Rows, answers: AnswerColumns, worker_rank: int) -> Rows:
-    """Rows for the last fragments of finished requests and the columns of their answers, which are
-    in the same order. Output tokens are those that the server states, see `set_tokens`."""
+def metric_rows(fragments: Rows, responses: ResponseColumns, worker_rank: int) -> Rows:
+    """Rows for the last fragments of finished requests and the columns of their responses, which
+    are in the same order. Output tokens are those that the server states, see `set_tokens`."""
     rows = np.zeros(len(fragments), dtype=METRIC_DTYPE)
     for name in _FROM_FRAGMENT:
         rows[name] = fragments[name]
     rows["worker"] = worker_rank
-    for column, name in enumerate(_FROM_ANSWER):
-        rows[name] = answers[:, column]
+    for column, name in enumerate(_FROM_RESPONSE):
+        rows[name] = responses[:, column]
     return rows
 
 
-def set_tokens(rows: Rows, readers: Sequence[AnswerReader], counter: TokenCounter | None) -> None:
+def set_tokens(rows: Rows, readers: Sequence[ResponseReader], counter: TokenCounter | None) -> None:
     """Fill in `output_tokens`, `reasoning_tokens` and, where the dataset does not know them,
     `input_tokens`.
 

@@ -1,6 +1,6 @@
 /* What `fast_events` does for the events that a record processor has met before, compiled.
  *
- * What is meant is said there, and by `answer_events`, whose sources remain the reference: at
+ * What is meant is said there, and by `events`, whose sources remain the reference: at
  * the first event that is not known, or not framed as nearly all are, this stops. Built against the
  * stable ABI, so that one library serves every Python from 3.11 on.
  */
@@ -40,7 +40,8 @@ static Py_ssize_t plain_chunk(const Source *source, Py_ssize_t at, Py_ssize_t *r
     return after;
 }
 
-/* What is known of these bytes, a borrowed reference; NULL where nothing is, or with an exception. */
+/* What is known of these bytes, a borrowed reference; NULL where nothing is, or with an
+ * exception. */
 static PyObject *text_of(const Source *source, Py_ssize_t begin, Py_ssize_t end) {
     PyObject *key = PyBytes_FromStringAndSize(source->data + begin, end - begin);
     if (key == NULL)

@@ -1,4 +1,4 @@
-"""Answers' events repeat: what differs from request to request is the id at their beginning, what
+"""Responses' events repeat: what differs from request to request is the id at their beginning, what
 follows is one of some thousand tokens. So the decoding of that rest is remembered.
 
 Why that is sound: JSON is decoded from left to right. An event's beginning, up to its first `[`,
@@ -10,7 +10,7 @@ alone decides what the event says. An event with any other beginning is decoded 
 from collections.abc import Callable
 from typing import Final
 
-from aiperf_svc.core.endpoints.base import Delta, MalformedAnswer
+from aiperf_svc.core.endpoints.base import Delta, MalformedResponse
 
 CUT: Final = b"["
 _CLOSE: Final = b"[]}"
@@ -41,7 +41,7 @@ class EventMemo:
         """Content and reasoning of all choices up to some index."""
 
     def parse(self, data: bytes) -> Delta:
-        """As `parse_event`. Raises MalformedAnswer."""
+        """As `parse_event`. Raises MalformedResponse."""
         beginning, _, rest = data.partition(CUT)
         if not self.is_meaningless(beginning):
             return self._parse_event(data)
@@ -85,7 +85,7 @@ class EventMemo:
             return False
         try:
             delta = self._parse_event(beginning + _CLOSE)
-        except MalformedAnswer:
+        except MalformedResponse:
             return False
         if delta != _NO_MEANING:
             return False

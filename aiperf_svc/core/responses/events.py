@@ -1,4 +1,4 @@
-"""The events of an answer's body, out of its transfer framing and decoded.
+"""The events of a response's body, out of its transfer framing and decoded.
 
 Nearly every server writes one event, ended by LF LF, into one chunk. Then the chunk's framing and
 the event's end are one fixed string, and what differs between events is looked up (`event_memo`).
@@ -10,7 +10,7 @@ way: first the chunks, then the events, then JSON.
 from collections.abc import Iterable
 from typing import Final
 
-from aiperf_svc.core.endpoints.base import DONE, Delta, MalformedAnswer, error_message
+from aiperf_svc.core.endpoints.base import DONE, Delta, MalformedResponse, error_message
 from aiperf_svc.core.responses.event_cache import CUT, EventMemo
 from aiperf_svc.core.responses.fast_events import AFTER_EVENT, END
 from aiperf_svc.core.responses.http1 import ChunkedBody, Piece, chunk_size
@@ -41,8 +41,8 @@ def _data_size(size: bytes) -> int:
     return length
 
 
-class AnswerEvents:
-    """The events of one answer."""
+class ResponseEvents:
+    """The events of one response."""
 
     __slots__ = ("_begin", "_chunks", "_events", "_is_chunked", "_memo", "between", "failure")
 
@@ -50,7 +50,7 @@ class AnswerEvents:
         self._memo = memo
         self._begin = _begin(memo)
         self._is_chunked = framing == Framing.CHUNKED
-        # Made only for an answer that needs them.
+        # Made only for a response that needs them.
         self._chunks: ChunkedBody | None = None
         self._events: EventStream | None = None
         self.between = b""
@@ -88,7 +88,7 @@ class AnswerEvents:
             else:
                 try:
                     found.append((self._memo.parse(payload), end))
-                except MalformedAnswer as error:
+                except MalformedResponse as error:
                     self.failure = ErrorKind.MALFORMED, str(error)
                     break
         self.between = self._begin if self._is_chunked and self._is_between() else b""
@@ -119,7 +119,7 @@ class AnswerEvents:
             if end < 0:
                 return stop if data[at:stop] == _LAST_CHUNK else at
             chunk = data[at:end]
-            # All events of an answer begin alike: what is left is a known size and a known rest.
+            # All events of a response begin alike: what is left is a known size and a known rest.
             size, begins_alike, rest = chunk.partition(self._begin)
             if begins_alike and rest in known and sizes.get(size) == len(chunk) - len(size) - _LINE:
                 delta = known[rest]
@@ -135,7 +135,7 @@ class AnswerEvents:
                 else:
                     try:
                         delta = memo.parse(payload)
-                    except MalformedAnswer as error:
+                    except MalformedResponse as error:
                         self.failure = ErrorKind.MALFORMED, str(error)
                         return at
                     self._begin = _begin(memo)

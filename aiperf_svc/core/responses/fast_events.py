@@ -3,7 +3,7 @@
 Nearly all events of a stream are one more token in a frame and with a beginning that do not change,
 so what one says is looked up, and all that it adds to a record is when it came. That is also in C
 (`_fast_events.c`), which is used where it has been compiled. Both stop at the first event that is
-anything else, and `answer_events` and `answer_reader` go on: what an event means is decided there.
+anything else, and `events` and `reader` go on: what an event means is decided there.
 """
 
 from array import array

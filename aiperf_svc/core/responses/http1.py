@@ -1,7 +1,7 @@
 """HTTP/1.1 response heads and chunked bodies (RFC 9112), as far as a client of JSON APIs needs
 them.
 
-The worker uses heads and chunk sizes to find where an answer ends; a record processor takes the
+The worker uses heads and chunk sizes to find where a response ends; a record processor takes the
 framing off. Neither copies a body: pieces of it are given as offsets into the caller's bytes.
 """
 
@@ -46,7 +46,7 @@ class Head(NamedTuple):
 def parse_head(raw: bytes, *, method: str = "POST") -> Head:
     """Parse the bytes up to and with the empty line. Raises ProtocolViolation.
 
-    `method` is the request's: the answer to a HEAD has no body whatever its headers say.
+    `method` is the request's: the response to a HEAD has no body whatever its headers say.
     """
     if not raw.endswith(b"\r\n\r\n"):
         raise ProtocolViolation(f"a head without its empty line: {raw[-80:]!r}")

@@ -1,24 +1,24 @@
-"""One answer, from the raw bytes of its fragments to times, counts and what is wrong with it.
+"""One response, from the raw bytes of its fragments to times, counts and what is wrong with it.
 
-Between fragments an open answer keeps what its parsers have not finished, four bytes for each
+Between fragments an open response keeps what its parsers have not finished, four bytes for each
 content chunk, and its text only if tokens are to be counted: a held connection must stay cheap.
 
 Which errors are found here, and in which order:
 
 - STATUS: a redirect (300 to 399), which is not followed. The worker itself reports 400 and above;
   the message is taken from the body.
-- CONTENT_TYPE: not what the endpoint answers with, or compressed; SERVER when the body is an error
-  object. An answer that states no type is read all the same.
+- CONTENT_TYPE: not what the endpoint responds with, or compressed; SERVER when the body is an error
+  object. A response that states no type is read all the same.
 - PROTOCOL: broken framing. MALFORMED: an event or body that is not the endpoint's JSON.
   SERVER: an error object, or an event of type `error`. ABORTED: a finish reason such as `abort`.
   TOO_LARGE: an event or body that does not end, or that finds no room beside all others. The first
   of these ends the reading.
 - DISCONNECTED: a stream that ended in good order, but with neither `[DONE]` nor a finish reason of
   each of its choices: proxies turn a broken backend into exactly this.
-- EMPTY: a whole answer without any content, unless it states that the first token ended it.
+- EMPTY: a whole response without any content, unless it states that the first token ended it.
 
-What was wrong with the answer came before the way in which it ended, so it takes precedence over a
-time-out or a disconnect that the worker reports. A cancelled request stays cancelled.
+What was wrong with the response came before the way in which it ended, so it takes precedence over
+a time-out or a disconnect that the worker reports. A cancelled request stays cancelled.
 """
 
 from array import array
@@ -29,13 +29,13 @@ from aiperf_svc.core.endpoints.base import (
     MAX_CHOICES,
     Delta,
     Endpoint,
-    MalformedAnswer,
+    MalformedResponse,
     error_message,
     find_error,
 )
 from aiperf_svc.core.endpoints.refused_inputs import hint_for
 from aiperf_svc.core.responses.event_cache import EventMemo
-from aiperf_svc.core.responses.events import ENDED, AnswerEvents
+from aiperf_svc.core.responses.events import ENDED, ResponseEvents
 from aiperf_svc.core.responses.fast_events import AFTER_EVENT, take_plain
 from aiperf_svc.core.responses.http1 import ChunkedBody, Head, ProtocolViolation, parse_head
 from aiperf_svc.core.responses.read_times import ReadTimes
@@ -60,14 +60,14 @@ MESSAGE_CHARACTERS: Final = 500
 _KNOWN_HEADS: Final = 512
 
 _NO_HEAD, _STREAM, _BODY, _ERROR_BODY = range(4)
-"""How an answer is read."""
+"""How a response is read."""
 
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
 _CANCELLED, _STATUS = int(Outcome.CANCELLED), int(ErrorKind.STATUS)
 
 
-class AnswerFormat:
-    """What a good answer looks like; the same for all answers of a run."""
+class ResponseFormat:
+    """What a good response looks like; the same for all responses of a run."""
 
     def __init__(
         self, endpoint: Endpoint, *, is_streaming: bool, keeps_text: bool, choices: int = 1
@@ -103,11 +103,11 @@ class AnswerFormat:
         return _STREAM if self._is_streaming else _BODY
 
 
-class AnswerReader:
-    """Reads one answer."""
+class ResponseReader:
+    """Reads one response."""
 
     _mode = _NO_HEAD
-    _events: AnswerEvents | None = None
+    _events: ResponseEvents | None = None
     _chunks: ChunkedBody | None = None
     """Of a body that is no stream of events."""
     _body: bytearray | None = None
@@ -144,7 +144,7 @@ class AnswerReader:
     read_count = 0
     receive_lag_ns = 0
 
-    def __init__(self, format: AnswerFormat, start_wall_ns: int) -> None:
+    def __init__(self, format: ResponseFormat, start_wall_ns: int) -> None:
         self._format = format
         self._last_choice = format.last_choice
         self._stamp = start_wall_ns
@@ -155,7 +155,7 @@ class AnswerReader:
 
     @property
     def held_bytes(self) -> int:
-        """Roughly what this answer occupies because it is not finished."""
+        """Roughly what this response occupies because it is not finished."""
         gaps = self.gaps_ns
         held = (gaps.itemsize * len(gaps) if gaps else 0) + len(self._body or b"")
         if self._events is not None:
@@ -174,8 +174,8 @@ class AnswerReader:
             self.text, self.reasoning = [], []
 
     def take_head(self, raw: bytes, framing: int) -> None:
-        """Status line and headers of the answer, interim ones before it included; `framing` as the
-        worker has found it."""
+        """Status line and headers of the response, interim ones before it included; `framing` as
+        the worker has found it."""
         try:
             head, self._mode = self._format.take_heads(raw)
         except ProtocolViolation as violation:
@@ -183,7 +183,7 @@ class AnswerReader:
             return
         self._content_type, self._content_coding = head.content_type, head.content_coding
         if self._mode == _STREAM:
-            self._events = AnswerEvents(self._format.memo, framing)
+            self._events = ResponseEvents(self._format.memo, framing)
         elif framing == Framing.CHUNKED:
             self._chunks = ChunkedBody()
 
@@ -212,7 +212,7 @@ class AnswerReader:
             self.read_count += count
 
     def _take_events(
-        self, events: AnswerEvents, data: bytes, at: int, stop: int, reads: ReadTimes, first: int
+        self, events: ResponseEvents, data: bytes, at: int, stop: int, reads: ReadTimes, first: int
     ) -> None:
         read, token_end = first, 0
         try:
@@ -276,7 +276,7 @@ class AnswerReader:
             self._keep_text(delta)
 
     def _take_choice(self, choice: int) -> None:
-        """The answer has more choices than were known of: it has not ended yet."""
+        """The response has more choices than were known of: it has not ended yet."""
         self._last_choice = choice
         self._is_ended = False
         if self._plain is not None:
@@ -380,7 +380,7 @@ class AnswerReader:
         elif self._mode == _BODY:
             self._parse_body()
         else:
-            self._fail(ErrorKind.PROTOCOL, "an answer without a head")
+            self._fail(ErrorKind.PROTOCOL, "a response without a head")
 
     def _parse_body(self) -> None:
         if not self._body:
@@ -388,7 +388,7 @@ class AnswerReader:
             return
         try:
             delta = self._format.parse_body(bytes(self._body))
-        except MalformedAnswer as error:
+        except MalformedResponse as error:
             self._fail(ErrorKind.MALFORMED, str(error))
             return
         self._take_usage(delta)
@@ -399,15 +399,15 @@ class AnswerReader:
         if self.error:
             return
         if not delta.has_output and not self._ended_at_once():
-            self._fail_empty("the answer has no content")
+            self._fail_empty("the response has no content")
         else:
             self.last_token_wall_ns = self._stamp
             if self._format.keeps_text:
                 self._keep_text(delta)
 
     def _ended_at_once(self) -> bool:
-        """Whether an answer without content says that there was none: the model may end it with its
-        first token, which has no text, or after reasoning that is not shown."""
+        """Whether a response without content says that there was none: the model may end it with
+        its first token, which has no text, or after reasoning that is not shown."""
         shown = self.usage_completion_tokens - max(self.usage_reasoning_tokens, 0)
         if self.finish_reason not in ENDS_WITHOUT_CONTENT or shown > 1:
             return False

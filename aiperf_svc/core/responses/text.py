@@ -1,4 +1,4 @@
-"""The text of a whole answer, for the history of the conversation's next turn."""
+"""The text of a whole response, for the history of the conversation's next turn."""
 
 from aiperf_svc.core.endpoints.base import DONE, Endpoint
 from aiperf_svc.core.responses.http1 import ChunkedBody
@@ -6,12 +6,12 @@ from aiperf_svc.core.responses.sse import EventStream
 from aiperf_svc.protocol.records import Framing
 
 
-def answer_text(
+def response_text(
     raw: bytes, *, body_offset: int, framing: int, is_streaming: bool, endpoint: Endpoint
 ) -> str:
-    """Content of an answer from its raw bytes, reasoning and tool calls left out.
+    """Content of a response from its raw bytes, reasoning and tool calls left out.
 
-    Raises ValueError (ProtocolViolation, MalformedAnswer) when the bytes are no such answer.
+    Raises ValueError (ProtocolViolation, MalformedResponse) when the bytes are no such response.
     """
     whole = [(body_offset, len(raw))]
     pieces = ChunkedBody().feed(raw, body_offset, len(raw)) if framing == Framing.CHUNKED else whole

@@ -100,7 +100,7 @@ def _with_bounds(metric: Metric, rows: PhaseRows) -> tuple[Floats, Floats]:
 
 
 def _is_cut(chunk: Chunk) -> NDArray[np.bool_]:
-    """Whether a request's answer would have come later than it was waited for."""
+    """Whether a request's response would have come later than it was waited for."""
     outcome = chunk["outcome"]
     cut: NDArray[np.bool_] = (outcome == Outcome.CANCELLED) | (outcome == Outcome.UNSENT)
     cut |= chunk["error"] == ErrorKind.TIMEOUT

@@ -26,7 +26,7 @@ class ArrivedRecords(msgspec.Struct, frozen=True):
     outcomes: dict[Source, dict[int, int]]
     """Conversations that ended, by how."""
     whole: dict[Source, int]
-    """Conversations whose last answer was good."""
+    """Conversations whose last response was good."""
 
 
 def count_arrived(columns: Columns) -> ArrivedRecords:

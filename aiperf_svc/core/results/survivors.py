@@ -1,9 +1,9 @@
-"""Whether a statistic of the requests that were answered may stand for all of them.
+"""Whether a statistic of the requests that got a response may stand for all of them.
 
-A latency exists only for a request that was answered. When a server refuses most requests, the few
-that are left are often the fast ones, and their percentiles look good. So a statistic is not held
-against a limit alone: it must also leave out no more than the error budget allows, and have enough
-values behind it.
+A latency exists only for a request that got a response. When a server refuses most requests, the
+few that are left are often the fast ones, and their percentiles look good. So a statistic is not
+held against a limit alone: it must also leave out no more than the error budget allows, and have
+enough values behind it.
 """
 
 import math

@@ -72,7 +72,7 @@ class Totals(msgspec.Struct):
     last_tried: int = 0
     """The last start; for what had no connection, when it was due."""
     last_end: int = 0
-    """Of anything that was tried, answered or not, connected or not."""
+    """Of anything that was tried, with a response or not, connected or not."""
     distinct_entries: int = 0
     errors: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(len(ErrorKind), dtype=np.int64)
@@ -157,7 +157,7 @@ def _add_times(totals: Totals, chunk: Chunk, clocks: ClockMap) -> None:
 
 
 def _impossible(sent: Chunk) -> int:
-    """Requests that were answered before they were sent, or ended before they began."""
+    """Requests whose response came before they were sent, or ended before they began."""
     start, ack, end = sent["start_wall_ns"], sent["ack_wall_ns"], sent["end_wall_ns"]
     first, last = sent["first_token_wall_ns"], sent["last_token_wall_ns"]
     wrong = (end != 0) & (end < start)

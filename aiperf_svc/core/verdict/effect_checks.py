@@ -20,14 +20,15 @@ RECORDS_LOST_SHARE = (0.0, 0.01)
 HELD_BACK_SHARE = (0.0, 0.01)
 """Any time is worth a warning; over 1% of it, p99 may be of responses that nobody read in time."""
 IMPOSSIBLE_SHARE = (0.001, 0.01)
-"""Answers stamped before their requests: somebody set the clock."""
+"""Responses stamped before their requests: somebody set the clock."""
 ERROR_SHARE = (0.01, 0.10)
 """The successes that are left may be the lucky ones: from 1% on they decide p99. From 10% on the
 server did not carry the load that was asked for (as `LOAD_SHORTFALL`), and a request that fails
-costs it less than one that it answers: the latencies are those of another benchmark. A larger error
-budget in the config raises the second limit: then failures are what is measured."""
+costs it less than one that it completes: the latencies are those of another benchmark. A larger
+error budget in the config raises the second limit: then failures are what is measured."""
 CENSORED_SHARE = 0.01
-"""What was cut off before it was answered, which the `intended_*` metrics take into account."""
+"""Requests that were cut off before their responses ended, which the `intended_*` metrics take into
+account."""
 TARGET_AWAY = (
     "the target did not take most of the requests that failed: look whether it was there for the "
     "whole run (its log, restarts, memory)"
@@ -227,7 +228,7 @@ def _impossible(e: Evidence) -> Reason:
         "time_order",
         e.share(e.impossible),
         IMPOSSIBLE_SHARE,
-        text=f"{e.impossible:,} requests were answered before they were sent, by the clock",
+        text=f"{e.impossible:,} requests got a response before they were sent, by the clock",
         remedy="let the clock settle, or slew it instead of stepping it, before a run",
     )
 

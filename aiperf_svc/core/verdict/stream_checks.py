@@ -7,7 +7,7 @@ from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
 from aiperf_svc.core.verdict.inputs import Evidence
 
 SINGLE_READ_SHARE = 0.05
-"""A few short answers fit into one segment; a proxy that buffers does it to all of them."""
+"""A few short responses fit into one segment; a proxy that buffers does it to all of them."""
 GAP_SHIFT = 0.20
 """How far merged reads may have moved a percentile of the times between chunks. These are no
 headline numbers, and most of what a read merges the server has sent at once; 20% changes which of

@@ -27,7 +27,7 @@ from aiperf_svc.runner.stack import summary
 STOPPING = "stopping: what was measured is collected, then the stack goes; once more to collect "
 STOPPING += "nothing"
 RETRY_S = 0.5
-UNANSWERED_S = 90.0
+UNRESPONSIVE_S = 90.0
 """How long the results' pod may be silent: a lost one is made again, maybe on another node, and
 then says what the others have made of its loss."""
 FETCH_S, FETCH_RETRY_S = 120.0, 2.0
@@ -57,7 +57,7 @@ class Measuring:
     @property
     def has_losses(self) -> bool:
         """Whether something of the stack died, by what the run says: a service that was lost, or
-        a server of the stack's own that left requests without a good answer."""
+        a server of the stack's own that left requests without a good response."""
         found = own_part(self.summary or {})
         suspects = {"lost_processes", "errors"} if self._plan.target else {"lost_processes"}
         return bool(suspects & {reason["check"] for reason in found.get("reasons", ())})
@@ -82,7 +82,7 @@ class Measuring:
             interrupts=interrupts,
             display=display,
             is_collected=False,
-            unanswered_s=UNANSWERED_S,
+            unresponsive_s=UNRESPONSIVE_S,
             stopping=STOPPING,
         )
         limit = asyncio.create_task(self._limit(deadline_mono_s, timeout_s), name="timeout")

@@ -28,18 +28,18 @@ def heard_or_not() -> Iterator[None]:
 
 
 def can_ask() -> bool:
-    """Whether somebody is there to answer."""
+    """Whether a user at a terminal can confirm."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 async def ask(question: str) -> bool:
-    """Whether the answer is yes. Can be cancelled, unlike `input` in a thread."""
+    """Whether the user confirms. Can be cancelled, unlike `input` in a thread."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    answered = asyncio.Event()
+    has_input = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_reader(sys.stdin, answered.set)
+    loop.add_reader(sys.stdin, has_input.set)
     try:
-        await answered.wait()
+        await has_input.wait()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
     finally:
         loop.remove_reader(sys.stdin)

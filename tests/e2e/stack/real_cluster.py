@@ -135,7 +135,7 @@ def find_cluster(environ: Mapping[str, str] = os.environ) -> Cluster | None:
     found = Cluster(context=context, environ=FEWER_COLLECTIONS | environ, is_ours=False)
     silence = _silence(found)
     if silence:
-        raise NoClusterError(f"cluster {context} of E2E_CONTEXT does not answer: {silence}")
+        raise NoClusterError(f"cluster {context} of E2E_CONTEXT does not respond: {silence}")
     return found
 
 
@@ -174,7 +174,7 @@ def _own_cluster(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def _silence(cluster: Cluster) -> str:
-    """Why the API server does not answer; empty when it does."""
+    """Why the API server does not respond; empty when it does."""
     command = ("kubectl", "--context", cluster.context, "get", "--raw", "/readyz")
     ended = attempt(command, environ=cluster.environ, timeout_s=SHORT_S)
     return _line(ended.errors or "no reason given") if ended.code else ""

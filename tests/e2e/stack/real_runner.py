@@ -144,7 +144,7 @@ class Command:
         )
 
     def kill(self) -> None:
-        """As `kill -9` does, which it cannot answer; then wait for the end of its children, who
+        """As `kill -9` does, which it cannot handle; then wait for the end of its children, who
         must notice by themselves."""
         self.send(signal.SIGKILL)
         self._process.communicate()

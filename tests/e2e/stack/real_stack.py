@@ -164,7 +164,7 @@ class Stack(StackFile):
         while (left_s := deadline - time.monotonic()) > 0:
             with contextlib.suppress(ApiUnavailable), self.port_forward(outputs) as url:
                 return asyncio.run(once(url))
-        raise AssertionError(f"{self.name}: no answer of the results API within {RUN_S:g} s")
+        raise AssertionError(f"{self.name}: no response of the results API within {RUN_S:g} s")
 
     @contextlib.contextmanager
     def port_forward(self, outputs: Mapping[str, Any]) -> Iterator[str]:
@@ -213,7 +213,7 @@ def modest(benchmark: Config) -> None:
 
 
 def is_under_load(status: Status) -> bool:
-    """Whether the measurement has begun and answers arrive."""
+    """Whether the measurement has begun and responses arrive."""
     return status.phase == "profiling" and status.completed > 0
 
 

@@ -164,17 +164,17 @@ print(json.dumps({
 """
 
 
-def test_the_results_api_answers_nobody_without_the_token(running: Running) -> None:
+def test_the_results_api_refuses_everybody_without_the_token(running: Running) -> None:
     with running.stack.port_forward(running.outputs) as url:
-        assert answer(url, "/healthz") == 200
+        assert response(url, "/healthz") == 200
         for path in ("/v1/status", "/v1/results", "/v1/summary", "/metrics"):
-            assert answer(url, path) == 401
-            assert answer(url, path, token="wrong") == 401
-        assert answer(url, "/v1/status", token=running.outputs["resultsToken"]) == 200
+            assert response(url, path) == 401
+            assert response(url, path, token="wrong") == 401
+        assert response(url, "/v1/status", token=running.outputs["resultsToken"]) == 200
 
 
-def answer(url: str, path: str, *, token: str = "") -> int:
-    """Status of the answer to a GET."""
+def response(url: str, path: str, *, token: str = "") -> int:
+    """Status of the response to a GET."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url + path, headers=headers)
     try:

@@ -95,7 +95,7 @@ def two_workers_for_a_while(benchmark: Config) -> None:
 
 
 def with_a_target_that_hangs(benchmark: Config) -> None:
-    """A server that runs and never answers its probe."""
+    """A server that runs and never responds to its probe."""
     target = benchmark["deployment"]["target"]
     target |= {"ready_path": "/there-is-none", "ready_timeout": f"{READY_S}s"}
 

@@ -26,7 +26,7 @@ def request_bytes(
 
 
 class Client:
-    """A connection that sends bytes and reads whole answers."""
+    """A connection that sends bytes and reads whole responses."""
 
     def __init__(self, server: RunningMockServer, *, host: str = "127.0.0.1") -> None:
         self.socket = socket.create_connection((host, server.port), timeout=HANG_GUARD_S)
@@ -54,8 +54,8 @@ class Client:
         found, self._buffer = self._buffer[:size], self._buffer[size:]
         return found
 
-    def answer(self) -> tuple[int, bytes]:
-        """Status and body of the next answer, of any framing."""
+    def response(self) -> tuple[int, bytes]:
+        """Status and body of the next response, of any framing."""
         head = self.until(b"\r\n\r\n")
         status = int(head.split()[1])
         if b"Transfer-Encoding: chunked" not in head:

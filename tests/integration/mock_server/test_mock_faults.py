@@ -31,7 +31,7 @@ def test_a_fault_happens_when_asked_for_and_to_that_request_only(
         if name == "hang":
             assert client.is_silent()
     with connected(plain) as client:
-        assert client.send(request_bytes()).answer()[0] == 200
+        assert client.send(request_bytes()).response()[0] == 200
 
 
 def _check_fault(client: Client, name: str) -> None:
@@ -48,10 +48,10 @@ def _check_fault(client: Client, name: str) -> None:
         with pytest.raises(ConnectionResetError):
             client.rest()
     else:
-        _check_answer(name, *client.answer())
+        _check_response(name, *client.response())
 
 
-def _check_answer(name: str, status: int, body: bytes) -> None:
+def _check_response(name: str, status: int, body: bytes) -> None:
     assert status == 200
     if name == "invalid-utf8":
         with pytest.raises(UnicodeDecodeError):
@@ -86,7 +86,7 @@ def _check_answer(name: str, status: int, body: bytes) -> None:
 
 def test_a_status_can_be_asked_for(plain: RunningMockServer) -> None:
     with connected(plain) as client:
-        status, body = client.send(request_bytes(model="mock-error-429")).answer()
+        status, body = client.send(request_bytes(model="mock-error-429")).response()
     assert (status, json.loads(body)["error"]["code"]) == (429, 429)
 
 
@@ -96,10 +96,10 @@ def test_fault_rates_are_met_and_accounted() -> None:
     with running(config) as server:
         with connected(server) as client:
             client.send(request_bytes() * asked)
-            answers = [client.answer() for _ in range(asked)]
+            responses = [client.response() for _ in range(asked)]
         truth = server.truth()
-    errors = sum(status == 503 for status, _ in answers)
-    malformed = sum(b'"content":\n\n' in body for _, body in answers)
+    errors = sum(status == 503 for status, _ in responses)
+    malformed = sum(b'"content":\n\n' in body for _, body in responses)
     assert errors == pytest.approx(300, abs=60)  # four standard deviations
     assert malformed == pytest.approx(200, abs=51)
     assert (truth["errors"], truth["completed"]) == (errors, asked - errors)

@@ -12,15 +12,15 @@ from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 
 
-def test_a_slow_start_answers_503_and_then_serves() -> None:
+def test_a_slow_start_returns_503_and_then_serves() -> None:
     with running(MockServerConfig(slow_start="300ms")) as server, connected(server) as client:
         health = b"GET /healthz HTTP/1.1\r\n\r\n"
-        statuses = [client.send(health).answer()[0]]
+        statuses = [client.send(health).response()[0]]
         deadline = time.monotonic() + HANG_GUARD_S
         while statuses[-1] != 200 and time.monotonic() < deadline:
-            statuses.append(client.send(health).answer()[0])
+            statuses.append(client.send(health).response()[0])
         assert (statuses[0], statuses[-1]) == (503, 200)
-        assert client.send(request_bytes()).answer()[0] == 200
+        assert client.send(request_bytes()).response()[0] == 200
 
 
 def test_a_freeze_stops_every_process_and_delays_what_is_on_its_way() -> None:
@@ -32,7 +32,7 @@ def test_a_freeze_stops_every_process_and_delays_what_is_on_its_way() -> None:
         for connection in connections:
             connection.send(request_bytes())
         for connection in connections:
-            connection.answer()
+            connection.response()
         truth = server.truth(rows=True)
     rows = truth["rows"]
     assert len({row["process"] for row in rows}) == 2
@@ -48,19 +48,19 @@ def test_a_freeze_stops_every_process_and_delays_what_is_on_its_way() -> None:
 def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     config = MockServerConfig(keepalive_timeout="100ms", tokens=2, itl="300ms")
     with running(config) as server, connected(server) as idle, connected(server) as busy:
-        assert len(events_of(busy.send(request_bytes()).answer()[1])) == 4
+        assert len(events_of(busy.send(request_bytes()).response()[1])) == 4
         assert idle.rest() == b""
         assert busy.rest() == b""
 
 
 def test_the_api_key_is_required_by_all_but_health() -> None:
     with running(MockServerConfig(api_key="secret")) as server, connected(server) as client:
-        assert client.send(request_bytes()).answer()[0] == 401
+        assert client.send(request_bytes()).response()[0] == 401
         wrong = {"Authorization": "Bearer wrong"}
-        assert client.send(request_bytes(headers=wrong)).answer()[0] == 401
+        assert client.send(request_bytes(headers=wrong)).response()[0] == 401
         right = {"authorization": "Bearer secret"}
-        assert client.send(request_bytes(headers=right)).answer()[0] == 200
-        assert client.send(b"GET /healthz HTTP/1.1\r\n\r\n").answer()[0] == 200
+        assert client.send(request_bytes(headers=right)).response()[0] == 200
+        assert client.send(b"GET /healthz HTTP/1.1\r\n\r\n").response()[0] == 200
         truth = server.truth()
     assert (truth["requests"], truth["errors"], truth["completed"]) == (3, 2, 1)
 
@@ -71,10 +71,10 @@ def test_several_hosts_share_each_of_several_ports() -> None:
         assert len(set(server.urls)) == 4
         for host in ("127.0.0.1", "127.0.0.2"):
             with connected(server, host=host) as client:
-                assert client.send(request_bytes()).answer()[0] == 200
+                assert client.send(request_bytes()).response()[0] == 200
 
 
-def test_tls_serves_the_same_answers(certificate: tuple[Path, Path]) -> None:
+def test_tls_serves_the_same_responses(certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     config = MockServerConfig(tls_cert=str(cert), tls_key=str(key), tokens=3, itl="1ms", truth=True)
     context = ssl.create_default_context(cafile=str(cert))
@@ -85,7 +85,7 @@ def test_tls_serves_the_same_answers(certificate: tuple[Path, Path]) -> None:
             for size in (10, 100_000):
                 content = "x" * size
                 client.send(request_bytes(messages=[{"role": "user", "content": content}]))
-                assert len(events_of(client.answer()[1])) == 5
+                assert len(events_of(client.response()[1])) == 5
         truth = server.truth(rows=True)
     assert (truth["completed"], len(truth["rows"])) == (2, 2)
     assert truth["unstamped_arrivals"] > 0  # the kernel stamps no decrypted bytes, and rows say so

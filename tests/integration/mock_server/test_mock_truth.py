@@ -42,7 +42,7 @@ def test_rows_agree_with_what_a_client_saw(witness: RunningMockServer) -> None:
 def test_no_token_is_sent_early(witness: RunningMockServer) -> None:
     witness.reset()
     with connected(witness) as client:
-        client.send(request_bytes()).answer()
+        client.send(request_bytes()).response()
     [row] = witness.truth(rows=True)["rows"]
     first, *_, last = row["chunk_wall_ns"]
     assert first - row["arrival_wall_ns"] >= 20_000_000
@@ -62,7 +62,7 @@ def test_totals_over_processes_are_exact_while_each_has_its_share() -> None:
                 if round_index == each // 2:
                     truths.append(server.truth())  # it works while the load runs
                 for connection in connections:
-                    assert connection.answer()[0] == 200
+                    assert connection.response()[0] == 200
         truth = server.truth(rows=True)
     total = clients * each
     assert truths[0]["requests"] <= total
@@ -84,7 +84,7 @@ def test_askers_of_different_processes_do_not_disturb_each_other() -> None:
             connection.send(b"GET /truth HTTP/1.1\r\n\r\n" * 3)
         for connection in connections:
             for _ in range(3):
-                status, body = connection.answer()
+                status, body = connection.response()
                 assert status == 200
                 assert len(json.loads(body)["processes"]) == 3
 
@@ -112,7 +112,7 @@ def test_threads_of_clients_never_exceed_their_own_concurrency(witness: RunningM
     def client() -> None:
         with connected(witness) as connection:
             for _ in range(each):
-                connection.send(request_bytes()).answer()
+                connection.send(request_bytes()).response()
 
     running_threads = [threading.Thread(target=client) for _ in range(threads)]
     for thread in running_threads:
@@ -130,7 +130,7 @@ def test_a_slow_reader_gets_every_byte(witness: RunningMockServer) -> None:
         client.send(request_bytes(headers={"X-Mock-Fault": "huge-chunk"}))
         client.until(b"\r\n\r\n")
         second = Client(witness)
-        second.send(request_bytes()).answer()  # the server has other things to do meanwhile
+        second.send(request_bytes()).response()  # the server has other things to do meanwhile
         second.close()
         body_size = 0
         while size := int(client.until(b"\r\n"), 16):

@@ -1,4 +1,4 @@
-"""The compiled steps answer what they know, and a server with them is the same server."""
+"""The compiled steps reply to what they know, and a server with them is the same server."""
 
 import contextlib
 import random
@@ -173,8 +173,8 @@ def inputs() -> list[list[bytes]]:
 
 
 def served() -> tuple[list[tuple[int, bytes]], dict[str, Any]]:
-    """What a server answers to the inputs, and its account of them."""
-    answers = []
+    """A server's responses to the inputs, and its account of them."""
+    responses = []
     with (
         running(MockServerConfig(tokens=1)) as server,
         connected(server) as one,
@@ -184,28 +184,28 @@ def served() -> tuple[list[tuple[int, bytes]], dict[str, Any]]:
             client = (one, other)[number % 2]
             for piece in pieces:
                 client.send(piece)
-            status, body = client.answer()
-            answers.append((status, body))
+            status, body = client.response()
+            responses.append((status, body))
         one.send(request_bytes(stream=False) * 3)
-        answers += [one.answer() for _ in range(3)]
+        responses += [one.response() for _ in range(3)]
         truth = server.truth()
-    return answers, truth
+    return responses, truth
 
 
-def without_times(answers: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Answers carry the second at which their server was started."""
-    return [(status, re.sub(rb'"created":\d+', b"", body)) for status, body in answers]
+def without_times(responses: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Responses carry the second at which their server was started."""
+    return [(status, re.sub(rb'"created":\d+', b"", body)) for status, body in responses]
 
 
 def test_a_server_without_the_compiled_steps_is_the_same_server(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    answers, truth = served()
+    responses, truth = served()
     hidden = f"{quick_serving.__package__}._quick_serving"
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{hidden!r}] = None\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    plain_answers, plain_truth = served()
-    assert without_times(answers) == without_times(plain_answers)
+    plain_responses, plain_truth = served()
+    assert without_times(responses) == without_times(plain_responses)
     assert truth == plain_truth
-    assert {status for status, _ in answers} == {200, 400, 503}
+    assert {status for status, _ in responses} == {200, 400, 503}
     assert truth["requests"] > 100

@@ -79,5 +79,5 @@ class Api:
 
     async def get(self, path: str, **headers: str) -> tuple[aiohttp.ClientResponse, bytes]:
         given = {"Authorization": f"Bearer {TOKEN}", "Accept-Encoding": "identity", **headers}
-        async with self.session.get(self.url + path, headers=given) as answer:
-            return answer, await answer.read()
+        async with self.session.get(self.url + path, headers=given) as response:
+            return response, await response.read()

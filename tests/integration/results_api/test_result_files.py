@@ -44,11 +44,11 @@ async def test_only_listed_files_are_served(api: Api, name: str) -> None:
 
 
 async def test_a_whole_file_comes_with_its_hash_as_tag(api: Api) -> None:
-    answer, body = await api.get("/v1/results/large.bin")
-    assert (answer.status, body) == (200, LARGE)
-    assert answer.headers["ETag"] == f'"{hashlib.sha256(LARGE).hexdigest()}"'
+    response, body = await api.get("/v1/results/large.bin")
+    assert (response.status, body) == (200, LARGE)
+    assert response.headers["ETag"] == f'"{hashlib.sha256(LARGE).hexdigest()}"'
     again, nothing = await api.get(
-        "/v1/results/large.bin", **{"If-None-Match": answer.headers["ETag"]}
+        "/v1/results/large.bin", **{"If-None-Match": response.headers["ETag"]}
     )
     assert (again.status, nothing) == (304, b"")
 
@@ -65,28 +65,28 @@ async def test_a_whole_file_comes_with_its_hash_as_tag(api: Api) -> None:
 async def test_a_range_is_that_part_of_the_file(
     api: Api, wanted: str, first: int, last: int
 ) -> None:
-    answer, body = await api.get("/v1/results/large.bin", Range=wanted)
-    assert answer.status == 206
-    assert answer.headers["Content-Range"] == f"bytes {first}-{last}/{len(LARGE)}"
+    response, body = await api.get("/v1/results/large.bin", Range=wanted)
+    assert response.status == 206
+    assert response.headers["Content-Range"] == f"bytes {first}-{last}/{len(LARGE)}"
     assert body == LARGE[first : last + 1]
 
 
 @pytest.mark.parametrize("wanted", ["bytes=-", "bytes=a-b", "bytes=0-1,5-6", "lines=1-2"])
 async def test_a_range_that_is_not_understood_gives_the_whole_file(api: Api, wanted: str) -> None:
-    answer, body = await api.get("/v1/results/large.bin", Range=wanted)
-    assert (answer.status, len(body)) == (200, len(LARGE))
+    response, body = await api.get("/v1/results/large.bin", Range=wanted)
+    assert (response.status, len(body)) == (200, len(LARGE))
 
 
 async def test_a_range_beyond_the_end_is_refused(api: Api) -> None:
-    answer, _ = await api.get("/v1/results/large.bin", Range=f"bytes={len(LARGE)}-")
-    assert answer.status == 416
-    assert answer.headers["Content-Range"] == f"bytes */{len(LARGE)}"
+    response, _ = await api.get("/v1/results/large.bin", Range=f"bytes={len(LARGE)}-")
+    assert response.status == 416
+    assert response.headers["Content-Range"] == f"bytes */{len(LARGE)}"
 
 
 async def test_a_range_of_another_file_gives_the_whole_one(api: Api) -> None:
     headers = {"Range": "bytes=5-9", "If-Range": '"of another run"'}
-    answer, body = await api.get("/v1/results/large.bin", **headers)
-    assert (answer.status, len(body)) == (200, len(LARGE))
+    response, body = await api.get("/v1/results/large.bin", **headers)
+    assert (response.status, len(body)) == (200, len(LARGE))
 
 
 async def test_gzip_is_used_when_asked_for_and_tagged_apart(api: Api) -> None:

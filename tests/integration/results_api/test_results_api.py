@@ -29,8 +29,8 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 async def test_nothing_is_told_without_the_token(
     api: Api, path: str, headers: dict[str, str]
 ) -> None:
-    answer, body = await api.get(path, **headers)
-    assert answer.status == 401
+    response, body = await api.get(path, **headers)
+    assert response.status == 401
     assert b"profiling" not in body
 
 
@@ -45,21 +45,21 @@ async def test_an_empty_token_lets_nobody_in(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{server.port}/v1/status"
     async with (
         aiohttp.ClientSession() as session,
-        session.get(url, headers={"X-Aiperf-Token": ""}) as answer,
+        session.get(url, headers={"X-Aiperf-Token": ""}) as response,
     ):
-        assert answer.status == 401
+        assert response.status == 401
     await server.close()
 
 
 async def test_health_needs_no_token(api: Api) -> None:
     for path in ("/healthz", "/readyz"):
-        answer, _ = await api.get(path, Authorization="")
-        assert answer.status == 200
+        response, _ = await api.get(path, Authorization="")
+        assert response.status == 200
 
 
 async def test_a_token_in_a_cancel_is_checked_too(api: Api) -> None:
-    async with api.session.post(f"{api.url}/v1/cancel") as answer:
-        assert answer.status == 401
+    async with api.session.post(f"{api.url}/v1/cancel") as response:
+        assert response.status == 401
     assert api.provider.cancelled == []
 
 
@@ -85,8 +85,8 @@ async def test_a_long_poll_ends_with_the_next_change(api: Api, client: ResultsCl
 
 @pytest.mark.parametrize("query", ["after=x", "after=-1", "after=1&timeout=nan", "after=1.5"])
 async def test_a_poll_that_makes_no_sense_is_refused(api: Api, query: str) -> None:
-    answer, body = await api.get(f"/v1/status?{query}")
-    assert (answer.status, b"expected a number" in body) == (400, True)
+    response, body = await api.get(f"/v1/status?{query}")
+    assert (response.status, b"expected a number" in body) == (400, True)
 
 
 async def test_metrics_are_in_prometheus_text_format(api: Api) -> None:
@@ -96,9 +96,9 @@ async def test_metrics_are_in_prometheus_text_format(api: Api) -> None:
         ttft_p99_ms=None,
         finish_reasons={"stop": 11, "content_filter": 1},
     )
-    answer, body = await api.get("/metrics")
+    response, body = await api.get("/metrics")
     lines = body.decode().splitlines()
-    assert answer.content_type == "text/plain"
+    assert response.content_type == "text/plain"
     assert 'aiperf_requests_completed_total{phase="profiling"} 12' in lines
     assert "# TYPE aiperf_requests_completed_total counter" in lines
     assert 'aiperf_finish_reasons_total{reason="content_filter"} 1' in lines
@@ -121,8 +121,8 @@ async def test_cancel_passes_the_reason_on(api: Api, client: ResultsClient) -> N
 
 async def test_a_cancel_with_a_broken_body_is_refused(api: Api) -> None:
     headers = {"X-Aiperf-Token": TOKEN}
-    async with api.session.post(f"{api.url}/v1/cancel", headers=headers, data=b"{") as answer:
-        assert answer.status == 400
+    async with api.session.post(f"{api.url}/v1/cancel", headers=headers, data=b"{") as response:
+        assert response.status == 400
     assert api.provider.cancelled == []
 
 
@@ -134,7 +134,7 @@ async def test_nothing_counts_as_collected_before_the_results_are_final(
     assert refused.value.status == 409
 
 
-async def test_collected_is_answered_before_the_process_may_end(
+async def test_collected_gets_its_response_before_the_process_may_end(
     api: Api, client: ResultsClient
 ) -> None:
     api.provider.now = make_status(state="done", is_settled=True)

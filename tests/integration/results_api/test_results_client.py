@@ -145,7 +145,7 @@ async def test_a_server_that_is_gone_is_named(api: Api, client: ResultsClient) -
 
 
 class _Cutting:
-    """A proxy that cuts every connection after `limit` bytes of the answer."""
+    """A proxy that cuts every connection after `limit` bytes of the response."""
 
     def __init__(self, port: int, *, limit: int) -> None:
         self._port, self._limit = port, limit

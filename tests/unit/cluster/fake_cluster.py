@@ -1,4 +1,4 @@
-"""A cluster of a few objects, for what asks one of it and judges the answer."""
+"""A cluster of a few objects, for what asks one of it and judges the response."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 class FakeCluster:
-    """Answers GETs from `objects` by path, and lets pods in to `open_to`, where they end as
+    """Serves GETs from `objects` by path, and lets pods in to `open_to`, where they end as
     `pod_status` says. Whoever asks may do everything but what is in `denied`: `get pods`."""
 
     def __init__(

@@ -17,15 +17,15 @@ WAIT_S = 10.0
 
 
 class Looked:
-    """A cluster whose answers a test exchanges; an exception is raised, `hang` never comes."""
+    """A cluster whose responses a test exchanges; an exception is raised, `hang` never comes."""
 
     server = "https://api"
 
     def __init__(self) -> None:
-        self.answers: dict[str, Json | Exception | str] = {
+        self.responses: dict[str, Json | Exception | str] = {
             path: {"metadata": {"uid": path}} for path in (SPACE, ANCHOR)
         }
-        self.answers[PODS] = {"items": [pod("records-manager")]}
+        self.responses[PODS] = {"items": [pod("records-manager")]}
         self.asked: dict[str, Json] = {}
         self.looks = 0
         self.was_asked = asyncio.Event()
@@ -34,13 +34,13 @@ class Looked:
         self.asked[path] = params
         self.looks += 1
         self.was_asked.set()
-        answer = self.answers[path]
-        if answer == "hang":
+        response = self.responses[path]
+        if response == "hang":
             await asyncio.Event().wait()
-        if isinstance(answer, Exception):
-            raise answer
-        assert isinstance(answer, dict)
-        return answer
+        if isinstance(response, Exception):
+            raise response
+        assert isinstance(response, dict)
+        return response
 
     async def next_look(self) -> None:
         self.was_asked.clear()
@@ -73,7 +73,7 @@ async def lost_after(cluster: Looked, watched: RunWatch, **changes: Any) -> list
         await cluster.next_look()
         while cluster.looks < 6:
             await cluster.next_look()
-        cluster.answers |= {globals()[name]: answer for name, answer in changes.items()}
+        cluster.responses |= {globals()[name]: response for name, response in changes.items()}
         return [loss.line for loss in await losses]
 
 
@@ -105,7 +105,7 @@ async def test_only_the_pods_of_which_there_is_one_are_listed() -> None:
 
 async def test_what_may_not_be_seen_is_left_out() -> None:
     cluster = Looked()
-    cluster.answers |= {SPACE: refused(403), PODS: refused(403)}
+    cluster.responses |= {SPACE: refused(403), PODS: refused(403)}
     watched = watch(cluster, [], in_existing())
     assert await lost_after(cluster, watched, ANCHOR=refused(404)) == [
         "ConfigMap anchor-bench was deleted by somebody while the run was measured"
@@ -121,12 +121,12 @@ async def test_a_silent_api_server_is_said_once_and_loses_nothing(silence: Any) 
     async with asyncio.timeout(WAIT_S):
         losses = asyncio.create_task(watched.next_losses())
         await cluster.next_look()
-        answer, cluster.answers[SPACE] = cluster.answers[SPACE], silence
+        response, cluster.responses[SPACE] = cluster.responses[SPACE], silence
         while not notes:
             await cluster.next_look()
         assert "the API server at https://api has not responded for" in notes[0]
         assert watched.silence
-        cluster.answers[SPACE] = answer
+        cluster.responses[SPACE] = response
         while len(notes) < 2:
             await cluster.next_look()
         assert (watched.silence, losses.done()) == ("", False)

@@ -51,7 +51,7 @@ def test_what_is_final_is_said_at_once(pod: dict[str, Any]) -> None:
     assert line.startswith("pod worker-1: image 'i:1'")
 
 
-def test_a_registry_that_does_not_answer_gets_a_second_chance() -> None:
+def test_a_registry_that_does_not_respond_gets_a_second_chance() -> None:
     hope = _hope()
     first = _waiting("ErrImagePull", "i/o timeout")
     assert hope.handle([first], [], now_s=NOW) is None

@@ -15,34 +15,34 @@ DENIED = Refused("not allowed", status=403, reason="Forbidden")
 
 
 class ApiServer:
-    """Makes the pod, and may lose the answer."""
+    """Makes the pod, and may lose the response."""
 
-    def __init__(self, answer: Exception | None = None) -> None:
-        self.answer = answer
+    def __init__(self, response: Exception | None = None) -> None:
+        self.response = response
         self.asked = asyncio.Event()
         self.pods: list[str] = []
         self.deleted: list[str] = []
 
     async def post(self, path: str, body: dict[str, Any]) -> None:
-        if isinstance(self.answer, Refused):
-            raise self.answer
+        if isinstance(self.response, Refused):
+            raise self.response
         self.pods.append(f"{path}/{body['metadata']['name']}")
         self.asked.set()
-        if self.answer:
-            raise self.answer
+        if self.response:
+            raise self.response
 
     async def get(self, path: str) -> dict[str, Any]:
         await asyncio.Event().wait()
         return {}
 
     async def delete(self, path: str, *, grace_s: int) -> None:
-        if isinstance(self.answer, Refused):
-            raise self.answer
+        if isinstance(self.response, Refused):
+            raise self.response
         self.deleted.append(path)
 
 
-async def test_a_pod_whose_creation_was_not_answered_is_removed() -> None:
-    server = ApiServer(Unreachable("no answer in time"))
+async def test_a_pod_whose_creation_got_no_response_is_removed() -> None:
+    server = ApiServer(Unreachable("no response in time"))
     with pytest.raises(Unreachable):
         await probe_target(cast("Cluster", server), PLAN, namespace="theirs")
     assert server.deleted == server.pods != []

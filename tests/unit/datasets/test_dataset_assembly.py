@@ -28,7 +28,9 @@ def prompts(count: int, **turn: object) -> list[PromptConversation]:
 
 
 def dialogue(*texts: str) -> PromptConversation:
-    return PromptConversation("d", tuple(PromptTurn(Prompt(texts=(t,)), answer="A") for t in texts))
+    return PromptConversation(
+        "d", tuple(PromptTurn(Prompt(texts=(t,)), response="A") for t in texts)
+    )
 
 
 def built(
@@ -114,14 +116,14 @@ def test_no_output_length_is_sent_when_none_is_asked_for(config: Config) -> None
     assert dataset.summary["output_tokens"] is None
 
 
-def test_the_files_answers_give_the_output_lengths_with_a_tokenizer(
+def test_the_files_responses_give_the_output_lengths_with_a_tokenizer(
     config: Config, counter: LibraryTokenCounter
 ) -> None:
-    answer = "The statement is a sequence of expressions."
+    response = "The statement is a sequence of expressions."
     given = config(dataset=FILE | {"output_tokens": {"mean": 1000}})
-    assert sent(built(given, prompts(1, answer=answer)))["max_tokens"] == 1000
-    with_counter = built(given, prompts(1, answer=answer), counter)
-    assert sent(with_counter)["max_tokens"] == counter.count(answer)
+    assert sent(built(given, prompts(1, response=response)))["max_tokens"] == 1000
+    with_counter = built(given, prompts(1, response=response), counter)
+    assert sent(with_counter)["max_tokens"] == counter.count(response)
 
 
 def test_input_tokens_count_all_own_text_and_nothing_else(

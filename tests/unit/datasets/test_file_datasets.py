@@ -160,10 +160,10 @@ def shared(*messages: tuple[str, str]) -> list[PromptConversation]:
     return sharegpt.parse(lines(json.dumps({"id": "x", "conversations": said})), "f")[0]
 
 
-def test_human_messages_are_turns_and_answers_give_lengths() -> None:
+def test_human_messages_are_turns_and_responses_give_lengths() -> None:
     (entry,) = shared(("human", "a"), ("gpt", "A"), ("user", "b"), ("assistant", "B"))
     assert entry.id == "x"
-    assert [(t.prompt.texts, t.answer) for t in entry.turns] == [(("a",), "A"), (("b",), "B")]
+    assert [(t.prompt.texts, t.response) for t in entry.turns] == [(("a",), "A"), (("b",), "B")]
 
 
 def test_a_system_message_is_in_the_first_request() -> None:
@@ -174,7 +174,7 @@ def test_a_system_message_is_in_the_first_request() -> None:
 
 def test_what_precedes_the_first_question_is_dropped() -> None:
     (entry,) = shared(("gpt", "hello"), ("human", "a"), ("gpt", "A"))
-    assert [(t.prompt.texts, t.answer) for t in entry.turns] == [(("a",), "A")]
+    assert [(t.prompt.texts, t.response) for t in entry.turns] == [(("a",), "A")]
 
 
 def test_an_empty_question_ends_the_conversation() -> None:

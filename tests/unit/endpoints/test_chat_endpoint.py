@@ -1,11 +1,11 @@
-"""Chat: bodies, histories, events and whole answers."""
+"""Chat: bodies, histories, events and whole responses."""
 
 import json
 
 import pytest
 
 from aiperf_svc.config.models import Endpoint as Options
-from aiperf_svc.core.endpoints.base import MalformedAnswer, Prompt
+from aiperf_svc.core.endpoints.base import MalformedResponse, Prompt
 from aiperf_svc.core.endpoints.chat import CHAT, append_history, assistant_message
 
 
@@ -215,28 +215,28 @@ def test_an_empty_error_member_is_none(value: str) -> None:
         b'{"choices":[],"usage":{"prompt_tokens":"many"}}',
     ],
 )
-def test_what_is_no_answer_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedAnswer):
+def test_what_is_no_response_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedResponse):
         CHAT.parse_event(data)
-    with pytest.raises(MalformedAnswer):
+    with pytest.raises(MalformedResponse):
         CHAT.parse_body(data)
 
 
 @pytest.mark.parametrize("value", [b"5", b"{}", b'"\xff"', b'"\xc3"', b'"\\ud800"', b'"a'])
 def test_content_that_is_no_text_is_malformed(value: bytes) -> None:
-    with pytest.raises(MalformedAnswer):
+    with pytest.raises(MalformedResponse):
         CHAT.parse_event(b'{"choices":[{"delta":{"content":%b}}]}' % value)
-    with pytest.raises(MalformedAnswer):
+    with pytest.raises(MalformedResponse):
         CHAT.parse_body(b'{"choices":[{"message":{"content":%b}}]}' % value)
 
 
-def test_a_malformed_answer_is_quoted_from_its_beginning() -> None:
-    with pytest.raises(MalformedAnswer, match=r"<html>x{74}…$"):
+def test_a_malformed_response_is_quoted_from_its_beginning() -> None:
+    with pytest.raises(MalformedResponse, match=r"<html>x{74}…$"):
         CHAT.parse_event(b"<html>" + b"x" * 1000)
 
 
-def test_a_whole_answer_is_read() -> None:
-    answer = {
+def test_a_whole_response_is_read() -> None:
+    response = {
         "choices": [
             {
                 "message": {"role": "assistant", "content": "Hi", "reasoning": "hm"},
@@ -245,7 +245,7 @@ def test_a_whole_answer_is_read() -> None:
         ],
         "usage": {"prompt_tokens": 1, "completion_tokens": 2},
     }
-    delta = CHAT.parse_body(json.dumps(answer).encode())
+    delta = CHAT.parse_body(json.dumps(response).encode())
     assert (delta.content, delta.reasoning, delta.finish_reason) == ("Hi", "hm", "stop")
     assert (delta.prompt_tokens, delta.completion_tokens) == (1, 2)
 

@@ -1,11 +1,11 @@
-"""Completions: bodies, events and whole answers."""
+"""Completions: bodies, events and whole responses."""
 
 import json
 
 import pytest
 
 from aiperf_svc.config.models import Endpoint as Options
-from aiperf_svc.core.endpoints.base import MalformedAnswer, Prompt
+from aiperf_svc.core.endpoints.base import MalformedResponse, Prompt
 from aiperf_svc.core.endpoints.completions import COMPLETIONS
 
 
@@ -47,7 +47,7 @@ def test_prompts_of_another_api_are_refused(prompt: Prompt) -> None:
         body(prompt)
 
 
-def test_events_and_whole_answers_have_one_shape() -> None:
+def test_events_and_whole_responses_have_one_shape() -> None:
     data = b'{"choices":[{"text":"Hi","finish_reason":"stop"}],"usage":{"completion_tokens":1}}'
     for parse in (COMPLETIONS.parse_event, COMPLETIONS.parse_body):
         delta = parse(data)
@@ -64,6 +64,6 @@ def test_an_error_object_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("data", [b"{}", b"[]", b"x", b'{"choices":[{"text":1}]}', b'"\xff"'])
-def test_what_is_no_answer_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedAnswer):
+def test_what_is_no_response_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedResponse):
         COMPLETIONS.parse_event(data)

@@ -1,11 +1,11 @@
-"""Embeddings: bodies and answers."""
+"""Embeddings: bodies and responses."""
 
 import json
 
 import pytest
 
 from aiperf_svc.config.models import Endpoint as Options
-from aiperf_svc.core.endpoints.base import MalformedAnswer, Prompt
+from aiperf_svc.core.endpoints.base import MalformedResponse, Prompt
 from aiperf_svc.core.endpoints.embeddings import EMBEDDINGS
 
 
@@ -48,11 +48,11 @@ def test_an_error_object_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("data", [b"{}", b"[]", b"x", b'{"data":[{}]}', b'{"data":5}'])
-def test_what_is_no_answer_is_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedAnswer):
+def test_what_is_no_response_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedResponse):
         EMBEDDINGS.parse_body(data)
 
 
 def test_an_event_is_malformed_because_this_api_does_not_stream() -> None:
-    with pytest.raises(MalformedAnswer, match="does not stream"):
+    with pytest.raises(MalformedResponse, match="does not stream"):
         EMBEDDINGS.parse_event(b'{"data":[]}')

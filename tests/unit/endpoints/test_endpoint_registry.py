@@ -50,5 +50,5 @@ def test_harmless_extra_inputs_are_no_problem(endpoint: Endpoint) -> None:
         (b"x" * 10_000, "x" * 500),
     ],
 )
-def test_the_message_of_a_bad_answer_is_found_and_short(body: bytes, message: str) -> None:
+def test_the_message_of_a_bad_response_is_found_and_short(body: bytes, message: str) -> None:
     assert error_message(body) == message

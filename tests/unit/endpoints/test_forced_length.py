@@ -1,4 +1,4 @@
-"""Who asks the target for a forced output length, and what its answer does to requests."""
+"""Who asks the target for a forced output length, and what its response does to requests."""
 
 import itertools
 

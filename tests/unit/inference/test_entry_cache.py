@@ -18,14 +18,14 @@ FIRST = [sum(LENGTHS[:number]) for number in range(BLOCKS)]
 
 
 class Server:
-    """Answers what a cache asks for, one block at a time, as a worker does."""
+    """Serves what a cache asks for, one block at a time, as a worker does."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
         target = Target((), None, "", 0, 0, True, b"POST / HTTP/1.1\r\n")
         self.cache = EntryCache(target, self.asked.append)
 
-    def answer_all(self, *, at_most: int = 100) -> int:
+    def respond_to_all(self, *, at_most: int = 100) -> int:
         """Until nothing is asked for any more; how many blocks were given."""
         given = 0
         while self.asked and given < at_most:
@@ -54,7 +54,7 @@ def block(number: int) -> DatasetBlock:
 def test_a_dataset_that_fits_is_fetched_whole_and_once() -> None:
     server = Server()
     server.cache.fetch_what_fits()
-    assert server.answer_all() == BLOCKS
+    assert server.respond_to_all() == BLOCKS
     assert server.cache.is_ready
     found = server.cache.find(int(Phase.PROFILING), 39)
     assert found is not None
@@ -67,7 +67,7 @@ def test_a_dataset_larger_than_the_cache_is_ready_when_the_cache_is_full(
     monkeypatch.setattr(entry_cache, "CACHE_BYTES", 12 * BODY)
     server = Server()
     server.cache.fetch_what_fits()
-    assert server.answer_all() < BLOCKS
+    assert server.respond_to_all() < BLOCKS
     assert server.cache.is_ready
 
 
@@ -77,13 +77,13 @@ def test_every_credit_finds_its_own_entry_in_a_dataset_larger_than_the_cache(
     monkeypatch.setattr(entry_cache, "CACHE_BYTES", 12 * BODY)
     server = Server()
     server.cache.fetch_what_fits()
-    server.answer_all()
+    server.respond_to_all()
     missed = 0
     for index in range(2 * ENTRIES):
         found = server.cache.find(int(Phase.PROFILING), index)
         if found is None:
             missed += 1
-            assert server.answer_all() == 1
+            assert server.respond_to_all() == 1
             found = server.cache.find(int(Phase.PROFILING), index)
         assert found is not None
         assert found.number == index % ENTRIES
@@ -94,6 +94,6 @@ def test_a_grant_fetches_exactly_the_blocks_that_it_needs(monkeypatch: pytest.Mo
     monkeypatch.setattr(entry_cache, "CACHE_BYTES", 1 * BODY)
     server = Server()
     server.cache.fetch_what_fits()
-    server.answer_all()
+    server.respond_to_all()
     server.cache.prefetch(int(Phase.PROFILING), FIRST[5] - 1, FIRST[7])
     assert server.asked == [4, 5, 6, 7]

@@ -1,4 +1,4 @@
-"""The bytes of answers, and how each fault spoils them."""
+"""The bytes of responses, and how each fault spoils them."""
 
 import json
 
@@ -87,14 +87,14 @@ def test_reasoning_tokens_come_first_and_are_counted() -> None:
     assert events[-1]["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
 
 
-def test_an_answer_longer_than_the_word_list_goes_round() -> None:
+def test_a_response_longer_than_the_word_list_goes_round() -> None:
     reply = _reply(_draft(_ask(COMPLETIONS, tokens=len(WORDS) + 2)))
     assert reply.count == len(WORDS) + 2
     assert json.loads(_events(reply)[len(WORDS) + 1])["choices"][0]["text"] == " " + WORDS[1]
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, EMBEDDINGS])
-def test_an_answer_that_is_no_stream_states_its_length(path: str) -> None:
+def test_a_response_that_is_no_stream_states_its_length(path: str) -> None:
     reply = _reply(_draft(_ask(path, is_stream=False)), close=True)
     head, _, body = reply.writes[0].partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in head
@@ -110,7 +110,7 @@ def test_every_fault_changes_a_stream() -> None:
         assert (spoiled.writes, spoiled.ending) != (right.writes, right.ending), name
 
 
-def test_no_fault_touches_the_answers_of_other_requests() -> None:
+def test_no_fault_touches_the_responses_of_other_requests() -> None:
     drafts = Drafts(created_s=1, role_chunk=False, embedding_dimensions=4)
     right = _reply(drafts.draft(_ask())).writes
     for name, spoil in FAULTS.items():

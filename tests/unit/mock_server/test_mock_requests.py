@@ -27,7 +27,7 @@ def _ask(path: str = CHAT, defaults: AskDefaults = DEFAULTS, **body: object) -> 
     return parse_ask(path, json.dumps(given | body).encode(), defaults)
 
 
-def test_a_head_gives_what_shapes_the_answer() -> None:
+def test_a_head_gives_what_shapes_the_response() -> None:
     head = parse_head(
         b"POST /v1/chat/completions?x=1 HTTP/1.1\r\nHost: h\r\ncontent-LENGTH: 12\r\n"
         b"Connection: keep-alive, Close\r\nExpect: 100-continue\r\nX-Mock-Fault: cut"
@@ -86,7 +86,7 @@ def test_a_header_that_only_ends_like_the_request_id_is_not_one() -> None:
         ({"min_tokens": 25}, (25, False)),
     ],
 )
-def test_the_answer_is_as_long_as_the_request_allows(
+def test_the_response_is_as_long_as_the_request_allows(
     body: dict[str, object], expected: tuple[int, bool]
 ) -> None:
     ask = _ask(**body)

@@ -1,4 +1,5 @@
-"""Builds what a worker sends: answers cut into reads, reads in fragments, fragments in batches."""
+"""Builds what a worker sends: responses cut into reads, reads in fragments, fragments in
+batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -178,7 +179,7 @@ def lines_in(
     return [msgspec.json.decode(line) for line in text.splitlines()]
 
 
-# --- answers -------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -224,14 +225,14 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 def stream(*events: bytes) -> bytes:
-    """A whole chunked answer with an event a chunk and what ends it."""
+    """A whole chunked response with an event a chunk and what ends it."""
     return STREAM_HEAD + b"".join(chunk(sse(data)) for data in events) + chunk(DONE) + LAST_CHUNK
 
 
 def plain(
     body: bytes, status: bytes = b"200 OK", content_type: bytes = b"application/json"
 ) -> bytes:
-    """A whole answer with a length."""
+    """A whole response with a length."""
     return b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (
         status,
         content_type,

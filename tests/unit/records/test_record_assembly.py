@@ -46,7 +46,7 @@ def test_a_row_holds_what_the_worker_knows() -> None:
     assert row["flags"] == Flag.STREAMED | Flag.REUSED | Flag.LAST_TURN | Flag.FINAL
 
 
-def test_an_answer_that_is_no_stream_has_no_token_times_but_the_last() -> None:
+def test_a_response_that_is_no_stream_has_no_token_times_but_the_last() -> None:
     body = b'{"choices":[{"message":{"content":"hello"}}],"usage":{"completion_tokens":4}}'
     raw = plain(body)
     row = record_of(Request(reads=reads_of(raw[:90], raw[90:])), streaming=False).rows[0]
@@ -85,7 +85,7 @@ def test_a_batch_without_an_end_makes_nothing_and_is_held() -> None:
     assert (assembler.open_requests, assembler.open_bytes) == (0, 0)
 
 
-def test_a_held_answer_costs_four_bytes_for_each_chunk_after_the_first() -> None:
+def test_a_held_response_costs_four_bytes_for_each_chunk_after_the_first() -> None:
     request = Request(reads=streamed(*range(500)), cuts=(499,))
     assembler = assembler_of()
     assembler.process(batch_of(request.fragments()[0]), worker_rank=0)

@@ -18,7 +18,7 @@ from raw_batches import (
 from aiperf_svc.core.records import assembly as record_assembly
 from aiperf_svc.core.records.assembly import RecordAssembler
 from aiperf_svc.core.records.batch_builder import MetricParts
-from aiperf_svc.core.responses import reader as answer_reader
+from aiperf_svc.core.responses import reader as response_reader
 from aiperf_svc.core.responses import sse as sse_module
 from aiperf_svc.core.responses.sse import EventStream, EventTooLarge
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
@@ -30,7 +30,7 @@ JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse_module, "MAX_EVENT_BYTES", MOST)
-    monkeypatch.setattr(answer_reader, "MAX_BODY_BYTES", MOST)
+    monkeypatch.setattr(response_reader, "MAX_BODY_BYTES", MOST)
 
 
 def request_of(*parts: bytes, request_id: int = 1, outcome: Outcome = Outcome.COMPLETED) -> Request:

@@ -83,13 +83,13 @@ def test_messages_do_not_shift_the_bytes_of_later_requests() -> None:
         request_id=2,
         outcome=Outcome.ERRORED,
         error=ErrorKind.TIMEOUT,
-        message="not answered",
+        message="no response",
     )
     good = Request(reads=streamed(2, 6), request_id=3)
     (made,) = process(batch_of(failed, cut, failed, good))
     assert made.rows["chunks"].tolist() == [0, 2, 0, 2]
     assert made.rows["last_token_wall_ns"].tolist() == [0, stamp_of(1), 0, stamp_of(6)]
-    assert [sample.message for sample in made.errors] == ["refusé", "not answered"]
+    assert [sample.message for sample in made.errors] == ["refusé", "no response"]
 
 
 def test_parts_fit_into_the_message_to_the_records_manager() -> None:

@@ -1,4 +1,4 @@
-"""An answer that is known makes the same record as one that is read."""
+"""A response that is known makes the same record as one that is read."""
 
 import numpy as np
 import pytest
@@ -20,30 +20,30 @@ from raw_batches import (
 )
 
 from aiperf_svc.core.records.batch_builder import MetricParts
-from aiperf_svc.core.records.response_cache import KnownAnswers
+from aiperf_svc.core.records.response_cache import ResponseCache
 from aiperf_svc.protocol.messages import RawBatch
 
 END = chunk(DONE) + LAST_CHUNK
 
 
-def answer(*events: bytes, end: bytes = END) -> bytes:
+def response(*events: bytes, end: bytes = END) -> bytes:
     return STREAM_HEAD + b"".join(chunk(sse(event)) for event in events) + end
 
 
 def one_token(request: int, content: str = "a") -> bytes:
-    return answer(delta(request, content=content), finish(request), usage(request=request))
+    return response(delta(request, content=content), finish(request), usage(request=request))
 
 
-ANSWERS = {
+RESPONSES = {
     "one token": one_token,
     "another text for each": lambda request: one_token(request, "abc"[request % 3]),
-    "three tokens": lambda r: answer(*[delta(r, content="a")] * 3, finish(r)),
-    "thoughts first": lambda r: answer(delta(r, reasoning="a"), delta(r, content="b"), finish(r)),
-    "only thoughts": lambda r: answer(delta(r, reasoning="a"), finish(r)),
-    "the token comes last": lambda r: answer(delta(r, content="a"), end=LAST_CHUNK),
-    "no content": lambda r: answer(finish(r)),
-    "cut off": lambda r: answer(delta(r, content="a"), end=b""),
-    "an error": lambda r: answer(b'{"id":"x","error":{"message":"no"}}'),
+    "three tokens": lambda r: response(*[delta(r, content="a")] * 3, finish(r)),
+    "thoughts first": lambda r: response(delta(r, reasoning="a"), delta(r, content="b"), finish(r)),
+    "only thoughts": lambda r: response(delta(r, reasoning="a"), finish(r)),
+    "the token comes last": lambda r: response(delta(r, content="a"), end=LAST_CHUNK),
+    "no content": lambda r: response(finish(r)),
+    "cut off": lambda r: response(delta(r, content="a"), end=b""),
+    "an error": lambda r: response(b'{"id":"x","error":{"message":"no"}}'),
     "no stream": lambda r: b'HTTP/1.1 200 OK\r\n\r\n{"id":"r%d","choices":[]}' % r,
     "events in one chunk": lambda r: (
         STREAM_HEAD + chunk(sse(delta(r, content="a")) + sse(finish(r))) + END
@@ -57,7 +57,7 @@ def batch(name: str, count: int, *, polled: int = -1) -> RawBatch:
     requests = []
     for place in range(count):
         stamp = START + (10 + place) * MS_NS
-        read = Read(ANSWERS[name](100 + place), stamp, polled=START + polled * MS_NS)
+        read = Read(RESPONSES[name](100 + place), stamp, polled=START + polled * MS_NS)
         requests.append(Request([read], request_id=place + 1, seq=place + 1, index=place))
     return batch_of(*requests)
 
@@ -68,13 +68,13 @@ def made(raw: RawBatch) -> list[MetricParts]:
 
 
 @pytest.mark.parametrize("polled", [-1, 2, 60], ids=["before", "meanwhile", "after"])
-@pytest.mark.parametrize("name", ANSWERS)
-def test_known_answers_make_the_records_that_reading_them_makes(
+@pytest.mark.parametrize("name", RESPONSES)
+def test_known_responses_make_the_records_that_reading_them_makes(
     name: str, polled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = batch(name, 40, polled=polled)
     known = made(raw)
-    monkeypatch.setattr(KnownAnswers, "find", lambda *_, **__: None)
+    monkeypatch.setattr(ResponseCache, "find", lambda *_, **__: None)
     read = made(raw)
     for one, other in zip(known, read, strict=True):
         assert (one.rows == other.rows).all()
@@ -103,7 +103,7 @@ class Counter:
         raise AssertionError
 
 
-def test_the_text_of_a_known_answer_is_counted_too() -> None:
+def test_the_text_of_a_known_response_is_counted_too() -> None:
     counter = Counter()
     assembler = assembler_of(counter=counter)
     (part,) = assembler.process(batch("another text for each", 6), worker_rank=0)
@@ -111,16 +111,16 @@ def test_the_text_of_a_known_answer_is_counted_too() -> None:
     assert np.array_equal(part.rows["output_tokens"], [1] * 6)
 
 
-def test_an_answer_that_differs_in_more_than_its_id_is_read(
+def test_a_response_that_differs_in_more_than_its_id_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     learned: list[bytes] = []
-    learn = KnownAnswers._learn
+    learn = ResponseCache._learn
 
-    def note(self: KnownAnswers, data: bytes, *where: int) -> object:
+    def note(self: ResponseCache, data: bytes, *where: int) -> object:
         learned.append(data)
         return learn(self, data, *where)
 
-    monkeypatch.setattr(KnownAnswers, "_learn", note)
+    monkeypatch.setattr(ResponseCache, "_learn", note)
     made(batch("another text for each", 30))
     assert len(learned) == 3

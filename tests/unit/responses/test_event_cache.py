@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from aiperf_svc.core.endpoints.base import Delta, MalformedAnswer
+from aiperf_svc.core.endpoints.base import Delta, MalformedResponse
 from aiperf_svc.core.endpoints.chat import CHAT
 from aiperf_svc.core.endpoints.completions import COMPLETIONS
 from aiperf_svc.core.responses import event_cache
@@ -42,7 +42,7 @@ TRICKY = [
 def said(parse: object, data: bytes) -> Delta | str:
     try:
         return parse(data)  # type: ignore[operator, no-any-return]
-    except MalformedAnswer as error:
+    except MalformedResponse as error:
         return str(error)
 
 

@@ -56,7 +56,7 @@ def odd_chunks() -> bytes:
     return STREAM_HEAD + framed + LAST_CHUNK
 
 
-ANSWERS = {
+RESPONSES = {
     "a chunk an event": chunk_an_event(),
     "no framing, LF": unframed(b"\n"),
     "no framing, CRLF": unframed(b"\r\n"),
@@ -73,7 +73,7 @@ CONTENT_EVENTS = {
 
 def ends_of_content(name: str) -> list[int]:
     """Offsets, exclusive, of the byte with which each content event is complete."""
-    raw = ANSWERS[name]
+    raw = RESPONSES[name]
     if name == "odd chunks":
         # Found without the framing: place by place in the raw bytes.
         places = list(range(len(STREAM_HEAD), len(raw)))
@@ -144,31 +144,31 @@ def check(name: str, variants: list[tuple[list[bytes], Sequence[int]]]) -> None:
 
 def first_cut(name: str) -> int:
     """The first read holds the head: the worker sends no fragment without it."""
-    return ANSWERS[name].index(b"\r\n\r\n", 30) + 4
+    return RESPONSES[name].index(b"\r\n\r\n", 30) + 4
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", RESPONSES)
 def test_times_are_exact_for_every_place_at_which_a_read_may_end(name: str) -> None:
-    raw = ANSWERS[name]
+    raw = RESPONSES[name]
     check(name, [(split(raw, [cut]), ()) for cut in range(len(raw))])
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", RESPONSES)
 def test_times_are_exact_for_every_place_at_which_a_fragment_may_end(name: str) -> None:
-    raw = ANSWERS[name]
+    raw = RESPONSES[name]
     check(name, [(split(raw, [cut]), (1,)) for cut in range(first_cut(name), len(raw))])
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", RESPONSES)
 def test_times_are_exact_byte_by_byte(name: str) -> None:
-    raw = ANSWERS[name]
+    raw = RESPONSES[name]
     parts = split(raw, range(1, len(raw)))
     check(name, [(parts, ()), (parts, range(first_cut(name), len(parts)))])
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", RESPONSES)
 def test_times_are_exact_for_any_reads_and_fragments(name: str) -> None:
-    raw, rng = ANSWERS[name], random.Random(name)
+    raw, rng = RESPONSES[name], random.Random(name)
     variants: list[tuple[list[bytes], Sequence[int]]] = []
     for _ in range(150):
         places = range(first_cut(name), len(raw))

@@ -1,4 +1,4 @@
-"""The compiled step finds in answers what the interpreted one finds, to the byte."""
+"""The compiled step finds in responses what the interpreted one finds, to the byte."""
 
 import itertools
 import random
@@ -25,7 +25,7 @@ from raw_batches import (
 )
 
 from aiperf_svc.core.responses import fast_events
-from aiperf_svc.core.responses import reader as answer_reader
+from aiperf_svc.core.responses import reader as response_reader
 from aiperf_svc.core.responses.fast_events import LONGEST_GAP_NS, interpreted_take_plain
 
 compiled = fast_events.compiled
@@ -147,15 +147,15 @@ def said_of(requests: list[Request], counter: Characters | None) -> bytes:
 @needs_compiled
 @pytest.mark.parametrize("counter", [None, Characters()], ids=["times", "times and texts"])
 @pytest.mark.parametrize("seed", range(40))
-def test_the_same_is_said_of_all_kinds_of_answers(
+def test_the_same_is_said_of_all_kinds_of_responses(
     seed: int, counter: Characters | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
     requests = [request_of(rng, number) for number in range(1, 30)]
     said = said_of(requests, counter)
-    monkeypatch.setattr(answer_reader, "take_plain", interpreted_take_plain)
+    monkeypatch.setattr(response_reader, "take_plain", interpreted_take_plain)
     assert said == said_of(requests, counter)
-    monkeypatch.setattr(answer_reader, "take_plain", nothing_is_plain)
+    monkeypatch.setattr(response_reader, "take_plain", nothing_is_plain)
     assert said == said_of(requests, counter)
 
 

@@ -43,7 +43,7 @@ def test_these_statuses_have_no_body_whatever_their_headers_say(status: bytes) -
     assert (found.framing, found.length) == (LENGTH, 0)
 
 
-def test_the_answer_to_head_has_no_body() -> None:
+def test_the_response_to_head_has_no_body() -> None:
     found = head(b"Content-Length: 9", method="HEAD")
     assert (found.framing, found.length) == (LENGTH, 0)
 

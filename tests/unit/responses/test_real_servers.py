@@ -18,7 +18,7 @@ from raw_batches import (
 )
 
 from aiperf_svc.core.records.assembly import RecordAssembler
-from aiperf_svc.core.responses import reader as answer_reader
+from aiperf_svc.core.responses import reader as response_reader
 from aiperf_svc.core.responses.fast_events import interpreted_take_plain
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
@@ -29,7 +29,7 @@ from aiperf_svc.protocol.records import Rows
 def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test reads both ways."""
     if request.param == "interpreted":
-        monkeypatch.setattr(answer_reader, "take_plain", interpreted_take_plain)
+        monkeypatch.setattr(response_reader, "take_plain", interpreted_take_plain)
 
 
 def row_of(*parts: bytes, streaming: bool = True) -> Rows:
@@ -131,8 +131,8 @@ def test_all_choices_that_are_asked_for_must_end() -> None:
     config = config_of()
     endpoint = config.endpoint.model_copy(update={"extra_inputs": {"n": 2}})
     assembler = RecordAssembler(config.model_copy(update={"endpoint": endpoint}))
-    answer = cut(token(b"a"), token(b"", 0, b'"stop"'))
-    (made,) = assembler.process(batch_of(Request(reads=reads_of(answer))), worker_rank=0)
+    response = cut(token(b"a"), token(b"", 0, b'"stop"'))
+    (made,) = assembler.process(batch_of(Request(reads=reads_of(response))), worker_rank=0)
     assert made.rows["error"] == [ErrorKind.DISCONNECTED]
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with an answer: kind, message, outcome."""
+"""What is wrong with a response: kind, message, outcome."""
 
 import pytest
 from raw_batches import (
@@ -24,9 +24,9 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 
 TOKEN = chunk(sse(delta(content="a")))
 FINISH = chunk(sse(finish()))
-ANSWER = b'{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}'
+RESPONSE = b'{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}'
 
-# Name: (streaming, raw answer, kind, part of the message)
+# Name: (streaming, raw response, kind, part of the message)
 STREAMED = {
     "good": (stream(delta(content="a"), finish()), ErrorKind.NONE, ""),
     "no [DONE] but a finish reason": (
@@ -103,7 +103,7 @@ STREAMED = {
         ErrorKind.CONTENT_TYPE,
         "content type text/html, expected text/event-stream: <h1>hi</h1>",
     ),
-    "json for a stream": (plain(ANSWER), ErrorKind.CONTENT_TYPE, "content type application/json"),
+    "json for a stream": (plain(RESPONSE), ErrorKind.CONTENT_TYPE, "content type application/json"),
     "error object with a good status": (
         plain(b'{"error":{"message":"no such model"}}'),
         ErrorKind.SERVER,
@@ -123,9 +123,9 @@ STREAMED = {
     ),
 }
 WHOLE = {
-    "good": (plain(ANSWER), ErrorKind.NONE, ""),
+    "good": (plain(RESPONSE), ErrorKind.NONE, ""),
     "good, other parameters": (
-        plain(ANSWER, content_type=b"application/json; charset=utf-8"),
+        plain(RESPONSE, content_type=b"application/json; charset=utf-8"),
         ErrorKind.NONE,
         "",
     ),
@@ -133,9 +133,9 @@ WHOLE = {
     "no content": (
         plain(b'{"choices":[{"message":{"content":""}}]}'),
         ErrorKind.EMPTY,
-        "the answer has no content",
+        "the response has no content",
     ),
-    "bad json": (plain(ANSWER[:-1]), ErrorKind.MALFORMED, ""),
+    "bad json": (plain(RESPONSE[:-1]), ErrorKind.MALFORMED, ""),
     "other json": (plain(b'{"a":1}'), ErrorKind.MALFORMED, '{"a":1}'),
     "error object": (plain(b'{"error":"overloaded"}'), ErrorKind.SERVER, "overloaded"),
     "detail": (plain(b'{"detail":"not here"}'), ErrorKind.SERVER, "not here"),
@@ -165,14 +165,14 @@ def check(raw: bytes, kind: ErrorKind, message: str, *, streaming: bool, step: i
 
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 @pytest.mark.parametrize("name", STREAMED)
-def test_a_streamed_answer(name: str, step: int) -> None:
+def test_a_streamed_response(name: str, step: int) -> None:
     raw, kind, message = STREAMED[name]
     check(raw, kind, message, streaming=True, step=step)
 
 
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_whole_answer(name: str, step: int) -> None:
+def test_a_whole_response(name: str, step: int) -> None:
     raw, kind, message = WHOLE[name]
     check(raw, kind, message, streaming=False, step=step)
 
@@ -190,7 +190,7 @@ def errored(raw: bytes, kind: ErrorKind, message: str = "as the worker saw it") 
 @pytest.mark.parametrize(
     "kind", [ErrorKind.CONNECT, ErrorKind.DNS, ErrorKind.TIMEOUT, ErrorKind.NO_RESOURCES]
 )
-def test_an_error_before_any_answer_is_the_workers(kind: ErrorKind) -> None:
+def test_an_error_before_any_response_is_the_workers(kind: ErrorKind) -> None:
     assert errored(b"", kind) == (kind, "as the worker saw it")
 
 
@@ -203,7 +203,7 @@ def test_a_cut_stream_is_the_workers_error_and_keeps_its_tokens() -> None:
     assert row["first_token_wall_ns"]
 
 
-def test_an_error_in_the_answer_comes_before_the_way_in_which_it_ended() -> None:
+def test_an_error_in_the_response_comes_before_the_way_in_which_it_ended() -> None:
     raw = STREAM_HEAD + chunk(sse(b'{"error":{"message":"out of memory"}}'))
     assert errored(raw, ErrorKind.DISCONNECTED) == (ErrorKind.SERVER, "out of memory")
     assert errored(raw, ErrorKind.TIMEOUT) == (ErrorKind.SERVER, "out of memory")
@@ -232,7 +232,7 @@ def test_a_bad_status_is_explained_by_the_body(
     assert errored(raw, ErrorKind.STATUS, "") == (ErrorKind.STATUS, expected)
 
 
-def test_a_cancelled_request_is_no_error_whatever_it_had_answered() -> None:
+def test_a_cancelled_request_is_no_error_whatever_response_it_had() -> None:
     raw = STREAM_HEAD + TOKEN + chunk(sse(b'{"error":{"message":"out of memory"}}'))
     request = Request(reads=reads_of(raw), outcome=Outcome.CANCELLED, message="cut")
     record = record_of(request)

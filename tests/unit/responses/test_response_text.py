@@ -4,7 +4,7 @@ import pytest
 
 from aiperf_svc.config.models import EndpointType
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
-from aiperf_svc.core.responses.text import answer_text
+from aiperf_svc.core.responses.text import response_text
 from aiperf_svc.protocol.records import Framing
 
 CHAT = ENDPOINTS[EndpointType.CHAT]
@@ -23,7 +23,7 @@ def chunk(data: bytes) -> bytes:
 def test_the_text_of_a_stream_is_its_content_joined_whatever_the_chunks() -> None:
     events = event("hi") + event(" there") + b"data: [DONE]\n\n"
     body = chunk(events[:20]) + chunk(events[20:]) + b"0\r\n\r\n"
-    text = answer_text(
+    text = response_text(
         HEAD + body,
         body_offset=len(HEAD),
         framing=Framing.CHUNKED,
@@ -37,16 +37,16 @@ def test_the_text_of_a_stream_is_its_content_joined_whatever_the_chunks() -> Non
     ("body", "framing"),
     [(WHOLE, Framing.LENGTH), (chunk(WHOLE) + b"0\r\n\r\n", Framing.CHUNKED)],
 )
-def test_the_text_of_a_whole_answer_is_its_content(body: bytes, framing: int) -> None:
-    text = answer_text(
+def test_the_text_of_a_whole_response_is_its_content(body: bytes, framing: int) -> None:
+    text = response_text(
         HEAD + body, body_offset=len(HEAD), framing=framing, is_streaming=False, endpoint=CHAT
     )
     assert text == "hi there"
 
 
-def test_what_is_no_answer_is_a_value_error() -> None:
+def test_what_is_no_response_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="invalid"):
-        answer_text(
+        response_text(
             HEAD + b"{invalid",
             body_offset=len(HEAD),
             framing=Framing.LENGTH,

@@ -34,7 +34,7 @@ def test_warmup_and_failures_are_in_no_plain_latency() -> None:
             fake_run.request(ttft_ms=40),
             fake_run.request(ttft_ms=900, phase=Phase.WARMUP),
             fake_run.request(ttft_ms=800, outcome=Outcome.ERRORED, error=ErrorKind.SERVER),
-            fake_run.unanswered(start_ms=0, end_ms=700),
+            fake_run.without_response(start_ms=0, end_ms=700),
         ]
     )
     found = results(rows)
@@ -56,20 +56,20 @@ def test_warmup_and_failures_are_in_no_plain_latency() -> None:
 
 
 def test_intended_latencies_count_what_was_cut_as_slower_than_all() -> None:
-    answered = [fake_run.request(start_ms=10, due_ms=0, ttft_ms=t, tokens=1) for t in range(1, 16)]
+    completed = [fake_run.request(start_ms=10, due_ms=0, ttft_ms=t, tokens=1) for t in range(1, 16)]
     cut = [
-        fake_run.unanswered(start_ms=5, end_ms=505),
-        fake_run.unanswered(
+        fake_run.without_response(start_ms=5, end_ms=505),
+        fake_run.without_response(
             start_ms=5, end_ms=605, outcome=Outcome.ERRORED, error=ErrorKind.TIMEOUT
         ),
         # An error that is no timeout says nothing of how long it would have taken.
-        fake_run.unanswered(
+        fake_run.without_response(
             start_ms=5, end_ms=6, outcome=Outcome.ERRORED, error=ErrorKind.DISCONNECTED
         ),
     ]
-    found = results(np.concatenate(answered + cut), unsent=3)
+    found = results(np.concatenate(completed + cut), unsent=3)
     intended = found.metrics["intended_request_latency"].distribution
-    # 15 answers of 11 to 25 ms, two that were cut after 500 and 600 ms, three never sent.
+    # 15 responses of 11 to 25 ms, two that were cut after 500 and 600 ms, three never sent.
     assert (intended.count, intended.censored) == (15, 5)
     assert intended.stats["p50"] == pytest.approx(20.5)
     assert intended.stats["p75"] is None
@@ -85,7 +85,7 @@ def test_a_request_that_was_cut_after_its_first_token_has_a_first_token_time() -
         [
             fake_run.request(ttft_ms=20),
             fake_run.request(ttft_ms=50, outcome=Outcome.CANCELLED),
-            fake_run.unanswered(start_ms=0, end_ms=300),
+            fake_run.without_response(start_ms=0, end_ms=300),
         ]
     )
     found = results(rows).metrics
@@ -97,7 +97,7 @@ def test_a_request_that_was_cut_after_its_first_token_has_a_first_token_time() -
 
 def test_a_run_without_streaming_has_no_first_token_not_even_a_censored_one() -> None:
     rows = np.concatenate(
-        [fake_run.request(flags=0), fake_run.unanswered(start_ms=0, end_ms=300, flags=0)]
+        [fake_run.request(flags=0), fake_run.without_response(start_ms=0, end_ms=300, flags=0)]
     )
     found = results(rows).metrics
     assert "time_to_first_token" not in found
@@ -139,7 +139,7 @@ def test_rates_are_over_the_failures_time_too(
     rows = np.concatenate(
         [
             fake_run.request(start_ms=0, ttft_ms=100, tokens=1),
-            fake_run.unanswered(outcome=Outcome.ERRORED, **failed),
+            fake_run.without_response(outcome=Outcome.ERRORED, **failed),
         ]
     )
     stop_ns = START_NS + stop_ms * MS if stop_ms else 0
@@ -166,7 +166,7 @@ def test_what_could_not_be_connected_is_not_achieved_and_not_the_clients_fault()
         [
             *(fake_run.request(start_ms=10 * i, ttft_ms=5, tokens=1) for i in range(60)),
             *(
-                fake_run.unanswered(
+                fake_run.without_response(
                     start_ms=10 * i,
                     end_ms=10 * i + 1,
                     outcome=Outcome.ERRORED,
@@ -471,7 +471,7 @@ def test_finish_reasons_of_the_phase_are_counted_by_name() -> None:
                 finish_reason=FinishReason.ABORT, outcome=Outcome.ERRORED, error=ErrorKind.ABORTED
             ),
             fake_run.request(finish_reason=FinishReason.STOP, phase=Phase.WARMUP),
-            fake_run.unanswered(start_ms=0, end_ms=300),
+            fake_run.without_response(start_ms=0, end_ms=300),
         ]
     )
     assert results(rows).finish_reasons == {"stop": 3, "no_content": 1, "abort": 1}

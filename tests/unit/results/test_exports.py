@@ -41,7 +41,7 @@ def summary() -> Summary:
     rows = fake_run.closed_loop(requests=100, concurrency=10)
     errors = (
         ErrorSample(Phase.PROFILING, int(ErrorKind.STATUS), 503, "overloaded", 2),
-        ErrorSample(Phase.PROFILING, int(ErrorKind.TIMEOUT), 0, "not answered within 5 s", 9),
+        ErrorSample(Phase.PROFILING, int(ErrorKind.TIMEOUT), 0, "no response within 5 s", 9),
         ErrorSample(Phase.WARMUP, int(ErrorKind.STATUS), 503, "overloaded", 50),
         ErrorSample(Phase.PROFILING, int(ErrorKind.STATUS), 503, "overloaded", 1),
     )
@@ -125,7 +125,7 @@ def test_errors_are_summed_by_kind_status_and_message(exported: dict[str, Any]) 
             "error_details": {
                 "code": None,
                 "type": "Timeout",
-                "message": "not answered within 5 s",
+                "message": "no response within 5 s",
             },
             "count": 9,
         },

@@ -97,7 +97,7 @@ def test_without_streaming_there_is_no_first_token(tag: str) -> None:
     assert math.isnan(value(tag, fake_run.request(flags=Flag.REUSED)))
 
 
-def test_an_answer_without_content_events_ends_with_its_last_byte() -> None:
+def test_a_response_without_content_events_ends_with_its_last_byte() -> None:
     embedding = fake_run.request(
         flags=0, first_token_wall_ns=0, last_token_wall_ns=0, output_tokens=-1
     )
@@ -120,7 +120,7 @@ def test_every_formula_accepts_every_kind_of_request() -> None:
     rows = np.concatenate(
         [
             fake_run.closed_loop(requests=50, error_share=0.2),
-            fake_run.unanswered(start_ms=1, end_ms=9),
+            fake_run.without_response(start_ms=1, end_ms=9),
             fake_run.make_rows(1),
         ]
     )

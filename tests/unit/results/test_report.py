@@ -66,7 +66,7 @@ REFUSED = fake_run.make_rows(
         fake_run.request(),
         fake_run.request(flags=0, first_token_wall_ns=0, last_token_wall_ns=0),
         fake_run.request(ttft_ms=0, gap_ms=0),
-        fake_run.unanswered(start_ms=0, end_ms=50),
+        fake_run.without_response(start_ms=0, end_ms=50),
         REFUSED,
         REFUSED[:0],
     ],
@@ -122,7 +122,7 @@ def test_censored_and_thin_numbers_are_marked() -> None:
     rows = np.concatenate(
         [
             fake_run.closed_loop(requests=60),
-            *(fake_run.unanswered(start_ms=0, end_ms=9_000) for _ in range(6)),
+            *(fake_run.without_response(start_ms=0, end_ms=9_000) for _ in range(6)),
         ]
     )
     text = report(rows)

@@ -54,16 +54,16 @@ def test_a_signal_within_a_callback_ends_the_work_after_it(number: signal.Signal
     async def work() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-        answer = loop.create_future()
+        response = loop.create_future()
 
         def resolve() -> None:
-            assert not answer.done()
+            assert not response.done()
             signal.raise_signal(number)
-            answer.set_result(None)
+            response.set_result(None)
             resolved.append(True)
 
         loop.call_soon(resolve)
-        await answer
+        await response
         await asyncio.Event().wait()
 
     with pytest.raises(KeyboardInterrupt):

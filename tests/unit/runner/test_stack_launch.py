@@ -124,11 +124,11 @@ class Played:
         return None
 
 
-def answering(value: Any) -> Callable[..., Awaitable[Any]]:
-    async def answer(*_: Any, **__: Any) -> Any:
+def returning(value: Any) -> Callable[..., Awaitable[Any]]:
+    async def response(*_: Any, **__: Any) -> Any:
         return value
 
-    return answer
+    return response
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
 
     for name, value in {"check": (), "preview": "", "first_record": RECORD, "find_own": RECORD,
                         "save_evidence": (), "save_logs": ()}.items():  # fmt: skip
-        monkeypatch.setattr(bring_up, name, answering(value))
+        monkeypatch.setattr(bring_up, name, returning(value))
     monkeypatch.setattr(bring_up, "patience_s", lambda *_: 0.0)
     monkeypatch.setattr(bring_up, "up", up)
     monkeypatch.setattr(measure, "Measuring", lambda *_: played)
@@ -174,11 +174,11 @@ async def test_a_state_on_which_somebody_works_is_left_alone(played: Played) -> 
 async def test_a_check_that_could_not_be_made_is_the_exit_code_even_of_an_interrupt(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    played.report = Unreachable("the cluster does not answer")
+    played.report = Unreachable("the cluster does not respond")
     played.stops_up = True
     outcome = await played.launched()
     assert outcome.exit_code is ExitCode.ERROR
-    assert outcome.as_json()["not_checked"] == ["everything (the cluster does not answer)"]
+    assert outcome.as_json()["not_checked"] == ["everything (the cluster does not respond)"]
     assert "look with: aiperf-svc gc s" in capsys.readouterr().err
     assert played.home.load("s") is not None
 
@@ -248,10 +248,10 @@ async def test_the_services_logs_are_saved_with_the_results_and_a_missing_one_fa
         asked.append(artifacts)
         if len(asked) > 1:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return ("logs/worker-1.main.log: no answer",)
+        return ("logs/worker-1.main.log: no response",)
 
     monkeypatch.setattr(bring_up, "save_logs", save)
-    for words in ("logs/worker-1.main.log: no answer", "No space left on device"):
+    for words in ("logs/worker-1.main.log: no response", "No space left on device"):
         outcome = await played.launched()
         assert (outcome.exit_code, outcome.artifacts) == (ExitCode.OK, asked[-1])
         said = capsys.readouterr().err

@@ -130,13 +130,13 @@ async def test_services_that_end_after_the_run_are_no_losses(played: Played) -> 
     assert (run.failure, played.notes) == (None, [])
 
 
-async def test_services_that_do_not_answer_behind_a_silent_api_server_are_not_blamed(
+async def test_services_that_do_not_respond_behind_a_silent_api_server_are_not_blamed(
     played: Played,
 ) -> None:
-    played.then = BenchmarkFailed("the services do not answer: Server disconnected")
+    played.then = BenchmarkFailed("the services do not respond: Server disconnected")
     with pytest.raises(BenchmarkFailed, match="Server disconnected"):
         await follow(measuring())
     played.ended = asyncio.Future()
-    played.silence = "the API server at x has not answered for 91 s"
+    played.silence = "the API server at x has not responded for 91 s"
     with pytest.raises(BenchmarkFailed, match=f"^{played.silence}$"):
         await follow(measuring())

@@ -100,13 +100,13 @@ async def test_the_pods_are_asked_to_end_while_pulumi_starts(
 
     async def remove(cluster: Cluster, *, own: tuple[str, ...], **_: Any) -> None:
         asked.append((list(cli.did), own))
-        raise Unreachable("no answer")
+        raise Unreachable("no response")
 
     monkeypatch.setattr(teardown, "remove_roots", remove)
     record, said = msgspec.structs.replace(RECORD, own=("uid",)), list[str]()
     await teardown_of(cli, said, record).destroy()
     assert (asked, cli.did) == ([([], ("uid",))], ["destroy"])
-    assert said == ["the stack's pods end later: no answer"]
+    assert said == ["the stack's pods end later: no response"]
 
 
 @pytest.mark.parametrize("own", [None, ()], ids=["not known", "none"])

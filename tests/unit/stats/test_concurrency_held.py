@@ -47,7 +47,7 @@ def test_gaps_between_requests_are_lost_slot_time() -> None:
 
 
 def test_the_drain_after_the_last_start_does_not_count() -> None:
-    # Two users; one has nothing left to send while the other's last answer takes its time.
+    # Two users; one has nothing left to send while the other's last response takes its time.
     rows = np.concatenate([a_request(0, 100), a_request(0, 10), a_request(10, 50)])
     rows = np.concatenate([rows, a_request(50, 500)])
     assert use(rows, concurrency=2).ratio == pytest.approx(1.0)

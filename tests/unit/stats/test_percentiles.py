@@ -25,8 +25,8 @@ def test_moments_are_the_populations(count: int) -> None:
 
 
 def test_a_percentile_among_censored_values_is_null_and_says_beyond_what() -> None:
-    answered = np.arange(1.0, 98.0)
-    found = describe(answered, bounds=np.full(3, 500.0))
+    completed = np.arange(1.0, 98.0)
+    found = describe(completed, bounds=np.full(3, 500.0))
     assert found.stats["p50"] == 50.5
     assert found.stats["p95"] == pytest.approx(95.05)
     assert found.stats["p99"] is None
@@ -43,8 +43,8 @@ def test_a_percentile_that_only_touches_a_censored_value_is_null_too() -> None:
 
 
 def test_what_was_given_up_early_bounds_by_the_time_waited_and_not_by_the_slowest() -> None:
-    answered = np.arange(1.0, 91.0)
-    found = describe(answered, bounds=np.full(10, 5.0))
+    completed = np.arange(1.0, 91.0)
+    found = describe(completed, bounds=np.full(10, 5.0))
     everything = np.sort(np.concatenate((np.arange(1.0, 91.0), np.full(10, 5.0))))
     assert found.stats["p95"] is None
     assert found.beyond["p95"] == np.percentile(everything, 95) < 90

@@ -33,7 +33,7 @@ def test_bins_hold_what_happened_in_them() -> None:
         [
             fake_run.request(start_ms=5, ttft_ms=20, tokens=1),
             fake_run.request(start_ms=8, ttft_ms=40, tokens=1),
-            fake_run.unanswered(
+            fake_run.without_response(
                 start_ms=12, end_ms=15, outcome=Outcome.ERRORED, error=ErrorKind.DISCONNECTED
             ),
             fake_run.make_rows(1, outcome=Outcome.ERRORED, error=ErrorKind.CONNECT),

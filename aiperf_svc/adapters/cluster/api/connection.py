@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from kr8s.asyncio import Api
 
 CONNECT_S = 10.0
-ANSWER_S = 30.0
-"""Longest time for one answer; streams have none."""
+RESPONSE_S = 30.0
+"""Longest time for one response; streams have none."""
 CONNECTIONS = 32
 """At a time: lists of all types are asked for at once, and API servers shed load."""
 MESSAGE_LIMIT = 2_000
@@ -36,11 +36,11 @@ Json = dict[str, Any]
 
 
 class Unreachable(EnvironmentProblem):
-    """The API server did not answer; trying again may help."""
+    """The API server did not respond; trying again may help."""
 
 
 class Refused(EnvironmentProblem):
-    """The API server answered with an error."""
+    """The API server responded with an error."""
 
     def __init__(self, message: str, *, status: int, reason: str) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class Refused(EnvironmentProblem):
 
 
 class Cluster:
-    """A cluster that answers. Made by `connect`. Every method raises Refused and Unreachable."""
+    """A cluster that responds. Made by `connect`. Every method raises Refused and Unreachable."""
 
     identity: str
     """UID of the kube-system namespace, which no other cluster has. The server's address where
@@ -83,8 +83,8 @@ class Cluster:
     async def now(self) -> datetime:
         """The time by the API server's own clock, whole seconds."""
         try:
-            async with asyncio.timeout(ANSWER_S), self.stream("GET", "/version") as answer:
-                stamp = answer.headers.get("Date")
+            async with asyncio.timeout(RESPONSE_S), self.stream("GET", "/version") as response:
+                stamp = response.headers.get("Date")
         except TimeoutError as error:
             raise self._unreachable(error) from error
         return parsedate_to_datetime(stamp) if stamp else datetime.now(UTC)
@@ -117,18 +117,18 @@ class Cluster:
                 raise
 
     async def text(self, path: str, **params: str) -> str:
-        """A plain answer, such as a log."""
+        """A plain response, such as a log."""
         return (await self._call("GET", path, accept="*/*", params=params)).decode(errors="replace")
 
     async def lines(self, path: str, **params: str) -> AsyncIterator[Json]:
         """The JSON lines of a watch, until the server ends it."""
-        async with self.stream("GET", path, params=params) as answer:
-            if answer.status >= 400:
-                raise _refused(answer.status, await answer.read(), path)
+        async with self.stream("GET", path, params=params) as response:
+            if response.status >= 400:
+                raise _refused(response.status, await response.read(), path)
             try:
                 # A line is one object, as large as objects get.
                 buffered = b""
-                async for chunk in answer.content.iter_any():
+                async for chunk in response.content.iter_any():
                     *whole, buffered = (buffered + chunk).split(b"\n")
                     for line in whole:
                         yield json.loads(line)
@@ -145,16 +145,16 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer of any status, to be read as it comes."""
+        """A response of any status, to be read as it comes."""
         loads = self._credentials.loads
-        answer = await self._request(method, path, params, headers, data)
-        if answer.status == 401:
+        response = await self._request(method, path, params, headers, data)
+        if response.status == 401:
             # Tokens of cloud providers live for minutes, a run for hours.
-            answer.close()
+            response.close()
             await self._credentials.reload(loads)
-            answer = await self._request(method, path, params, headers, data)
-        async with answer:
-            yield answer
+            response = await self._request(method, path, params, headers, data)
+        async with response:
+            yield response
 
     async def _request(
         self,
@@ -229,34 +229,36 @@ class Cluster:
         for _ in range(ATTEMPTS):
             try:
                 async with (
-                    asyncio.timeout(ANSWER_S),
-                    self.stream(method, path, params=params, headers=headers, data=data) as answer,
+                    asyncio.timeout(RESPONSE_S),
+                    self.stream(
+                        method, path, params=params, headers=headers, data=data
+                    ) as response,
                 ):
-                    content = await answer.read()
+                    content = await response.read()
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise self._unreachable(error) from error
-            if answer.status != 429:
+            if response.status != 429:
                 break
             # Shed before anything was done: the same request may come again.
-            wait = answer.headers.get("Retry-After", "1")
+            wait = response.headers.get("Retry-After", "1")
             await asyncio.sleep(min(float(wait) if wait.isdecimal() else 1.0, LONGEST_WAIT_S))
-        if answer.status >= 400:
-            raise _refused(answer.status, content, path)
+        if response.status >= 400:
+            raise _refused(response.status, content, path)
         return content
 
     def _unreachable(self, error: BaseException) -> Unreachable:
-        words = one_line(str(error)) or "no answer in time"
-        return Unreachable(f"the cluster at {self.server} does not answer: {words}")
+        words = one_line(str(error)) or "no response in time"
+        return Unreachable(f"the cluster at {self.server} does not respond: {words}")
 
 
 @contextlib.asynccontextmanager
 async def connect(
     *, kubeconfig: str | None = None, context: str | None = None
 ) -> AsyncIterator[Cluster]:
-    """A cluster that answers and accepts the kubeconfig's credentials.
+    """A cluster that responds and accepts the kubeconfig's credentials.
 
     `kubeconfig` is a path; None: KUBECONFIG, or the usual place. `context` None: its current one.
-    Raises EnvironmentProblem, one line, when there is no such file or context, no answer, or no
+    Raises EnvironmentProblem, one line, when there is no such file or context, no response, or no
     access.
     """
     credentials = Credentials(kubeconfig=kubeconfig, context=context)

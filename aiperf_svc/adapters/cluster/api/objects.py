@@ -9,7 +9,7 @@ from aiperf_svc.adapters.cluster.api.connection import JSON, METADATA_LIST, Clus
 from aiperf_svc.adapters.cluster.api.resource_types import Catalog, ResourceType
 
 PAGE = 500
-"""Objects of one answer, as kubectl asks for them."""
+"""Objects of one response, as kubectl asks for them."""
 
 
 class ObjectRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ async def list_objects(
     # Some objects are served under two groups.
     objects = {each.uid: each for listed in found for each in listed.objects}
     refused = [each for listed in found for each in listed.not_listed]
-    unknown = [f"{group} (its API server does not answer)" for group in catalog.unknown]
+    unknown = [f"{group} (its API server does not respond)" for group in catalog.unknown]
     return Listed(tuple(objects.values()), (*refused, *unknown))
 
 
@@ -117,9 +117,9 @@ async def _pages(
     found: list[ObjectRef] = []
     accept = f"{METADATA_LIST},{JSON}"
     while True:
-        answer = await cluster.get(kind.path(namespace), accept=accept, **params)
-        found += [object_ref(kind, each["metadata"]) for each in answer.get("items") or ()]
-        params["continue"] = answer.get("metadata", {}).get("continue", "")
+        response = await cluster.get(kind.path(namespace), accept=accept, **params)
+        found += [object_ref(kind, each["metadata"]) for each in response.get("items") or ()]
+        params["continue"] = response.get("metadata", {}).get("continue", "")
         if not params["continue"]:
             return tuple(found)
 

@@ -12,7 +12,7 @@ AGGREGATED = ",".join(
     f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
     for version in ("v2", "v2beta1")
 )
-"""Everything in two answers; servers before 1.27 ignore it and answer as they always did."""
+"""Everything in two responses; servers before 1.27 ignore it and respond as they always did."""
 EVENTS = frozenset({("", "events"), ("events.k8s.io", "events")})
 """What the cluster says about objects: kept for an hour whatever becomes of them."""
 
@@ -50,7 +50,7 @@ class Catalog(msgspec.Struct, frozen=True):
 
     types: tuple[ResourceType, ...]
     unknown: tuple[str, ...]
-    """API groups whose server does not answer."""
+    """API groups whose server does not respond."""
 
 
 async def read_catalog(cluster: Cluster) -> Catalog:
@@ -59,12 +59,12 @@ async def read_catalog(cluster: Cluster) -> Catalog:
     What cannot be deleted is no object of its own: the server computes it from others (PodMetrics,
     ComponentStatus). Raises Refused, Unreachable.
     """
-    answers = [await cluster.get(path, accept=f"{AGGREGATED},application/json")
+    responses = [await cluster.get(path, accept=f"{AGGREGATED},application/json")
                for path in ("/api", "/apis")]  # fmt: skip
-    if all(answer.get("kind") == "APIGroupDiscoveryList" for answer in answers):
-        found, unknown = _aggregated(answers)
+    if all(response.get("kind") == "APIGroupDiscoveryList" for response in responses):
+        found, unknown = _aggregated(responses)
     else:
-        found, unknown = await _one_by_one(cluster, *answers)
+        found, unknown = await _one_by_one(cluster, *responses)
     types: dict[tuple[str, str], ResourceType] = {}
     for each, verbs in found:
         # Versions come in the server's order of preference, and all serve the same objects.
@@ -77,10 +77,10 @@ async def read_catalog(cluster: Cluster) -> Catalog:
 Found = list[tuple[ResourceType, list[str]]]
 
 
-def _aggregated(answers: list[dict[str, Any]]) -> tuple[Found, list[str]]:
+def _aggregated(responses: list[dict[str, Any]]) -> tuple[Found, list[str]]:
     found: Found = []
     unknown = []
-    for group in (item for answer in answers for item in answer["items"]):
+    for group in (item for response in responses for item in response["items"]):
         name = group["metadata"].get("name", "")
         for version in group["versions"]:
             if version.get("freshness") == "Stale":
@@ -112,25 +112,25 @@ async def _one_by_one(
         for group in groups["groups"]
         for version in group["versions"]
     ]
-    answers = await asyncio.gather(
+    responses = await asyncio.gather(
         *(cluster.get(path) for _, _, path in paths), return_exceptions=True
     )
     found: Found = []
     unknown = []
-    for (group, version, _), answer in zip(paths, answers, strict=True):
-        if isinstance(answer, Refused):
+    for (group, version, _), response in zip(paths, responses, strict=True):
+        if isinstance(response, Refused):
             unknown.append(f"{group}/{version}")
-        elif isinstance(answer, BaseException):
-            raise answer
+        elif isinstance(response, BaseException):
+            raise response
         else:
-            found += _listed(group, version, answer)
+            found += _listed(group, version, response)
     return found, unknown
 
 
 def _listed(
-    group: str, version: str, answer: dict[str, Any]
+    group: str, version: str, response: dict[str, Any]
 ) -> Iterator[tuple[ResourceType, list[str]]]:
-    for each in answer["resources"]:
+    for each in response["resources"]:
         if "/" not in each["name"]:
             kind, is_namespaced = each["kind"], each["namespaced"]
             yield ResourceType(group, version, each["name"], kind, is_namespaced), each["verbs"]

@@ -25,7 +25,7 @@ NOT_PASSED = frozenset(
 """Request headers that are about one hop."""
 NOT_RETURNED = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "trailer"})
 NOT_THERE = (502, 503, 504)
-"""The API server's own answers when it cannot reach the pod."""
+"""The API server's own responses when it cannot reach the pod."""
 
 
 class ServiceProxy:
@@ -67,19 +67,19 @@ class ServiceProxy:
         try:
             async with self._cluster.stream(
                 request.method, self._base + path, headers=headers, data=body
-            ) as answer:
-                if answer.status in NOT_THERE:
+            ) as upstream:
+                if upstream.status in NOT_THERE:
                     return _broken_off(request)
-                return await _returned(request, answer)
+                return await _returned(request, upstream)
         except (aiohttp.ClientError, EnvironmentProblem, TimeoutError, OSError):
             return _broken_off(request)
 
 
-async def _returned(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    headers = {k: v for k, v in answer.headers.items() if k.lower() not in NOT_RETURNED}
-    response = web.StreamResponse(status=answer.status, headers=headers)
+async def _returned(request: web.Request, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
+    headers = {k: v for k, v in upstream.headers.items() if k.lower() not in NOT_RETURNED}
+    response = web.StreamResponse(status=upstream.status, headers=headers)
     await response.prepare(request)
-    async for chunk in answer.content.iter_any():
+    async for chunk in upstream.content.iter_any():
         await response.write(chunk)
     await response.write_eof()
     return response

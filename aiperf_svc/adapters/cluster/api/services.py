@@ -14,7 +14,7 @@ async def pod_of_service(cluster: Cluster, namespace: str, service: str) -> str:
     selector = found["spec"].get("selector") or {}
     wanted = ",".join(f"{key}={value}" for key, value in selector.items())
     pods = (await cluster.get(f"{place}/pods", labelSelector=wanted))["items"] if wanted else []
-    candidates = sorted(filter(_may_answer, pods), key=_rank)
+    candidates = sorted(filter(_may_respond, pods), key=_rank)
     if not candidates:
         raise Refused(
             f"no pod is behind service {service} in namespace {namespace}",
@@ -24,7 +24,7 @@ async def pod_of_service(cluster: Cluster, namespace: str, service: str) -> str:
     return str(candidates[-1]["metadata"]["name"])
 
 
-def _may_answer(pod: dict[str, Any]) -> bool:
+def _may_respond(pod: dict[str, Any]) -> bool:
     is_going = "deletionTimestamp" in pod["metadata"]
     return not is_going and pod.get("status", {}).get("phase") not in ENDED
 

@@ -1,4 +1,4 @@
-"""The answer to one question that preflight asks."""
+"""The result of one preflight check."""
 
 from typing import Literal
 

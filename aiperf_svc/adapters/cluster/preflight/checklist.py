@@ -215,7 +215,7 @@ class _Preflight:
 
 
 def judge_cluster(cluster: Cluster) -> Check:
-    """That it answers, and how it will be known again."""
+    """That it responds, and how it will be known again."""
     where = f"{cluster.version} at {cluster.server}, context {cluster.context}"
     if cluster.identity == cluster.server:
         return Check(

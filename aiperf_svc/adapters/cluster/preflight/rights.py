@@ -38,7 +38,7 @@ class Right(msgspec.Struct, frozen=True, order=True):
 
 def namespace_of(plan: StackPlan) -> str:
     """The stack's namespace. The one that Pulumi names does not exist yet, and rights in it can
-    only be those for all namespaces: any name gives the same answer."""
+    only be those for all namespaces: any name gives the same result."""
     return plan.config.deployment.namespace.name or f"aiperf-{plan.identity.stack}"
 
 
@@ -107,8 +107,8 @@ def probe_rights(namespace: str) -> tuple[Right, ...]:
 async def denied(cluster: Cluster, rights: Iterable[Right]) -> frozenset[Right]:
     """Those which the API server says we do not have. Raises Refused, Unreachable."""
     asked = tuple(dict.fromkeys(rights))
-    answers = await asyncio.gather(*(_is_allowed(cluster, right) for right in asked))
-    return frozenset(r for r, allowed in zip(asked, answers, strict=True) if not allowed)
+    responses = await asyncio.gather(*(_is_allowed(cluster, right) for right in asked))
+    return frozenset(r for r, allowed in zip(asked, responses, strict=True) if not allowed)
 
 
 async def _is_allowed(cluster: Cluster, right: Right) -> bool:
@@ -126,8 +126,8 @@ async def _is_allowed(cluster: Cluster, right: Right) -> bool:
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": {k: v for k, v in attributes.items() if v}},
     }
-    answer = await cluster.post(ACCESS_REVIEWS, review)
-    return bool(answer["status"]["allowed"])
+    response = await cluster.post(ACCESS_REVIEWS, review)
+    return bool(response["status"]["allowed"])
 
 
 def judge_rights(plan: StackPlan, missing: frozenset[Right]) -> Check:

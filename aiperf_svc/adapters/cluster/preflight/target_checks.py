@@ -3,7 +3,7 @@ a pod that tries the way to it.
 
 Pods can be tried only in a namespace that exists. Where the stack's is made anew another one is
 borrowed for a moment: the context's own or `default`, if it lets the pod in and has no
-NetworkPolicies that would answer in the target's place.
+NetworkPolicies that would respond in the target's place.
 """
 
 from typing import Any

@@ -48,7 +48,7 @@ except ssl.SSLCertVerificationError as error:
     sys.exit(f"its certificate is not trusted: {error.verify_message}")
 except OSError as error:
     sys.exit(str(error) or type(error).__name__)
-print(f"{peer} answered in {(time.monotonic() - began) * 1000:.1f} ms")
+print(f"{peer} responded in {(time.monotonic() - began) * 1000:.1f} ms")
 """
 """Standard library only. Standard error's end is the pod's message when it fails."""
 
@@ -159,7 +159,7 @@ async def _run(
             return Check(NAME, "not checked", words), None
         return await _wait(cluster, its_path)
     finally:
-        # Also when the caller is cancelled, or the answer was lost: the pod must not stay.
+        # Also when the caller is cancelled, or the response was lost: the pod must not stay.
         if may_exist:
             await asyncio.shield(_remove(cluster, its_path))
 
@@ -208,7 +208,7 @@ def ended_words(pod: dict[str, Any]) -> str:
     statuses = pod["status"].get("containerStatuses") or [{}]
     ended = statuses[0].get("state", {}).get("terminated") or {}
     said = one_line(ended.get("message") or pod["status"].get("message") or "")
-    return said or str(ended.get("reason", "no answer"))
+    return said or str(ended.get("reason", "no response"))
 
 
 def judge_probe(plan: StackPlan, pod: dict[str, Any]) -> Check:

@@ -159,8 +159,8 @@ async def wait_until_gone(
 ) -> LeakReport:
     """Look until nothing is left or the time is over; the last report either way.
 
-    What could not be listed does not get better by waiting. An API server that does not answer is
-    asked again. Raises Refused, and Unreachable when the last look met no answer.
+    What could not be listed does not get better by waiting. An API server that does not respond is
+    asked again. Raises Refused, and Unreachable when the last look met no response.
     """
     end_mono_s = time.monotonic() + timeout_s
     while True:

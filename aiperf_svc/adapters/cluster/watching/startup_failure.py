@@ -12,7 +12,7 @@ import msgspec
 from aiperf_svc.domain.foreign_text import one_line
 
 PULL_S = 20.0
-"""A registry that fails once may answer the next time; the kubelet tries again after 10 s."""
+"""A registry that fails once may respond the next time; the kubelet tries again after 10 s."""
 CREATE_S = 10.0
 """Quotas are counted again after a deletion, accounts get their tokens: both within seconds."""
 CONFIG_S = 15.0
@@ -26,7 +26,7 @@ FINAL_PULLS = (
     "not found", "manifest unknown", "denied", "unauthorized", "forbidden", "authentication",
     "no match for platform", "invalid",
 )  # fmt: skip
-"""In a registry's answer: trying again will not help."""
+"""In a registry's response: trying again will not help."""
 
 Object = dict[str, Any]
 

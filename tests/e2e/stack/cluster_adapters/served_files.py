@@ -20,11 +20,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         name = self.path.rpartition("/")[2]
         if name != "small":
             body = b"ok" if name == "healthz" else os.environ["HOSTNAME"].encode()
-            self.answer(200, len(body))
+            self.response(200, len(body))
             self.wfile.write(body)
             return
         start = int(re.search("[0-9]+", self.headers.get("Range", "bytes=0-"))[0])
-        self.answer(206 if start else 200, SIZE - start)
+        self.response(206 if start else 200, SIZE - start)
         with open("/data/" + name, "rb") as file:
             file.seek(start)
             left = SIZE - start
@@ -37,7 +37,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.wfile.write(chunk)
                 left -= len(chunk)
 
-    def answer(self, status, length):
+    def response(self, status, length):
         self.send_response(status)
         self.send_header("Content-Length", str(length))
         self.end_headers()

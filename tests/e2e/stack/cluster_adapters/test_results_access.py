@@ -116,7 +116,7 @@ async def test_a_node_port_is_used_where_the_stack_has_one(
         assert await _name_of_pod(url) == SERVICE
 
 
-async def test_an_address_that_does_not_answer_gives_way_to_the_port_forward(
+async def test_an_address_that_does_not_respond_gives_way_to_the_port_forward(
     connected: Cluster, space: str, image: str
 ) -> None:
     await serve(connected, space, image)
@@ -134,13 +134,13 @@ async def test_the_proxy_leads_nowhere_but_to_its_service(
         reader, writer = await asyncio.open_connection(host, int(port))
         path = f"/{up}" * 6 + "/api/v1/secrets"
         writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-        answer = await reader.read()
+        response = await reader.read()
         writer.close()
         await writer.wait_closed()
-    assert answer.split()[1] in (b"400", b"404")
-    assert b"SecretList" not in answer
+    assert response.split()[1] in (b"400", b"404")
+    assert b"SecretList" not in response
 
 
 async def _name_of_pod(url: str) -> str:
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/name") as answer:
-        return await answer.text()
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/name") as response:
+        return await response.text()

@@ -48,7 +48,7 @@ _CONTROLS = {
 class Route:
     """Where requests with one head go: to a control endpoint (`control` is its name) or an
     inference endpoint (`replies` holds its replies by body). If there is a `refusal`, it is the
-    only answer.
+    only response.
     """
 
     __slots__ = ("control", "head", "is_inference", "length", "refusal", "replies")
@@ -62,13 +62,13 @@ class Route:
         self.refusal: Reply | None = None
 
 
-class Answers:
+class ReplyCache:
     """All replies of one process, as its config has them."""
 
     def __init__(self, config: MockServerConfig, *, rng: random.Random) -> None:
         self.routes: dict[bytes, Route] = {}
         self.quick: dict[bytes, Reply] = {}
-        """Whole requests, without their ids, to which one send of a plain reply is the answer."""
+        """Whole requests, without their ids, to which one send of a plain reply is the response."""
         self._quick_bytes = 0
         self._config = config
         self._random = rng.random
@@ -199,7 +199,7 @@ class Answers:
         return assemble(draft, close=head is None or head.is_last, early_head=False)
 
     def control(self, route: Route) -> Reply:
-        """The answer to GET /v1/models or /healthz."""
+        """The response to GET /v1/models or /healthz."""
         if route.control == "models":
             return assemble(
                 self._drafts.models(self._config.model), close=route.head.is_last, early_head=False
@@ -207,9 +207,9 @@ class Answers:
         return self.json(route, compact({"status": "ok"}))
 
     def json(self, route: Route, body: bytes) -> Reply:
-        """An answer of that JSON."""
+        """A response of that JSON."""
         return assemble(Draft(body=body), close=route.head.is_last, early_head=False)
 
     def unready(self, head: Head) -> Reply:
-        """The answer to everything during a slow start."""
+        """The response to everything during a slow start."""
         return self.error(head, 503, "the server is starting")

@@ -1,4 +1,4 @@
-"""What the mock server answers to which bytes, however they are cut."""
+"""How the mock server responds to requests, however their bytes are cut."""
 
 import base64
 import json
@@ -13,24 +13,24 @@ from aiperf_svc.mock_server.running import RunningMockServer
 def test_a_stream_ends_with_done_and_gives_usage_when_asked(plain: RunningMockServer) -> None:
     with connected(plain) as client:
         client.send(request_bytes(stream_options={"include_usage": True}))
-        status, body = client.answer()
+        status, body = client.response()
     *_, usage, done = events_of(body)
     assert (status, done) == (200, b"[DONE]")
     assert json.loads(usage)["usage"]["completion_tokens"] == 3
 
 
-def test_every_endpoint_answers_on_one_kept_connection(plain: RunningMockServer) -> None:
+def test_every_endpoint_responds_on_one_kept_connection(plain: RunningMockServer) -> None:
     with connected(plain) as client:
-        chat = json.loads(client.send(request_bytes(stream=False)).answer()[1])
+        chat = json.loads(client.send(request_bytes(stream=False)).response()[1])
         assert chat["choices"][0]["message"]["content"] == "the quick model"
-        text = json.loads(client.send(request_bytes("/v1/completions", prompt="a b")).answer()[1])
+        text = json.loads(client.send(request_bytes("/v1/completions", prompt="a b")).response()[1])
         assert text["usage"]["prompt_tokens"] == 2
         wanted = {"input": ["a", "b"], "encoding_format": "base64"}
-        found = json.loads(client.send(request_bytes("/v1/embeddings", **wanted)).answer()[1])
+        found = json.loads(client.send(request_bytes("/v1/embeddings", **wanted)).response()[1])
         assert len(base64.b64decode(found["data"][1]["embedding"])) == 8 * 4
-        models = json.loads(client.send(b"GET /v1/models HTTP/1.1\r\n\r\n").answer()[1])
+        models = json.loads(client.send(b"GET /v1/models HTTP/1.1\r\n\r\n").response()[1])
         assert models["data"][0]["id"] == "mock-model"
-        assert client.send(b"GET /healthz HTTP/1.1\r\n\r\n").answer()[0] == 200
+        assert client.send(b"GET /healthz HTTP/1.1\r\n\r\n").response()[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_a_request_that_makes_no_sense_is_told_so_and_the_connection_stays(
     plain: RunningMockServer, data: bytes, status: int
 ) -> None:
     with connected(plain) as client:
-        assert client.send(data).answer()[0] == status
-        assert client.send(request_bytes()).answer()[0] == 200
+        assert client.send(data).response()[0] == status
+        assert client.send(request_bytes()).response()[0] == 200
 
 
 def test_bytes_that_are_not_http_close_the_connection(plain: RunningMockServer) -> None:
     with connected(plain) as client:
-        assert client.send(b"\x16\x03\x01 hello\r\n\r\n").answer()[0] == 400
+        assert client.send(b"\x16\x03\x01 hello\r\n\r\n").response()[0] == 400
         assert client.rest() == b""
 
 
@@ -61,21 +61,21 @@ def test_a_request_split_at_every_byte_is_the_same_request(plain: RunningMockSer
     data = request_bytes(headers={"X-Request-Id": "split"}, max_tokens=1)
     with connected(plain) as client:
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        whole = client.send(data).answer()
+        whole = client.send(data).response()
         for at in range(1, len(data)):
             client.send(data[:at])
             client.send(data[at:])
-            assert client.answer() == whole
+            assert client.response() == whole
         for at in range(len(data)):
             client.send(data[at : at + 1])
-        assert client.answer() == whole
+        assert client.response() == whole
 
 
-def test_pipelined_requests_are_answered_in_order(plain: RunningMockServer) -> None:
+def test_pipelined_requests_get_responses_in_order(plain: RunningMockServer) -> None:
     lengths = [1, 3, 2, 1, 1, 3]
     with connected(plain) as client:
         client.send(b"".join(request_bytes(max_tokens=tokens) for tokens in lengths))
-        events = [len(events_of(client.answer()[1])) for _ in lengths]
+        events = [len(events_of(client.response()[1])) for _ in lengths]
     assert events == [tokens + 2 for tokens in lengths]
 
 
@@ -83,13 +83,13 @@ def test_requests_pipelined_behind_a_paced_stream_wait_for_it(witness: RunningMo
     with connected(witness) as client:
         client.send(request_bytes(max_tokens=3) + request_bytes(max_tokens=2)[:40])
         client.send(request_bytes(max_tokens=2)[40:])
-        assert [len(events_of(client.answer()[1])) for _ in range(2)] == [5, 4]
+        assert [len(events_of(client.response()[1])) for _ in range(2)] == [5, 4]
 
 
 def test_connection_close_is_honoured(plain: RunningMockServer) -> None:
     with connected(plain) as client:
         client.send(request_bytes(headers={"Connection": "close"}))
-        assert client.answer()[0] == 200
+        assert client.response()[0] == 200
         assert client.rest() == b""
 
 
@@ -98,11 +98,11 @@ def test_a_client_that_waits_for_continue_gets_it(plain: RunningMockServer) -> N
     with connected(plain) as client:
         client.send(head + b"\r\n\r\n")
         assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue"
-        assert client.send(body).answer()[0] == 200
+        assert client.send(body).response()[0] == 200
 
 
 def test_a_large_body_is_taken_whole(plain: RunningMockServer) -> None:
     words = "word " * 400_000
     with connected(plain) as client:
         client.send(request_bytes(stream=False, messages=[{"role": "user", "content": words}]))
-        assert json.loads(client.answer()[1])["usage"]["prompt_tokens"] == 400_000
+        assert json.loads(client.response()[1])["usage"]["prompt_tokens"] == 400_000
