@@ -32,3 +32,15 @@ def test_decisions_are_numbered_without_gaps() -> None:
     assert numbers == list(range(1, len(DECISIONS) + 1))
     for number, page in zip(numbers, DECISIONS, strict=True):
         assert page.read_text().startswith(f"# {number}. "), page.name
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_named_files_exist(name: str) -> None:
+    named = re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|c|md))`", (ROOT / name).read_text())
+    assert named
+    for path in named:
+        assert (ROOT / path).exists() or (ROOT / "aiperf_svc" / path).exists(), path
