@@ -1,16 +1,21 @@
-"""The page of a benchmark's results: a table for each part, with the command that printed it."""
+"""The printed part of docs/performance.md: a table for each benchmark, with its command.
+
+The page is written by hand above `BEGIN` and below `END`.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.performance_plots import Bar, bars
 
-INTRODUCTION = """\
-# Performance
-
-What was measured, on which machine, by which command. The server shares the machine's cores, so
-compare ratios taken in one run, not rates between machines. Written by `make benchmark` from
-[{source}](../benchmarks/results/{source}); not edited by hand.
+BEGIN = "<!-- Printed by benchmarks/performance_page.py from here. -->"
+END = "<!-- Printed to here. -->"
+SOURCE = "The tables of this part are printed from [{source}](../benchmarks/results/{source})."
+CLIENT_BOUND = """\
+`client-bound` means that the speed of the client alone explains the result. The server of these
+loads adds no latency, so the client is the limit by design and the verdict says so: the rates are
+the most that the client can do. Rates, CPU and memory of the client are valid figures; do not read
+the latencies of such a run as those of the server.
 """
 LONGEST_LIST = 12
 """A longer list is a timeline: it stays in the file."""
@@ -21,9 +26,15 @@ Figures = dict[str, Any]
 Lines = list[str]
 
 
-def page(results: Figures, *, source: str) -> str:
-    """The page, as Markdown."""
-    lines = [INTRODUCTION.format(source=source), "## The machine", ""]
+def page(current: str, results: Figures, *, source: str) -> str:
+    """The current page, with its printed part made from `results`."""
+    above, rest = current.split(BEGIN)
+    _, below = rest.split(END)
+    return f"{above}{BEGIN}\n\n{_printed(results, source=source)}\n{END}{below}"
+
+
+def _printed(results: Figures, *, source: str) -> str:
+    lines = [SOURCE.format(source=source), "", "## The machine", ""]
     lines += _table(("", ""), results["machine"].items())
     lines += [f"Taken on {results['date']}.", ""]
     for name, part in results["parts"].items():
@@ -59,7 +70,8 @@ def _speed(figures: Figures) -> Lines:
     loads = [name for name in ("requests", "streams", "interpreted") if name in cases]
     lines: Lines = []
     if loads:
-        flat = {load: dict(_flat(cases[load])) for load in loads}
+        lines += [*_speed_summary({load: cases[load] for load in loads}), CLIENT_BOUND]
+        flat = {load: dict(_flat(_verdict_first(cases[load]))) for load in loads}
         names = list(dict.fromkeys(name for load in loads for name in flat[load]))
         lines += _table(
             ("figure", *loads),
@@ -67,9 +79,33 @@ def _speed(figures: Figures) -> Lines:
         )
     for name, found in cases.items():
         if name not in loads:
-            lines += [f"### {name}", "", *_table(("figure", "value"), _flat(found))]
-    return lines + _targets(
-        (each["name"], each["value"], each["target"], each["met"]) for each in figures["targets"]
+            figures_of_case = _flat(_verdict_first(found))
+            lines += [f"### {name}", "", *_table(("figure", "value"), figures_of_case)]
+    rows = (
+        (
+            each["name"],
+            each["value"],
+            each["target"],
+            "met" if each["met"] else "missed",
+            cases[each["name"].partition(".")[0]].get("verdict"),
+        )
+        for each in figures["targets"]
+    )
+    return lines + _table(("target", "measured", "wanted", "", "verdict of the run"), rows)
+
+
+def _speed_summary(loads: Figures) -> Lines:
+    """The rates, with the verdict of the run beside each."""
+    header = (
+        *("load", "requests/s", "chunks/s", "of wrk", "CPU of a request, µs"),
+        *("CPU of a chunk, µs", "verdict of the run"),
+    )
+    keys = (
+        *("requests_per_s", "chunks_per_s", "ratio_to_wrk", "cpu_us_per_request"),
+        *("cpu_us_per_chunk", "verdict"),
+    )
+    return _table(
+        header, ((name, *(load.get(key) for key in keys)) for name, load in loads.items())
     )
 
 
@@ -193,7 +229,14 @@ def _any(figures: Any) -> Lines:
             lines += [f"### {name}", "", *_table(("figure", "value"), _flat(value))]
         else:
             single[name] = value
+    single = _verdict_first(single)
     return (_table(("figure", "value"), _flat(single)) if single else []) + lines
+
+
+def _verdict_first(figures: Figures) -> Figures:
+    """The same figures, their run's verdict above those that it judges."""
+    verdict = {"verdict": figures["verdict"]} if "verdict" in figures else {}
+    return verdict | figures
 
 
 def _targets(rows: Iterable[tuple[str, float, str, bool]]) -> Lines:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.suite [--quick] [--only PART ...]
 
-Writes benchmarks/results/<date>.json and, from it, the page docs/performance.md. Each part is a
-command of its own, which the page names beside its figures; a part that fails says so there and
+Writes benchmarks/results/<date>.json and, from it, the tables of docs/performance.md. Each part is
+a command of its own, which the page names beside its figures; a part that fails says so there and
 does not stop the others.
 """
 
@@ -102,7 +102,7 @@ def main() -> int:
     if not options.quick:
         for name, svg in plots(results).items():
             (PAGE.parent / "images" / name).write_text(svg)
-        PAGE.write_text(page(results, source=path.name))
+        PAGE.write_text(page(PAGE.read_text(), results, source=path.name))
         print(f"written: {PAGE.relative_to(ROOT)}", file=sys.stderr)
     return int(any("failed" in results["parts"].get(name, {}) for name in options.only))
 

@@ -1,9 +1,12 @@
 """The pages for readers: links lead somewhere, decisions are numbered without gaps."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+
+from benchmarks.performance_page import page as performance_page
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
@@ -44,3 +47,10 @@ def test_named_files_exist(name: str) -> None:
     assert named
     for path in named:
         assert (ROOT / path).exists() or (ROOT / "aiperf_svc" / path).exists(), path
+
+
+def test_the_tables_of_the_performance_page_are_those_of_its_results() -> None:
+    current = (ROOT / "docs" / "performance.md").read_text()
+    (source,) = set(re.findall(r"[\d-]+\.json", current))
+    results = json.loads((ROOT / "benchmarks" / "results" / source).read_text())
+    assert performance_page(current, results, source=source) == current
