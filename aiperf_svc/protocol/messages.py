@@ -153,6 +153,67 @@ class AddressUse(Value, frozen=True):
     """At the end of the load."""
 
 
+class PhaseReport(Value, frozen=True):
+    """When a phase is, on the timing manager's clock, and what was granted in it. The accounts of a
+    run start from this."""
+
+    phase: Phase
+    start_wall_ns: int
+    stop_wall_ns: int = 0
+    """When sending ends by time or by the user; 0: when the credits run out."""
+    ramp_ns: int = 0
+    granted: int = 0
+    """Credits, to all workers together."""
+    granted_to_lost: dict[str, int] = {}
+    """Of these, by id, what each lost worker had: its own last report may be older."""
+
+
+class TokenStatistics(Value, frozen=True):
+    """Token counts of a dataset's turns."""
+
+    avg: float
+    std: float
+    min: int
+    max: int
+    count: int
+    """Turns whose number of tokens is known."""
+    sum: int
+
+
+class ForcedLengthReport(Value, frozen=True):
+    """What the target does with a request that forces its output length."""
+
+    finding: str
+    """A `core.endpoints.forced_length.Finding`."""
+    said: str = ""
+    """By the target."""
+
+
+class DatasetReport(Value, frozen=True):
+    """What the dataset manager built."""
+
+    kind: str
+    source: str
+    source_sha256: str | None
+    """Of the file; None without one."""
+    sha256: str
+    """Of all request bodies."""
+    entries: int
+    distinct_entries: int
+    turns: int
+    left_out: int
+    """Entries of the source that are no prompts."""
+    bytes: int
+    """Of all request bodies."""
+    tokenizer: str | None
+    input_tokens: TokenStatistics | None
+    output_tokens: TokenStatistics | None
+    """As requests ask for them; None where none does."""
+    warmup_entries: int
+    forced_output_length: ForcedLengthReport | None = None
+    """None until a worker has asked the target."""
+
+
 class Heartbeat(Message, frozen=True):
     """Registration and health in one, every second and on every change of `reached`."""
 
@@ -171,8 +232,12 @@ class Heartbeat(Message, frozen=True):
     vitals: Vitals = Vitals()
     counts: tuple[WorkerCounts, ...] = ()
     clock: ClockEstimate = ClockEstimate()
-    detail: bytes = b""
-    """JSON for people and reports, e.g. what the dataset manager built."""
+    phases: tuple[PhaseReport, ...] = ()
+    """Of the timing manager: every phase that has begun."""
+    dataset: DatasetReport | None = None
+    """Of the dataset manager, when the dataset is built."""
+    dataset_progress: str = ""
+    """Of the dataset manager, for people: what it does until then."""
     exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
     """What kind of failure `error` is."""
     target_addresses: tuple[AddressUse, ...] = ()

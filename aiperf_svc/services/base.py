@@ -24,9 +24,11 @@ from aiperf_svc.protocol.messages import (
     AnyMessage,
     CancelRequested,
     ClockEstimate,
+    DatasetReport,
     Heartbeat,
     Member,
     Message,
+    PhaseReport,
     RecordsAcknowledged,
     RosterPublished,
     RunState,
@@ -61,7 +63,6 @@ class BaseService:
         self.error = ""
         self.exit_code = ExitCode.BENCHMARK_FAILED
         self.address = ""
-        self.detail = b""
         self.batches_read = 0
         self.roster: RosterPublished | None = None
         self.work: dict[RunState, Callable[[], Awaitable[None]]] = {}
@@ -127,6 +128,18 @@ class BaseService:
         """What each address of the target got from a worker, at the end of the load."""
         return ()
 
+    def phases(self) -> tuple[PhaseReport, ...]:
+        """The phases that the timing manager has begun."""
+        return ()
+
+    def dataset(self) -> DatasetReport | None:
+        """What the dataset manager built."""
+        return None
+
+    def dataset_progress(self) -> str:
+        """What the dataset manager does until it is built."""
+        return ""
+
     def clock(self) -> ClockEstimate:
         """A worker's clock."""
         return ClockEstimate()
@@ -189,7 +202,9 @@ class BaseService:
             vitals=self._vitals.take(),
             counts=self.counts(),
             clock=self.clock(),
-            detail=self.detail,
+            phases=self.phases(),
+            dataset=self.dataset(),
+            dataset_progress=self.dataset_progress(),
             exit_code=self.exit_code,
             target_addresses=self.target_addresses(),
             batches_read=self.batches_read,

@@ -1,11 +1,11 @@
 """Dataset manager: builds the prompts once and serves them in blocks."""
 
 import asyncio
-import json
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import zmq
 
@@ -19,10 +19,12 @@ from aiperf_svc.protocol.messages import (
     AnyMessage,
     DatasetBlock,
     DatasetBlockRequested,
+    DatasetReport,
     DatasetShape,
     DatasetShapeRequested,
     ForcedLengthAsked,
     ForcedLengthDecided,
+    ForcedLengthReport,
     RunState,
     Service,
 )
@@ -41,7 +43,8 @@ class DatasetManager(BaseService):
         self._shape: DatasetShape | None = None
         self._ready = asyncio.Event()
         self._blocks: list[bytes] = []
-        self._summary: dict[str, Any] = {}
+        self._report: DatasetReport | None = None
+        self._progress = ""
         self._forced_length = ForcedLength(is_used=False)
         self._socket = bus.connect(zmq.REP, Port.DATASET_BACK)
         self.work = {RunState.CONFIGURING: self._build}
@@ -49,8 +52,14 @@ class DatasetManager(BaseService):
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [self._serve()]
 
+    def dataset(self) -> DatasetReport | None:
+        return self._report
+
+    def dataset_progress(self) -> str:
+        return self._progress
+
     async def _build(self) -> None:
-        built = await build_dataset(self.context.config, progress=self._progress)
+        built = await build_dataset(self.context.config, progress=self._take_progress)
         blocks = built.blocks()
         lengths = np.array([0, *map(len, blocks)], dtype="<u4")
         starts = lengths.cumsum(dtype="<u4")[:-1].tobytes()
@@ -79,8 +88,7 @@ class DatasetManager(BaseService):
             turn.requested_tokens > 0 for entry in built.conversations for turn in entry.turns
         )
         self._forced_length = ForcedLength(is_used=is_forced)
-        self._summary = built.summary
-        self.detail = json.dumps(built.summary).encode()
+        self._report = built.report
         self._write_inputs(built)
         self._ready.set()
 
@@ -96,8 +104,8 @@ class DatasetManager(BaseService):
         except EnvironmentProblem as error:
             self.log.warning("%s", error)
 
-    def _progress(self, text: str) -> None:
-        self.detail = json.dumps({"progress": text}).encode()
+    def _take_progress(self, text: str) -> None:
+        self._progress = text
         self.beat()
 
     async def _serve(self) -> None:
@@ -122,7 +130,8 @@ class DatasetManager(BaseService):
         forced = self._forced_length
         if asked.finding and forced.finding is None:
             forced.told(Finding(asked.finding), asked.said)
-            found = {"finding": asked.finding, "said": asked.said}
-            self.detail = json.dumps(self._summary | {"forced_output_length": found}).encode()
+            found = ForcedLengthReport(asked.finding, asked.said)
+            assert self._report is not None
+            self._report = msgspec.structs.replace(self._report, forced_output_length=found)
             self.beat()
         return ForcedLengthDecided(*self.header, decision=forced.asked(asked.sender, mono_ns()))

@@ -25,6 +25,7 @@ from aiperf_svc.adapters.storage.column_store import ColumnStore
 from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
 from aiperf_svc.core.control.clock_history import ClockHistory
 from aiperf_svc.core.control.control_intervals import acknowledge_interval_s, grant_interval_s
+from aiperf_svc.core.datasets.built import report_json
 from aiperf_svc.core.lines.batches import line_count
 from aiperf_svc.core.lines.renderer import LineRenderer
 from aiperf_svc.core.load.target_addresses import add_up
@@ -48,6 +49,7 @@ from aiperf_svc.protocol.messages import (
     Heartbeat,
     Member,
     MetricBatch,
+    PhaseReport,
     RecordsAcknowledged,
     RosterPublished,
     RunState,
@@ -94,7 +96,7 @@ class RecordsManager(BaseService):
         self._counts: dict[str, tuple[WorkerCounts, ...]] = {}
         self._clocks: dict[str, ClockHistory] = {}
         self._address_uses: dict[str, tuple[AddressUse, ...]] = {}
-        self._timing: dict[str, Any] = {}
+        self._phases: dict[Phase, PhaseReport] = {}
         self._dataset: dict[str, Any] = {}
         self._drained: set[str] = set()
         self._batches_read: dict[str, int] = {}
@@ -180,12 +182,13 @@ class RecordsManager(BaseService):
                 if beat.batches_read > self._batches_read.get(beat.sender, 0):
                     self._batches_read[beat.sender] = beat.batches_read
                     self._last_arrival_mono_ns = mono_ns()
-            case Service.TIMING_MANAGER if beat.detail:
-                self._timing = json.loads(beat.detail)
-                self.progress.set_phases(self._timing)
-            case Service.DATASET_MANAGER if beat.detail:
-                self._dataset = json.loads(beat.detail)
+            case Service.TIMING_MANAGER if beat.phases:
+                self._phases = {report.phase: report for report in beat.phases}
+            case Service.DATASET_MANAGER if beat.dataset is not None:
+                self._dataset = report_json(beat.dataset)
                 self.progress.set_dataset(self._dataset)
+            case Service.DATASET_MANAGER if beat.dataset_progress:
+                self.progress.set_dataset({"progress": beat.dataset_progress})
 
     def on_roster(self, roster: RosterPublished) -> None:
         for member in roster.members:
@@ -294,18 +297,13 @@ class RecordsManager(BaseService):
 
     def _finished_run(self, columns: Columns) -> FinishedRun:
         arrived = count_arrived(columns)
-        phases = self._timing.get("phases", {})
-        profiling = phases.get(str(int(Phase.PROFILING)), {})
+        profiling = self._phases.get(Phase.PROFILING)
         lost = [m.id for m in (self.roster.members if self.roster is not None else ()) if m.lost]
         return FinishedRun(
             run_id=self.context.run_id,
             config=self.context.config,
             version=__version__,
-            profiling=PhaseTimes(
-                start_wall_ns=profiling.get("start_wall_ns", 0),
-                stop_wall_ns=profiling.get("stop_wall_ns", 0),
-                ramp_ns=profiling.get("ramp_ns", 0),
-            ),
+            profiling=_times(profiling),
             workers=tuple(
                 WorkerRun(
                     rank=worker.rank,
@@ -317,7 +315,7 @@ class RecordsManager(BaseService):
                 for worker in self._workers()
             ),
             warmup=tuple(self._account(w, Phase.WARMUP, arrived) for w in self._workers()),
-            credits_granted=profiling.get("granted"),
+            credits_granted=profiling.granted if profiling is not None else None,
             lost_services=tuple(lost),
             health=self._health.report(),
             errors=tuple(self._errors.values()),
@@ -342,11 +340,12 @@ class RecordsManager(BaseService):
         records = arrived.sent.get((worker.rank, phase), 0)
         lost_records = self._lost_records.get(worker.id, 0) if phase is Phase.PROFILING else 0
         if worker.lost:
-            granted = self._timing.get("granted_to_lost", {}).get(worker.id, {})
+            report = self._phases.get(phase)
+            granted = report.granted_to_lost.get(worker.id, 0) if report is not None else 0
             outcomes = arrived.outcomes.get((worker.rank, phase), {})
             counts = msgspec.structs.replace(
                 counts,
-                granted=max(granted.get(str(int(phase)), 0), counts.granted),
+                granted=max(granted, counts.granted),
                 completed=outcomes.get(Outcome.COMPLETED, 0),
                 errored=outcomes.get(Outcome.ERRORED, 0),
                 cancelled=outcomes.get(Outcome.CANCELLED, 0),
@@ -421,3 +420,13 @@ class RecordsManager(BaseService):
         """The content of manifest.json, once it is written."""
         path = self.context.artifacts / "manifest.json"
         return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def _times(report: PhaseReport | None) -> PhaseTimes:
+    if report is None:
+        return PhaseTimes(start_wall_ns=0)
+    return PhaseTimes(
+        start_wall_ns=report.start_wall_ns,
+        stop_wall_ns=report.stop_wall_ns,
+        ramp_ns=report.ramp_ns,
+    )

@@ -58,7 +58,6 @@ class RunProgress:
         self._exit_code = ExitCode.BENCHMARK_FAILED
         self._is_cancelling = False
         self._counts: dict[str, dict[Phase, WorkerCounts]] = {}
-        self._phases: dict[str, Any] = {}
         self._phase_mono_ns = 0
         self._dataset: dict[str, Any] = {}
         self._roster: RosterPublished | None = None
@@ -98,12 +97,8 @@ class RunProgress:
         if counts:
             self._counts[worker] = {c.phase: c for c in counts}
 
-    def set_phases(self, timing: dict[str, Any]) -> None:
-        """When the phases are, from the timing manager."""
-        self._phases = timing.get("phases", {})
-
     def set_dataset(self, summary: dict[str, Any]) -> None:
-        """What the dataset manager built."""
+        """What the dataset manager built, or what it does."""
         self._dataset = summary
         self._bump()
 

@@ -5,7 +5,6 @@ service reports events and the time to it and sends the messages that it asks fo
 """
 
 import asyncio
-import json
 from collections.abc import Coroutine, Iterable
 from functools import partial
 from typing import Any
@@ -40,6 +39,7 @@ from aiperf_svc.protocol.messages import (
     DatasetShapeRequested,
     Message,
     PhaseOpened,
+    PhaseReport,
     PhaseStopped,
     RosterPublished,
     RunState,
@@ -64,6 +64,7 @@ class TimingManager(BaseService):
         self._returns = bus.bind(zmq.PULL, Port.CREDIT_RETURN)
         self._attached: dict[str, tuple[int, bytes]] = {}
         self._phases: dict[Phase, PhaseMachine] = {}
+        self._reports: tuple[PhaseReport, ...] = ()
         self._shape: DatasetShape | None = None
         self._has_news = asyncio.Event()
         """Set by what a phase that waits should look at."""
@@ -82,6 +83,10 @@ class TimingManager(BaseService):
     def counts(self) -> tuple[WorkerCounts, ...]:
         """Of all workers together, per phase."""
         return tuple(_total(phase, machine.counts()) for phase, machine in self._phases.items())
+
+    def phases(self) -> tuple[PhaseReport, ...]:
+        """As of the last start or end of a phase."""
+        return self._reports
 
     # --- messages --------------------------------------------------------------------------------
 
@@ -193,7 +198,8 @@ class TimingManager(BaseService):
                 case AnnouncePhase():
                     await self._announce(plan, instruction)
                 case PublishReport():
-                    self._report()
+                    self._reports = tuple(each.report() for each in self._phases.values())
+                    self.beat()
                 case StopWorkers(workers=workers, at_wall_ns=at):
                     stop = PhaseStopped(
                         *self.header, phase=plan.phase, stop_wall_ns=at, cancel_wall_ns=at
@@ -238,23 +244,6 @@ class TimingManager(BaseService):
             await asyncio.sleep(wait.at_most_s)
         if wait.then_s:
             await asyncio.sleep(wait.then_s)
-
-    def _report(self) -> None:
-        """Tell the records manager when the phases were, and what lost workers had been granted."""
-        phases = {}
-        to_lost: dict[str, dict[str, int]] = {}
-        for phase, machine in self._phases.items():
-            key = str(int(phase))
-            phases[key] = {
-                "start_wall_ns": machine.start_wall_ns,
-                "stop_wall_ns": machine.stop_wall_ns,
-                "ramp_ns": machine.plan.ramp_ns,
-                "granted": machine.granted,
-            }
-            for name, granted in machine.granted_to_lost().items():
-                to_lost.setdefault(name, {})[key] = granted
-        self.detail = json.dumps({"phases": phases, "granted_to_lost": to_lost}).encode()
-        self.beat()
 
 
 def _total(phase: Phase, counts: dict[str, WorkerCounts]) -> WorkerCounts:

@@ -1,7 +1,6 @@
 """All services but the records manager, played by this process."""
 
 import asyncio
-import json
 from typing import Any
 
 import zmq
@@ -11,6 +10,7 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
     Heartbeat,
     Member,
+    PhaseReport,
     RecordsAcknowledged,
     RosterPublished,
     RunState,
@@ -90,9 +90,8 @@ class Everybody:
     async def publish_accounts(self) -> None:
         """What the workers sent, and when the timing manager let them."""
         end = START_WALL_NS + (self._feed.count // RATE_PER_S + 1) * 10**9
-        phase = {"start_wall_ns": START_WALL_NS, "stop_wall_ns": end, "ramp_ns": 0}
-        phases = {"1": {**phase, "granted": self._feed.count}}
-        await self._beat(Service.TIMING_MANAGER, "timing-manager", json.dumps({"phases": phases}))
+        report = PhaseReport(Phase.PROFILING, START_WALL_NS, end, granted=self._feed.count)
+        await self._beat(Service.TIMING_MANAGER, "timing-manager", phases=(report,))
         for i, sent in enumerate(self._feed.sent):
             counts = WorkerCounts(
                 Phase.PROFILING, granted=sent, completed=sent, requests_sent=sent, last_seq=sent
@@ -115,7 +114,12 @@ class Everybody:
         return self._run.run_id, name, 1
 
     async def _beat(
-        self, service: Service, name: str, detail: str = "", counts: tuple[WorkerCounts, ...] = ()
+        self,
+        service: Service,
+        name: str,
+        *,
+        phases: tuple[PhaseReport, ...] = (),
+        counts: tuple[WorkerCounts, ...] = (),
     ) -> None:
         beat = Heartbeat(
             *self._header(name),
@@ -124,7 +128,7 @@ class Everybody:
             seen_roster=1,
             reached=RunState.DRAINING,
             counts=counts,
-            detail=detail.encode(),
+            phases=phases,
         )
         await self._publish(UP, beat)
 

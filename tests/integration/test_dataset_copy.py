@@ -14,7 +14,13 @@ from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
 from aiperf_svc.adapters.messaging.bus import decode, encode
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.protocol.messages import Conversation, DatasetBlock, DatasetBlockRequested, Turn
+from aiperf_svc.protocol.messages import (
+    Conversation,
+    DatasetBlock,
+    DatasetBlockRequested,
+    DatasetReport,
+    Turn,
+)
 
 HEADER = ("run", "records-manager", 0)
 BUILT = BuiltDataset(
@@ -23,7 +29,21 @@ BUILT = BuiltDataset(
         for n in range(5)
     ),
     warmup_entries=1,
-    summary={},
+    report=DatasetReport(
+        kind="multi_turn",
+        source="talks.jsonl",
+        source_sha256=None,
+        sha256="",
+        entries=5,
+        distinct_entries=1,
+        turns=10,
+        left_out=0,
+        bytes=0,
+        tokenizer=None,
+        input_tokens=None,
+        output_tokens=None,
+        warmup_entries=1,
+    ),
 )
 
 

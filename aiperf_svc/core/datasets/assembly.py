@@ -6,7 +6,6 @@ in the same order again.
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,7 +25,7 @@ from aiperf_svc.core.datasets.lengths import draw_lengths
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.domain.errors import ConfigError, DatasetError
-from aiperf_svc.protocol.messages import Conversation, Turn
+from aiperf_svc.protocol.messages import Conversation, DatasetReport, TokenStatistics, Turn
 
 DEFAULT_WARMUP_ENTRIES = 100
 """Entries kept for a warmup that is given by its duration."""
@@ -73,9 +72,8 @@ def assemble(
     ordered = _with_output_lengths(config, ordered, counter)
     input_tokens = _input_tokens(ordered, endpoint, counter)
     conversations = _rendered(config, endpoint, ordered, input_tokens)
-    summary = _summary(config, source, ordered, conversations, input_tokens, counter)
-    summary["warmup_entries"] = warmup_entries
-    return BuiltDataset(conversations, warmup_entries, summary)
+    report = _report(config, source, ordered, conversations, input_tokens, counter, warmup_entries)
+    return BuiltDataset(conversations, warmup_entries, report)
 
 
 def _wanted_warmup(warmup: Warmup | None, entries: int) -> int:
@@ -165,14 +163,15 @@ def _rendered(
     return tuple(conversations)
 
 
-def _summary(
+def _report(
     config: BenchmarkConfig,
     source: Source,
     entries: list[PromptConversation],
     conversations: tuple[Conversation, ...],
     input_tokens: list[int],
     counter: TokenCounter | None,
-) -> dict[str, Any]:
+    warmup_entries: int,
+) -> DatasetReport:
     digest = hashlib.sha256()
     distinct = {
         (entry.head, *((turn.messages, turn.tail) for turn in entry.turns))
@@ -184,32 +183,33 @@ def _summary(
             digest.update(turn.messages)
             digest.update(turn.tail)
     outputs = [turn.prompt.output_tokens for entry in entries for turn in entry.turns]
-    return {
-        "kind": config.dataset.kind.value,
-        "source": source.name,
-        "source_sha256": source.sha256 or None,
-        "sha256": digest.hexdigest(),
-        "entries": len(conversations),
-        "distinct_entries": len(distinct),
-        "turns": len(input_tokens),
-        "left_out": source.left_out,
-        "bytes": sum(map(entry_bytes, conversations)),
-        "tokenizer": counter.name if counter is not None else None,
-        "input_tokens": _statistics([count for count in input_tokens if count >= 0]),
-        "output_tokens": _statistics([count for count in outputs if count is not None]),
-    }
+    return DatasetReport(
+        kind=config.dataset.kind.value,
+        source=source.name,
+        source_sha256=source.sha256 or None,
+        sha256=digest.hexdigest(),
+        entries=len(conversations),
+        distinct_entries=len(distinct),
+        turns=len(input_tokens),
+        left_out=source.left_out,
+        bytes=sum(map(entry_bytes, conversations)),
+        tokenizer=counter.name if counter is not None else None,
+        input_tokens=_statistics([count for count in input_tokens if count >= 0]),
+        output_tokens=_statistics([count for count in outputs if count is not None]),
+        warmup_entries=warmup_entries,
+    )
 
 
-def _statistics(counts: list[int]) -> dict[str, float] | None:
+def _statistics(counts: list[int]) -> TokenStatistics | None:
     """None when nothing is known."""
     if not counts:
         return None
     values = np.array(counts, dtype=np.int64)
-    return {
-        "avg": float(values.mean()),
-        "std": float(values.std()),
-        "min": int(values.min()),
-        "max": int(values.max()),
-        "count": len(counts),
-        "sum": int(values.sum()),
-    }
+    return TokenStatistics(
+        avg=float(values.mean()),
+        std=float(values.std()),
+        min=int(values.min()),
+        max=int(values.max()),
+        count=len(counts),
+        sum=int(values.sum()),
+    )

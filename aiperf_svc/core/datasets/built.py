@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from aiperf_svc.protocol.messages import Conversation
+from aiperf_svc.protocol.messages import Conversation, DatasetReport
 
 
 class BuiltDataset(msgspec.Struct, frozen=True):
@@ -14,8 +14,7 @@ class BuiltDataset(msgspec.Struct, frozen=True):
 
     conversations: tuple[Conversation, ...]
     warmup_entries: int
-    summary: dict[str, Any]
-    """Kind, source, numbers and hashes, for the report; JSON values only."""
+    report: DatasetReport
 
     @property
     def turns(self) -> bytes:
@@ -62,6 +61,17 @@ def inputs_json(
         start = b",\n"
     if is_last:
         yield b"\n]}\n"
+
+
+def report_json(report: DatasetReport) -> dict[str, Any]:
+    """The report as the status and the results show it."""
+    members = msgspec.structs.asdict(report)
+    for name in ("input_tokens", "output_tokens", "forced_output_length"):
+        if members[name] is not None:
+            members[name] = msgspec.structs.asdict(members[name])
+    if report.forced_output_length is None:
+        del members["forced_output_length"]
+    return members
 
 
 def entry_bytes(entry: Conversation) -> int:

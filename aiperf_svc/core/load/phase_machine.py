@@ -23,7 +23,7 @@ from aiperf_svc.core.control.control_intervals import grant_interval_s
 from aiperf_svc.core.load.arrivals import Arrivals
 from aiperf_svc.core.load.credit_ledger import CreditLedger, ended_credits
 from aiperf_svc.core.load.phase_plan import PhasePlan
-from aiperf_svc.protocol.messages import CreditsReturned, WorkerCounts
+from aiperf_svc.protocol.messages import CreditsReturned, PhaseReport, WorkerCounts
 
 ANNOUNCE_NS = 500_000_000
 """A phase is announced so long before its start: time for every worker to hear of it and
@@ -109,7 +109,7 @@ class ReportMissingCredits(msgspec.Struct, frozen=True):
 
 
 class PublishReport(msgspec.Struct, frozen=True):
-    """Instruction: tell the records manager when the phase is and what was granted."""
+    """Instruction: let the heartbeats carry a new `PhaseReport` of every phase."""
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -159,19 +159,21 @@ class PhaseMachine:
         """Whether every credit is accounted for."""
         return self.stage is PhaseStage.ENDED
 
-    @property
-    def granted(self) -> int:
-        """Credits granted so far."""
-        return self._ledger.granted
-
     def counts(self) -> dict[str, WorkerCounts]:
         """The newest counts of each worker, with what was granted to it."""
         return self._ledger.counts()
 
-    def granted_to_lost(self) -> dict[str, int]:
-        """Of each lost worker, how many credits it had been granted."""
+    def report(self) -> PhaseReport:
+        """When the phase is, and what has been granted so far."""
         counts = self._ledger.counts()
-        return {name: counts[name].granted for name in self._ledger.lost_workers}
+        return PhaseReport(
+            phase=self.plan.phase,
+            start_wall_ns=self.start_wall_ns,
+            stop_wall_ns=self.stop_wall_ns,
+            ramp_ns=self.plan.ramp_ns,
+            granted=self._ledger.granted,
+            granted_to_lost={name: counts[name].granted for name in self._ledger.lost_workers},
+        )
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event; what is to be done now."""

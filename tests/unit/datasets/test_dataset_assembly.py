@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -10,9 +11,10 @@ from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
 from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn, TokenCounter
-from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
+from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes, report_json
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.domain.errors import ConfigError, DatasetError
+from aiperf_svc.protocol.messages import ForcedLengthReport
 
 Config = Callable[..., BenchmarkConfig]
 FILE = {"kind": "single_turn", "file": "f"}
@@ -107,13 +109,15 @@ def test_output_lengths_are_drawn_where_the_file_has_none(config: Config) -> Non
     lengths = [sent(dataset, i)["max_tokens"] for i in range(51)]
     assert lengths[0] == 3
     assert len(set(lengths[1:])) > 5
-    assert dataset.summary["output_tokens"]["count"] == 51
+    tokens = dataset.report.output_tokens
+    assert tokens is not None
+    assert tokens.count == 51
 
 
 def test_no_output_length_is_sent_when_none_is_asked_for(config: Config) -> None:
     dataset = built(config(dataset=FILE), prompts(1))
     assert "max_tokens" not in sent(dataset)
-    assert dataset.summary["output_tokens"] is None
+    assert dataset.report.output_tokens is None
 
 
 def test_the_files_responses_give_the_output_lengths_with_a_tokenizer(
@@ -155,7 +159,7 @@ def test_token_ids_of_a_payload_count_one_each(
 def test_input_tokens_are_unknown_without_a_tokenizer(config: Config) -> None:
     dataset = built(config(dataset=FILE), prompts(2))
     assert [entry.turns[0].input_tokens for entry in dataset.conversations] == [-1, -1]
-    assert dataset.summary["input_tokens"] is None
+    assert dataset.report.input_tokens is None
 
 
 # --- bytes ---------------------------------------------------------------------------------------
@@ -191,28 +195,48 @@ def test_an_empty_file_is_refused(config: Config) -> None:
         built(config(dataset=FILE), [])
 
 
-def test_the_summary_says_what_was_built(config: Config, counter: LibraryTokenCounter) -> None:
+def test_the_report_says_what_was_built(config: Config, counter: LibraryTokenCounter) -> None:
     dataset = built(config(dataset=FILE), [*prompts(2), *prompts(1)], counter)
-    summary = dataset.summary
-    assert json.loads(json.dumps(summary)) == summary
-    wanted = {
+    shown = report_json(dataset.report)
+    assert json.loads(json.dumps(shown)) == shown
+    tokens = dataset.report.input_tokens
+    assert tokens is not None
+    assert shown == {
         "kind": "single_turn",
         "source": "f",
         "source_sha256": "ab",
+        "sha256": dataset.report.sha256,
         "entries": 3,
         "distinct_entries": 2,
         "turns": 3,
         "left_out": 1,
-        "tokenizer": "tiny",
-        "warmup_entries": 0,
         "bytes": sum(map(entry_bytes, dataset.conversations)),
+        "tokenizer": "tiny",
+        "input_tokens": {
+            "avg": tokens.avg,
+            "std": tokens.std,
+            "min": tokens.min,
+            "max": tokens.max,
+            "count": 3,
+            "sum": tokens.sum,
+        },
+        "output_tokens": None,
+        "warmup_entries": 0,
     }
-    assert wanted.items() <= summary.items()
+
+
+def test_the_report_says_what_the_target_does_with_a_forced_length(config: Config) -> None:
+    report = built(config(dataset=FILE), prompts(1)).report
+    asked = msgspec.structs.replace(
+        report, forced_output_length=ForcedLengthReport("refused", "ignore_eos?")
+    )
+    expected = {"forced_output_length": {"finding": "refused", "said": "ignore_eos?"}}
+    assert report_json(asked) == report_json(report) | expected
 
 
 def test_the_hash_changes_with_any_request(config: Config) -> None:
     given = config(dataset=FILE)
-    hashes = [built(given, prompts(n)).summary["sha256"] for n in (3, 3, 4)]
+    hashes = [built(given, prompts(n)).report.sha256 for n in (3, 3, 4)]
     assert hashes[0] == hashes[1] != hashes[2]
 
 

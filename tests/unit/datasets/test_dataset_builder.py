@@ -41,8 +41,8 @@ async def test_every_kind_is_read_plain_and_packed(
     given = config(dataset={"kind": kind, "file": str(file)})
     dataset = await build_dataset(given, progress=said.append)
     assert contents(dataset) == ["a", "b"][: 1 if kind == "sharegpt" else 2]
-    assert dataset.summary["source"] == str(file)
-    assert dataset.summary["source_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert dataset.report.source == str(file)
+    assert dataset.report.source_sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     assert said == [f"building the dataset from {file}"]
 
 

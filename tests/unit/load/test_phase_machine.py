@@ -32,7 +32,7 @@ from aiperf_svc.core.load.phase_machine import (
 )
 from aiperf_svc.core.load.phase_plan import PhasePlan
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import CreditsReturned, WorkerCounts
+from aiperf_svc.protocol.messages import CreditsReturned, PhaseReport, WorkerCounts
 
 P = Phase.PROFILING
 NOW = 1_700_000_000 * 10**9
@@ -90,7 +90,7 @@ def test_a_closed_loop_with_a_count_ends_when_all_are_returned() -> None:
     machine.handle(returned("b", errored=1))
     assert machine.handle(TimePassed(start + S)) == [PublishReport()]
     assert machine.has_ended
-    assert (machine.granted, machine.granted_to_lost()) == (3, {})
+    assert machine.report() == PhaseReport(P, start, granted=3)
 
 
 def test_a_phase_with_many_users_is_announced_earlier() -> None:
@@ -173,7 +173,7 @@ def test_what_live_workers_never_return_is_given_up_after_the_grace_period() -> 
         ReportMissingCredits("b", granted - 3),
         PublishReport(),
     ]
-    assert machine.granted_to_lost() == {"b": granted}
+    assert machine.report().granted_to_lost == {"b": granted}
 
 
 def test_without_a_duration_a_phase_waits_as_long_as_it_takes() -> None:
@@ -183,13 +183,15 @@ def test_without_a_duration_a_phase_waits_as_long_as_it_takes() -> None:
 
 
 def test_a_stop_reaches_the_workers_once_and_is_the_phases_end() -> None:
-    machine = started("a", "b", duration_ns=60 * S)
+    machine = started("a", "b", duration_ns=60 * S, ramp_ns=S)
     machine.handle(TimePassed(NOW))
     assert machine.handle(StopRequested()) == []
     stop = machine.start_wall_ns + S
     assert machine.handle(TimePassed(stop)) == [StopWorkers(("a", "b"), stop), settle(2)]
     assert machine.handle(TimePassed(stop + SETTLE_NS)) == [settle(2)]
-    assert machine.stop_wall_ns == stop
+    start = machine.start_wall_ns
+    granted = 2 + 2 * LEAST_LOOKAHEAD
+    assert machine.report() == PhaseReport(P, start, stop, S, granted)
     for worker in ("a", "b"):
         granted = machine.counts()[worker].granted
         machine.handle(returned(worker, cancelled=1, revoked=granted - 1))
@@ -212,7 +214,7 @@ def test_a_phase_that_is_stopped_before_it_grants_ends_at_once() -> None:
     machine.handle(StopRequested())
     machine.handle(PhaseRequested(NOW))
     assert machine.handle(TimePassed(NOW)) == [PublishReport()]
-    assert (machine.has_ended, machine.granted) == (True, 0)
+    assert (machine.has_ended, machine.report().granted) == (True, 0)
 
 
 def test_a_lost_worker_gets_no_more_credits_and_does_not_hold_the_phase() -> None:
@@ -223,7 +225,7 @@ def test_a_lost_worker_gets_no_more_credits_and_does_not_hold_the_phase() -> Non
     assert machine.handle(TimePassed(NOW)) == [GrantCredits("a", 2, 1), settle(1)]
     machine.handle(returned("a", completed=2))
     assert machine.handle(TimePassed(NOW)) == [PublishReport()]
-    assert machine.granted_to_lost() == {"b": 1}
+    assert machine.report().granted_to_lost == {"b": 1}
 
 
 def test_a_phase_whose_workers_are_all_lost_ends() -> None:
@@ -242,7 +244,7 @@ def test_what_comes_after_the_end_is_still_in_the_accounts() -> None:
     machine.handle(StopRequested())
     machine.handle(WorkerLost("a"))
     assert machine.counts()["a"].requests_sent == 2
-    assert machine.granted_to_lost() == {"a": 1}
+    assert machine.report().granted_to_lost == {"a": 1}
 
 
 def test_an_event_that_does_not_fit_the_stage_is_refused_with_the_story() -> None:
@@ -335,10 +337,10 @@ def test_whatever_happens_what_was_issued_is_returned_or_lost(seed: int) -> None
     machine = load.machine
     assert machine.has_ended
     assert load.reports == 2
-    assert sorted(load.indexes) == list(range(machine.granted))
+    assert sorted(load.indexes) == list(range(machine.report().granted))
     total = machine.plan.credits
-    assert total is None or machine.granted <= total
-    lost = machine.granted_to_lost()
+    assert total is None or machine.report().granted <= total
+    lost = machine.report().granted_to_lost
     for worker, counts in machine.counts().items():
         ended = counts.completed + counts.errored + counts.cancelled
         ended += counts.unsent + counts.revoked
