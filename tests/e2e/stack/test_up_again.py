@@ -29,6 +29,8 @@ class Ups:
     stack: Stack
     outputs: list[dict[str, Any]] = field(default_factory=list)
     pods: list[Pods] = field(default_factory=list)
+    budgets: list[list[str]] = field(default_factory=list)
+    """Names of the disruption budgets that are there after each."""
     status: Status | None = None
     summary: dict[str, Any] = field(default_factory=dict)
 
@@ -36,6 +38,8 @@ class Ups:
         self.stack.up(*flags)
         self.outputs.append(self.stack.outputs())
         self.pods.append(pods_of(self.stack, self.outputs[-1]))
+        there = self.stack.cluster.objects("pdb", "-n", self.outputs[-1]["namespace"])
+        self.budgets.append([budget["metadata"]["name"] for budget in there])
 
     def measure_and_destroy(self, folder: Path) -> None:
         self.status, self.summary = self.stack.measure(self.outputs[-1], folder)
@@ -93,6 +97,15 @@ def test_a_changed_config_is_a_new_run_in_the_same_place(stacks: tuple[Ups, Ups]
     assert (changed.status.state, changed.status.reason) == ("done", "")
     assert changed.summary["run_info"]["benchmark_id"] == after["runId"]
     assert changed.summary["aiperf_svc"]["config"]["load"]["concurrency"] == 4
+
+
+def test_each_run_has_a_disruption_budget_of_its_own_and_never_two(
+    stacks: tuple[Ups, Ups],
+) -> None:
+    changed, _ = stacks
+    names = [f"benchmark-{each['runId'][:8]}-{changed.stack.name}" for each in changed.outputs]
+    assert changed.budgets == [[name] for name in names]
+    assert names[1] != names[2]
 
 
 def test_a_stack_whose_time_is_over_removes_itself_and_up_makes_it_again(
