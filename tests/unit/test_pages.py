@@ -37,6 +37,12 @@ def test_decisions_are_numbered_without_gaps() -> None:
         assert page.read_text().startswith(f"# {number}. "), page.name
 
 
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.name)
+def test_a_decision_says_what_was_chosen_and_what_was_not(page: Path) -> None:
+    for part in ("Question", "Choice", "Why", "Not done"):
+        assert f"**{part}.**" in page.read_text(), part
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
 
