@@ -25,7 +25,7 @@ from typing import Any
 
 import uvloop
 
-from aiperf_svc.adapters.exports.manifest import Manifest, take_stock
+from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.server import serve
 from aiperf_svc.config.units import format_size, parse_size
@@ -71,7 +71,7 @@ def make_results(folder: Path, size: int) -> None:
     with (folder / FILE).open("wb") as file:
         for begin in range(0, size, 1 << 24):
             file.write(os.urandom(min(1 << 24, size - begin)))
-    manifest = take_stock(folder, "0123456789ab")
+    manifest = build_manifest(folder, "0123456789ab")
     files = [{"name": e.name, "size": e.size, "sha256": e.sha256} for e in manifest.files]
     (folder / "manifest.json").write_text(json.dumps({"run_id": "run", "files": files}))
 

@@ -30,7 +30,7 @@ from typing import Any
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import RunningMockServer, running
-from benchmarks.truth import starving
+from benchmarks.truth import fault_injection
 from benchmarks.truth.client_runs import ClientRun, RunFailedError, run_client
 from benchmarks.truth.comparison import closed_loop_load, compare, open_loop_load
 from benchmarks.truth.nasty_servers import run_nasty
@@ -113,7 +113,7 @@ def _run_nasty(what: Trial) -> Finding:
 def _run_starved(what: Trial) -> Finding:
     with contextlib.ExitStack() as stack:
         if what.kind == "ports":
-            stack.enter_context(starving.few_ports(int(what.severity)))
+            stack.enter_context(fault_injection.few_ports(int(what.severity)))
         server = stack.enter_context(
             running(
                 MockServerConfig(
@@ -133,7 +133,7 @@ def _run_starved(what: Trial) -> Finding:
 def _run_client(what: Trial, server: RunningMockServer, folder: Path) -> ClientRun:
     environ: dict[str, str] = {}
     if what.kind == "clock":
-        environ = starving.clock_step(folder, step_ms=what.severity, after_s=2.5)
+        environ = fault_injection.clock_step(folder, step_ms=what.severity, after_s=2.5)
     results = folder / "results"
     results.mkdir()
     return run_client(
@@ -141,13 +141,15 @@ def _run_client(what: Trial, server: RunningMockServer, folder: Path) -> ClientR
         what.flags,
         folder=results,
         longest_s=what.duration_s + 10,
-        prepare=starving.file_limit(int(what.severity)) if what.kind == "fds" else None,
+        prepare=fault_injection.file_limit(int(what.severity)) if what.kind == "fds" else None,
         during=_starvation(what, server),
         environ=environ,
     )
 
 
-def _starvation(what: Trial, server: RunningMockServer) -> Callable[[starving.Client], None] | None:
+def _starvation(
+    what: Trial, server: RunningMockServer
+) -> Callable[[fault_injection.Client], None] | None:
     """What is done to the client from its first request to the end of the load."""
     pulses = {
         "paused": ("worker", what.severity, max(0.4, 2 * what.severity)),
@@ -157,16 +159,18 @@ def _starvation(what: Trial, server: RunningMockServer) -> Callable[[starving.Cl
     if what.kind not in ("quota", "neighbour", *pulses):
         return None
 
-    def starve(client: starving.Client) -> None:
-        starving.wait_for_load(client, lambda: int(server.truth()["requests"]))
+    def starve(client: fault_injection.Client) -> None:
+        fault_injection.wait_for_load(client, lambda: int(server.truth()["requests"]))
         if what.kind in pulses:
             name, for_s, every_s = pulses[what.kind]
-            pids = starving.services(client, name)
-            starving.pause(client, pids, for_s=for_s, every_s=every_s, until_s=what.duration_s)
+            pids = fault_injection.services(client, name)
+            fault_injection.pause(
+                client, pids, for_s=for_s, every_s=every_s, until_s=what.duration_s
+            )
             return
-        workers = starving.services(client, "worker")
+        workers = fault_injection.services(client, "worker")
         with _squeezed(what, workers):
-            starving.rest(client, what.duration_s + 0.5)
+            fault_injection.rest(client, what.duration_s + 0.5)
 
     return starve
 
@@ -174,10 +178,10 @@ def _starvation(what: Trial, server: RunningMockServer) -> Callable[[starving.Cl
 @contextlib.contextmanager
 def _squeezed(what: Trial, workers: list[int]) -> Iterator[None]:
     if what.kind == "quota":
-        with starving.cpu_quota(workers, what.severity):
+        with fault_injection.cpu_quota(workers, what.severity):
             yield
     else:
-        with starving.busy_neighbours(workers, int(what.severity)):
+        with fault_injection.busy_neighbours(workers, int(what.severity)):
             yield
 
 

@@ -149,7 +149,7 @@ static PyObject *serve_event(QuickEvents *self, const struct epoll_event *event)
     Py_RETURN_NONE;
 }
 
-static PyObject *next_left(PyObject *object, PyObject *unused) {
+static PyObject *next_unhandled(PyObject *object, PyObject *unused) {
     QuickEvents *self = (QuickEvents *)object;
     for (;;) {
         while (self->place < self->count) {

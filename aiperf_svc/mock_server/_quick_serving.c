@@ -1,8 +1,8 @@
 /* The two innermost steps of a serving process, compiled: see `quick_serving`.
  *
- * What is meant is said there, and by server and sender, whose sources remain the reference: all but
- * the plain case is handed back to them. Built against the stable ABI, so that one library serves
- * every Python from 3.11 on.
+ * What is meant is said there, and by server and sender, whose sources remain the reference: all
+ * but the plain case is handed back to them. Built against the stable ABI, so that one library
+ * serves every Python from 3.11 on.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
@@ -19,7 +19,7 @@ static PyType_Slot tally_slots[] = {
     {Py_tp_members, tally_members}, {Py_tp_dealloc, free_object}, {0, NULL}};
 static PyMethodDef quick_events_methods[] = {
     {"poll", poll_method, METH_O, NULL},
-    {"next_left", next_left, METH_NOARGS, NULL},
+    {"next_unhandled", next_unhandled, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot quick_events_slots[] = {{Py_tp_new, make_quick_events},

@@ -1,11 +1,11 @@
 """The endpoints that are not inference: health, models, and the truth about all processes."""
 
 from aiperf_svc.mock_server.accounts import Account
-from aiperf_svc.mock_server.board import Board, Question
 from aiperf_svc.mock_server.connections import Connection
 from aiperf_svc.mock_server.replies import Ending, Reply
 from aiperf_svc.mock_server.reply_cache import ReplyCache, Route
 from aiperf_svc.mock_server.sender import Sender
+from aiperf_svc.mock_server.shared_counters import Question, SharedCounters
 
 _WAITING = Reply(status=200, writes=[], early=0, delay_tokens=0, ending=Ending.HANG)
 """Stands for the reply of a connection whose question to all processes is still open."""
@@ -16,16 +16,16 @@ class Controls:
     processes."""
 
     def __init__(
-        self, board: Board, account: Account, *, replies: ReplyCache, sender: Sender
+        self, shared: SharedCounters, account: Account, *, replies: ReplyCache, sender: Sender
     ) -> None:
-        self._board = board
+        self._shared = shared
         self._account = account
         self._replies = replies
         self._sender = sender
         self._asks: list[tuple[Connection, Route, Question]] = []
 
     def reply(self, connection: Connection, route: Route, *, is_starting: bool) -> None:
-        """Responds to a control request, at once or when the board has been asked."""
+        """Responds to a control request, at once or when all processes have reported."""
         if route.refusal is not None:
             self._sender.begin_uncounted(connection, route.refusal)
         elif route.control in ("truth", "reset"):
@@ -37,10 +37,10 @@ class Controls:
         else:
             self._sender.begin_uncounted(connection, self._replies.control(route))
 
-    def bell_rang(self) -> None:
-        """Someone asks, a response has come, or the board is free again."""
-        self._board.heed(self._account)
-        merged = self._board.collect()
+    def on_wakeup(self) -> None:
+        """Someone asks, a response has come, or the lock is free again."""
+        self._shared.publish(self._account)
+        merged = self._shared.collect()
         if merged is not None:
             connection, route, _ = self._asks.pop(0)
             if connection.fd >= 0:
@@ -49,7 +49,7 @@ class Controls:
 
     def _ask_next(self) -> None:
         if self._asks:
-            self._board.ask(self._asks[0][2])
+            self._shared.ask(self._asks[0][2])
 
 
 def _question(route: Route) -> Question:

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from aiperf_svc.mock_server.board import Board
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.server import Server
+from aiperf_svc.mock_server.shared_counters import SharedCounters
 
 _BACKLOG = 4096
 _PR_SET_PDEATHSIG = 1
@@ -46,7 +46,7 @@ def serve(config: MockServerConfig) -> None:
     """
     tls = _tls_context(config)
     _raise_file_limit()
-    board = Board(config.processes)
+    shared = SharedCounters(config.processes)
     started_mono_ns = time.monotonic_ns()
     children: list[int] = []
     addresses: list[Address] = []
@@ -63,7 +63,7 @@ def serve(config: MockServerConfig) -> None:
                         config,
                         index=index,
                         listeners=listeners,
-                        board=board,
+                        shared=shared,
                         tls=tls,
                         started_mono_ns=started_mono_ns,
                     ).run()

@@ -32,7 +32,7 @@ _FD_MASK = (1 << _FD_BITS) - 1
 EVENTS_PER_POLL = 512
 """Accepting and sending have their turn after so many events, even if there are more."""
 
-Left = tuple[int, int, bytes | None, Reply | None, int]
+Unhandled = tuple[int, int, bytes | None, Reply | None, int]
 """Descriptor and event that are the server's to go on with; the bytes that were read (None: nothing
 was tried; empty: the client is gone); and, where a reply was found but did not go out whole, that
 reply and how many bytes of it did (-1: the client is gone)."""
@@ -76,7 +76,7 @@ class InterpretedQuickEvents:
         """Waits for events, or looks whether there are any."""
         self._events = iter(self._epoll.poll(-1 if is_waiting else 0, EVENTS_PER_POLL))
 
-    def next_left(self) -> Left | None:
+    def next_unhandled(self) -> Unhandled | None:
         """The next event that is left to the server; None when it is time to send what is due.
 
         When it was to wait for events, it may go on waiting while it serves all that there are.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 
-from aiperf_svc.mock_server.requests import CHAT, EMBEDDINGS, Ask
+from aiperf_svc.mock_server.requests import CHAT, EMBEDDINGS, RequestParams
 
 _TEXT = """
 the quick model reads every word and writes one more token at a time while people wait for it to say
@@ -135,7 +135,7 @@ def draft_error(status: int, message: str, *, kind: str = "mock_error") -> Draft
 
 
 class Drafts:
-    """Drafts the responses to asks; `created_s` is the time that they carry, in seconds since the
+    """Drafts the responses; `created_s` is the time that they carry, in seconds since the
     epoch.
     """
 
@@ -145,70 +145,74 @@ class Drafts:
         self._dimensions = embedding_dimensions
         self._events: dict[tuple[str, str, str], list[bytes]] = {}
 
-    def draft(self, ask: Ask) -> Draft:
-        """The response to an ask."""
-        if ask.path == EMBEDDINGS:
-            return Draft(body=self._embeddings(ask))
-        if ask.is_stream:
-            return self._stream(ask)
-        return Draft(body=self._completion(ask), delay_tokens=max(ask.tokens - 1, 0))
+    def draft(self, params: RequestParams) -> Draft:
+        """The response to a request with these parameters."""
+        if params.path == EMBEDDINGS:
+            return Draft(body=self._embeddings(params))
+        if params.is_stream:
+            return self._stream(params)
+        return Draft(body=self._completion(params), delay_tokens=max(params.tokens - 1, 0))
 
     def models(self, model: str) -> Draft:
         """The list of models: just one."""
         entry = {"id": model, "object": "model", "created": self._created_s, "owned_by": "mock"}
         return Draft(body=compact({"object": "list", "data": [entry]}))
 
-    def _stream(self, ask: Ask) -> Draft:
-        is_chat = ask.path == CHAT
+    def _stream(self, params: RequestParams) -> Draft:
+        is_chat = params.path == CHAT
         made = Draft(content_type="text/event-stream; charset=utf-8", is_stream=True)
-        response = self._tokens(ask, "content" if is_chat else "text", ask.tokens - ask.reasoning)
-        made.events = self._tokens(ask, "reasoning_content", ask.reasoning) + response
+        response = self._tokens(
+            params, "content" if is_chat else "text", params.tokens - params.reasoning
+        )
+        made.events = self._tokens(params, "reasoning_content", params.reasoning) + response
         if is_chat:
             role = {"role": "assistant"}
             if self._role_chunk:
-                made.opening.append(self._event(ask, {"delta": role | {"content": ""}}))
+                made.opening.append(self._event(params, {"delta": role | {"content": ""}}))
             elif made.events:
-                key = "reasoning_content" if ask.reasoning else "content"
-                made.events[0] = self._event(ask, {"delta": role | {key: _word(0)}})
+                key = "reasoning_content" if params.reasoning else "content"
+                made.events[0] = self._event(params, {"delta": role | {key: _word(0)}})
         finish: dict[str, object] = {"delta": {}} if is_chat else {"text": ""}
-        made.tail.append(self._event(ask, finish, finish_reason=_finish_reason(ask)))
-        if ask.has_usage:
+        made.tail.append(self._event(params, finish, finish_reason=_finish_reason(params)))
+        if params.has_usage:
             made.tail.append(
-                b"data: %b\n\n" % compact(self._envelope(ask, []) | {"usage": _usage(ask)})
+                b"data: %b\n\n" % compact(self._envelope(params, []) | {"usage": _usage(params)})
             )
         made.tail.append(DONE)
         return made
 
-    def _tokens(self, ask: Ask, key: str, count: int) -> list[bytes]:
+    def _tokens(self, params: RequestParams, key: str, count: int) -> list[bytes]:
         """The events of `count` tokens; the events of one turn through the words are made once per
         model.
         """
         if count == 0:
             return []
-        turn = self._events.get((ask.path, ask.model, key))
+        turn = self._events.get((params.path, params.model, key))
         if turn is None:
             if len(self._events) >= 256:
                 self._events.clear()
             made = [
                 self._event(
-                    ask, {"text": _word(i)} if key == "text" else {"delta": {key: _word(i)}}
+                    params, {"text": _word(i)} if key == "text" else {"delta": {key: _word(i)}}
                 )
                 for i in range(len(WORDS))
             ]
-            turn = self._events[ask.path, ask.model, key] = made
+            turn = self._events[params.path, params.model, key] = made
         return (turn * (count // len(turn) + 1))[:count]
 
     def _event(
-        self, ask: Ask, part: dict[str, object], *, finish_reason: str | None = None
+        self, params: RequestParams, part: dict[str, object], *, finish_reason: str | None = None
     ) -> bytes:
         choice = {"index": 0, **part, "finish_reason": finish_reason}
-        return b"data: %b\n\n" % compact(self._envelope(ask, [choice]))
+        return b"data: %b\n\n" % compact(self._envelope(params, [choice]))
 
-    def _envelope(self, ask: Ask, choices: list[dict[str, object]]) -> dict[str, object]:
-        is_chat = ask.path == CHAT
+    def _envelope(
+        self, params: RequestParams, choices: list[dict[str, object]]
+    ) -> dict[str, object]:
+        is_chat = params.path == CHAT
         if not is_chat:
             kind = "text_completion"
-        elif ask.is_stream:
+        elif params.is_stream:
             kind = "chat.completion.chunk"
         else:
             kind = "chat.completion"
@@ -216,35 +220,35 @@ class Drafts:
             "id": "chatcmpl-mock" if is_chat else "cmpl-mock",
             "object": kind,
             "created": self._created_s,
-            "model": ask.model,
+            "model": params.model,
             "choices": choices,
         }
 
-    def _completion(self, ask: Ask) -> bytes:
-        text = "".join(map(_word, range(ask.tokens - ask.reasoning)))
-        choice: dict[str, object] = {"index": 0, "finish_reason": _finish_reason(ask)}
-        if ask.path == CHAT:
+    def _completion(self, params: RequestParams) -> bytes:
+        text = "".join(map(_word, range(params.tokens - params.reasoning)))
+        choice: dict[str, object] = {"index": 0, "finish_reason": _finish_reason(params)}
+        if params.path == CHAT:
             message: dict[str, object] = {"role": "assistant", "content": text}
-            if ask.reasoning:
-                message["reasoning_content"] = "".join(map(_word, range(ask.reasoning)))
+            if params.reasoning:
+                message["reasoning_content"] = "".join(map(_word, range(params.reasoning)))
             choice["message"] = message
         else:
             choice["text"] = text
-        made = self._envelope(ask, [choice])
-        if ask.has_usage:
-            made["usage"] = _usage(ask)
+        made = self._envelope(params, [choice])
+        if params.has_usage:
+            made["usage"] = _usage(params)
         return compact(made)
 
-    def _embeddings(self, ask: Ask) -> bytes:
+    def _embeddings(self, params: RequestParams) -> bytes:
         numbers = [(i % 17 - 8) / 16 for i in range(self._dimensions)]
         packed = struct.pack(f"<{len(numbers)}f", *numbers)
-        value = base64.b64encode(packed).decode() if ask.is_base64 else numbers
+        value = base64.b64encode(packed).decode() if params.is_base64 else numbers
         data = [
             {"object": "embedding", "index": index, "embedding": value}
-            for index in range(ask.inputs)
+            for index in range(params.inputs)
         ]
-        usage = {"prompt_tokens": ask.prompt_tokens, "total_tokens": ask.prompt_tokens}
-        return compact({"object": "list", "data": data, "model": ask.model, "usage": usage})
+        usage = {"prompt_tokens": params.prompt_tokens, "total_tokens": params.prompt_tokens}
+        return compact({"object": "list", "data": data, "model": params.model, "usage": usage})
 
 
 def assemble(draft: Draft, *, close: bool, early_head: bool) -> Reply:
@@ -303,16 +307,16 @@ def _word(index: int) -> str:
     return (" " if index else "") + WORDS[index % len(WORDS)]
 
 
-def _finish_reason(ask: Ask) -> str:
-    return "length" if ask.is_cut_short else "stop"
+def _finish_reason(params: RequestParams) -> str:
+    return "length" if params.is_cut_short else "stop"
 
 
-def _usage(ask: Ask) -> dict[str, object]:
+def _usage(params: RequestParams) -> dict[str, object]:
     usage: dict[str, object] = {
-        "prompt_tokens": ask.prompt_tokens,
-        "completion_tokens": ask.tokens,
-        "total_tokens": ask.prompt_tokens + ask.tokens,
+        "prompt_tokens": params.prompt_tokens,
+        "completion_tokens": params.tokens,
+        "total_tokens": params.prompt_tokens + params.tokens,
     }
-    if ask.reasoning:
-        usage["completion_tokens_details"] = {"reasoning_tokens": ask.reasoning}
+    if params.reasoning:
+        usage["completion_tokens_details"] = {"reasoning_tokens": params.reasoning}
     return usage

@@ -1,8 +1,8 @@
 """From the bytes of a request to its reply, without parsing what was seen before.
 
 Heads are cached by their bytes, replies by the bytes of the body: an exact key, so a hit is as
-right as a fresh parse. Requests that differ in their prompt only share one reply (same ask), hence
-the cache holds keys, mostly.
+right as a fresh parse. Requests that differ only in their prompt have equal parameters and share
+one reply, so the cache holds mostly keys.
 """
 
 import random
@@ -22,12 +22,12 @@ from aiperf_svc.mock_server.replies import (
 )
 from aiperf_svc.mock_server.requests import (
     INFERENCE,
-    Ask,
-    AskDefaults,
     BadRequest,
     Head,
-    parse_ask,
+    ParamDefaults,
+    RequestParams,
     parse_head,
+    parse_params,
 )
 
 _MAX_HEADS = 4096
@@ -72,7 +72,7 @@ class ReplyCache:
         self._quick_bytes = 0
         self._config = config
         self._random = rng.random
-        self._defaults = AskDefaults(
+        self._defaults = ParamDefaults(
             model=config.model,
             tokens=config.tokens,
             force_tokens=config.force_tokens,
@@ -87,7 +87,7 @@ class ReplyCache:
         )
         self._early_head = parse_delay(config.ttft).fixed_ns != 0
         self._by_body: dict[tuple[str, bool, str], dict[bytes, Reply]] = {}
-        self._by_ask: dict[tuple[Ask, bool, str], Reply] = {}
+        self._by_params: dict[tuple[RequestParams, bool, str], Reply] = {}
         self._cached_bytes = 0
         self._fault_shares = (
             (config.error_rate, f"error-{config.error_status}"),
@@ -133,13 +133,17 @@ class ReplyCache:
     def reply(self, route: Route, body: bytes) -> Reply:
         """The reply to an inference request whose body the route does not hold."""
         try:
-            ask = parse_ask(route.head.path, body, self._defaults)
+            params = parse_params(route.head.path, body, self._defaults)
         except BadRequest as bad:
             return self.error(route.head, bad.status, bad.message)
         fault = route.head.fault
-        if not fault and ask.model.startswith("mock-") and find_fault(ask.model[5:]) is not None:
-            fault = ask.model[5:]
-        reply = self._reply_to_ask(ask, is_last=route.head.is_last, fault=fault)
+        if (
+            not fault
+            and params.model.startswith("mock-")
+            and find_fault(params.model[5:]) is not None
+        ):
+            fault = params.model[5:]
+        reply = self._reply_to_params(params, is_last=route.head.is_last, fault=fault)
         if len(body) <= _MAX_CACHED_BODY:
             self._cached_bytes += len(body) + _REPLY_COST
             if self._cached_bytes > _CACHE_BYTES:
@@ -172,25 +176,25 @@ class ReplyCache:
     def spoiled(self, route: Route, body: bytes, fault: str) -> Reply:
         """The reply to a request that is to fail in this way."""
         try:
-            ask = parse_ask(route.head.path, body, self._defaults)
+            params = parse_params(route.head.path, body, self._defaults)
         except BadRequest as bad:
             return self.error(route.head, bad.status, bad.message)
-        return self._reply_to_ask(ask, is_last=route.head.is_last, fault=fault)
+        return self._reply_to_params(params, is_last=route.head.is_last, fault=fault)
 
-    def _reply_to_ask(self, ask: Ask, *, is_last: bool, fault: str) -> Reply:
-        key = (ask, is_last, fault)
-        reply = self._by_ask.get(key)
+    def _reply_to_params(self, params: RequestParams, *, is_last: bool, fault: str) -> Reply:
+        key = (params, is_last, fault)
+        reply = self._by_params.get(key)
         if reply is not None:
             return reply
-        draft = self._drafts.draft(ask)
+        draft = self._drafts.draft(params)
         spoil = find_fault(fault) if fault else None
         if spoil is not None:
             draft = spoil(draft)
         early_head = self._early_head or draft.ending is Ending.REPEAT
         reply = assemble(draft, close=is_last, early_head=early_head)
-        if len(self._by_ask) >= _MAX_HEADS:
-            self._by_ask.clear()
-        self._by_ask[key] = reply
+        if len(self._by_params) >= _MAX_HEADS:
+            self._by_params.clear()
+        self._by_params[key] = reply
         return reply
 
     def error(self, head: Head | None, status: int, message: str) -> Reply:

@@ -102,8 +102,8 @@ def split_request_id(head: bytes) -> tuple[bytes, bytes | None]:
     return head[:at] + head[stop:], head[at + len(_REQUEST_ID) : stop].strip()
 
 
-class Ask(NamedTuple):
-    """The parameters of an inference request that shape its response; equal asks get equal
+class RequestParams(NamedTuple):
+    """The parameters of an inference request that shape its response; equal ones get equal
     responses.
     """
 
@@ -126,8 +126,8 @@ class Ask(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AskDefaults:
-    """What the server's settings contribute to every ask (see MockServerConfig)."""
+class ParamDefaults:
+    """What the server's settings contribute to every request (see MockServerConfig)."""
 
     model: str
     tokens: int
@@ -137,8 +137,8 @@ class AskDefaults:
     refused: frozenset[str] = frozenset()
 
 
-def parse_ask(path: str, body: bytes, defaults: AskDefaults) -> Ask:
-    """The ask in a body; BadRequest if it is not JSON of the endpoint's shape."""
+def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestParams:
+    """The parameters in a body; BadRequest if it is not JSON of the endpoint's shape."""
     try:
         data = json.loads(body)
     except ValueError as error:
@@ -151,7 +151,7 @@ def parse_ask(path: str, body: bytes, defaults: AskDefaults) -> Ask:
     if not isinstance(model, str):
         raise BadRequest(400, f"model is {model!r}; expected a string")
     if path == EMBEDDINGS:
-        return _embeddings_ask(model, data)
+        return _embeddings_params(model, data)
     key = "messages" if path == CHAT else "prompt"
     if key not in data:
         raise BadRequest(400, f"{key} is missing")
@@ -160,7 +160,7 @@ def parse_ask(path: str, body: bytes, defaults: AskDefaults) -> Ask:
     wants_usage = isinstance(options, dict) and options.get("include_usage") is True
     reasoning = defaults.reasoning_tokens if path == CHAT else 0
     tokens, is_cut_short = response_length(data, defaults, reasoning)
-    return Ask(
+    return RequestParams(
         path=path,
         model=model,
         is_stream=is_stream,
@@ -174,7 +174,7 @@ def parse_ask(path: str, body: bytes, defaults: AskDefaults) -> Ask:
 
 
 def response_length(
-    data: dict[str, object], defaults: AskDefaults, reasoning: int
+    data: dict[str, object], defaults: ParamDefaults, reasoning: int
 ) -> tuple[int, bool]:
     """Tokens of the response, reasoning included, and whether the request's limit ended it.
 
@@ -204,12 +204,12 @@ def _count(data: dict[str, object], key: str) -> int:
     return value
 
 
-def _embeddings_ask(model: str, data: dict[str, object]) -> Ask:
+def _embeddings_params(model: str, data: dict[str, object]) -> RequestParams:
     given = data.get("input")
     if not isinstance(given, str | list) or not given:
         raise BadRequest(400, "input is missing; expected a string or a list")
     is_many = isinstance(given, list) and not isinstance(given[0], int)
-    return Ask(
+    return RequestParams(
         path=EMBEDDINGS,
         model=model,
         is_stream=False,

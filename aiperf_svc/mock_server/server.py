@@ -3,7 +3,7 @@
 asyncio costs more for one request than all of this does, and its timers are too coarse to pace
 tokens; so this is a bare epoll loop with one small object per connection and no parsing of what was
 seen before (`reply_cache`). What goes out, and when, is the sender's; what happened is the
-account's; what all processes must know of each other is the board's.
+account's; what all processes must know of each other is in the shared counters.
 """
 
 import errno
@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 
 from aiperf_svc.mock_server.accounts import Account
-from aiperf_svc.mock_server.board import Board
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.connections import Connection, Connections
 from aiperf_svc.mock_server.controls import Controls
@@ -26,6 +25,7 @@ from aiperf_svc.mock_server.replies import Ending, Reply
 from aiperf_svc.mock_server.reply_cache import ReplyCache, Route
 from aiperf_svc.mock_server.requests import MAX_BODY, MAX_HEAD, BadRequest, split_request_id
 from aiperf_svc.mock_server.sender import Sender
+from aiperf_svc.mock_server.shared_counters import SharedCounters
 from aiperf_svc.mock_server.timers import Timer
 
 _READ_SIZE = 64 * 1024
@@ -45,8 +45,8 @@ _CONTINUE = Reply(
 
 
 class Server:
-    """One serving process: `run` never returns. Make it after the fork; it takes seat `index` at
-    the board.
+    """One serving process: `run` never returns. Make it after the fork; it joins the
+    shared counters as process `index`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Server:
         *,
         index: int,
         listeners: list[socket.socket],
-        board: Board,
+        shared: SharedCounters,
         tls: ssl.SSLContext | None,
         started_mono_ns: int,
     ) -> None:
@@ -75,8 +75,8 @@ class Server:
             on_free=self._resume,
         )
         self._has_idle = duration_ns(config.keepalive_timeout) > 0
-        self._board = board
-        self._controls = Controls(board, self._account, replies=self._replies, sender=self._sender)
+        self._shared = shared
+        self._controls = Controls(shared, self._account, replies=self._replies, sender=self._sender)
         self._tls = tls
         self._has_stamps = config.truth and tls is None
         slow_ns = duration_ns(config.slow_start)
@@ -105,9 +105,9 @@ class Server:
             self._listen(listener)
         self._specials[self._timer.fd] = self._disarm
         epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)
-        bell = board.sit(index)
-        self._specials[bell] = self._controls.bell_rang
-        epoll.register(bell, select.EPOLLIN)
+        wakeup = shared.join(index)
+        self._specials[wakeup] = self._controls.on_wakeup
+        epoll.register(wakeup, select.EPOLLIN)
 
     def run(self) -> None:
         """Serves until the process is killed."""
@@ -116,11 +116,11 @@ class Server:
 
     def _serve_once(self) -> None:
         """Waits for what is next, and does all of it."""
-        next_left, table = self._events.next_left, self._connections.table
+        next_unhandled, table = self._events.next_unhandled, self._connections.table
         self._events.poll(self._arm())
         if self._freeze_for_ns:
             self._sit_out_freeze()
-        while (left := next_left()) is not None:
+        while (left := next_unhandled()) is not None:
             fd, event, data, reply, sent = left
             connection = table[fd] if fd < len(table) else None
             if connection is None:
@@ -161,7 +161,7 @@ class Server:
 
     def _sit_out_freeze(self) -> None:
         """Sleeps if the freeze has begun; streams then go on as if no time had passed."""
-        first_ns = self._board.first_request_mono_ns
+        first_ns = self._shared.first_request_mono_ns
         if not first_ns or first_ns == self._frozen_run_ns:
             return
         now_ns = time.monotonic_ns()
@@ -330,8 +330,8 @@ class Server:
             fault = replies.draw_fault()
             if fault:
                 reply = replies.spoiled(route, body, fault)
-        if self._freeze_for_ns and not self._board.first_request_mono_ns:
-            self._board.first_request_mono_ns = time.monotonic_ns()
+        if self._freeze_for_ns and not self._shared.first_request_mono_ns:
+            self._shared.first_request_mono_ns = time.monotonic_ns()
         if self._ready_mono_ns and self._is_starting():
             reply = replies.unready(route.head)
         self._sender.begin(connection, reply, request_id, size)

@@ -15,7 +15,7 @@ from aiperf_svc.plan.identity import ANCHOR, Identity
 from aiperf_svc.plan.lifetime import DisruptionBudget
 from aiperf_svc.plan.topology import PROCESS_ENVIRONMENT, SINGLETONS, Group, Topology
 from aiperf_svc.protocol.messages import Service
-from aiperf_svc.protocol.ports import BOUND_BY, Port, acquainted, key_file
+from aiperf_svc.protocol.ports import BOUND_BY, Port, key_file, with_peers
 
 CONFIG_DIR = "/etc/aiperf"
 CURVE_DIR = "/etc/aiperf-curve"
@@ -33,7 +33,7 @@ Secret keep them."""
 UPLOAD_TOKEN = {"AWS_SESSION_TOKEN": "s3SessionToken"}
 """The third one of temporary keys."""
 DEADLINE_KEPT = "/tmp/kept"
-"""Made by the deadline's holder when the API server has responded to it."""
+"""Made by the deadline pod when the API server has responded to it."""
 TOKEN_KEY = "token"
 """Name of the results API's token in the Secret of the services' keys."""
 
@@ -270,7 +270,7 @@ def upload_keys(config: BenchmarkConfig) -> dict[str, str]:
 
 def _key_files(group: Group) -> tuple[str, ...]:
     """The pod's own keys, and the public ones of the services that it deals with."""
-    public = [key_file(service, "public") for service in acquainted(group.services)]
+    public = [key_file(service, "public") for service in with_peers(group.services)]
     return tuple(sorted(public + [key_file(service, "secret") for service in group.services]))
 
 

@@ -133,7 +133,7 @@ def plan_stack(
     identity = Identity(stack=stack, run_id=run_id, version=version)
     topology = plan(resolved, Facts(where="cluster"))
     files = {
-        "config.yaml": yaml.safe_dump(stated(resolved), sort_keys=False),
+        "config.yaml": yaml.safe_dump(non_defaults(resolved), sort_keys=False),
         "topology.json": msgspec.json.encode(topology).decode(),
     }
     services = service_pods(resolved, topology, identity, used)
@@ -156,7 +156,12 @@ def plan_stack(
         target=target,
         policies=policies,
         pod_security=security,
-        notes=(*reasons, *notes, *_in_clear(resolved), *_unpinned(resolved, used, target)),
+        notes=(
+            *reasons,
+            *notes,
+            *_plaintext_warnings(resolved),
+            *_unpinned(resolved, used, target),
+        ),
         secret_keys=_secret_keys(resolved),
     )
 
@@ -197,7 +202,7 @@ def _check_secrets(config: BenchmarkConfig) -> None:
         )
 
 
-def _in_clear(config: BenchmarkConfig) -> tuple[str, ...]:
+def _plaintext_warnings(config: BenchmarkConfig) -> tuple[str, ...]:
     """What others can read on its way or in a manifest."""
     notes = [UNCHECKED] if is_unchecked(config) else []
     results, target = config.deployment.results, config.deployment.target
@@ -244,14 +249,14 @@ def _unpinned(config: BenchmarkConfig, services: ImagePlan, target: PodPlan | No
     return notes
 
 
-def stated(config: BenchmarkConfig) -> dict[str, Any]:
-    """What differs from the defaults. The image is of one version with this program, so the
-    defaults are the same in the pods, and reviewers see what was chosen."""
+def non_defaults(config: BenchmarkConfig) -> dict[str, Any]:
+    """Keys whose values differ from the defaults. Image and program have the same version, so the
+    defaults are the same in the pods, and reviewers see only what was chosen."""
     return config.model_dump(mode="json", exclude_defaults=True)
 
 
 def _run_id(config: BenchmarkConfig, image: str, generation: int) -> str:
-    parts = [json.dumps(stated(config)), image, str(generation)]
+    parts = [json.dumps(non_defaults(config)), image, str(generation)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -78,8 +78,8 @@ CONNECTED_BY: dict[Port, frozenset[Service]] = {
 """Which services connect to each port between services."""
 
 
-def acquainted(services: Iterable[Service]) -> frozenset[Service]:
-    """These services, and all that they connect to or are connected to by."""
+def with_peers(services: Iterable[Service]) -> frozenset[Service]:
+    """Return `services`, the services that they connect to, and those that connect to them."""
     own = frozenset(services)
     found = set(own)
     for port, clients in CONNECTED_BY.items():

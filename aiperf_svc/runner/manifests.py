@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.exports.manifest import NAME, TEMPORARY_SUFFIX, Manifest, take_stock
+from aiperf_svc.adapters.exports.manifest import NAME, TEMPORARY_SUFFIX, Manifest, build_manifest
 
 
 def refresh(folder: Path) -> None:
@@ -17,7 +17,7 @@ def refresh(folder: Path) -> None:
     # The records manager has said what was wrong with this folder, if anything was.
     with suppress(OSError):
         known = msgspec.json.decode(path.read_bytes(), type=Manifest)
-        manifest = take_stock(folder, known.run_id, known=known)
+        manifest = build_manifest(folder, known.run_id, known=known)
         part = path.with_name(NAME + TEMPORARY_SUFFIX)
         part.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
         part.replace(path)

@@ -11,7 +11,7 @@ import zmq
 
 from aiperf_svc.adapters.datasets.builder import build_dataset
 from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
-from aiperf_svc.adapters.storage.atomic_files import write_with
+from aiperf_svc.adapters.storage.atomic_files import write_atomically
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.core.endpoints.forced_length import Finding, ForcedLength, may_force_length
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -100,7 +100,7 @@ class DatasetManager(BaseService):
                 file.writelines(built.inputs_json())
 
         try:
-            write_with(self.context.artifacts / "inputs.json", write)
+            write_atomically(self.context.artifacts / "inputs.json", write)
         except EnvironmentProblem as error:
             self.log.warning("%s", error)
 

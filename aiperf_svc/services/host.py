@@ -15,7 +15,7 @@ import uvloop
 from aiperf_svc.adapters.host.child_processes import die_with_parent
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.host.machine import usable_cores
-from aiperf_svc.adapters.host.scheduling import come_first, give_way
+from aiperf_svc.adapters.host.scheduling import lower_priority, raise_priority
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import Service
@@ -54,9 +54,9 @@ def _share_cores(context: RunContext, names: Sequence[Service]) -> None:
     """
     workers, cores = context.topology.workers, usable_cores()
     if set(names) == {Service.WORKER}:
-        come_first(before_all=context.config.load.is_open_loop and workers < cores)
+        raise_priority(before_all=context.config.load.is_open_loop and workers < cores)
     elif set(names) == {Service.RECORD_PROCESSOR} and workers <= cores:
-        give_way()
+        lower_priority()
 
 
 async def _run(context: RunContext, names: Sequence[Service]) -> None:

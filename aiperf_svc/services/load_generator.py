@@ -293,7 +293,7 @@ class LoadGenerator:
             return
         if now >= self._stop and (not self._is_stopped or self._held):
             # A grant may have been on its way when the phase stopped.
-            self._give_back()
+            self._revoke_remaining()
         if now >= self._cancel:
             self._cancel = NEVER
             self._cancel_all()
@@ -405,8 +405,9 @@ class LoadGenerator:
 
     # --- stopping --------------------------------------------------------------------------------
 
-    def _give_back(self) -> None:
-        """At the stop: what was due and is not written is unsent, what was not due is revoked."""
+    def _revoke_remaining(self) -> None:
+        """Stop: count turns that were due and not written as unsent, and revoke those not yet
+        due."""
         self._is_stopped = self._is_paused = True
         self._openings.clear()
         self._to_connect.clear()

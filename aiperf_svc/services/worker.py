@@ -102,7 +102,7 @@ class Worker(BaseService):
         self._batch_number = 0
         self._shipping = asyncio.Event()
         self._processor = ""
-        self._moved = asyncio.Event()
+        self._progressed = asyncio.Event()
         self._requests_before: dict[str, int] = {}
         """To each address, before profiling."""
         self._address_uses: tuple[AddressUse, ...] = ()
@@ -130,10 +130,10 @@ class Worker(BaseService):
         ]
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
-        """Wait for a condition of this object; `_moved` is set whenever one may have changed."""
+        """Wait for a condition of this object; `_progressed` is set when one may have changed."""
         while not is_true():
-            self._moved.clear()
-            await self._moved.wait()
+            self._progressed.clear()
+            await self._progressed.wait()
 
     # --- configuring -----------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class Worker(BaseService):
             assert self._generator is not None
             self._entries.put(block)
             self._entries.fetch_what_fits()
-            self._moved.set()
+            self._progressed.set()
             self._generator.entries_arrived()
 
     async def _follow_name(self) -> None:
@@ -261,7 +261,7 @@ class Worker(BaseService):
                 ),
                 local=read_clocks(),
             )
-            self._moved.set()
+            self._progressed.set()
             return
         generator = self._generator
         if generator is None:
@@ -366,7 +366,7 @@ class Worker(BaseService):
                     # in the outbox again for the next processor.
                     if not raw.closed or _is_cancelled():
                         raise
-            self._moved.set()
+            self._progressed.set()
             self._shipping.clear()
             await self._shipping.wait()
 
@@ -403,7 +403,7 @@ class Worker(BaseService):
             self._raw.close(0)
         self._raw = self.bus.connect(zmq.DEALER, port, address=address, identity=self._identity)
         self._processor = me.processor
-        self._moved.set()
+        self._progressed.set()
         if is_change:
             again, dropped = self._outbox.send_again()
             self._records_dropped += dropped

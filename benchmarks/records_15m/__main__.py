@@ -4,7 +4,7 @@ the last one the summary is there, how much memory that needs, and whether all o
     python -m benchmarks.records_15m [--records 1M,5M,15M] [--folder DIR] [--json]
 
 The records manager is the real service in a process of its own, with its real sockets, files and
-HTTP API. This process plays everybody else: it publishes the roster and the states of the run,
+HTTP API. This process plays all other services: it publishes the roster and the states of the run,
 sends batches as 50 record processors would for 200 workers (the first million requests with their
 lines), and then fetches the results. The requests are those of 100,000 users who stream. As a
 reference for the machine, the time to sort as many doubles is taken in the same run.
@@ -30,7 +30,7 @@ from aiperf_svc.protocol.messages import RunState, Service
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.options import RunOptions
 from benchmarks import machine_use
-from benchmarks.records_15m.everybody import Everybody
+from benchmarks.records_15m.fake_services import FakeServices
 from benchmarks.records_15m.feed import BATCH_ROWS, PROCESSORS, RATE_PER_S, WORKERS, Feed
 
 LOOK_S = 0.1
@@ -87,16 +87,16 @@ async def measure(count: int, folder: Path) -> dict[str, float]:
     )
     run.write_files()
     feed = Feed(count, run_id=run.run_id, lines=config.artifacts.jsonl_limit)
-    everybody = Everybody(run, feed)
+    services = FakeServices(run, feed)
     manager = start(run)
     memory = Memory(manager.pid)
     try:
         async with asyncio.timeout(600), asyncio.TaskGroup() as group:
             background = [
-                group.create_task(everybody.listen()),
+                group.create_task(services.listen()),
                 group.create_task(memory.watch()),
             ]
-            found = await _play(everybody, feed, folder, run.token)
+            found = await _play(services, feed, folder, run.token)
             for task in background:
                 task.cancel()
         found["peak_mib"] = round(memory.peak_mib())
@@ -104,29 +104,29 @@ async def measure(count: int, folder: Path) -> dict[str, float]:
     finally:
         manager.kill()
         manager.wait()
-        await everybody.close()
+        await services.close()
     return found
 
 
-async def _play(everybody: Everybody, feed: Feed, folder: Path, token: str) -> dict[str, float]:
-    await everybody.is_there.wait()
-    await everybody.publish_roster()
-    await everybody.publish_state(RunState.PROFILING)
+async def _play(services: FakeServices, feed: Feed, folder: Path, token: str) -> dict[str, float]:
+    await services.is_there.wait()
+    await services.publish_roster()
+    await services.publish_state(RunState.PROFILING)
     begin = perf_counter()
-    await everybody.send_batches()
-    await everybody.wait_until_acknowledged(feed.count)
+    await services.send_batches()
+    await services.wait_until_acknowledged(feed.count)
     last = perf_counter()
-    await everybody.publish_accounts()
-    await everybody.publish_state(RunState.DRAINING)
-    await everybody.wait_until_reached(RunState.DRAINING)
-    await everybody.publish_state(RunState.PROCESSING)
+    await services.publish_accounts()
+    await services.publish_state(RunState.DRAINING)
+    await services.wait_until_reached(RunState.DRAINING)
+    await services.publish_state(RunState.PROCESSING)
     async with ResultsClient(f"http://127.0.0.1:{API_PORT}", token=token) as client:
         summary = await _summary(client)
         summarised = perf_counter()
-        await everybody.wait_until_reached(RunState.PROCESSING)
+        await services.wait_until_reached(RunState.PROCESSING)
         written = perf_counter()
-        await everybody.publish_state(RunState.DONE)
-        await everybody.wait_until_reached(RunState.DONE)
+        await services.publish_state(RunState.DONE)
+        await services.wait_until_reached(RunState.DONE)
         begin_collect = perf_counter()
         manifest = await client.download_all(folder / "collected")
         collected = perf_counter()

@@ -88,7 +88,7 @@ class Feed:
             worker = number % WORKERS
             rows = self._templates[number % TEMPLATES].copy()
             done = number * BATCH_ROWS
-            rows = _moved(rows, START_WALL_NS + done * 10**9 // RATE_PER_S)
+            rows = _shifted(rows, START_WALL_NS + done * 10**9 // RATE_PER_S)
             first = self.sent[worker] + 1
             self.sent[worker] += BATCH_ROWS
             rows["seq"] = np.arange(first, first + BATCH_ROWS)
@@ -107,7 +107,7 @@ class Feed:
             )
 
 
-def _moved(rows: Rows, begin_wall_ns: int) -> Rows:
+def _shifted(rows: Rows, begin_wall_ns: int) -> Rows:
     moved = rows.copy()
     for name in _TIMES:
         moved[name] += begin_wall_ns

@@ -7,7 +7,7 @@ from pathlib import Path
 from aiperf_svc.adapters.host.child_processes import die_with_parent
 from aiperf_svc.adapters.host.machine import raise_fd_limit
 from benchmarks.service_stubs import __doc__ as DESCRIPTION
-from benchmarks.service_stubs.company import Company
+from benchmarks.service_stubs.stub_host import StubHost
 
 
 def main() -> None:
@@ -22,11 +22,9 @@ def main() -> None:
     processors = [n for n in range(options.processors) if n % options.of == options.share]
     mine = set(processors)
     workers = [n for n in range(options.workers) if n % options.processors in mine]
-    company = Company(
-        [f"worker-{n}" for n in workers], [f"record-processor-{n}" for n in processors]
-    )
-    company.run()
-    options.result.write_text(json.dumps(company.result()))
+    host = StubHost([f"worker-{n}" for n in workers], [f"record-processor-{n}" for n in processors])
+    host.run()
+    options.result.write_text(json.dumps(host.result()))
 
 
 main()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from benchmarks.fuzz.reply import Ending, Reply, Truth
 from benchmarks.fuzz.server import FuzzServer, serving
-from benchmarks.truth import starving
+from benchmarks.truth import fault_injection
 from benchmarks.truth.client_runs import ClientRun, run_client
 from benchmarks.truth.trials import Trial
 
@@ -69,10 +69,10 @@ def _good(what: Trial) -> Reply:
     return Reply("good", Truth.GOOD, (first, *tokens, (0.0, _END)))
 
 
-def _ends_after(what: Trial, server: FuzzServer) -> Callable[[starving.Client], None]:
-    def end(client: starving.Client) -> None:
-        starving.wait_for_load(client, lambda: len(server.given))
-        starving.rest(client, what.severity)
+def _ends_after(what: Trial, server: FuzzServer) -> Callable[[fault_injection.Client], None]:
+    def end(client: fault_injection.Client) -> None:
+        fault_injection.wait_for_load(client, lambda: len(server.given))
+        fault_injection.rest(client, what.severity)
         server.close()
 
     return end

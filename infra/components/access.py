@@ -13,7 +13,7 @@ from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.plan.pods import TOKEN_KEY
 from aiperf_svc.plan.stack import StackPlan
 from components.place import Place
-from components.pods import Supplies
+from components.pods import MountedNames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class AccessArgs:
 class Access(pulumi.ComponentResource):
     """ServiceAccount, ConfigMap and Secrets."""
 
-    supplies: Supplies
+    mounted: MountedNames
     token: pulumi.Output[str]
     """Of the results API."""
 
@@ -68,7 +68,7 @@ class Access(pulumi.ComponentResource):
                 opts=place.options(self),
             )
             found[which] = _name(secret)
-        self.supplies = Supplies(
+        self.mounted = MountedNames(
             account=account.metadata.apply(lambda metadata: str(metadata.name)),
             config_map=config.metadata.apply(lambda metadata: str(metadata.name)),
             secrets=tuple(found.items()),

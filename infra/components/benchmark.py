@@ -53,26 +53,26 @@ class Benchmark(pulumi.ComponentResource):
         policies = tuple(each for each in plan.policies if each not in plan.deadline_policies)
         network = Network("network", NetworkArgs(policies=policies, place=base), below)
         access = Access("access", AccessArgs(plan=plan, place=base, secrets=args.secrets), below)
-        place = place.behind(network, access)
-        supplies = access.supplies
+        place = place.depends_on(network, access)
+        mounted = access.mounted
         if plan.target:
             # Its start can take longer than the services wait for each other.
             pod = plan.target
             target = Target(
-                "target", TargetArgs(pod=pod, place=place, base=base, supplies=supplies), below
+                "target", TargetArgs(pod=pod, place=place, base=base, mounted=mounted), below
             )
-            place = place.behind(target)
+            place = place.depends_on(target)
         single = tuple(pod for pod in plan.services if pod.name not in plan.replicated)
         control = ControlPlane(
             "control-plane",
-            ControlPlaneArgs(pods=single, place=place, base=base, supplies=supplies),
+            ControlPlaneArgs(pods=single, place=place, base=base, mounted=mounted),
             below,
         )
         many = tuple(pod for pod in plan.services if pod.name in plan.replicated)
         WorkerPool(
             "worker-pool",
             WorkerPoolArgs(
-                pods=many, place=place.behind(*control.services.values()), supplies=supplies
+                pods=many, place=place.depends_on(*control.services.values()), mounted=mounted
             ),
             below,
         )
@@ -81,7 +81,7 @@ class Benchmark(pulumi.ComponentResource):
             ResultsArgs(
                 pod=plan.results_pod,
                 exposure=plan.config.deployment.results,
-                place=place.behind(control.deployments[plan.results_pod]),
+                place=place.depends_on(control.deployments[plan.results_pod]),
             ),
             below,
         )

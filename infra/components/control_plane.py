@@ -6,7 +6,7 @@ import pulumi
 
 from aiperf_svc.plan.pods import PodPlan
 from components.place import Place
-from components.pods import Supplies, make_deployment, make_service
+from components.pods import MountedNames, make_deployment, make_service
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class ControlPlaneArgs:
     place: Place
     base: Place
     """For what has no pods."""
-    supplies: Supplies
+    mounted: MountedNames
 
 
 class ControlPlane(pulumi.ComponentResource):
@@ -30,8 +30,8 @@ class ControlPlane(pulumi.ComponentResource):
         self.services = {
             pod.name: make_service(pod, args.base, self) for pod in args.pods if pod.has_service
         }
-        place = args.place.behind(*self.services.values())
+        place = args.place.depends_on(*self.services.values())
         self.deployments = {
-            pod.name: make_deployment(pod, place, args.supplies, self) for pod in args.pods
+            pod.name: make_deployment(pod, place, args.mounted, self) for pod in args.pods
         }
         self.register_outputs({})

@@ -13,7 +13,7 @@ from aiperf_svc.plan.pods import seconds
 from aiperf_svc.plan.stack import StackPlan
 from components.network import make_policy
 from components.place import DELETION, Place
-from components.pods import Supplies, make_deployment
+from components.pods import MountedNames, make_deployment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class LifetimeArgs:
 
 
 class Lifetime(pulumi.ComponentResource):
-    """Namespace, anchor, disruption budget, and the deadline's holder with its rights."""
+    """Namespace, anchor, disruption budget, and the deadline pod with its rights."""
 
     namespace: pulumi.Output[str]
     foundation: Place
@@ -58,11 +58,12 @@ class Lifetime(pulumi.ComponentResource):
             deleted_with=own,
         )
         anchor = self._anchor(replace(place, provider=args.strict_provider))
-        place = replace(place.behind(anchor), owners=() if own else (_owned_by(anchor),))
-        # The holder is waited for, and somebody else's namespace may deny what is not allowed.
+        place = replace(place.depends_on(anchor), owners=() if own else (_owned_by(anchor),))
+        # Pulumi waits for the deadline pod, and somebody else's namespace may deny what is not
+        # allowed.
         ways = [make_policy(policy, place, self) for policy in args.plan.deadline_policies]
-        holder = self._holder(place.behind(*ways))
-        self.foundation, self.place = place, place.behind(holder)
+        deadline = self._ttl_deployment(place.depends_on(*ways))
+        self.foundation, self.place = place, place.depends_on(deadline)
         if args.plan.budget:
             # Its time begins when the pod that deletes it is ready.
             self._budget(args.plan.budget, self.place)
@@ -98,7 +99,7 @@ class Lifetime(pulumi.ComponentResource):
             opts=place.options(self),
         )
 
-    def _holder(self, place: Place) -> k8s.apps.v1.Deployment:
+    def _ttl_deployment(self, place: Place) -> k8s.apps.v1.Deployment:
         pod = self._args.plan.deadline
         account = k8s.core.v1.ServiceAccount(
             "deadline",
@@ -127,10 +128,10 @@ class Lifetime(pulumi.ComponentResource):
                     namespace=place.namespace,
                 )
             ],
-            opts=place.behind(role).options(self),
+            opts=place.depends_on(role).options(self),
         )
-        supplies = Supplies(account=place.identity.name("deadline"))
-        return make_deployment(pod, place.behind(account, binding), supplies, self)
+        mounted = MountedNames(account=place.identity.name("deadline"))
+        return make_deployment(pod, place.depends_on(account, binding), mounted, self)
 
     def _rules(self, place: Place) -> list[k8s.rbac.v1.PolicyRuleArgs]:
         """The one object whose deletion ends the stack, and the budget that goes before. A Role in
@@ -157,7 +158,7 @@ class Lifetime(pulumi.ComponentResource):
         return rules
 
     def _budget(self, budget: DisruptionBudget, place: Place) -> None:
-        """Nobody drains a node under a run, but the deadline's holder can move at any time."""
+        """Nobody drains a node under a run, but the deadline pod can move at any time."""
         selector = k8s.meta.v1.LabelSelectorArgs(
             match_labels=place.identity.selector(),
             match_expressions=[

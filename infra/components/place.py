@@ -33,7 +33,7 @@ class Place:
     after: tuple[pulumi.Resource, ...] = ()
     """Objects are made after these and deleted before them."""
 
-    def behind(self, *resources: pulumi.Resource) -> Self:
+    def depends_on(self, *resources: pulumi.Resource) -> Self:
         """The same place, for objects that are made after `resources` too."""
         return replace(self, after=(*self.after, *resources))
 

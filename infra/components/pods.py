@@ -32,7 +32,7 @@ core, apps, meta = k8s.core.v1, k8s.apps.v1, k8s.meta.v1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supplies:
+class MountedNames:
     """Names of what pods mount or read."""
 
     account: pulumi.Input[str]
@@ -65,7 +65,7 @@ def make_service(plan: PodPlan, place: Place, parent: pulumi.Resource) -> core.S
 
 
 def make_deployment(
-    plan: PodPlan, place: Place, supplies: Supplies, parent: pulumi.Resource
+    plan: PodPlan, place: Place, mounted: MountedNames, parent: pulumi.Resource
 ) -> apps.Deployment:
     """The Deployment of a pod, awaited until every replica is ready."""
     identity = place.identity
@@ -89,7 +89,7 @@ def make_deployment(
                         **plan.annotations,
                     },
                 ),
-                spec=_pod_spec(plan, identity, supplies),
+                spec=_pod_spec(plan, identity, mounted),
             ),
         ),
         opts=place.options(
@@ -101,10 +101,10 @@ def make_deployment(
     )
 
 
-def _pod_spec(plan: PodPlan, identity: Identity, supplies: Supplies) -> core.PodSpecArgs:
+def _pod_spec(plan: PodPlan, identity: Identity, mounted: MountedNames) -> core.PodSpecArgs:
     placement, gpu = plan.placement, plan.requests.gpu
     return core.PodSpecArgs(
-        service_account_name=supplies.account,
+        service_account_name=mounted.account,
         automount_service_account_token=plan.calls_api,
         enable_service_links=False,
         termination_grace_period_seconds=GRACE_S,
@@ -128,19 +128,19 @@ def _pod_spec(plan: PodPlan, identity: Identity, supplies: Supplies) -> core.Pod
             seccomp_profile=core.SeccompProfileArgs(type="RuntimeDefault"),
             sysctls=[core.SysctlArgs(name=n, value=v) for n, v in plan.sysctls.items()] or None,
         ),
-        containers=[_container(plan, supplies)],
-        volumes=[_volume(volume, supplies) for volume in plan.volumes],
+        containers=[_container(plan, mounted)],
+        volumes=[_volume(volume, mounted) for volume in plan.volumes],
     )
 
 
-def _container(plan: PodPlan, supplies: Supplies) -> core.ContainerArgs:
+def _container(plan: PodPlan, mounted: MountedNames) -> core.ContainerArgs:
     return core.ContainerArgs(
         name=plan.name,
         image=plan.image.name,
         image_pull_policy=plan.image.pull_policy,
         command=list(plan.command) or None,
         args=list(plan.args) or None,
-        env=_env(plan, supplies),
+        env=_env(plan, mounted),
         ports=[
             core.ContainerPortArgs(name=name, container_port=number, protocol="TCP")
             for name, number in plan.ports.items()
@@ -165,7 +165,7 @@ def _container(plan: PodPlan, supplies: Supplies) -> core.ContainerArgs:
     )
 
 
-def _env(plan: PodPlan, supplies: Supplies) -> list[core.EnvVarArgs]:
+def _env(plan: PodPlan, mounted: MountedNames) -> list[core.EnvVarArgs]:
     plain = [core.EnvVarArgs(name=name, value=value) for name, value in plan.env.items()]
     fields = [
         core.EnvVarArgs(
@@ -181,7 +181,7 @@ def _env(plan: PodPlan, supplies: Supplies) -> list[core.EnvVarArgs]:
             name=name,
             value_from=core.EnvVarSourceArgs(
                 secret_key_ref=core.SecretKeySelectorArgs(
-                    name=supplies.secret(source.secret), key=source.key
+                    name=mounted.secret(source.secret), key=source.key
                 )
             ),
         )
@@ -229,14 +229,14 @@ def _startup(plan: PodPlan) -> core.ProbeArgs | None:
     )
 
 
-def _volume(volume: Volume, supplies: Supplies) -> core.VolumeArgs:
+def _volume(volume: Volume, mounted: MountedNames) -> core.VolumeArgs:
     limit = format_size(volume.size_bytes) if volume.size_bytes else None
     if volume.kind == "config":
-        source = core.ConfigMapVolumeSourceArgs(name=supplies.config_map)
+        source = core.ConfigMapVolumeSourceArgs(name=mounted.config_map)
         return core.VolumeArgs(name=volume.name, config_map=source)
     if volume.kind == "keys":
         secret = core.SecretVolumeSourceArgs(
-            secret_name=supplies.secret("keys"),
+            secret_name=mounted.secret("keys"),
             default_mode=0o440,
             items=[core.KeyToPathArgs(key=name, path=name) for name in volume.items],
         )

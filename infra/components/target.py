@@ -6,7 +6,7 @@ import pulumi
 
 from aiperf_svc.plan.pods import PodPlan
 from components.place import Place
-from components.pods import Supplies, make_deployment, make_service
+from components.pods import MountedNames, make_deployment, make_service
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class TargetArgs:
     place: Place
     base: Place
     """For what has no pods."""
-    supplies: Supplies
+    mounted: MountedNames
 
 
 class Target(pulumi.ComponentResource):
@@ -28,5 +28,7 @@ class Target(pulumi.ComponentResource):
     ) -> None:
         super().__init__("aiperf:stack:Target", name, None, opts)
         service = make_service(args.pod, args.base, self)
-        self.deployment = make_deployment(args.pod, args.place.behind(service), args.supplies, self)
+        self.deployment = make_deployment(
+            args.pod, args.place.depends_on(service), args.mounted, self
+        )
         self.register_outputs({})

@@ -6,7 +6,7 @@ import pulumi
 
 from aiperf_svc.plan.pods import PodPlan
 from components.place import Place
-from components.pods import Supplies, make_deployment
+from components.pods import MountedNames, make_deployment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class WorkerPoolArgs:
 
     pods: tuple[PodPlan, ...]
     place: Place
-    supplies: Supplies
+    mounted: MountedNames
 
 
 class WorkerPool(pulumi.ComponentResource):
@@ -26,5 +26,5 @@ class WorkerPool(pulumi.ComponentResource):
     ) -> None:
         super().__init__("aiperf:stack:WorkerPool", name, None, opts)
         for pod in args.pods:
-            make_deployment(pod, args.place, args.supplies, self)
+            make_deployment(pod, args.place, args.mounted, self)
         self.register_outputs({})

@@ -174,7 +174,7 @@ def test_the_only_rights_are_to_see_and_delete_the_one_object_that_ends_the_stac
     assert roles[1]["subjects"][0]["name"] == f"deadline-{STACK}"
 
 
-def test_the_deadlines_holder_may_delete_the_run_s_budget_and_no_other(usual: Recording) -> None:
+def test_the_deadline_pod_may_delete_the_run_s_budget_and_no_other(usual: Recording) -> None:
     (role,) = (m for m in usual.manifests if m["kind"] == "Role")
     assert role["rules"][1:] == [
         {
@@ -221,7 +221,7 @@ def _deadline_environment(recording: Recording) -> dict[str, str]:
     return {each["name"]: each.get("value", "") for each in container["env"]}
 
 
-def test_only_the_deadlines_holder_gets_a_token(usual: Recording) -> None:
+def test_only_the_deadline_pod_gets_a_token(usual: Recording) -> None:
     for manifest in usual.manifests:
         if manifest["kind"] == "ServiceAccount":
             assert manifest["automountServiceAccountToken"] is False
@@ -233,7 +233,7 @@ def test_only_the_deadlines_holder_gets_a_token(usual: Recording) -> None:
     assert mounting == ["deadline"]
 
 
-def test_pods_are_made_after_the_deadlines_holder_and_nothing_else_waits_for_it(
+def test_pods_are_made_after_the_deadline_pod_and_nothing_else_waits_for_it(
     usual: Recording,
 ) -> None:
     holder = next(
@@ -440,7 +440,7 @@ def test_where_the_results_go_is_an_output() -> None:
     assert outputs["results"]["bucket"] == "s3://bucket/runs"
 
 
-def test_the_deadlines_pod_is_ready_when_the_api_server_has_responded(
+def test_the_deadline_pod_is_ready_when_the_api_server_has_responded(
     usual: Recording,
 ) -> None:
     pods = {t["metadata"]["labels"][COMPONENT_LABEL]: t["spec"] for t in _pod_templates(usual)}

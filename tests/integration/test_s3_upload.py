@@ -15,7 +15,7 @@ import pytest
 from in_one_loop import stack
 from moto.server import ThreadedMotoServer
 
-from aiperf_svc.adapters.exports.manifest import Manifest, read_manifest, take_stock
+from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest, read_manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.cli.main import main
@@ -76,7 +76,7 @@ def results(tmp_path: Path) -> tuple[Path, Manifest]:
     (folder / "verdict.json").write_text("{}")
     (folder / "logs" / "worker-0.log").write_text("one line\n")
     (folder / "logs" / "empty.log").write_text("")
-    return folder, take_stock(folder, "0123456789ab")
+    return folder, build_manifest(folder, "0123456789ab")
 
 
 def contents(folder: Path) -> list[bytes]:
@@ -149,7 +149,7 @@ def test_a_second_upload_sends_only_what_is_not_there(
     assert (len(first.sent), first.kept) == (4, ())
     store.client.delete_object(Bucket=BUCKET, Key="runs/run/verdict.json")
     (folder / "logs" / "worker-0.log").write_text("one other\n")
-    second = uploads.upload(folder, take_stock(folder, "r"), store.s3(), into="run")
+    second = uploads.upload(folder, build_manifest(folder, "r"), store.s3(), into="run")
     assert second.sent == ("logs/worker-0.log", "verdict.json")
     assert second.kept == ("logs/empty.log", "records.parquet")
     assert store.objects()["runs/run/logs/worker-0.log"] == b"one other\n"

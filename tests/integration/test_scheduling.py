@@ -42,27 +42,27 @@ def said(call: str, *, has_session: bool = True, setup: str = "") -> list[str]:
 
 
 def test_a_worker_s_slice_is_short_and_its_share_the_same() -> None:
-    done, _, slices, is_real_time = said("come_first(before_all=False)")
+    done, _, slices, is_real_time = said("raise_priority(before_all=False)")
     assert done == "True 0"
     assert slices in ("['100000']", "[]")  # kernels without the file's line take no notice
     assert is_real_time == "False"
 
 
 def test_before_all_is_real_time_for_who_may_and_a_short_slice_for_others() -> None:
-    *_, is_real_time = said("come_first(before_all=True)")
+    *_, is_real_time = said("raise_priority(before_all=True)")
     assert is_real_time == str(may_be_real_time())
-    _, _, slices, is_real_time = said("come_first(before_all=True)", setup=WITHOUT_RIGHTS)
+    _, _, slices, is_real_time = said("raise_priority(before_all=True)", setup=WITHOUT_RIGHTS)
     assert slices in ("['100000']", "[]")
     assert is_real_time == "False"
 
 
 def test_a_record_processor_gives_way_and_its_session_does() -> None:
-    done, group, *_ = said("give_way()")
+    done, group, *_ = said("lower_priority()")
     assert done == "True 10"
     assert group in ("['10']", "[]")  # kernels without autogroups have no file
 
 
 def test_a_session_that_others_share_stays_as_it_is() -> None:
-    done, group, *_ = said("give_way()", has_session=False)
+    done, group, *_ = said("lower_priority()", has_session=False)
     assert done == "True 10"
     assert group in ("['0']", "[]")

@@ -21,7 +21,7 @@ from aiperf_svc.adapters.inference.stamped_reads import (
     FIRST_READS_BYTES,
     FRAGMENT_BYTES,
     NOT_WRITTEN,
-    Left,
+    Unhandled,
     interpreted_begin,
     interpreted_pass_chunks,
     interpreted_receive,
@@ -85,7 +85,7 @@ def taken(
     polled: int,
     layouts: dict[int, Layout] | None = None,
     records: RawRecords = NO_RECORDS,
-) -> list[Left]:
+) -> list[Unhandled]:
     """What is left to do for one connection when there is something to read."""
     events, conns = [(conn.fd, select.EPOLLIN)], {conn.fd: conn}
     rest = take_ready(events, 0, 1, conns, polled, layouts or {}, records)

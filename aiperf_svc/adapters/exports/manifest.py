@@ -30,9 +30,9 @@ class Manifest(msgspec.Struct, frozen=True):
     files: tuple[ManifestEntry, ...]
 
 
-def take_stock(folder: Path, run_id: str, *, known: Manifest | None = None) -> Manifest:
-    """Read every finished file below `folder`, but those that are as long as in `known`: results
-    are never changed in place, only logs grow. Raises OSError."""
+def build_manifest(folder: Path, run_id: str, *, known: Manifest | None = None) -> Manifest:
+    """List every finished file below `folder`. Files as long as in `known` are not read again:
+    results are never changed in place, only logs grow. Raises OSError."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and _counts(folder, path))
     old = {entry.name: entry for entry in known.files} if known is not None else {}
     return Manifest(run_id, tuple(_entry(folder, path, old) for path in paths))

@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-GIVING_WAY: Final = 10
+LOW_PRIORITY_NICE: Final = 10
 """Nice value of those whose work can wait."""
 SHORT_SLICE_NS: Final = 100_000
 """The shortest that Linux grants. A task with a short slice runs as soon as it wakes, in the place
@@ -24,8 +24,8 @@ _ATTRIBUTES: Final = struct.Struct("=IIQiIQQQ")
 _SCHED_OTHER: Final = 0
 
 
-def come_first(*, before_all: bool) -> bool:
-    """Have the kernel run this process promptly when something has come for it; whether it will.
+def raise_priority(*, before_all: bool) -> bool:
+    """Let the kernel run this process promptly when it has input. Returns whether it will.
 
     With `before_all`, and the right to a real-time priority, it also keeps the core for as long as
     it needs it: only for where others have another one. Its threads and children are as any. Else
@@ -45,14 +45,14 @@ def come_first(*, before_all: bool) -> bool:
     return not ctypes.CDLL(None).syscall(number, 0, attributes, 0)
 
 
-def give_way() -> None:
-    """Leave the cores to others where there are not enough.
+def lower_priority() -> None:
+    """Lower the priority of this process, for where there are fewer cores than processes.
 
     With autogroups, which most distributions have, the kernel shares the cores out among sessions,
     and nice values count only within one: a process with a session of its own has to say it for its
     group.
     """
-    os.nice(GIVING_WAY)
+    os.nice(LOW_PRIORITY_NICE)
     if os.getsid(0) == os.getpid():
         with contextlib.suppress(OSError):  # a kernel without them
-            _AUTOGROUP.write_text(str(GIVING_WAY))
+            _AUTOGROUP.write_text(str(LOW_PRIORITY_NICE))

@@ -45,8 +45,8 @@ from aiperf_svc.adapters.inference.stamped_reads import (
     FIRST_READS_BYTES,
     MAX_KEPT_BYTES,
     MAX_RESPONSE_BYTES,
-    Left,
     Read,
+    Unhandled,
     begin,
     part_bytes,
     stamp_start,
@@ -267,7 +267,7 @@ class InferenceClient:
         """
         self._is_in_phase = is_on
         self._ticker.every(self._poll_every_ns if is_on else 0)
-        self._pool.forgive()
+        self._pool.reset_connect_failures()
 
     def wake_at(self, wall_ns: int) -> None:
         """Call `on_timer` at `wall_ns`; 0 never."""
@@ -386,7 +386,7 @@ class InferenceClient:
                 self._finish_read(conn, left)
         records.flush_if_full()
 
-    def _ready_other(self, fd: Left) -> None:
+    def _ready_other(self, fd: Unhandled) -> None:
         """Not a connection, or one that is gone."""
         if fd == self._bodies_fd:
             self._has_bodies = True
@@ -396,7 +396,7 @@ class InferenceClient:
         elif fd == self._ticker.fd:
             self._ticker.clear()
 
-    def _finish_read(self, conn: Connection, left: Left) -> None:
+    def _finish_read(self, conn: Connection, left: Unhandled) -> None:
         if left is True:
             if conn.epoll is self._epoll:
                 self._watch_in(self._bodies, conn)

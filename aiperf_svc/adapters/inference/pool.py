@@ -195,8 +195,8 @@ class ConnectionPool:
         if len(self.by_fd) >= wanted:
             self.wanted = 0
 
-    def forgive(self) -> None:
-        """A phase begins or has ended: connect ahead again, whatever failed before."""
+    def reset_connect_failures(self) -> None:
+        """Allow connecting ahead again after failures, because a phase begins or has ended."""
         self._has_refused = False
 
     def _refused(self) -> None:

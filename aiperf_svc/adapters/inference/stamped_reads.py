@@ -50,7 +50,7 @@ _unpack_timespec = struct.Struct("@qq").unpack
 Read = tuple[bytes, int, int]
 """Bytes (none at the end of the stream), the kernel's stamp of the last of them (wall clock, ns; 0
 if it gave none), and the time at which our code had them (ns)."""
-Left = Read | OSError | int | None
+Unhandled = Read | OSError | int | None
 """What is left to do for a connection: take what was read; end it because reading failed; look at
 its event's mask, which says more than that there is something to read; with True, note that its
 response has come to its middle, by `FIRST_READS_BYTES` of rows; with None, go on after a response
@@ -150,7 +150,7 @@ def interpreted_take_ready(
     polled_wall_ns: int,
     layouts: Mapping[int, Layout],
     records: RawRecords,
-) -> list[tuple[Connection | None, Left]]:
+) -> list[tuple[Connection | None, Unhandled]]:
     """Read what has come for the connections of `events[begin:end]`, descriptors and masks, of
     which none had anything at `polled_wall_ns`.
 
@@ -160,7 +160,7 @@ def interpreted_take_ready(
     response of one of the `layouts`, or a good one that ended and whose connection stays open, is
     in the `records` as `add_whole` or `end` put it there, and its connection is idle.
     """
-    rest: list[tuple[Connection | None, Left]] = []
+    rest: list[tuple[Connection | None, Unhandled]] = []
     for fd, mask in events[begin:end]:
         conn = connections.get(fd)
         if conn is None:

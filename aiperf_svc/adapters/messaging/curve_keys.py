@@ -1,7 +1,7 @@
 """The key pairs with which services know each other over TCP: one for each service.
 
 A pair is both what a service binds with and what it connects with. A process holds the secret keys
-of its own services and the public ones of those that it deals with (`ports.acquainted`), so that
+of its own services and the public ones of those that it deals with (`ports.with_peers`), so that
 what a process may say is bounded by the ports that let its services in.
 """
 
@@ -13,7 +13,7 @@ import zmq
 
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import Service
-from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port, acquainted, key_file
+from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port, key_file, with_peers
 
 
 class KeyPair(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class CurveKeys(msgspec.Struct, frozen=True):
     def of(self, services: Iterable[Service]) -> "CurveKeys":
         """What a process of these services needs, and no more."""
         own = frozenset(services)
-        known = acquainted(own)
+        known = with_peers(own)
         return CurveKeys(
             {service: key for service, key in self.public.items() if service in known},
             {service: key for service, key in self.secret.items() if service in own},

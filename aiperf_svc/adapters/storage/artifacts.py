@@ -6,10 +6,10 @@ import msgspec
 
 from aiperf_svc.adapters.exports import config_export, csv_export, json_export, verdict_export
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
-from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, take_stock
+from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, build_manifest
 from aiperf_svc.adapters.exports.parquet_export import write_records
 from aiperf_svc.adapters.report import page
-from aiperf_svc.adapters.storage.atomic_files import unwritable, write_file, write_with
+from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.stats.columns import Columns
 
@@ -30,7 +30,7 @@ def write_all(
     write_file(folder / "profile_export_aiperf.csv", lambda: csv_export.render(summary))
     write_file(folder / "verdict.json", lambda: verdict_export.render(summary))
     write_file(folder / "report.html", lambda: page.render(summary))
-    write_with(
+    write_atomically(
         folder / "records.parquet", lambda part: write_records(part, columns, summary.context)
     )
     return write_manifest(folder, summary.context.run_id, known=known)
@@ -39,7 +39,7 @@ def write_all(
 def write_manifest(folder: Path, run_id: str, *, known: tuple[ManifestEntry, ...] = ()) -> Manifest:
     """Write `manifest.json` over all that `folder` holds; again when files were added."""
     try:
-        manifest = take_stock(folder, run_id, known=Manifest(run_id, known))
+        manifest = build_manifest(folder, run_id, known=Manifest(run_id, known))
     except OSError as error:
         raise unwritable(folder, error) from error
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"

@@ -15,10 +15,10 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 def write_file(path: Path, render: Callable[[], bytes]) -> None:
     """Write one file from its content. Raises EnvironmentProblem."""
     content = render()
-    write_with(path, lambda part: _write(part, content))
+    write_atomically(path, lambda part: _write(part, content))
 
 
-def write_with(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file, then give it its name; remove it when that fails.
 
     Raises EnvironmentProblem for a failure of the disk.

@@ -17,7 +17,7 @@ from typing import IO, Final
 
 from aiperf_svc.adapters.exports.manifest import ManifestEntry
 from aiperf_svc.adapters.messaging.bus import decode
-from aiperf_svc.adapters.storage.atomic_files import unwritable, write_with
+from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically
 from aiperf_svc.core.lines.batches import lines_of
 from aiperf_svc.core.lines.renderer import LineRenderer
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -69,7 +69,7 @@ class JsonlFile:
             return
         kept = self._kept
         try:
-            write_with(self._path, lambda part: self._write(part, kept))
+            write_atomically(self._path, lambda part: self._write(part, kept))
         except EnvironmentProblem as problem:
             self._fail(str(problem))
         except Exception as error:

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.adapters.exports import jsonl_export
     from aiperf_svc.adapters.exports.manifest import is_whole, read_manifest
     from aiperf_svc.adapters.storage.artifacts import write_manifest
-    from aiperf_svc.adapters.storage.atomic_files import write_with
+    from aiperf_svc.adapters.storage.atomic_files import write_atomically
 
     folder: Path = args.folder
     manifest = read_manifest(folder)
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise EnvironmentProblem(f"{records}: missing, or not the file that the manifest lists")
     output: Path = args.output or folder / jsonl_export.NAME
     counts: list[int] = []
-    write_with(output, lambda part: counts.append(jsonl_export.write_lines(records, part)))
+    write_atomically(output, lambda part: counts.append(jsonl_export.write_lines(records, part)))
     if output.resolve().parent == folder.resolve():
         write_manifest(folder, manifest.run_id)
     print(f"{output}: {counts[0]:,} requests")

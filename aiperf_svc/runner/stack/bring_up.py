@@ -16,12 +16,15 @@ from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, is_name_of, take_inventory
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
-from aiperf_svc.adapters.cluster.watching.startup_watch import UNSCHEDULABLE_S, wait_until_hopeless
+from aiperf_svc.adapters.cluster.watching.startup_watch import (
+    UNSCHEDULABLE_S,
+    wait_for_startup_failure,
+)
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.error_text import causes, in_few_lines
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.stack import StackPlan, stated
+from aiperf_svc.plan.stack import StackPlan, non_defaults
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import deployed, summary
 from aiperf_svc.runner.stack.changes import Comparison, changes
@@ -100,7 +103,7 @@ async def compare(
     return Comparison(
         base=DEPLOYED,
         is_deployed=True,
-        changed=changes(before, stated(plan.config)),
+        changed=changes(before, non_defaults(plan.config)),
         is_new_run=deployed.runs_of(state) != {plan.identity.run_id},
     )
 
@@ -192,8 +195,8 @@ async def up(
         await cli.set_secret(key, value)
     progress, stop = Progress("up", say), asyncio.Event()
     going = asyncio.create_task(cli.up(progress.handle, stop=stop), name="pulumi up")
-    hopeless = asyncio.create_task(
-        wait_until_hopeless(
+    failing = asyncio.create_task(
+        wait_for_startup_failure(
             cluster,
             stack=request.stack,
             namespace=request.plan.config.deployment.namespace.name,
@@ -205,20 +208,20 @@ async def up(
     limit_s = None if deadline_mono_s is None else max(0.0, deadline_mono_s - time.monotonic())
     try:
         done, _ = await asyncio.wait(
-            (going, hopeless, stopped), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+            (going, failing, stopped), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
         )
         if going not in done:
             say("interrupting `pulumi up`; it ends what it has begun")
             stop.set()
         ended = await going
     finally:
-        for each in (hopeless, stopped):
+        for each in (failing, stopped):
             each.cancel()
-        await asyncio.gather(hopeless, stopped, return_exceptions=True)
+        await asyncio.gather(failing, stopped, return_exceptions=True)
     if stopped in done:
         return False
-    if hopeless in done:
-        raise EnvironmentProblem(f"the stack cannot come up: {hopeless.result()}")
+    if failing in done:
+        raise EnvironmentProblem(f"the stack cannot come up: {failing.result()}")
     if not done:
         raise EnvironmentProblem("--timeout: the stack did not come up in time")
     if ended.code and not progress.has_begun and is_locked(ended):

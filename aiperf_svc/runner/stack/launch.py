@@ -1,4 +1,4 @@
-"""The stages of a stack's run, carried out. Their order is `stages.Course`'s."""
+"""The stages of a stack's run, carried out. Their order is `stages.StackLifecycle`'s."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import bring_up, measure, summary, terminal
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.stages import Course, How, Stage
+from aiperf_svc.runner.stack.stages import StackLifecycle, Stage, StageResult
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 from aiperf_svc.runner.stack.teardown import Teardown
 
@@ -47,7 +47,7 @@ class Launch:
     ) -> None:
         self._request, self._options, self._home = request, options, home
         self._cluster, self._cli, self._interrupts = cluster, cli, interrupts
-        self._course = Course(keep=options.keep, keep_on_failure=options.keep_on_failure)
+        self._lifecycle = StackLifecycle(keep=options.keep, keep_on_failure=options.keep_on_failure)
         self._say = terminal.say
         self._failure: AiperfError | None = None
         self._prepared: RunRecord | None = None
@@ -71,7 +71,7 @@ class Launch:
 
     async def run(self) -> Outcome:
         """All stages. Raises AiperfError when nothing was made."""
-        stages: dict[Stage, Callable[[], Awaitable[How]]] = {
+        stages: dict[Stage, Callable[[], Awaitable[StageResult]]] = {
             Stage.PREFLIGHT: self._preflight,
             Stage.PREVIEW: self._preview,
             Stage.UP: self._up,
@@ -81,15 +81,15 @@ class Launch:
             Stage.DESTROY: self._destroy,
             Stage.CHECK: self._check,
         }
-        course = self._course
+        lifecycle = self._lifecycle
         try:
-            while course.stage is not Stage.OVER:
-                stage, started_mono_s = course.stage, time.monotonic()
-                how = await self._end_of(stage, stages[stage])
-                if stage is Stage.COLLECT and how is How.FAILED:
-                    course.has_only_copy = not self._is_uploaded
+            while lifecycle.stage is not Stage.FINISHED:
+                stage, started_mono_s = lifecycle.stage, time.monotonic()
+                result = await self._end_of(stage, stages[stage])
+                if stage is Stage.COLLECT and result is StageResult.FAILED:
+                    lifecycle.has_only_copy = not self._is_uploaded
                 self._took_s[stage.value] = round(time.monotonic() - started_mono_s, 1)
-                course.end(stage, how, interrupts=self._interrupts.count)
+                lifecycle.end(stage, result, interrupts=self._interrupts.count)
         finally:
             if self._measuring is not None:
                 await self._measuring.close()
@@ -99,13 +99,15 @@ class Launch:
                 raise self._failure
             return self._outcome(None)
         self._say(summary.took(self._took_s))
-        if course.is_kept and course.has_only_copy:
+        if lifecycle.is_kept and lifecycle.has_only_copy:
             self._say("the results could not be fetched: they are in the stack and nowhere else")
-        if course.is_kept:
+        if lifecycle.is_kept:
             self._say(summary.kept(self._request.plan, namespace=self._record.namespace))
         return self._outcome(self._measuring.status if self._measuring else None)
 
-    async def _end_of(self, stage: Stage, work: Callable[[], Awaitable[How]]) -> How:
+    async def _end_of(
+        self, stage: Stage, work: Callable[[], Awaitable[StageResult]]
+    ) -> StageResult:
         try:
             if stage not in ASKS_THE_CLUSTER:
                 return await work()
@@ -118,7 +120,7 @@ class Launch:
             text = f"unexpected {type(error).__name__} in {stage}: {error}"
             return self._failed(EnvironmentProblem(text), cause=error)
 
-    def _failed(self, error: AiperfError, *, cause: Exception | None = None) -> How:
+    def _failed(self, error: AiperfError, *, cause: Exception | None = None) -> StageResult:
         if cause is not None:
             error.__cause__ = cause
         if self._failure is None:
@@ -126,40 +128,40 @@ class Launch:
         if self._record is not None:
             # What follows takes a while, and its end tells the first one only.
             self._say(str(error))
-        return How.FAILED
+        return StageResult.FAILED
 
     # --- before anything is made -----------------------------------------------------------------
 
-    async def _preflight(self) -> How:
+    async def _preflight(self) -> StageResult:
         checks = await self._unless_interrupted(
             bring_up.check(self._cluster, self._request.plan, say=self._say)
         )
         if checks is None:
-            return How.LEFT
+            return StageResult.INTERRUPTED
         self._unschedulable_s = bring_up.patience_s(checks, self._request.plan)
-        return How.DONE
+        return StageResult.DONE
 
-    async def _preview(self) -> How:
+    async def _preview(self) -> StageResult:
         text = await self._unless_interrupted(
             bring_up.preview(self._request, self._cluster, self._cli)
         )
         if text is None:
-            return How.LEFT
+            return StageResult.INTERRUPTED
         self._say(text)
         if not self._options.yes and terminal.can_ask():
             agreed = await self._unless_interrupted(terminal.ask("Create this stack?"))
             if not agreed:
-                return How.LEFT if agreed is None else How.DECLINED
+                return StageResult.INTERRUPTED if agreed is None else StageResult.DECLINED
         # What can still go wrong before anything is made, does so here.
         request = self._request
         parent = Path(request.config.artifacts.dir)
         self._prepared = await bring_up.first_record(request, self._cluster, self._home, self._cli)
         self._artifacts = folders.make_artifact_folder(parent, request.config.name)
-        return How.DONE
+        return StageResult.DONE
 
     # --- the stack and its run -------------------------------------------------------------------
 
-    async def _up(self) -> How:
+    async def _up(self) -> StageResult:
         assert self._prepared is not None
         if self._options.timeout_s is not None:
             self._deadline_mono_s = time.monotonic() + self._options.timeout_s
@@ -182,11 +184,11 @@ class Launch:
             if earlier is not None:
                 self._home.save(earlier)
             self._failed(error)
-            return How.DECLINED
+            return StageResult.DECLINED
         finally:
             # Also of a stack that is half there: its teardown must know where.
             await self._find_own()
-        return How.DONE if is_up else How.LEFT
+        return StageResult.DONE if is_up else StageResult.INTERRUPTED
 
     async def _find_own(self) -> None:
         if self._record is None:
@@ -198,7 +200,7 @@ class Launch:
             self._record = msgspec.structs.replace(self._record, own=None)
         self._home.save(self._record)
 
-    async def _measure(self) -> How:
+    async def _measure(self) -> StageResult:
         self._measuring = measure.Measuring(
             self._cluster, await self._cli.outputs(), self._request.plan, self._options.run
         )
@@ -210,29 +212,33 @@ class Launch:
         status = self._measuring.status
         if self._measuring.failure is not None:
             self._failed(self._measuring.failure)
-            self._course.fail_run()
+            self._lifecycle.fail_run()
         if status is not None and status.state == RunState.FAILED:
-            self._course.fail_run()
+            self._lifecycle.fail_run()
         if self._measuring.has_losses:
-            self._course.suspect_run()
+            self._lifecycle.suspect_run()
         if summary is None and not self._measuring.has_results:
-            return How.LEFT if self._interrupts.count else How.FAILED
-        return How.DONE
+            return StageResult.INTERRUPTED if self._interrupts.count else StageResult.FAILED
+        return StageResult.DONE
 
-    async def _collect(self) -> How:
+    async def _collect(self) -> StageResult:
         assert self._measuring is not None
         assert self._artifacts is not None
         fetched = asyncio.create_task(self._measuring.fetch(self._artifacts), name="fetch results")
         logs = asyncio.create_task(self._save_logs(), name="save logs")
         try:
             if not await self._ended_before(fetched, interrupts=2):
-                return How.LEFT
+                return StageResult.INTERRUPTED
             try:
                 self._say(f"collected {fetched.result()} into {self._artifacts}")
             except AiperfError as error:
                 self._artifact_error = str(error)
-                return How.FAILED
-            return How.DONE if await self._ended_before(logs, interrupts=2) else How.LEFT
+                return StageResult.FAILED
+            return (
+                StageResult.DONE
+                if await self._ended_before(logs, interrupts=2)
+                else StageResult.INTERRUPTED
+            )
         finally:
             logs.cancel()
             await asyncio.gather(logs, return_exceptions=True)
@@ -248,7 +254,7 @@ class Launch:
         for each in missing:
             self._say(f"not saved: {each}")
 
-    async def _save_evidence(self) -> How:
+    async def _save_evidence(self) -> StageResult:
         assert self._record is not None
         assert self._artifacts is not None
         saving = asyncio.create_task(
@@ -256,19 +262,19 @@ class Launch:
             name="save evidence",
         )
         if not await self._ended_before(saving, interrupts=2):
-            return How.LEFT
+            return StageResult.INTERRUPTED
         try:
             self._evidence = saving.result()
         except OSError as error:
             # A full disk is no fault of the run's.
             self._say(f"evidence could not be saved: {error}")
-            return How.FAILED
+            return StageResult.FAILED
         self._say(f"saved {len(self._evidence)} files about the failure in {self._artifacts}")
-        return How.DONE
+        return StageResult.DONE
 
     # --- the way down ----------------------------------------------------------------------------
 
-    async def _destroy(self) -> How:
+    async def _destroy(self) -> StageResult:
         if self._measuring is not None:
             await self._measuring.close()
         patience = asyncio.create_task(self._ask_for_patience(), name="ask for patience")
@@ -277,9 +283,9 @@ class Launch:
             self._is_destroyed = await self._teardown().destroy()
         finally:
             patience.cancel()
-        return How.DONE
+        return StageResult.DONE
 
-    async def _check(self) -> How:
+    async def _check(self) -> StageResult:
         assert self._record is not None
         stack = self._record.stack
         try:
@@ -307,7 +313,7 @@ class Launch:
                 "brings it up to date"
             )
         self._home.forget(stack)
-        return How.DONE
+        return StageResult.DONE
 
     def _remove_if_empty(self) -> None:
         """Leave no folder of a run that was stopped before it had anything to put into it."""
@@ -348,10 +354,10 @@ class Launch:
         return status is not None and bool(status.uploaded_to)
 
     def _outcome(self, status: Status | None) -> Outcome:
-        course, measuring = self._course, self._measuring
+        lifecycle, measuring = self._lifecycle, self._measuring
         summary = measuring.summary if measuring else None
         is_unmade = self._record is None
-        state = RunState.CANCELLED if course.was_left or is_unmade else RunState.FAILED
+        state = RunState.CANCELLED if lifecycle.was_interrupted or is_unmade else RunState.FAILED
         reason = str(self._failure) if self._failure else ("" if summary else STOPPED)
         failure = self._failure.exit_code if self._failure else ExitCode.BENCHMARK_FAILED
         if is_unmade:
@@ -368,14 +374,14 @@ class Launch:
             artifacts=self._artifacts,
             artifact_error=self._artifact_error or (status.artifact_error if status else ""),
             uploaded_to=status.uploaded_to if status else "",
-            was_interrupted=course.was_left or is_unmade,
+            was_interrupted=lifecycle.was_interrupted or is_unmade,
             left=self._left,
             is_unverified=self._is_state_behind
-            or not (is_unmade or course.is_kept or self._is_looked_at),
+            or not (is_unmade or lifecycle.is_kept or self._is_looked_at),
             more={
                 "stack": self._request.stack,
                 "namespace": self._record.namespace if self._record else None,
-                "kept": course.is_kept,
+                "kept": lifecycle.is_kept,
                 "left": list(self._left),
                 "not_checked": list(self._not_checked),
                 "took_s": self._took_s,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from aiperf_svc.config.load_config import load_config
 from aiperf_svc.domain.errors import AiperfError, ConfigError
-from aiperf_svc.plan.stack import stated
+from aiperf_svc.plan.stack import non_defaults
 from aiperf_svc.runner import signals
 from aiperf_svc.runner.stack import bring_up
 from aiperf_svc.runner.stack.changes import Comparison, changes
@@ -25,7 +25,7 @@ def compare_with(request: StackRequest, file: Path) -> Comparison:
     before = replace(request, config=config, settings=settings).plan
     return Comparison(
         base=f"`{file}`",
-        changed=changes(stated(before.config), stated(request.plan.config)),
+        changed=changes(non_defaults(before.config), non_defaults(request.plan.config)),
         is_new_run=before.identity.run_id != request.plan.identity.run_id,
     )
 

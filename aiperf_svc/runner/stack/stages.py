@@ -1,12 +1,13 @@
-"""The course of a stack's run: which stage comes next, whatever happens. Pure.
+"""The lifecycle of a stack: decides which stage comes next, whatever happens. Pure.
 
-    preflight ─> preview ─> up ─> run ─> collect ─┬───────────> destroy ─> check ─> over
-        │           │        │      │        │    │                ▲
-        └───────────┴> over  └──────┴────────┴────┴─> evidence ────┘
+    preflight ─> preview ─> up ─> run ─> collect ─┬────────────> destroy ─> check ─> finished
+        │           │        │      │        │    │                 ▲
+        └─────┬─────┘        └──────┴────────┴────┴─> evidence ─────┘
+              └─> finished
 
-From the moment in which something may exist every way leads through `destroy` and `check`, except
-where the user asked to keep the stack, or it holds the only copy of the results. Evidence of a
-failure, or of a loss that the run survived, is saved before it is destroyed.
+As soon as the cluster may hold objects of the stack, every path leads through `destroy` and
+`check`, unless the user asked to keep the stack or it holds the only copy of the results. Evidence
+of a failure, or of a loss that the run survived, is saved before the stack is destroyed.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """What is being done."""
+    """The steps of a stack's run, in order."""
 
     PREFLIGHT = "preflight"
     PREVIEW = "preview"
@@ -24,18 +25,18 @@ class Stage(StrEnum):
     EVIDENCE = "evidence"
     DESTROY = "destroy"
     CHECK = "leak check"
-    OVER = "over"
+    FINISHED = "finished"
 
 
-class How(StrEnum):
+class StageResult(StrEnum):
     """How a stage ended."""
 
     DONE = "done"
     FAILED = "failed"
     DECLINED = "declined"
     """Nothing was made: the user said no to the preview, or the state is somebody else's."""
-    LEFT = "left"
-    """Ended early because the user asked for it."""
+    INTERRUPTED = "interrupted"
+    """The user ended it early."""
 
 
 AFTER = {
@@ -44,16 +45,16 @@ AFTER = {
     Stage.UP: Stage.RUN,
     Stage.RUN: Stage.COLLECT,
 }
-"""Of a stage that was done, before the results are here."""
+"""The stage that follows one that succeeded, until the results are collected."""
 
 
 class IllegalStep(RuntimeError):
-    """A stage ended that was not going on."""
+    """Raised when a stage ends that was not the current one."""
 
 
 @dataclass
-class Course:
-    """Where the run is, and what has become of it so far."""
+class StackLifecycle:
+    """The current stage, and the outcome of those before it."""
 
     keep: bool = False
     keep_on_failure: bool = False
@@ -61,67 +62,70 @@ class Course:
     failed_in: Stage | None = None
     """The first stage that failed."""
     is_suspect: bool = False
-    """Something of the stack died in a run that went on."""
-    was_left: bool = False
-    """The user stopped it."""
+    """A part of the stack died during a run that continued."""
+    was_interrupted: bool = False
+    """The user interrupted a stage."""
     has_only_copy: bool = False
-    """The results are in the stack and nowhere else: it stays until they are fetched."""
+    """The results exist only in the stack, which stays until they are fetched."""
     is_kept: bool = False
     story: list[str] = field(default_factory=list)
-    """Every step, for the message about an illegal one."""
+    """Every step so far, for the message about an illegal one."""
 
     @property
     def may_exist(self) -> bool:
-        """Whether the cluster may hold something of the stack."""
-        return self.stage not in (Stage.PREFLIGHT, Stage.PREVIEW, Stage.OVER)
+        """Whether the cluster may hold objects of the stack."""
+        return self.stage not in (Stage.PREFLIGHT, Stage.PREVIEW, Stage.FINISHED)
 
-    def end(self, stage: Stage, how: How, *, interrupts: int = 0) -> Stage:
-        """`stage` has ended; the next one.
+    def end(self, stage: Stage, result: StageResult, *, interrupts: int = 0) -> Stage:
+        """Record that `stage` has ended, and return the next one.
 
-        `interrupts` counts the user's so far: one in a run still leads to its results, two skip
-        them. Raises IllegalStep.
+        `interrupts` is the number of the user's interrupts so far: after one during the run its
+        results are still collected, after two they are not. Raises IllegalStep.
         """
-        if stage is not self.stage or stage is Stage.OVER:
+        if stage is not self.stage or stage is Stage.FINISHED:
             raise IllegalStep(f"{stage} ended in {self.stage} after {', '.join(self.story)}")
-        self.story.append(f"{stage} {how}")
-        if how is How.FAILED and self.failed_in is None:
+        self.story.append(f"{stage} {result}")
+        if result is StageResult.FAILED and self.failed_in is None:
             self.failed_in = stage
-        self.was_left = self.was_left or how is How.LEFT or interrupts > 0
-        self.stage = self._next(how, interrupts)
+        self.was_interrupted = (
+            self.was_interrupted or result is StageResult.INTERRUPTED or interrupts > 0
+        )
+        self.stage = self._next(result, interrupts)
         return self.stage
 
-    def _next(self, how: How, interrupts: int) -> Stage:
+    def _next(self, result: StageResult, interrupts: int) -> Stage:
         stage = self.stage
         if stage in (Stage.PREFLIGHT, Stage.PREVIEW):
-            is_on = how is How.DONE and interrupts == 0
-            return AFTER[stage] if is_on else Stage.OVER
+            is_on = result is StageResult.DONE and interrupts == 0
+            return AFTER[stage] if is_on else Stage.FINISHED
         if stage is Stage.DESTROY:
-            # How destroying ended is no evidence of anything.
+            # Whatever `destroy` reported, the check looks at the cluster.
             return Stage.CHECK
-        if stage is Stage.CHECK or how is How.DECLINED:
-            return Stage.OVER
-        if how is How.FAILED and stage is not Stage.EVIDENCE and interrupts < 2:
+        if stage is Stage.CHECK or result is StageResult.DECLINED:
+            return Stage.FINISHED
+        if result is StageResult.FAILED and stage is not Stage.EVIDENCE and interrupts < 2:
             return Stage.EVIDENCE
-        # An interrupt before the run leaves nothing to wait for, one in the run leaves results.
+        # After an interrupt before the run there are no results to wait for; during the run there
+        # are.
         patience = 1 if stage is Stage.UP else 2
-        if stage in AFTER and how is How.DONE and interrupts < patience:
+        if stage in AFTER and result is StageResult.DONE and interrupts < patience:
             return AFTER[stage]
         if stage is Stage.COLLECT and (self.failed_in or self.is_suspect) and interrupts < 2:
             return Stage.EVIDENCE
         return self._teardown()
 
     def fail_run(self) -> None:
-        """The run ended well enough to have results, and it failed."""
+        """Mark the run as failed although it has results."""
         self.failed_in = self.failed_in or Stage.RUN
 
     def suspect_run(self) -> None:
-        """The run ended well; what the cluster says of it is wanted all the same."""
+        """Ask for evidence from the cluster although the run succeeded."""
         self.is_suspect = True
 
     def _teardown(self) -> Stage:
         wants = self.keep or self.has_only_copy
         wants = wants or (self.keep_on_failure and self.failed_in is not None)
-        if wants and not self.was_left:
+        if wants and not self.was_interrupted:
             self.is_kept = True
-            return Stage.OVER
+            return Stage.FINISHED
         return Stage.DESTROY

@@ -14,7 +14,7 @@ FAKE_NODE = "aiperf.dev/fake-node"
 NODES = 12
 WORKERS, PROCESSORS = 235, 59
 PODS = 300
-"""With five single services and the deadline's holder."""
+"""With five single services and the deadline pod."""
 KWOK_S = 180.0
 
 

@@ -54,11 +54,11 @@ class Desk:
         assert found is not None
         self.connection = found
 
-    def serve(self) -> quick_serving.Left | None:
+    def serve(self) -> quick_serving.Unhandled | None:
         """Goes through the events that there are once there is one."""
         self.connections.epoll.poll(20)
         self.events.poll(False)
-        return self.events.next_left()
+        return self.events.next_unhandled()
 
     def close(self) -> None:
         if self.connection.fd >= 0:

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from aiperf_svc.adapters.exports.manifest import Manifest, take_stock
+from aiperf_svc.adapters.exports.manifest import Manifest, build_manifest
 from aiperf_svc.adapters.results_api.server import ResultsServer
 from aiperf_svc.adapters.results_api.status import Status
 
@@ -65,7 +65,7 @@ class Provider:
     def manifest(self) -> dict[str, Any] | None:
         if not self.has_manifest:
             return None
-        found = self.listed or take_stock(self.path, "0123456789ab")
+        found = self.listed or build_manifest(self.path, "0123456789ab")
         listed: dict[str, Any] = msgspec.to_builtins(found)
         return listed
 

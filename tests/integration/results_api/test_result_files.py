@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from played_run import LARGE, TOKEN, Api
 
-from aiperf_svc.adapters.exports.manifest import ManifestEntry, take_stock
+from aiperf_svc.adapters.exports.manifest import ManifestEntry, build_manifest
 from aiperf_svc.adapters.results_api.client import ApiRefused, ResultsClient
 
 
@@ -102,7 +102,7 @@ async def test_gzip_is_used_when_asked_for_and_tagged_apart(api: Api) -> None:
 async def test_a_log_that_grows_is_served_as_far_as_its_hash_covers(
     api: Api, client: ResultsClient, tmp_path: Path
 ) -> None:
-    api.provider.listed = take_stock(api.provider.path, "0123456789ab")
+    api.provider.listed = build_manifest(api.provider.path, "0123456789ab")
     with (api.provider.path / "logs/worker-0.log").open("a") as log:
         log.write("three\n")
     await client.download_all(tmp_path / "copy")

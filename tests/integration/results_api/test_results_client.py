@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from played_run import LARGE, TOKEN, Api
 
-from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, take_stock
+from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, build_manifest
 from aiperf_svc.adapters.results_api.client import ApiUnavailable, ResultsClient
 from aiperf_svc.domain.errors import EnvironmentProblem
 
@@ -20,7 +20,7 @@ async def test_all_results_are_fetched_into_a_folder(
 ) -> None:
     copy = tmp_path / "copy"
     manifest = await client.download_all(copy)
-    assert take_stock(copy, manifest.run_id) == manifest
+    assert build_manifest(copy, manifest.run_id) == manifest
     assert msgspec.json.decode((copy / "manifest.json").read_bytes(), type=Manifest) == manifest
 
 
@@ -54,7 +54,7 @@ async def test_a_disk_without_room_is_said_before_anything_is_fetched(
 
 async def test_a_download_goes_on_where_it_broke_off(api: Api, tmp_path: Path) -> None:
     limit = len(LARGE) // 3
-    entry = take_stock(api.provider.path, "x").files[0]
+    entry = build_manifest(api.provider.path, "x").files[0]
     async with (
         _Cutting(api.server.port, limit=limit) as proxy,
         ResultsClient(proxy.url, token=TOKEN, retry_s=0) as client,
@@ -65,7 +65,7 @@ async def test_a_download_goes_on_where_it_broke_off(api: Api, tmp_path: Path) -
 
 
 async def test_a_download_without_progress_is_given_up(api: Api, tmp_path: Path) -> None:
-    entry = take_stock(api.provider.path, "x").files[0]
+    entry = build_manifest(api.provider.path, "x").files[0]
     async with (
         _Cutting(api.server.port, limit=0) as proxy,
         ResultsClient(proxy.url, token=TOKEN, retry_s=0) as client,
@@ -78,14 +78,14 @@ async def test_a_part_of_something_else_is_thrown_away(
     api: Api, client: ResultsClient, tmp_path: Path
 ) -> None:
     (tmp_path / "large.bin.part").write_bytes(b"of another run")
-    entry = take_stock(api.provider.path, "x").files[0]
+    entry = build_manifest(api.provider.path, "x").files[0]
     assert (await client.download(entry, tmp_path)).read_bytes() == LARGE
 
 
 async def test_bytes_with_another_hash_are_not_believed(
     api: Api, client: ResultsClient, tmp_path: Path
 ) -> None:
-    api.provider.listed = take_stock(api.provider.path, "x")
+    api.provider.listed = build_manifest(api.provider.path, "x")
     (api.provider.path / "large.bin").write_bytes(LARGE[::-1])
     with pytest.raises(EnvironmentProblem, match=r"large.bin: received bytes with another SHA-256"):
         await client.download_all(tmp_path / "copy")

@@ -9,22 +9,22 @@ from aiperf_svc.mock_server.requests import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,
-    Ask,
-    AskDefaults,
     BadRequest,
-    parse_ask,
+    ParamDefaults,
+    RequestParams,
     parse_head,
+    parse_params,
     split_request_id,
 )
 
-DEFAULTS = AskDefaults(
+DEFAULTS = ParamDefaults(
     model="m", tokens=10, force_tokens=False, reasoning_tokens=0, usage="requested"
 )
 
 
-def _ask(path: str = CHAT, defaults: AskDefaults = DEFAULTS, **body: object) -> Ask:
+def _params(path: str = CHAT, defaults: ParamDefaults = DEFAULTS, **body: object) -> RequestParams:
     given = {"messages": []} if path == CHAT else {}
-    return parse_ask(path, json.dumps(given | body).encode(), defaults)
+    return parse_params(path, json.dumps(given | body).encode(), defaults)
 
 
 def test_a_head_gives_what_shapes_the_response() -> None:
@@ -89,31 +89,31 @@ def test_a_header_that_only_ends_like_the_request_id_is_not_one() -> None:
 def test_the_response_is_as_long_as_the_request_allows(
     body: dict[str, object], expected: tuple[int, bool]
 ) -> None:
-    ask = _ask(**body)
-    assert (ask.tokens, ask.is_cut_short) == expected
+    params = _params(**body)
+    assert (params.tokens, params.is_cut_short) == expected
 
 
 def test_forced_tokens_ignore_the_request() -> None:
-    forced = AskDefaults(
+    forced = ParamDefaults(
         model="m", tokens=10, force_tokens=True, reasoning_tokens=2, usage="requested"
     )
-    ask = _ask(defaults=forced, max_tokens=3, ignore_eos=True)
-    assert (ask.tokens, ask.reasoning, ask.is_cut_short) == (12, 2, False)
+    params = _params(defaults=forced, max_tokens=3, ignore_eos=True)
+    assert (params.tokens, params.reasoning, params.is_cut_short) == (12, 2, False)
 
 
 def test_members_that_are_refused_are_named() -> None:
     strict = replace(DEFAULTS, refused=frozenset({"min_tokens", "ignore_eos"}))
-    assert _ask(defaults=strict, max_tokens=3).tokens == 3
+    assert _params(defaults=strict, max_tokens=3).tokens == 3
     with pytest.raises(BadRequest, match="not permitted: ignore_eos, min_tokens") as refusal:
-        _ask(defaults=strict, max_tokens=3, min_tokens=3, ignore_eos=True)
+        _params(defaults=strict, max_tokens=3, min_tokens=3, ignore_eos=True)
     assert refusal.value.status == 400
 
 
 def test_prompt_tokens_are_the_words_of_all_messages() -> None:
     parts = [{"type": "text", "text": "three more words"}, {"type": "image_url"}]
     messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": parts}]
-    assert _ask(messages=messages).prompt_tokens == 5
-    assert _ask(COMPLETIONS, prompt=[1, 2, 3]).prompt_tokens == 3
+    assert _params(messages=messages).prompt_tokens == 5
+    assert _params(COMPLETIONS, prompt=[1, 2, 3]).prompt_tokens == 3
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,16 @@ def test_prompt_tokens_are_the_words_of_all_messages() -> None:
 def test_usage_is_given_when_the_setting_says_so(
     usage: str, body: dict[str, object], expected: bool
 ) -> None:
-    defaults = AskDefaults(model="m", tokens=1, force_tokens=False, reasoning_tokens=0, usage=usage)
-    assert _ask(defaults=defaults, **body).has_usage is expected
+    defaults = ParamDefaults(
+        model="m", tokens=1, force_tokens=False, reasoning_tokens=0, usage=usage
+    )
+    assert _params(defaults=defaults, **body).has_usage is expected
 
 
 def test_an_embeddings_request_is_counted_by_its_inputs() -> None:
-    assert _ask(EMBEDDINGS, input="two words").inputs == 1
-    assert _ask(EMBEDDINGS, input=[1, 2, 3]).inputs == 1
-    many = _ask(EMBEDDINGS, input=["a", "b c"], encoding_format="base64")
+    assert _params(EMBEDDINGS, input="two words").inputs == 1
+    assert _params(EMBEDDINGS, input=[1, 2, 3]).inputs == 1
+    many = _params(EMBEDDINGS, input=["a", "b c"], encoding_format="base64")
     assert (many.inputs, many.prompt_tokens, many.is_base64) == (2, 3, True)
 
 
@@ -146,5 +148,5 @@ def test_an_embeddings_request_is_counted_by_its_inputs() -> None:
 )
 def test_a_body_of_the_wrong_shape_is_a_bad_request(body: bytes) -> None:
     with pytest.raises(BadRequest) as caught:
-        parse_ask(CHAT, body, DEFAULTS)
+        parse_params(CHAT, body, DEFAULTS)
     assert caught.value.status == 400

@@ -74,13 +74,13 @@ def test_whatever_is_not_listed_is_denied_to_all_pods_but_dns() -> None:
     assert default.egress == (Rule(ports=(53, 5353), protocols=("UDP", "TCP")),)
 
 
-def test_the_deadlines_holder_reaches_only_the_ranges_that_are_named() -> None:
+def test_the_deadline_pod_reaches_only_the_ranges_that_are_named() -> None:
     plan = plan_it(make_config(api_server_cidrs=["10.1.0.1/32", "10.1.0.2/32"]))
     ranges = (Range("10.1.0.1/32"), Range("10.1.0.2/32"))
     assert policy(plan, "deadline").egress == (Rule(ranges),)
 
 
-def test_only_the_deadlines_holder_reaches_the_api_server_on_whatever_port_that_is() -> None:
+def test_only_the_deadline_pod_reaches_the_api_server_on_whatever_port_that_is() -> None:
     plan = plan_it(make_config())
     open_rules = {p.name: rule.ports for p in plan.policies for rule in p.egress if not rule.peers}
     assert open_rules == {"default": (53, 5353), "deadline": ()}

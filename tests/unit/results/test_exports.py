@@ -236,7 +236,7 @@ def test_a_half_written_file_never_has_the_name_of_a_result(tmp_path: Path) -> N
     target = tmp_path / "report.html"
     target.write_text("the one before")
     with pytest.raises(EnvironmentProblem, match=r"report\.html: No space left on device"):
-        atomic_files.write_with(target, fail)
+        atomic_files.write_atomically(target, fail)
     assert target.read_text() == "the one before"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 

@@ -14,7 +14,11 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
 from aiperf_svc.adapters.cluster.preflight.check import Check
-from aiperf_svc.adapters.cluster.watching.startup_failure import IMAGE_STATES, Hope, pod_troubles
+from aiperf_svc.adapters.cluster.watching.startup_failure import (
+    IMAGE_STATES,
+    StartupFailureDetector,
+    pod_problems,
+)
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.domain.foreign_text import one_line
@@ -165,14 +169,14 @@ async def _run(
 
 
 async def _wait(cluster: Cluster, path: str) -> tuple[Check, dict[str, Any] | None]:
-    hope = Hope(unschedulable_s=CONNECT_S)
+    detector = StartupFailureDetector(unschedulable_s=CONNECT_S)
     end_mono_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < end_mono_s:
         pod = await cluster.get(path)
         if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
             return Check(NAME, "ok", "it has ended"), pod
-        line = hope.handle([pod], [], now_s=time.monotonic())
-        if line and any(each.state in IMAGE_STATES for each in pod_troubles(pod, CONNECT_S)):
+        line = detector.handle([pod], [], now_s=time.monotonic())
+        if line and any(each.state in IMAGE_STATES for each in pod_problems(pod, CONNECT_S)):
             return Check(IMAGE, "failed", line), None
         if line:
             words = f"the pod that would try it does not start: {line}"

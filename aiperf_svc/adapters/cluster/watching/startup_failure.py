@@ -31,21 +31,21 @@ FINAL_PULLS = (
 Object = dict[str, Any]
 
 
-class Trouble(msgspec.Struct, frozen=True):
-    """Something that keeps a pod from running."""
+class PodProblem(msgspec.Struct, frozen=True):
+    """A condition that keeps a pod from running."""
 
     subject: str
-    """Of which pod or Deployment."""
+    """The pod or Deployment that has the problem."""
     state: str
-    """Kubernetes' word."""
+    """Reason or state as Kubernetes names it."""
     line: str
     """What is wrong, with the value and the remedy."""
     patience_s: float
-    """How long it may last."""
+    """Longest time that it may last before the start has failed."""
 
 
-class Hope:
-    """What is known about a stack that comes up."""
+class StartupFailureDetector:
+    """Decides when a stack that is coming up cannot succeed any more."""
 
     def __init__(self, *, unschedulable_s: float) -> None:
         self._unschedulable_s = unschedulable_s
@@ -54,16 +54,16 @@ class Hope:
     def handle(
         self, pods: Sequence[Object], deployments: Sequence[Object], *, now_s: float
     ) -> str | None:
-        """The objects as they are now, on a clock in seconds; one line when there is no hope."""
-        troubles = [
-            *(each for pod in pods for each in pod_troubles(pod, self._unschedulable_s)),
-            *(each for deployment in deployments for each in deployment_troubles(deployment)),
+        """Take the objects as they are at `now_s`. Returns one line when the start has failed."""
+        problems = [
+            *(each for pod in pods for each in pod_problems(pod, self._unschedulable_s)),
+            *(each for deployment in deployments for each in deployment_problems(deployment)),
         ]
-        keys = [(each.subject, each.state) for each in troubles]
+        keys = [(each.subject, each.state) for each in problems]
         self._since = {key: self._since.get(key, now_s) for key in keys}
         lost = [
             each.line
-            for each, key in zip(troubles, keys, strict=True)
+            for each, key in zip(problems, keys, strict=True)
             if now_s - self._since[key] >= each.patience_s
         ]
         if not lost:
@@ -72,14 +72,14 @@ class Hope:
         return lost[0] + more
 
 
-def pod_troubles(pod: Object, unschedulable_s: float) -> Iterator[Trouble]:
+def pod_problems(pod: Object, unschedulable_s: float) -> Iterator[PodProblem]:
     """Why a pod does not run."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     if "deletionTimestamp" in pod["metadata"]:
         return
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            yield Trouble(
+            yield PodProblem(
                 name,
                 "Unschedulable",
                 f"pod {name} fits on no node: {_words(condition.get('message'))}; add nodes or "
@@ -88,22 +88,22 @@ def pod_troubles(pod: Object, unschedulable_s: float) -> Iterator[Trouble]:
             )
     if status.get("reason") in ("Evicted", "NodeAffinity", "OutOfcpu", "OutOfmemory"):
         line = f"pod {name} was turned away: {status['reason']}: {_words(status.get('message'))}"
-        yield Trouble(name, status["reason"], line, CREATE_S)
+        yield PodProblem(name, status["reason"], line, CREATE_S)
     listed = (
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     )
     for container in listed:
-        yield from _container_troubles(name, container)
+        yield from _container_problems(name, container)
 
 
-def _container_troubles(pod: str, container: Object) -> Iterator[Trouble]:
+def _container_problems(pod: str, container: Object) -> Iterator[PodProblem]:
     waiting = container.get("state", {}).get("waiting") or {}
     state, message = waiting.get("reason", ""), _words(waiting.get("message"))
     image = container.get("image", "")
     if state in ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"):
         is_final = any(word in message.lower() for word in FINAL_PULLS)
-        yield Trouble(
+        yield PodProblem(
             pod,
             # The two alternate while the kubelet tries.
             PULL,
@@ -117,12 +117,14 @@ def _container_troubles(pod: str, container: Object) -> Iterator[Trouble]:
             if state == "ErrImageNeverPull"
             else "correct deployment.image.name"
         )
-        yield Trouble(pod, state, f"pod {pod}: image {image!r}: {state}: {message}; {remedy}", 0.0)
+        yield PodProblem(
+            pod, state, f"pod {pod}: image {image!r}: {state}: {message}; {remedy}", 0.0
+        )
     elif state in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
         line = f"pod {pod} cannot start its container: {state}: {message}"
-        yield Trouble(pod, state, line, CONFIG_S)
+        yield PodProblem(pod, state, line, CONFIG_S)
     elif container.get("restartCount", 0) >= CRASHES and not container.get("ready"):
-        yield Trouble(pod, "crashing", _crashes(pod, container), 0.0)
+        yield PodProblem(pod, "crashing", _crashes(pod, container), 0.0)
 
 
 def _crashes(pod: str, container: Object) -> str:
@@ -137,13 +139,13 @@ def _crashes(pod: str, container: Object) -> str:
     )
 
 
-def deployment_troubles(deployment: Object) -> Iterator[Trouble]:
+def deployment_problems(deployment: Object) -> Iterator[PodProblem]:
     """Why a Deployment makes no pods."""
     name = deployment["metadata"]["name"]
     for condition in deployment.get("status", {}).get("conditions") or ():
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             message = _words(condition.get("message"))
-            yield Trouble(
+            yield PodProblem(
                 name,
                 "ReplicaFailure",
                 f"Deployment {name} cannot make its pods: {condition.get('reason')}: {message}; "

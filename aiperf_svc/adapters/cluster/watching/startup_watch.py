@@ -5,7 +5,7 @@ import logging
 import time
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
-from aiperf_svc.adapters.cluster.watching.startup_failure import Hope
+from aiperf_svc.adapters.cluster.watching.startup_failure import StartupFailureDetector
 from aiperf_svc.plan.identity import STACK_LABEL
 
 POLL_S = 1.0
@@ -16,19 +16,19 @@ UNSCHEDULABLE_S = 60.0
 log = logging.getLogger(__name__)
 
 
-async def wait_until_hopeless(
+async def wait_for_startup_failure(
     cluster: Cluster,
     *,
     stack: str,
     namespace: str | None = None,
     unschedulable_s: float = UNSCHEDULABLE_S,
 ) -> str:
-    """One line, when `up` cannot succeed any more: pod, value, remedy. To be cancelled when `up`
-    has ended.
+    """Return one line when `up` cannot succeed any more: pod, value, remedy. The caller cancels it
+    when `up` has ended.
 
     Without a namespace, which has no name before it exists, all of them are watched.
     """
-    hope = Hope(unschedulable_s=unschedulable_s)
+    detector = StartupFailureDetector(unschedulable_s=unschedulable_s)
     place = f"/namespaces/{namespace}" if namespace else ""
     while True:
         try:
@@ -41,7 +41,7 @@ async def wait_until_hopeless(
             # Whether `up` succeeds is then seen from `up` alone.
             await asyncio.Event().wait()
         else:
-            line = hope.handle(pods, deployments, now_s=time.monotonic())
+            line = detector.handle(pods, deployments, now_s=time.monotonic())
             if line is not None:
                 return line
         await asyncio.sleep(POLL_S)

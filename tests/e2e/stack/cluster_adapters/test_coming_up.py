@@ -9,7 +9,7 @@ from small_pods import deployment, of_stack, pod
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.evidence import save_evidence
-from aiperf_svc.adapters.cluster.watching.startup_watch import wait_until_hopeless
+from aiperf_svc.adapters.cluster.watching.startup_watch import wait_for_startup_failure
 
 HOPELESS_S = 90.0
 SECRET = "c2VjcmV0LXZhbHVl"
@@ -22,7 +22,9 @@ async def _make(cluster: Cluster, space: str, stack: str, manifest: dict[str, An
 
 async def _why(cluster: Cluster, space: str, stack: str) -> str:
     async with asyncio.timeout(HOPELESS_S):
-        return await wait_until_hopeless(cluster, namespace=space, stack=stack, unschedulable_s=1.0)
+        return await wait_for_startup_failure(
+            cluster, namespace=space, stack=stack, unschedulable_s=1.0
+        )
 
 
 @pytest.mark.parametrize(

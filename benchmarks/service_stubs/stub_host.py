@@ -26,7 +26,7 @@ Reader = tuple[Any, Callable[[bytes], None]]
 """A socket, and who takes what comes."""
 
 
-class Company:
+class StubHost:
     """All stubs of one process, in one loop."""
 
     def __init__(self, workers: list[str], processors: list[str]) -> None:

@@ -23,7 +23,7 @@ from aiperf_svc.runner.environment import LocalRun
 from benchmarks.records_15m.feed import RATE_PER_S, START_WALL_NS, WORKERS, Feed
 
 
-class Everybody:
+class FakeServices:
     """All services but the records manager."""
 
     def __init__(self, run: LocalRun, feed: Feed) -> None:

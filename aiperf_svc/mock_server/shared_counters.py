@@ -1,10 +1,10 @@
-"""What the serving processes share, so that any of them can tell the truth about all.
+"""Memory that the serving processes share, so that each of them can report the truth about all.
 
-Counters and rows live in each process, where keeping them costs least. Whoever gets a `GET /truth`
-asks all others: it takes the lock, posts the question in shared memory and wakes them through their
-eventfds; each publishes its account into its memory file and acknowledges; when all have, the asker
-merges, replies and lets go of the lock. Everything here is anonymous memory made before the fork:
-nothing is left behind however the processes end.
+Counters and rows live in each process, where keeping them costs least. The process that gets a
+`GET /truth` asks all others: it takes the lock, posts the question in shared memory and wakes them
+through their eventfds. Each publishes its account into its memory file and acknowledges. When all
+have, the asker merges the accounts, replies and releases the lock. Everything here is anonymous
+memory made before the fork: nothing is left behind however the processes end.
 """
 
 import fcntl
@@ -28,24 +28,24 @@ class Question(IntEnum):
     RESET = 2
 
 
-class Board:
-    """Shared memory of `processes` processes; make it before forking, then `sit` in each child."""
+class SharedCounters:
+    """Shared memory of `processes` processes; make it before forking, then `join` in each child."""
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
         self._words = memoryview(mmap.mmap(-1, 8 * (_ACKS + processes))).cast("q")
         self._files = [os.memfd_create(f"truth-{index}") for index in range(processes)]
-        self._bells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(processes)]
-        self._seat = 0
+        self._wakeups = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(processes)]
+        self._index = 0
         self._acknowledged = 0
         self._is_asking = False
 
-    def sit(self, seat: int) -> int:
-        """Takes the place of process `seat`; the descriptor that is readable when `heed` must be
+    def join(self, index: int) -> int:
+        """Joins as process `index`. Returns the descriptor that is readable when `publish` must be
         called.
         """
-        self._seat = seat
-        return self._bells[seat]
+        self._index = index
+        return self._wakeups[index]
 
     @property
     def first_request_mono_ns(self) -> int:
@@ -68,14 +68,14 @@ class Board:
             return False
         self._is_asking = True
         words = self._words
-        words[_QUESTION], words[_ASKER] = question, self._seat
+        words[_QUESTION], words[_ASKER] = question, self._index
         words[_NUMBER] += 1
-        self._ring_all()
+        self._wake_all()
         return True
 
-    def heed(self, account: Account) -> None:
-        """Carries out the question that is on the board, if this process has not done so yet."""
-        os.eventfd_read(self._bells[self._seat])
+    def publish(self, account: Account) -> None:
+        """Publishes what the open question asks for, unless this process has done so already."""
+        os.eventfd_read(self._wakeups[self._index])
         words = self._words
         if words[_NUMBER] == self._acknowledged:
             return
@@ -83,9 +83,9 @@ class Board:
         if words[_QUESTION] == Question.RESET:
             account.reset()
             words[_FIRST_REQUEST] = 0
-        _publish(self._files[self._seat], account, self._seat, words[_QUESTION] == Question.ROWS)
-        words[_ACKS + self._seat] = self._acknowledged
-        os.eventfd_write(self._bells[words[_ASKER]], 1)
+        _publish(self._files[self._index], account, self._index, words[_QUESTION] == Question.ROWS)
+        words[_ACKS + self._index] = self._acknowledged
+        os.eventfd_write(self._wakeups[words[_ASKER]], 1)
 
     def collect(self) -> bytes | None:
         """The merged JSON response to this process's own question, None while one is missing or
@@ -99,12 +99,12 @@ class Board:
         merged = _merge([_take(file) for file in self._files])
         self._is_asking = False
         fcntl.lockf(self._files[0], fcntl.LOCK_UN)
-        self._ring_all()
+        self._wake_all()
         return merged
 
-    def _ring_all(self) -> None:
-        for bell in self._bells:
-            os.eventfd_write(bell, 1)
+    def _wake_all(self) -> None:
+        for wakeup in self._wakeups:
+            os.eventfd_write(wakeup, 1)
 
 
 def _publish(file: int, account: Account, process: int, with_rows: bool) -> None:
