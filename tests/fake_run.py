@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.results.accounts import WorkerAccount
-from aiperf_svc.core.results.summary import RunContext, WorkerRun
+from aiperf_svc.core.results.summary import FinishedRun, WorkerRun
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
@@ -184,7 +184,7 @@ def accounts_of(rows: Rows, *, unsent: int = 0) -> tuple[WorkerRun, ...]:
     return tuple(found)
 
 
-def context(rows: Rows, **fields: Any) -> RunContext:
+def context(rows: Rows, **fields: Any) -> FinishedRun:
     """The rest of a run with these records, healthy unless `fields` say otherwise."""
     given = {
         "run_id": "af9bb661b485",
@@ -194,4 +194,4 @@ def context(rows: Rows, **fields: Any) -> RunContext:
         "workers": accounts_of(rows, unsent=fields.pop("unsent", 0)),
         "cli_command": "aiperf-svc profile -m mock -u http://127.0.0.1:9100",
     }
-    return RunContext(**(given | fields))
+    return FinishedRun(**(given | fields))

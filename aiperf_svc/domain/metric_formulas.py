@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = Mapping[str, NDArray[Any]]
+Columns = Mapping[str, NDArray[Any]]
+"""Field name of a metric record to an array of shape (n,)."""
 Floats = NDArray[np.float64]
-Formula = Callable[[Rows], Floats]
+Formula = Callable[[Columns], Floats]
 
 NS_PER_MS = 1e6
 BYTES_PER_KB = 1024.0
@@ -23,8 +24,8 @@ BYTES_PER_KB = 1024.0
 def between(begin: str, end: str) -> Formula:
     """Milliseconds from one time column to another; undefined unless both are there."""
 
-    def formula(rows: Rows) -> Floats:
-        first, last = rows[begin], rows[end]
+    def formula(columns: Columns) -> Floats:
+        first, last = columns[begin], columns[end]
         gap: Floats = (last - first) / NS_PER_MS
         gap[(first == 0) | (last == 0)] = np.nan
         return gap
@@ -32,16 +33,16 @@ def between(begin: str, end: str) -> Formula:
     return formula
 
 
-def last_content(rows: Rows) -> NDArray[np.int64]:
+def last_content(columns: Columns) -> NDArray[np.int64]:
     """Wall time of the last content, or of the last byte where a response has no content events
     (embeddings)."""
-    last, end = rows["last_token_wall_ns"], rows["end_wall_ns"]
+    last, end = columns["last_token_wall_ns"], columns["end_wall_ns"]
     return np.where(last == 0, end, last)
 
 
 def _since(begin: str) -> Formula:
-    def formula(rows: Rows) -> Floats:
-        first, last = rows[begin], last_content(rows)
+    def formula(columns: Columns) -> Floats:
+        first, last = columns[begin], last_content(columns)
         gap: Floats = (last - first) / NS_PER_MS
         gap[(first == 0) | (last == 0)] = np.nan
         return gap
@@ -56,9 +57,9 @@ _intended_first_token = between("due_wall_ns", "first_token_wall_ns")
 
 
 def _streamed(formula: Formula) -> Formula:
-    def only_streams(rows: Rows) -> Floats:
-        values = formula(rows)
-        values[~rows["is_streamed"]] = np.nan
+    def only_streams(columns: Columns) -> Floats:
+        values = formula(columns)
+        values[~columns["is_streamed"]] = np.nan
         return values
 
     return only_streams
@@ -73,8 +74,8 @@ time_to_second_token = _streamed(between("first_token_wall_ns", "second_token_wa
 def count_of(column: str) -> Formula:
     """A token count; undefined where it is not known (negative)."""
 
-    def formula(rows: Rows) -> Floats:
-        values = rows[column].astype(np.float64)
+    def formula(columns: Columns) -> Floats:
+        values = columns[column].astype(np.float64)
         values[values < 0] = np.nan
         return values
 
@@ -83,45 +84,45 @@ def count_of(column: str) -> Formula:
 
 def number_of(column: str) -> Formula:
     """A count that is always known."""
-    return lambda rows: rows[column].astype(np.float64)
+    return lambda columns: columns[column].astype(np.float64)
 
 
 def duration_of(column: str) -> Formula:
     """A duration column in milliseconds."""
-    return lambda rows: rows[column] / NS_PER_MS
+    return lambda columns: columns[column] / NS_PER_MS
 
 
 def size_of(column: str) -> Formula:
     """A byte column in KB."""
-    return lambda rows: rows[column] / BYTES_PER_KB
+    return lambda columns: columns[column] / BYTES_PER_KB
 
 
 _output_tokens = count_of("output_tokens")
 _input_tokens = count_of("input_tokens")
 
 
-def output_token_count(rows: Rows) -> Floats:
+def output_token_count(columns: Columns) -> Floats:
     """Output tokens without the reasoning ones."""
-    return _output_tokens(rows) - np.maximum(rows["reasoning_tokens"], 0)
+    return _output_tokens(columns) - np.maximum(columns["reasoning_tokens"], 0)
 
 
-def reasoning_token_count(rows: Rows) -> Floats:
+def reasoning_token_count(columns: Columns) -> Floats:
     """Reasoning tokens, defined only where there are some."""
-    values = rows["reasoning_tokens"].astype(np.float64)
+    values = columns["reasoning_tokens"].astype(np.float64)
     values[values <= 0] = np.nan
     return values
 
 
-def decode_duration(rows: Rows) -> Floats:
+def decode_duration(columns: Columns) -> Floats:
     """From the first token to the last."""
-    return request_latency(rows) - time_to_first_token(rows)
+    return request_latency(columns) - time_to_first_token(columns)
 
 
-def inter_token_latency(rows: Rows) -> Floats:
+def inter_token_latency(columns: Columns) -> Floats:
     """(request latency - TTFT) / (output tokens - 1); undefined under two tokens."""
-    tokens = _output_tokens(rows)
+    tokens = _output_tokens(columns)
     tokens[tokens < 2] = np.nan
-    return decode_duration(rows) / (tokens - 1)
+    return decode_duration(columns) / (tokens - 1)
 
 
 def _inverted(values: Floats, *, numerator: Floats | float) -> Floats:
@@ -130,88 +131,88 @@ def _inverted(values: Floats, *, numerator: Floats | float) -> Floats:
     return rate
 
 
-def output_token_throughput_per_user(rows: Rows) -> Floats:
+def output_token_throughput_per_user(columns: Columns) -> Floats:
     """Tokens per second as one user sees them: 1 / inter-token latency."""
-    return _inverted(inter_token_latency(rows), numerator=1e3)
+    return _inverted(inter_token_latency(columns), numerator=1e3)
 
 
-def e2e_output_token_throughput(rows: Rows) -> Floats:
+def e2e_output_token_throughput(columns: Columns) -> Floats:
     """Output tokens over the whole request latency."""
-    return _inverted(request_latency(rows), numerator=_output_tokens(rows) * 1e3)
+    return _inverted(request_latency(columns), numerator=_output_tokens(columns) * 1e3)
 
 
-def prefill_throughput_per_user(rows: Rows) -> Floats:
+def prefill_throughput_per_user(columns: Columns) -> Floats:
     """Input tokens over TTFT."""
-    return _inverted(time_to_first_token(rows), numerator=_input_tokens(rows) * 1e3)
+    return _inverted(time_to_first_token(columns), numerator=_input_tokens(columns) * 1e3)
 
 
-def usage_total_tokens(rows: Rows) -> Floats:
+def usage_total_tokens(columns: Columns) -> Floats:
     """The server's prompt plus completion tokens."""
-    return count_of("usage_prompt_tokens")(rows) + count_of("usage_completion_tokens")(rows)
+    return count_of("usage_prompt_tokens")(columns) + count_of("usage_completion_tokens")(columns)
 
 
 def difference_of(reported: str, counted: str) -> Formula:
     """|counted - reported by the server| in per cent of counted."""
 
-    def formula(rows: Rows) -> Floats:
-        ours = count_of(counted)(rows)
+    def formula(columns: Columns) -> Floats:
+        ours = count_of(counted)(columns)
         ours[ours == 0] = np.nan
-        off: Floats = np.abs(ours - count_of(reported)(rows)) / ours * 100.0
+        off: Floats = np.abs(ours - count_of(reported)(columns)) / ours * 100.0
         return off
 
     return formula
 
 
-def requested_osl(rows: Rows) -> Floats:
+def requested_osl(columns: Columns) -> Floats:
     """Output tokens that the request asked for; undefined where it asked for no number."""
-    values = rows["requested_tokens"].astype(np.float64)
+    values = columns["requested_tokens"].astype(np.float64)
     values[values <= 0] = np.nan
     return values
 
 
-def osl_mismatch(rows: Rows) -> Floats:
+def osl_mismatch(columns: Columns) -> Floats:
     """Output tokens less those asked for, in per cent of these: negative for too few."""
-    asked = requested_osl(rows)
-    return (_output_tokens(rows) - asked) / asked * 100.0
+    asked = requested_osl(columns)
+    return (_output_tokens(columns) - asked) / asked * 100.0
 
 
-def connecting(rows: Rows) -> Floats:
+def connecting(columns: Columns) -> Floats:
     """DNS, TCP connect and TLS handshake; 0 on a reused connection."""
-    values: Floats = (rows["connect_ns"] + rows["tls_ns"]) / NS_PER_MS
+    values: Floats = (columns["connect_ns"] + columns["tls_ns"]) / NS_PER_MS
     return values
 
 
 _http_duration = between("start_wall_ns", "end_wall_ns")
 
 
-def http_total(rows: Rows) -> Floats:
+def http_total(columns: Columns) -> Floats:
     """Connecting, sending, waiting and receiving."""
-    return connecting(rows) + _http_duration(rows)
+    return connecting(columns) + _http_duration(columns)
 
 
-def connection_reused(rows: Rows) -> Floats:
+def connection_reused(columns: Columns) -> Floats:
     """1 on a reused connection, else 0."""
-    values: Floats = rows["is_reused"].astype(np.float64)
+    values: Floats = columns["is_reused"].astype(np.float64)
     return values
 
 
 schedule_lag = between("due_wall_ns", "start_wall_ns")
 
 
-def client_lag(rows: Rows) -> Floats:
+def client_lag(columns: Columns) -> Floats:
     """The part of the schedule lag that only the client can have caused: connecting is taken off,
     and waiting for the concurrency cap, which the config asks for, counts as none."""
-    lag = np.maximum(schedule_lag(rows) - connecting(rows), 0.0)
-    lag[rows["is_capped"] | np.isnan(lag)] = 0.0
+    lag = np.maximum(schedule_lag(columns) - connecting(columns), 0.0)
+    lag[columns["is_capped"] | np.isnan(lag)] = 0.0
     return lag
 
 
-def write_time(rows: Rows) -> Floats:
+def write_time(columns: Columns) -> Floats:
     """Between the stamps just before and just after the write. The true departure lies between the
     two, as long as the request fits into the socket's send buffer; larger ones, which may wait for
     the network, count as 0."""
-    values = between("start_wall_ns", "sent_wall_ns")(rows)
-    values[(rows["bytes_out"] > SEND_BUFFER_BYTES) | np.isnan(values)] = 0.0
+    values = between("start_wall_ns", "sent_wall_ns")(columns)
+    values[(columns["bytes_out"] > SEND_BUFFER_BYTES) | np.isnan(values)] = 0.0
     return values
 
 
@@ -222,16 +223,16 @@ SEND_BUFFER_BYTES = 16_384
 def uncertainty_of(column: str) -> Formula:
     """How much earlier than its stamp an event may have arrived, in milliseconds."""
 
-    def formula(rows: Rows) -> Floats:
-        values: Floats = rows[column] / NS_PER_MS
+    def formula(columns: Columns) -> Floats:
+        values: Floats = columns[column] / NS_PER_MS
         return values
 
     return formula
 
 
-def stamp_uncertainty(rows: Rows) -> Floats:
+def stamp_uncertainty(columns: Columns) -> Floats:
     """Of the event that sets the headline latency: the first token of a stream, the last content
     otherwise."""
     first, last = uncertainty_of("ttft_uncertainty_ns"), uncertainty_of("last_uncertainty_ns")
-    values: Floats = np.where(rows["is_streamed"], first(rows), last(rows))
+    values: Floats = np.where(columns["is_streamed"], first(columns), last(columns))
     return values

@@ -18,7 +18,7 @@ _time_ns = time.time_ns
 _CHUNK = struct.Struct("@qq")
 
 
-class Outcome(IntEnum):
+class RowOutcome(IntEnum):
     """How a request ended, as its row tells it."""
 
     OPEN = 0
@@ -60,7 +60,7 @@ valid HTTP.
 """
 
 
-class Rows:
+class RequestRows:
     """One row per request in compact columns, at most `limit` rows and `limit` chunk times."""
 
     __slots__ = (
@@ -145,12 +145,12 @@ class Rows:
         if row >= 0:
             self._end[row] = _time_ns()
 
-    def close(self, number: int, outcome: Outcome) -> None:
+    def close(self, number: int, outcome: RowOutcome) -> None:
         """Says how a request ended; one whose last write was never begun ends now."""
         row = number - self.base
         if row >= 0:
             self._outcome[row] = outcome
-            if not self._end[row] or outcome is Outcome.DISCONNECTED:
+            if not self._end[row] or outcome is RowOutcome.DISCONNECTED:
                 self._end[row] = _time_ns()
 
     def intervals(self) -> "tuple[array[int], array[int]]":
@@ -174,7 +174,7 @@ class Rows:
                     "process": process,
                     "connection": self._connection[row],
                     "status": self._status[row],
-                    "outcome": Outcome(self._outcome[row]).name.lower(),
+                    "outcome": RowOutcome(self._outcome[row]).name.lower(),
                     "arrival_wall_ns": self._arrival[row],
                     "head_wall_ns": self._head[row] or None,
                     "chunk_wall_ns": times,
@@ -191,7 +191,7 @@ class Account(Tally):
     def __init__(self, *, row_limit: int | None) -> None:
         self.frozen_wall_ns: tuple[int, int] | None = None
         """When the freeze began and ended for this process: it sent nothing in between."""
-        self.rows = None if row_limit is None else Rows(row_limit)
+        self.rows = None if row_limit is None else RequestRows(row_limit)
         for name in COUNTERS:
             setattr(self, name, 0)
 

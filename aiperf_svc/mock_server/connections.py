@@ -6,7 +6,7 @@ import socket
 import time
 from collections import OrderedDict
 
-from aiperf_svc.mock_server.accounts import Account, Outcome
+from aiperf_svc.mock_server.accounts import Account, RowOutcome
 from aiperf_svc.mock_server.serving_state import ConnectionState
 
 
@@ -92,7 +92,7 @@ class Connections:
             account.in_flight -= 1
             account.disconnected += 1
             if account.rows is not None:
-                account.rows.close(connection.row, Outcome.DISCONNECTED)
+                account.rows.close(connection.row, RowOutcome.DISCONNECTED)
         connection.reply = None
         self.close(connection)
 

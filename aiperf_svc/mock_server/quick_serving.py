@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from aiperf_svc.mock_server.accounts import Rows
+from aiperf_svc.mock_server.accounts import RequestRows
 from aiperf_svc.mock_server.connections import Connection
 from aiperf_svc.mock_server.replies import Reply
 from aiperf_svc.mock_server.serving_state import Tally
@@ -97,7 +97,7 @@ class InterpretedDueWrites:
     __slots__ = ("_heap", "_itl_ns", "_rows", "_table", "_tally")
 
     def __init__(
-        self, table: list[Connection | None], tally: Tally, rows: Rows | None, itl_ns: int
+        self, table: list[Connection | None], tally: Tally, rows: RequestRows | None, itl_ns: int
     ) -> None:
         self._table = table
         self._tally = tally

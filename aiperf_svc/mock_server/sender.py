@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from aiperf_svc.mock_server.accounts import Account, Outcome
+from aiperf_svc.mock_server.accounts import Account, RowOutcome
 from aiperf_svc.mock_server.connections import Connection, Connections
 from aiperf_svc.mock_server.delays import Delay
 from aiperf_svc.mock_server.quick_serving import DueWrites, send
@@ -250,13 +250,13 @@ class Sender:
             account.in_flight -= 1
             if is_cut:
                 account.cuts += 1
-                outcome = Outcome.CUT
+                outcome = RowOutcome.CUT
             elif reply.status >= 400:
                 account.errors += 1
-                outcome = Outcome.ERROR
+                outcome = RowOutcome.ERROR
             else:
                 account.completed += 1
-                outcome = Outcome.COMPLETED
+                outcome = RowOutcome.COMPLETED
             if self._rows is not None:
                 self._rows.close(connection.row, outcome)
         if ending is not Ending.KEEP:

@@ -25,7 +25,7 @@ from aiperf_svc.runner import folders, log_tails, manifests, printing
 from aiperf_svc.runner.display import make_display
 from aiperf_svc.runner.environment import LOOPBACK, LocalRun
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.processes import Process, end_processes, leftovers, start_process
 from aiperf_svc.runner.signals import Interrupts
 
@@ -103,7 +103,7 @@ class _Launch:
         self._processes: list[Process] = []
         self._control: list[Process] = []
 
-    async def run(self, artifact_error: str) -> Outcome:
+    async def run(self, artifact_error: str) -> RunOutcome:
         """From the first process to the last one gone."""
         status, summary, is_over = None, None, False
         with Interrupts() as interrupts:
@@ -133,7 +133,7 @@ class _Launch:
                     display.close()
             finally:
                 await self._end_all(is_over=is_over, at_once=interrupts.count > 1)
-            return Outcome(
+            return RunOutcome(
                 run_id=self._run.run_id,
                 state=status.state if status and is_over else RunState.CANCELLED,
                 reason=status.reason if status and is_over else LEFT_AT_ONCE,

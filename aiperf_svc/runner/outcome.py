@@ -10,7 +10,7 @@ from aiperf_svc.protocol.messages import RunState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """Everything that is shown at the end of a run."""
 
     run_id: str

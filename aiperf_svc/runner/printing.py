@@ -6,13 +6,13 @@ import msgspec
 
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.outcome import RunOutcome
 
 WIDTH = 100
 """Of the tables where no terminal says another."""
 
 
-def print_outcome(outcome: Outcome, options: RunOptions) -> None:
+def print_outcome(outcome: RunOutcome, options: RunOptions) -> None:
     """Tables to standard output; with `--json` they go to standard error."""
     from rich.console import Console
 

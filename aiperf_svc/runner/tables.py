@@ -16,7 +16,7 @@ from rich.text import Text
 from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.domain.metric_catalog import METRICS, Kind
 from aiperf_svc.runner.numbers import number
-from aiperf_svc.runner.outcome import Outcome, own_part
+from aiperf_svc.runner.outcome import RunOutcome, own_part
 
 WIDE = 100
 """Columns of the whole table; a narrower terminal gets fewer statistics."""
@@ -31,7 +31,7 @@ ENDINGS = {"failed": ("Failed: ", "bold red"), "cancelled": ("Stopped early: ", 
 VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
 
 
-def print_results(outcome: Outcome, console: Console) -> None:
+def print_results(outcome: RunOutcome, console: Console) -> None:
     """Everything about a finished run."""
     summary = outcome.summary
     if summary is not None:
@@ -274,7 +274,7 @@ def _print_verdict(ours: dict[str, Any], console: Console) -> None:
         console.print(_indented(Text(f"{numbers} → {reason['remedy']}", style="dim"), 4))
 
 
-def _print_end(outcome: Outcome, console: Console) -> None:
+def _print_end(outcome: RunOutcome, console: Console) -> None:
     text = outcome.reason or ("" if outcome.summary else "nothing was measured")
     if text:
         prefix, style = ENDINGS.get(outcome.state, ("", "bold red"))

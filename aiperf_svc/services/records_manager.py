@@ -33,13 +33,12 @@ from aiperf_svc.core.records.ledger import RecordLedger
 from aiperf_svc.core.results.accounts import WorkerAccount
 from aiperf_svc.core.results.received import ArrivedRecords, count_arrived
 from aiperf_svc.core.results.summarise import summarise
-from aiperf_svc.core.results.summary import RunContext as FinishedRun
-from aiperf_svc.core.results.summary import Summary, WorkerRun
-from aiperf_svc.core.stats.columns import Columns
+from aiperf_svc.core.results.summary import FinishedRun, Summary, WorkerRun
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.verdict.health_log import HealthLog
 from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import (
     AddressUse,

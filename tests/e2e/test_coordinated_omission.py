@@ -24,10 +24,10 @@ RATE, DURATION_S, CAP = 100, 8, 10
 TTFT_MS = 20.0
 REQUESTS = RATE * DURATION_S
 STATS = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
-Rows = Mapping[str, Mapping[str, Any]]
+TruthRows = Mapping[str, Mapping[str, Any]]
 
 
-def frozen_run(folder: Path, *flags: str) -> tuple[ClientRun, Rows, float]:
+def frozen_run(folder: Path, *flags: str) -> tuple[ClientRun, TruthRows, float]:
     """A run of 800 requests, the server's rows by request id, and the freeze in seconds."""
     config = MockServerConfig(
         ttft="20ms", itl="5ms", tokens=2, truth=True, freeze_at="1500ms", freeze_for="2s"
@@ -43,7 +43,7 @@ def frozen_run(folder: Path, *flags: str) -> tuple[ClientRun, Rows, float]:
     return run, rows, (ended_ns - began_ns) / 1e9
 
 
-def first_tokens(run: ClientRun, rows: Rows) -> NDArray[np.int64]:
+def first_tokens(run: ClientRun, rows: TruthRows) -> NDArray[np.int64]:
     """When the server sent the first token of each request, by its place in the schedule."""
     ids = [request_id(run.run_id, Phase.PROFILING, index, 0) for index in range(REQUESTS)]
     return np.array([rows[name]["chunk_wall_ns"][0] for name in ids])
@@ -54,11 +54,11 @@ def schedule(run: ClientRun) -> NDArray[np.int64]:
     return int(run.records["due_wall_ns"].min()) + np.arange(REQUESTS) * (10**9 // RATE)
 
 
-def intended_by_hand_ms(run: ClientRun, rows: Rows) -> NDArray[np.float64]:
+def intended_by_hand_ms(run: ClientRun, rows: TruthRows) -> NDArray[np.float64]:
     return (first_tokens(run, rows) - schedule(run)) / 1e6
 
 
-def plain_by_hand_ms(run: ClientRun, rows: Rows) -> NDArray[np.float64]:
+def plain_by_hand_ms(run: ClientRun, rows: TruthRows) -> NDArray[np.float64]:
     return np.array(
         [(row["chunk_wall_ns"][0] - row["arrival_wall_ns"]) / 1e6 for row in rows.values()]
     )

@@ -10,7 +10,7 @@ from in_one_loop import WAIT_S, config, stack
 from scripted_server import Respond, ScriptedServer
 
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.outcome import RunOutcome
 
 TTFT_P99 = {"metric": "time_to_first_token", "stat": "p99", "max": "5s"}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -44,7 +44,7 @@ async def stream_at_once(_: int, writer: asyncio.StreamWriter) -> None:
 
 def ended(summary: dict[str, Any]) -> ExitCode:
     """The exit code of a run with these results."""
-    outcome = Outcome(run_id="test", state="done", reason="", summary=summary, artifacts=None)
+    outcome = RunOutcome(run_id="test", state="done", reason="", summary=summary, artifacts=None)
     return outcome.exit_code
 
 

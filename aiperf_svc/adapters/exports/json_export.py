@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.core.results.summary import MetricSummary, RunContext, Summary
+from aiperf_svc.core.results.summary import FinishedRun, MetricSummary, Summary
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
 
@@ -124,7 +124,7 @@ def input_config(config: BenchmarkConfig) -> dict[str, Any]:
     }
 
 
-def error_summary(context: RunContext) -> list[dict[str, Any]]:
+def error_summary(context: FinishedRun) -> list[dict[str, Any]]:
     """Errors of the profiling phase by kind, status and first message; the most frequent first."""
     counts: dict[tuple[int, int, str], int] = {}
     for sample in context.errors:

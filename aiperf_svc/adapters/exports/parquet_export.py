@@ -16,9 +16,9 @@ from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, S
 from arro3.io import read_parquet, write_parquet
 from numpy.typing import NDArray
 
-from aiperf_svc.core.results.summary import RunContext
-from aiperf_svc.core.stats.columns import Columns
+from aiperf_svc.core.results.summary import FinishedRun
 from aiperf_svc.domain.finish_reasons import FinishReason
+from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
@@ -45,7 +45,7 @@ _TYPES = {
 _UNIT_SUFFIXES = {"_ns": "ns"}
 
 
-def write_records(path: Path, columns: Columns, context: RunContext) -> None:
+def write_records(path: Path, columns: Columns, context: FinishedRun) -> None:
     """Write all records. Raises OSError."""
     names = METRIC_DTYPE.names or ()
     schema = Schema([_field(name) for name in names])
@@ -101,7 +101,7 @@ def _field(name: str) -> Field:
     return Field(name, _TYPES[kind](), nullable=False, metadata={"unit": unit} if unit else None)
 
 
-def _metadata(context: RunContext) -> dict[str, str]:
+def _metadata(context: FinishedRun) -> dict[str, str]:
     """What a reader needs to make sense of the numbers."""
     clocks = {
         worker.rank: {

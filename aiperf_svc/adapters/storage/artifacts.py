@@ -11,7 +11,7 @@ from aiperf_svc.adapters.exports.parquet_export import write_records
 from aiperf_svc.adapters.report import page
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.core.results.summary import Summary
-from aiperf_svc.core.stats.columns import Columns
+from aiperf_svc.domain.metric_formulas import Columns
 
 
 def write_all(

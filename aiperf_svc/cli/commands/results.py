@@ -30,10 +30,10 @@ def run(args: argparse.Namespace) -> int:
 
     from aiperf_svc.runner import manifests, printing, signals
     from aiperf_svc.runner.options import RunOptions
-    from aiperf_svc.runner.outcome import Outcome
+    from aiperf_svc.runner.outcome import RunOutcome
     from aiperf_svc.runner.stack.attached import attach, fetch
 
-    async def fetched() -> Outcome:
+    async def fetched() -> RunOutcome:
         where = {"kubeconfig": args.kubeconfig, "context": args.context}
         async with attach(args.stack, environ=os.environ, **where) as attached:
             return await fetch(attached, parent=args.artifact_dir)

@@ -24,8 +24,6 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
 from aiperf_svc.protocol.records import Rows
 
-Columns = Mapping[str, NDArray[Any]]
-
 TOKEN_AND_COUNT_TAGS: Final = (
     "input_sequence_length",
     "output_token_count",

@@ -68,8 +68,6 @@ class RecordAssembler:
         """Worker id to its epoch and its unfinished requests by id."""
         self._unlooked_bytes = 0
         """Of responses, since the last look at what they hold."""
-        self._room_bytes = MAX_OPEN_BYTES
-        """What they may bring until the next."""
 
     @property
     def open_requests(self) -> int:

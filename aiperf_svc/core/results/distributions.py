@@ -39,13 +39,11 @@ def pooled(tag: str, histogram: Histogram) -> MetricSummary | None:
     count = histogram.total
     if not count:
         return None
-    mean = histogram.sum_ns / count
-    variance = max(0.0, histogram.sum_squares / count - mean * mean)
     stats: dict[str, float | None] = {
-        "avg": mean / NS_PER_MS,
+        "avg": histogram.mean_ns / NS_PER_MS,
         "min": histogram.min_ns / NS_PER_MS,
         "max": histogram.max_ns / NS_PER_MS,
-        "std": variance**0.5 / NS_PER_MS,
+        "std": histogram.std_ns / NS_PER_MS,
         "sum": histogram.sum_ns / NS_PER_MS,
     }
     for name, q in QUANTILES.items():

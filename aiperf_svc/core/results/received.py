@@ -7,7 +7,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.core.stats.columns import CHUNK_ROWS, Columns
+from aiperf_svc.core.stats.columns import CHUNK_ROWS
+from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import Flag
 

@@ -9,13 +9,13 @@ from aiperf_svc.core.results.accounts import Accounts, balance
 from aiperf_svc.core.results.distributions import distributions, pooled
 from aiperf_svc.core.results.scalars import scalars, steady_state_throughput
 from aiperf_svc.core.results.summary import (
+    FinishedRun,
     MetricSummary,
-    RunContext,
     Summary,
 )
 from aiperf_svc.core.results.survivors import Failures
 from aiperf_svc.core.stats.clock_map import ClockMap
-from aiperf_svc.core.stats.columns import Columns, PhaseRows
+from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.concurrency import held_over_time
 from aiperf_svc.core.stats.concurrency_held import SlotUse, slot_use
 from aiperf_svc.core.stats.histogram import Histogram
@@ -28,13 +28,14 @@ from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.judge import judge
 from aiperf_svc.domain.finish_reasons import named_reasons
 from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import Service
 
 TIMELINE_TAGS = ("time_to_first_token", "request_latency")
 
 
-def summarise(columns: Columns, chunk_gaps: Histogram | None, context: RunContext) -> Summary:
+def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedRun) -> Summary:
     """The results of the profiling phase.
 
     `columns` are the base columns of all records of the run, by METRIC_DTYPE's names; `chunk_gaps`
@@ -99,7 +100,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: RunContex
     return replace(summary, objectives=objectives)
 
 
-def _accounts(context: RunContext) -> Accounts:
+def _accounts(context: FinishedRun) -> Accounts:
     """The profiling phase's books; the warmup's only have to balance too."""
     accounts = balance(
         Phase.PROFILING, (w.account for w in context.workers), granted=context.credits_granted
@@ -108,7 +109,7 @@ def _accounts(context: RunContext) -> Accounts:
     return replace(accounts, violations=accounts.violations + warmup.violations)
 
 
-def _good(rows: PhaseRows, window: LoadWindow, context: RunContext) -> dict[str, float]:
+def _good(rows: PhaseRows, window: LoadWindow, context: FinishedRun) -> dict[str, float]:
     limits = context.config.slo.goodput
     if not limits:
         return {}
@@ -146,7 +147,7 @@ def _evidence(
     metrics: dict[str, MetricSummary],
     chunk_gaps: Histogram | None,
     use: SlotUse | None,
-    context: RunContext,
+    context: FinishedRun,
     window: LoadWindow,
 ) -> Evidence:
     load = context.config.load
@@ -202,7 +203,7 @@ def _slot_use(
     clocks: ClockMap,
     totals: Totals,
     metrics: dict[str, MetricSummary],
-    context: RunContext,
+    context: FinishedRun,
     window: LoadWindow,
 ) -> SlotUse | None:
     """None in open loop, and when a run is shorter than one usual request: its slots had no time to

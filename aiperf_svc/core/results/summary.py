@@ -27,7 +27,7 @@ class WorkerRun(msgspec.Struct, frozen=True, kw_only=True):
     """Its clock against the timing manager's, in order of time, all through the phase."""
 
 
-class RunContext(msgspec.Struct, frozen=True, kw_only=True):
+class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a finished run that is not in its metric records."""
 
     run_id: str
@@ -71,7 +71,7 @@ class MetricSummary(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The results of one run, in memory: exports and report only write down what is here."""
 
-    context: RunContext
+    context: FinishedRun
     metrics: dict[str, MetricSummary]
     scalars: dict[str, float]
     concurrency: dict[str, float]
@@ -89,11 +89,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     def has_succeeded(self) -> bool:
         """Whether there is anything to report a latency of."""
         return self.scalars["request_count"] > 0
-
-    @property
-    def slo_held(self) -> bool:
-        """Whether every objective holds; true without any."""
-        return all(objective.ok for objective in self.objectives)
 
     def measured(self, tag: str, stat: str) -> float | None:
         """A statistic of any metric; of a scalar every statistic is the number itself."""

@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.domain.metric_catalog import Population
-from aiperf_svc.domain.metric_formulas import Floats, Formula
+from aiperf_svc.domain.metric_formulas import Columns, Floats, Formula
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.records import Flag, Rows
 
-Columns = Mapping[str, NDArray[Any]]
-"""METRIC_DTYPE field name to an array of shape (n,)."""
 Mask = NDArray[np.bool_]
 
 CHUNK_ROWS = 1 << 17
@@ -37,6 +35,12 @@ FLAG_COLUMNS = {
 def columns_of(rows: Rows) -> dict[str, NDArray[Any]]:
     """The columns of a structured array of METRIC_DTYPE."""
     return {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
+
+
+def padded(array: NDArray[Any], size: int, fill: int = 0) -> NDArray[Any]:
+    """An array that is numbered by worker or entry, at least so long."""
+    missing = size - len(array)
+    return array if missing <= 0 else np.pad(array, (0, missing), constant_values=fill)
 
 
 class Chunk(Mapping[str, NDArray[Any]]):

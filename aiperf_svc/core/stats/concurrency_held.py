@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.stats.clock_map import ClockMap
-from aiperf_svc.core.stats.columns import Chunk, PhaseRows
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows, padded
 from aiperf_svc.core.stats.totals import Totals
 from aiperf_svc.domain.metric_catalog import Population
 
@@ -86,7 +86,7 @@ def _conversations(rows: PhaseRows, clocks: ClockMap, begin_ns: int, stops: Time
     for chunk in rows.chunks(Population.SENT):
         worker, index = chunk["worker"], chunk["index"].astype(np.int64)
         size = int(index.max()) + 1
-        first, last, owner = _grown(first, size, 2**62), _grown(last, size, 0), _grown(owner, size)
+        first, last, owner = padded(first, size, 2**62), padded(last, size, 0), padded(owner, size)
         np.minimum.at(first, index, _taken(chunk, clocks))
         np.maximum.at(last, index, clocks.to_timing(chunk["end_wall_ns"], worker))
         owner[index] = worker
@@ -102,8 +102,3 @@ def _taken(chunk: Chunk, clocks: ClockMap) -> NDArray[Any]:
 def _clipped(start: NDArray[Any], end: NDArray[Any], begin_ns: int, stop_ns: Times) -> float:
     inside = np.minimum(end, stop_ns) - np.maximum(start, begin_ns)
     return float(np.maximum(inside, 0).sum(dtype=np.float64)) / 1e9
-
-
-def _grown(array: Times, size: int, fill: int = 0) -> Times:
-    missing = size - len(array)
-    return array if missing <= 0 else np.pad(array, (0, missing), constant_values=fill)

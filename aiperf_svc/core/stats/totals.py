@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.stats.clock_map import ClockMap
-from aiperf_svc.core.stats.columns import Chunk, PhaseRows
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows, padded
 from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
@@ -150,9 +150,9 @@ def _add_times(totals: Totals, chunk: Chunk, clocks: ClockMap) -> None:
     totals.last_start = max(totals.last_start, int(start.max()))
     totals.impossible += _impossible(sent)
     size = int(worker.max()) + 1
-    totals.sent_by_worker = _grown(totals.sent_by_worker, size)
+    totals.sent_by_worker = padded(totals.sent_by_worker, size)
     totals.sent_by_worker += np.bincount(worker, minlength=len(totals.sent_by_worker))
-    totals.last_start_by_worker = _grown(totals.last_start_by_worker, size)
+    totals.last_start_by_worker = padded(totals.last_start_by_worker, size)
     np.maximum.at(totals.last_start_by_worker, worker, start)
 
 
@@ -208,13 +208,9 @@ def _add_lengths(totals: Totals, done: Chunk) -> None:
 
 def _mark(seen: NDArray[np.bool_], numbers: NDArray[Any]) -> NDArray[np.bool_]:
     if len(numbers):
-        seen = _grown(seen, int(numbers.max()) + 1)
+        seen = padded(seen, int(numbers.max()) + 1)
         seen[numbers] = True
     return seen
-
-
-def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
-    return array if len(array) >= size else np.pad(array, (0, size - len(array)))
 
 
 def _count(mask: NDArray[Any]) -> int:

@@ -17,7 +17,7 @@ from aiperf_svc.core.stats.percentiles import is_thin, quantile
 from aiperf_svc.core.verdict.inputs import TAILS, GapBound, SingleReads
 from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.metric_catalog import Population
-from aiperf_svc.domain.metric_formulas import Floats, Rows
+from aiperf_svc.domain.metric_formulas import Columns, Floats
 
 UNWATCHED_QUANTILE = 0.9
 """Of the times for which the client had not looked before a merged read: the gaps' percentiles are
@@ -56,7 +56,7 @@ def _second_token(rows: PhaseRows) -> tuple[GapBound, ...]:
     the second one is, is not recorded."""
     open_ms = f.uncertainty_of("ttft_uncertainty_ns")
 
-    def highest(chunk: Rows) -> Floats:
+    def highest(chunk: Columns) -> Floats:
         return f.time_to_second_token(chunk) + open_ms(chunk)
 
     measured, high = (

@@ -10,7 +10,7 @@ from aiperf_svc.core.stats.totals import Totals
 from aiperf_svc.core.verdict.health_log import Health
 from aiperf_svc.domain import metric_formulas as f
 from aiperf_svc.domain.metric_catalog import Population
-from aiperf_svc.domain.metric_formulas import Floats, Rows
+from aiperf_svc.domain.metric_formulas import Columns, Floats
 from aiperf_svc.domain.outcomes import ErrorKind
 
 TAILS = (("p99", 0.99), ("p90", 0.90))
@@ -158,11 +158,11 @@ def _bounds(
 ) -> list[LatencyBound]:
     open_ms = f.uncertainty_of(uncertainty)
 
-    def lowest(chunk: Rows) -> Floats:
+    def lowest(chunk: Columns) -> Floats:
         value = formula(chunk)
         return np.maximum(value - open_ms(chunk) - f.write_time(chunk), 0.0)
 
-    def with_lag(chunk: Rows) -> Floats:
+    def with_lag(chunk: Columns) -> Floats:
         return formula(chunk) + f.client_lag(chunk)
 
     measured = _ordered(rows, formula)

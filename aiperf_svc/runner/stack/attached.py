@@ -12,7 +12,7 @@ from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.runner import folders
-from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.stack import deployed
 from aiperf_svc.runner.stack.request import find_place, open_project
 from aiperf_svc.runner.stack.state_home import StateHome
@@ -67,7 +67,7 @@ async def attach(
             yield Attached(stack=stack, client=client, outputs=outputs)
 
 
-async def fetch(attached: Attached, *, parent: Path) -> Outcome:
+async def fetch(attached: Attached, *, parent: Path) -> RunOutcome:
     """Every result file into a new folder, or into that in which an earlier attempt broke off.
     Raises EnvironmentProblem when the run is not over."""
     status = await attached.client.status()
@@ -84,7 +84,7 @@ async def fetch(attached: Attached, *, parent: Path) -> Outcome:
         with folders.collecting(folder, run_id):
             summary = await attached.client.summary()
             await attached.client.download_all(folder)
-    return Outcome(
+    return RunOutcome(
         run_id=run_id,
         state=status.state,
         reason=status.reason,

@@ -16,7 +16,7 @@ from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner import folders
-from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import bring_up, measure, summary, terminal
 from aiperf_svc.runner.stack.options import StackOptions
@@ -69,7 +69,7 @@ class Launch:
         self._evidence: tuple[Path, ...] = ()
         self._took_s: dict[str, float] = {}
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RunOutcome:
         """All stages. Raises AiperfError when nothing was made."""
         stages: dict[Stage, Callable[[], Awaitable[StageResult]]] = {
             Stage.PREFLIGHT: self._preflight,
@@ -353,7 +353,7 @@ class Launch:
         status = self._measuring.status if self._measuring else None
         return status is not None and bool(status.uploaded_to)
 
-    def _outcome(self, status: Status | None) -> Outcome:
+    def _outcome(self, status: Status | None) -> RunOutcome:
         lifecycle, measuring = self._lifecycle, self._measuring
         summary = measuring.summary if measuring else None
         is_unmade = self._record is None
@@ -365,7 +365,7 @@ class Launch:
         if status is not None and RunState(status.state).is_final and self._failure is None:
             state, reason = RunState(status.state), status.reason
             failure = status.exit_code or failure
-        return Outcome(
+        return RunOutcome(
             run_id=self._request.plan.identity.run_id,
             state=state,
             reason=reason,

@@ -4,7 +4,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import manifests, printing, signals
-from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import terminal
 from aiperf_svc.runner.stack.launch import Launch
@@ -31,7 +31,7 @@ def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
     return outcome.exit_code
 
 
-async def _run(request: StackRequest, options: StackOptions) -> Outcome:
+async def _run(request: StackRequest, options: StackOptions) -> RunOutcome:
     home = StateHome(request.environ)
     connecting = connect(kubeconfig=request.used_kubeconfig, context=request.used_context)
     # Before there is a cluster Ctrl-C ends this at once, as it does any program.
@@ -51,7 +51,7 @@ async def _launched(
     interrupts: Interrupts,
     *,
     held: int,
-) -> Outcome:
+) -> RunOutcome:
     project = open_project(
         request.stack,
         request.file_content(),

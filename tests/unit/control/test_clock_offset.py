@@ -23,7 +23,7 @@ US = 1_000
 
 
 @dataclass
-class Outcome:
+class SimulatedClock:
     """What became of a simulated run, in nanoseconds."""
 
     errors: list[int]
@@ -42,11 +42,11 @@ def add(clock: ClockOffset, probe: Exchange) -> None:
 
 def simulate(
     local: Machine, reference: Machine, there: Delay, back: Delay, *, seconds: float
-) -> Outcome:
+) -> SimulatedClock:
     """A worker that probes as the service does; the truth is compared at each response and just
     before the next probe, but not while the other clock's step has yet to be heard of."""
     clock, t, sent = ClockOffset(), 0.0, 0
-    outcome = Outcome([], [], clock)
+    outcome = SimulatedClock([], [], clock)
     while t < seconds:
         probe = exchange(local, reference, t, there(t), back(t))
         add(clock, probe)

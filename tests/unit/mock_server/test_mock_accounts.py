@@ -4,22 +4,22 @@ import json
 import random
 from array import array
 
-from aiperf_svc.mock_server.accounts import Account, Outcome, Rows, max_overlap
+from aiperf_svc.mock_server.accounts import Account, RequestRows, RowOutcome, max_overlap
 
 
-def _rows(rows: Rows) -> list[dict[str, object]]:
+def _rows(rows: RequestRows) -> list[dict[str, object]]:
     return [json.loads(row) for row in rows.dumps(0)]
 
 
 def test_a_row_holds_the_times_of_its_own_writes() -> None:
-    rows = Rows(100)
+    rows = RequestRows(100)
     first = rows.open(b"a", 1, 200, 5)
     second = rows.open(None, 2, 200, 6)
     rows.sent(first, True, False, False)
     rows.sent(second, True, True, True)
     rows.sent(first, False, True, False)
     rows.sent(first, False, True, True)
-    rows.close(first, Outcome.COMPLETED)
+    rows.close(first, RowOutcome.COMPLETED)
     a, b = _rows(rows)
     assert (a["request_id"], a["arrival_wall_ns"], a["outcome"]) == ("a", 5, "completed")
     assert len(a["chunk_wall_ns"]) == 2  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ def test_a_row_holds_the_times_of_its_own_writes() -> None:
 
 
 def test_what_exceeds_the_limit_is_counted() -> None:
-    rows = Rows(2)
+    rows = RequestRows(2)
     numbers = [rows.open(None, 1, 200, 5) for _ in range(3)]
     for number in numbers:
         rows.sent(number, True, True, True)
@@ -39,15 +39,15 @@ def test_what_exceeds_the_limit_is_counted() -> None:
 
 
 def test_a_row_from_before_a_reset_changes_nothing_after_it() -> None:
-    rows = Rows(10)
+    rows = RequestRows(10)
     before = rows.open(b"before", 1, 200, 5)
     rows.clear()
     after = rows.open(b"after", 1, 200, 5)
     rows.sent(before, True, True, True)
-    rows.close(before, Outcome.COMPLETED)
+    rows.close(before, RowOutcome.COMPLETED)
     [row] = _rows(rows)
     assert (row["request_id"], row["outcome"], row["chunk_wall_ns"]) == ("after", "open", [])
-    rows.close(after, Outcome.CUT)
+    rows.close(after, RowOutcome.CUT)
     assert _rows(rows)[0]["outcome"] == "cut"
 
 
@@ -75,6 +75,6 @@ def test_max_overlap_agrees_with_counting_at_every_instant() -> None:
 
 
 def test_intervals_leave_out_the_end_of_an_open_request() -> None:
-    rows = Rows(10)
+    rows = RequestRows(10)
     rows.open(None, 1, 200, 7)
     assert rows.intervals() == (array("q", [7]), array("q"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.outcome import RunOutcome
 
 
 def summary(
@@ -18,10 +18,10 @@ def summary(
     }
 
 
-def outcome(**fields: Any) -> Outcome:
+def outcome(**fields: Any) -> RunOutcome:
     values: dict[str, Any] = {"run_id": "0123456789ab", "state": "done", "reason": ""}
     values |= {"summary": summary(), "artifacts": Path("artifacts/x")}
-    return Outcome(**{**values, **fields})
+    return RunOutcome(**{**values, **fields})
 
 
 @pytest.mark.parametrize(

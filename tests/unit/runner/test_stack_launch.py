@@ -20,7 +20,7 @@ from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import bring_up, launch, measure, run
 from aiperf_svc.runner.stack.launch import Launch
@@ -71,7 +71,7 @@ class Played:
     def note_watched(self, what: str) -> None:
         self.did_watched += [what] if self.is_watched else []
 
-    async def launched(self) -> Outcome:
+    async def launched(self) -> RunOutcome:
         cluster = cast("Cluster", SimpleNamespace(identity="uid"))
         options = StackOptions(run=RunOptions(ui="none"), yes=True)
         cli = cast("PulumiCli", self)

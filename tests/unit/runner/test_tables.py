@@ -13,7 +13,7 @@ from aiperf_svc.adapters.exports import json_export
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.columns import columns_of
 from aiperf_svc.core.stats.histogram import Histogram
-from aiperf_svc.runner.outcome import Outcome
+from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.tables import print_results
 
 
@@ -28,7 +28,7 @@ def summary() -> dict[str, Any]:
 def printed(summary: dict[str, Any] | None, *, width: int = 100, **fields: Any) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False)
     values: dict[str, Any] = {"run_id": "x", "state": "done", "reason": "", "artifacts": None}
-    print_results(Outcome(**{**values, **fields}, summary=summary), console)
+    print_results(RunOutcome(**{**values, **fields}, summary=summary), console)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text
 
