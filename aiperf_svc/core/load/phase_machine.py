@@ -151,7 +151,7 @@ class PhaseMachine:
         self._is_stopping = False
         self._has_stopped = False
         """Whether the workers were told to stop."""
-        self.story: deque[str] = deque(maxlen=32)
+        self.story: deque[tuple[PhaseStage, type]] = deque(maxlen=32)
         """The last events other than returns, for the message of an error."""
 
     @property
@@ -185,21 +185,21 @@ class PhaseMachine:
                 taken_mono_ns=event.taken_mono_ns,
             )
             return []
-        self.story.append(f"{self.stage.value}: {type(event).__name__}")
+        self.story.append((self.stage, type(event)))
         match event:
+            case TimePassed(now_wall_ns=now) if self.stage is PhaseStage.GRANTING:
+                return self._grant(now)
+            case TimePassed(now_wall_ns=now) if self.stage is PhaseStage.SETTLING:
+                return self._settle(now)
             case WorkerLost(worker=worker):
                 self._ledger.lose(worker)
             case StopRequested():
                 self._is_stopping = True
             case PhaseRequested(now_wall_ns=now) if self.stage is PhaseStage.PLANNED:
                 return self._announce(now)
-            case TimePassed(now_wall_ns=now) if self.stage is PhaseStage.GRANTING:
-                return self._grant(now)
-            case TimePassed(now_wall_ns=now) if self.stage is PhaseStage.SETTLING:
-                return self._settle(now)
             case _:
-                name = self.plan.phase.name.lower()
-                raise AssertionError(f"not expected in phase {name}: {list(self.story)}")
+                story = [f"{stage.value}: {kind.__name__}" for stage, kind in self.story]
+                raise AssertionError(f"not expected in {self.plan.phase.name.lower()}: {story}")
         return []
 
     def _announce(self, now: int) -> list[Instruction]:

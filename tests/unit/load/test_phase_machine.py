@@ -248,7 +248,7 @@ def test_what_comes_after_the_end_is_still_in_the_accounts() -> None:
 
 
 def test_an_event_that_does_not_fit_the_stage_is_refused_with_the_story() -> None:
-    with pytest.raises(AssertionError, match=r"phase profiling: .*planned: TimePassed"):
+    with pytest.raises(AssertionError, match=r"in profiling: .*planned: TimePassed"):
         machine_of("a").handle(TimePassed(NOW))
     with pytest.raises(AssertionError, match=r"planned: PhaseRequested.*granting: PhaseRequested"):
         started("a").handle(PhaseRequested(NOW))
