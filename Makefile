@@ -14,7 +14,7 @@ BENCHMARK_FLAGS ?=
 STACK_TESTS := $(BIN)/python -m pytest tests/e2e/stack
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-real benchmark benchmark-quick soak fuzz sanitize test lint types layers check format lock clean
+.PHONY: help bench bench-real benchmark benchmark-quick soak fuzz sanitize test test-fast test-gate test-stack lint types layers check format lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -60,12 +60,15 @@ fuzz: $(STAMP) ## 10,000 legal and broken responses, 1,000 changed configs; ten 
 sanitize: $(STAMP) ## The same responses and the tests of the C steps under AddressSanitizer and UBSan (gcc)
 	@$(BIN)/python -m benchmarks.fuzz.sanitized $(FUZZ_FLAGS)
 
-test: $(STAMP) cluster-tools ## Run all tests but those that only `make test-stack` has
-	$(BIN)/python -m pytest --ignore tests/e2e/stack
-	tests/cluster/with $(STACK_TESTS) -n 2 -m gate
+# Two at a time; whole runs need both cores for themselves, since they are measurements.
+test: test-fast ## Run all tests that need no cluster; `make test-stack` adds the life of stacks on Kubernetes
+	$(BIN)/python -m pytest tests/e2e --ignore tests/e2e/stack
 
 test-fast: $(STAMP) ## Run all tests that need no whole run and no cluster
-	$(BIN)/python -m pytest --ignore tests/e2e
+	$(BIN)/python -m pytest -n 2 --ignore tests/e2e
+
+test-gate: $(STAMP) cluster-tools ## Run the cluster tests that CI runs: one scenario of each kind
+	tests/cluster/with $(STACK_TESTS) -n 2 -m gate
 
 # Scenarios wait as much as they work: two at a time, but for those that count or measure.
 test-stack: $(STAMP) cluster-tools ## Run all tests on a cluster: over half an hour
