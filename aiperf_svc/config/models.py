@@ -1,6 +1,6 @@
-"""What a user writes: one frozen BenchmarkConfig, the same for a laptop and for a cluster.
+"""The configuration that a user writes: one frozen BenchmarkConfig for a laptop or a cluster.
 
-Every default is stated here and nowhere else. Unknown keys are refused. Durations are nanoseconds
+All defaults are defined here. Unknown keys are refused. Durations are nanoseconds
 and sizes bytes once they are in the model (`units`). Checks that span several keys are at the
 bottom of the model that owns the keys.
 """
@@ -31,14 +31,14 @@ class EndpointType(StrEnum):
 
 
 class Tls(Model):
-    """How the target's certificate is checked, for an https URL."""
+    """Settings for the check of the target's certificate, for an https URL."""
 
     verify: bool = True
-    """False accepts any certificate, which is said before the run and with the results."""
+    """False accepts any certificate; the run and its results print a warning."""
     ca_file: str | None = None
     """PEM file of the authorities to trust instead of the system's."""
     ca: Annotated[str, Field(pattern=r"-----BEGIN CERTIFICATE-----")] | None = None
-    """The same as text: it goes with the config to the pods of a cluster, where no file is."""
+    """The same authorities as text, for pods of a cluster, which do not have the file."""
     server_name: str | None = None
     """Name to check the certificate against, when it is not the URL's host."""
 
@@ -51,7 +51,7 @@ class Tls(Model):
 
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][!#$%&'*+.^_`|~0-9A-Za-z-]*$")]
 HeaderValue = Annotated[str, Field(pattern=r"^[\t -~\x{a0}-\x{ff}]*$")]
-"""One line: a line break would begin another header."""
+"""A header value without line breaks, since a line break would begin another header."""
 
 
 class Endpoint(Model):
@@ -65,21 +65,22 @@ class Endpoint(Model):
     path: Annotated[str, Field(pattern=r"^/[!-~]*$")] | None = None
     """Replaces the endpoint's own path."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
-    """Sent with every request. Secrets do not belong here: see `api_key_env`."""
+    """Headers of every request. Do not put secrets here: use `api_key_env`."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the target's API key."""
     api_key_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "Authorization"
-    """Header that carries the key: as a bearer token in `Authorization`, bare in any other."""
+    """Header that carries the key: a bearer token in `Authorization`, the plain key in any
+    other."""
     extra_inputs: dict[str, object] = Field(default_factory=dict)
-    """Merged into every request's JSON body."""
+    """Keys that are merged into the JSON body of every request."""
     request_timeout: PositiveDurationNs = 600 * SECOND_NS
     connect_timeout: PositiveDurationNs = 30 * SECOND_NS
     connections: Literal["keep-alive", "per-request"] = "keep-alive"
     request_usage: bool = True
     """Ask a streaming server for token usage (`stream_options.include_usage`)."""
     force_output_length: bool = True
-    """With an output length in the dataset, also send `ignore_eos` and `min_tokens`. Where a
-    request before the load shows that the server refuses these, the run goes without them."""
+    """With an output length in the dataset, also send `ignore_eos` and `min_tokens`, unless a probe
+    before the load shows that the server refuses them."""
     tls: Tls = Tls()
     source_addresses: tuple[str, ...] = ()
     """Local addresses to connect from, in turn; one address reaches about 28,000 connections."""
@@ -116,7 +117,7 @@ class Warmup(Model):
 
 
 class Load(Model):
-    """How much load, and until when.
+    """The amount of load and its duration.
 
     Closed loop: `concurrency` users, each sending its next request when the response to the last
     one has ended. Open loop: `request_rate` requests a second whatever the server does, at most
@@ -129,7 +130,7 @@ class Load(Model):
     requests: Annotated[int, Field(gt=0)] | None = None
     duration: PositiveDurationNs | None = None
     grace_period: DurationNs = 30 * SECOND_NS
-    """How long requests in flight may go on after the end of a duration before they are
+    """Time after the end of a duration in which requests in flight may complete; then they are
     cancelled."""
     ramp: DurationNs = 0
     """Time over which concurrency or rate grows linearly from zero."""
@@ -166,37 +167,38 @@ class Length(Model):
 
 
 class DatasetKind(StrEnum):
-    """Where the prompts come from."""
+    """The source of the prompts."""
 
     SYNTHETIC = "synthetic"
     SINGLE_TURN = "single_turn"
     """JSONL, one prompt or whole payload a line."""
     MULTI_TURN = "multi_turn"
     """JSONL, one conversation a line. A turn's `delay` counts from the previous response; that of a
-    first turn is ignored, since the load says when a conversation begins."""
+    first turn is ignored, since the load decides when a conversation begins."""
     SHAREGPT = "sharegpt"
     """A ShareGPT JSON file: a list of conversations."""
 
 
 class Dataset(Model):
-    """The prompts. Built once, rendered to bytes once; what request `i` sends depends on `i` and
-    the seed."""
+    """The prompts, built and rendered to bytes once. The prompt of request `i` depends only on `i`
+    and the seed."""
 
     kind: DatasetKind = DatasetKind.SYNTHETIC
     file: str | None = None
     public: Literal["sharegpt"] | None = None
     """A public dataset, downloaded once into the cache folder."""
     url: str | None = None
-    """Where the public dataset is, when it is not at its usual place."""
+    """URL of the public dataset, in place of its usual one."""
     max_download: SizeBytes = 2 * 2**30
     entries: Annotated[int, Field(gt=0)] | None = None
     """Number of distinct prompts: 1,000 when synthetic, all of a file."""
     order: Literal["sequential", "shuffled"] = "sequential"
     input_tokens: Length = Length(mean=550)
     output_tokens: Length | None = None
-    """Sent as the request's maximum; a file's own values win."""
+    """Sent as the request's maximum; values in a dataset file take precedence."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """Of the public dataset's file: another one is refused. The usual one's is known."""
+    """Checksum of the public dataset's file; another file is refused. The usual file's is built
+    in."""
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
@@ -218,7 +220,8 @@ class Dataset(Model):
 
 
 class Tokenizer(Model):
-    """Counts tokens exactly: a `tokenizer.json`, a folder that holds one, or a hub name."""
+    """The tokenizer that counts tokens exactly: a `tokenizer.json`, a folder that holds one, or a
+    hub name."""
 
     name: Annotated[str, Field(min_length=1)] | None = None
     """Without one, synthetic lengths are approximate and output tokens come from the server's
@@ -227,14 +230,14 @@ class Tokenizer(Model):
 
 
 class Workers(Model):
-    """How many processes or pods make the load."""
+    """The number of processes or pods that send the load."""
 
     min: Annotated[int, Field(gt=0, le=10_000)] = 1
     max: Annotated[int, Field(gt=0, le=10_000)] | None = None
     connections_per_worker: Annotated[int, Field(gt=0, le=60_000)] = 500
-    """How many users one worker carries when the load is sized for a cluster."""
+    """Users for each worker when the load is sized for a cluster."""
     record_processors: Annotated[int, Field(gt=0, le=10_000)] | None = None
-    """A quarter of the workers when not given."""
+    """Number of record processors. Default: a quarter of the workers."""
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> Self:
@@ -259,18 +262,18 @@ class Objective(Model):
 
 
 class Slo(Model):
-    """What must hold for the run to pass (exit code 4 otherwise), and what makes a request good."""
+    """Objectives of the run (exit code 4 if one fails), and the limits of a good request."""
 
     objectives: tuple[Objective, ...] = ()
     goodput: dict[str, float | str] = Field(default_factory=dict)
-    """Metric tag to the highest value of a good request."""
+    """Maps a metric tag to the highest value of a good request."""
     error_budget: Share = 0.01
-    """Share of the requests that may fail, be cut off or stay unsent. Beyond it no objective on a
-    metric of the successes holds."""
+    """Share of the requests that may fail, be cut off or stay unsent. Above it every objective on a
+    metric of successful requests fails."""
 
 
 class BenchmarkConfig(Model):
-    """One load test, whole."""
+    """The configuration of one load test."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")] = "benchmark"
     endpoint: Endpoint

@@ -1,4 +1,4 @@
-"""Every message between services. Read this to know what the system says.
+"""All messages between services.
 
 Three kinds of path, three rules:
 
@@ -9,7 +9,7 @@ Three kinds of path, three rules:
 - *Records* travel in batches with per-worker sequence numbers and are kept until acknowledged.
 
 Every message carries the run it belongs to and the epoch (start time) of the process that sent it,
-so that what a previous run or a restarted process says is recognised and refused.
+so that messages of a previous run or of a restarted process are recognised and refused.
 """
 
 from enum import StrEnum
@@ -20,7 +20,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 
 VERSION = 1
-"""First byte of every message; a mismatch is refused by name."""
+"""First byte of every message. Another version is refused with an error that names both."""
 
 
 class Service(StrEnum):
@@ -36,7 +36,7 @@ class Service(StrEnum):
 
 
 class RunState(StrEnum):
-    """Where a run is; the three last are final."""
+    """The states of a run; the last three are final."""
 
     PENDING = "pending"
     CONFIGURING = "configuring"
@@ -51,7 +51,7 @@ class RunState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing follows."""
+        """Whether no state follows."""
         return self in (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
 
 
@@ -73,11 +73,10 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Vitals(Value, frozen=True):
-    """What a service says about its own health, for the verdict. CPU and lag are of the last
-    interval."""
+    """The health of a service, for the verdict. CPU and lag are of the last interval."""
 
     cpu_fraction: float = 0.0
-    """Of one core."""
+    """Fraction of one core."""
     throttled_ns: int = 0
     """Time taken away by the cgroup's CPU quota since start."""
     loop_lag_ns: int = 0
@@ -90,7 +89,7 @@ class Vitals(Value, frozen=True):
 
 
 class WorkerCounts(Value, frozen=True):
-    """What a worker did in one phase; cumulative."""
+    """Cumulative counts of a worker in one phase."""
 
     phase: Phase
     granted: int = 0
@@ -100,7 +99,7 @@ class WorkerCounts(Value, frozen=True):
     unsent: int = 0
     revoked: int = 0
     requests_sent: int = 0
-    """Written; a request that had to be written again counts twice."""
+    """Requests written to a socket; a request that is sent again counts twice."""
     in_flight: int = 0
     max_in_flight: int = 0
     capped: int = 0
@@ -110,15 +109,15 @@ class WorkerCounts(Value, frozen=True):
     records_dropped: int = 0
     """Records that could not be kept for resending when their record processor died."""
     clock_steps_ns: int = 0
-    """How far the wall clock was set, whichever way, all steps of over a millisecond together."""
+    """Sum of the steps of the wall clock of over a millisecond, in either direction."""
     ended_near_steps: int = 0
-    """Requests that ended shortly before such a step was noticed, perhaps after it, without a
-    CLOCK_JUMP of their own."""
+    """Requests that ended shortly before such a step was noticed, perhaps after it, and do not have
+    the flag CLOCK_JUMP."""
     retries: int = 0
-    """Requests that were to be written again, since the server had closed the reused connection
-    before they arrived."""
+    """Requests to send again because the server closed the reused connection before they
+    arrived."""
     held_back_ns: int = 0
-    """For how long nothing was sent, and nothing read of responses in their middle, because too
+    """Time in which the worker sent nothing, and read only the beginnings of responses, because too
     many records waited for the record processor."""
 
 
@@ -128,29 +127,29 @@ class ClockEstimate(Value, frozen=True):
     offset_ns: int = 0
     uncertainty_ns: int = 0
     drift_ppm: float = 0.0
-    """Of the raw clocks, which nobody sets or slews; positive where the timing manager's runs
+    """Drift of the raw clocks, which are never set or slewed; positive if the timing manager's runs
     faster."""
     same_host: bool = False
     at_wall_ns: int = 0
     """The worker's own time at which this holds; 0: unknown."""
     steps_ns: int = 0
-    """How far the timing manager's clock was seen to be set, all steps together."""
+    """Sum of the steps of the timing manager's clock that were seen."""
 
 
 class AddressUse(Value, frozen=True):
-    """What one address of the target got from a worker."""
+    """A worker's use of one address of the target."""
 
     address: str
     connections: int = 0
-    """Made, in the whole run."""
+    """Connections made in the whole run."""
     requests: int = 0
-    """Written in the profiling phase."""
+    """Requests written in the profiling phase."""
     failures: int = 0
     """Connections that could not be made, in the whole run."""
     error: str = ""
-    """Why the last of these could not."""
+    """Reason of the last of these failures."""
     is_down: bool = False
-    """At the end of the load."""
+    """Whether the address is down at the end of the load."""
 
 
 class PhaseReport(Value, frozen=True):
@@ -215,7 +214,7 @@ class DatasetReport(Value, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """Registration and health in one, every second and on every change of `reached`."""
+    """Registers a service and reports its health, every second and on every change of `reached`."""
 
     service: Service
     seen_state: int
@@ -226,9 +225,9 @@ class Heartbeat(Message, frozen=True):
     error: str = ""
     """Why the service cannot go on; ends the run."""
     address: str = ""
-    """Where peers reach it directly (record processors)."""
+    """Address at which peers reach a record processor directly."""
     boot_id: str = ""
-    """Of the kernel: two services with one kernel have one clock."""
+    """Boot id of the kernel: services with one kernel share one clock."""
     vitals: Vitals = Vitals()
     counts: tuple[WorkerCounts, ...] = ()
     clock: ClockEstimate = ClockEstimate()
@@ -239,16 +238,15 @@ class Heartbeat(Message, frozen=True):
     dataset_progress: str = ""
     """Of the dataset manager, for people: what it does until then."""
     exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
-    """What kind of failure `error` is."""
+    """Exit code for `error`."""
     target_addresses: tuple[AddressUse, ...] = ()
-    """Of a worker, from the end of the load on."""
+    """Sent by a worker from the end of the load on."""
     batches_read: int = 0
-    """Of a record processor. While it grows, records that are missing are on their way."""
+    """Raw batches that a record processor has read. While it grows, missing records may arrive."""
 
 
 class CancelRequested(Message, frozen=True):
-    """The user wants the run to stop and keep what was measured. Repeated until the state shows
-    it."""
+    """Asks to end the run and keep its results. Repeated until the published state shows it."""
 
     reason: str
 
@@ -272,8 +270,8 @@ class Member(Value, frozen=True):
 
 
 class RosterPublished(Message, frozen=True):
-    """Who takes part. Published by the worker manager on change, and again until everybody has
-    seen it; once it is frozen, to each member by itself."""
+    """The roster. Published by the worker manager on change, and again until all members have seen
+    it; a frozen roster is published to each member separately."""
 
     number: int
     frozen: bool
@@ -281,8 +279,8 @@ class RosterPublished(Message, frozen=True):
     """Every expected instance has registered."""
     missing: tuple[str, ...]
     members: tuple[Member, ...]
-    """In a frozen one those that its receiver deals with: to a singleton all, to a worker itself
-    and its processor, to a processor itself and its workers."""
+    """A frozen roster has only the members that its receiver deals with: all for a singleton, a
+    worker and its processor for a worker, a processor and its workers for a processor."""
 
 
 class RunStatePublished(Message, frozen=True):
@@ -292,16 +290,16 @@ class RunStatePublished(Message, frozen=True):
     number: int
     state: RunState
     reason: str = ""
-    """Why it failed or was cancelled."""
+    """Reason of a failure or a cancellation."""
     is_cancelling: bool = False
     since_wall_ns: int = 0
     exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
-    """What kind of failure, in the state `failed`."""
+    """Exit code of the run, valid in the state `failed`."""
 
 
 class RecordsAcknowledged(Message, frozen=True):
-    """What the records manager has: per worker the highest sequence number below which nothing is
-    missing."""
+    """Records that the records manager has: for each worker the highest sequence number below which
+    nothing is missing."""
 
     highest: dict[str, int]
 
@@ -310,7 +308,7 @@ class RecordsAcknowledged(Message, frozen=True):
 
 
 class WorkerAttached(Message, frozen=True):
-    """First message of a worker on its credit socket, so that the router knows it."""
+    """Registers a worker at the credit router; the first message on its credit socket."""
 
 
 class ClockProbed(Message, frozen=True):
@@ -320,39 +318,39 @@ class ClockProbed(Message, frozen=True):
     sent_raw_ns: int = 0
 
 
-class ClockAnswered(Message, frozen=True):
-    """The four-timestamp exchange of NTP, without the last one."""
+class ClockReply(Message, frozen=True):
+    """The reply to ClockProbed: NTP's four timestamps without the last one."""
 
     sent_wall_ns: int
     received_wall_ns: int
-    answered_wall_ns: int
+    replied_wall_ns: int
     boot_id: str
     sent_raw_ns: int = 0
-    """The probe's, by the worker's raw clock."""
+    """When the probe was sent, by the worker's raw clock."""
     received_raw_ns: int = 0
-    answered_raw_ns: int = 0
-    """The same moment as `answered_wall_ns`, within `slack_ns`."""
+    replied_raw_ns: int = 0
+    """The same moment as `replied_wall_ns`, within `slack_ns`."""
     slack_ns: int = 0
 
 
 class PhaseOpened(Message, frozen=True):
-    """A phase is about to start. All times are of the timing manager's clock."""
+    """Announces the start of a phase. All times are of the timing manager's clock."""
 
     phase: Phase
     start_wall_ns: int
     stop_wall_ns: int
-    """No request is sent from here on; 0: when the credits run out."""
+    """No request is sent after this time; 0: the phase ends when the credits run out."""
     grace_ns: int
     is_open_loop: bool
     concurrency: int
-    """Over all workers: users in closed loop, the cap in open loop (0: none)."""
+    """Total of all workers: users in closed loop, the cap in open loop (0: none)."""
     ramp_ns: int
     worker_rank: int
     worker_count: int
 
 
 class CreditsGranted(Message, frozen=True):
-    """Permission to run the conversations `first_index + k * stride` for k in 0..count-1."""
+    """Grants permission to run the conversations `first_index + k * stride` for k in 0..count-1."""
 
     phase: Phase
     first_index: int
@@ -393,7 +391,7 @@ class Turn(Value, frozen=True):
     """JSON of what this turn adds; for endpoints without conversations the whole body."""
     tail: bytes = b""
     delay_ns: int = 0
-    """Pause after the end of the previous answer."""
+    """Pause after the end of the previous response."""
     input_tokens: int = -1
     """Exact when a tokenizer is given; -1 unknown."""
     requested_tokens: int = -1
@@ -537,7 +535,7 @@ AnyMessage = (
     | RecordsAcknowledged
     | WorkerAttached
     | ClockProbed
-    | ClockAnswered
+    | ClockReply
     | PhaseOpened
     | CreditsGranted
     | PhaseStopped

@@ -31,8 +31,8 @@ from aiperf_svc.core.load.phase_plan import PhasePlan, plan_phase
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
     AnyMessage,
-    ClockAnswered,
     ClockProbed,
+    ClockReply,
     CreditsGranted,
     CreditsReturned,
     DatasetShape,
@@ -100,18 +100,18 @@ class TimingManager(BaseService):
                 self._has_news.set()
             case ClockProbed(sent_wall_ns=sent, sent_raw_ns=sent_raw):
                 clocks = read_clocks()
-                answer = ClockAnswered(
+                reply = ClockReply(
                     *self.header,
                     sent_wall_ns=sent,
                     received_wall_ns=received,
-                    answered_wall_ns=clocks.wall_ns,
+                    replied_wall_ns=clocks.wall_ns,
                     boot_id=self.context.boot_id,
                     sent_raw_ns=sent_raw,
                     received_raw_ns=received_raw,
-                    answered_raw_ns=clocks.raw_ns,
+                    replied_raw_ns=clocks.raw_ns,
                     slack_ns=clocks.slack_ns,
                 )
-                await self._send_to(identity, answer)
+                await self._send_to(identity, reply)
 
     def _take_return(self, message: AnyMessage, _frame: bytes) -> None:
         if message.run_id != self.context.run_id or not isinstance(message, CreditsReturned):

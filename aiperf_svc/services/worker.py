@@ -39,9 +39,9 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
     AddressUse,
     AnyMessage,
-    ClockAnswered,
     ClockEstimate,
     ClockProbed,
+    ClockReply,
     CreditsGranted,
     CreditsReturned,
     DatasetBlock,
@@ -250,14 +250,14 @@ class Worker(BaseService):
     def _from_timing_manager(self, message: AnyMessage, _frame: bytes) -> None:
         if message.run_id != self.context.run_id:
             return
-        if isinstance(message, ClockAnswered):
+        if isinstance(message, ClockReply):
             if message.boot_id == self.context.boot_id:
                 self._clock.same_host()
             self._clock.add(
                 sent_raw_ns=message.sent_raw_ns,
                 received_raw_ns=message.received_raw_ns,
                 reference=ClockReading(
-                    message.answered_raw_ns, message.answered_wall_ns, message.slack_ns
+                    message.replied_raw_ns, message.replied_wall_ns, message.slack_ns
                 ),
                 local=read_clocks(),
             )

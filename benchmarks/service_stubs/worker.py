@@ -9,8 +9,8 @@ from aiperf_svc.adapters.messaging.bus import encode
 from aiperf_svc.core.control import control_intervals
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
-    ClockAnswered,
     ClockProbed,
+    ClockReply,
     CreditsGranted,
     CreditsReturned,
     DatasetBlock,
@@ -75,7 +75,7 @@ class WorkerStub(Stub):
 
     def on_credit(self, message: Any) -> None:
         match message:
-            case ClockAnswered():
+            case ClockReply():
                 self.round_trips_ns.append(time_ns() - message.sent_wall_ns)
             case PhaseOpened():
                 self.opened = message

@@ -1,5 +1,5 @@
-"""What the services are given to read, and who they are: an account without a token, the config,
-the keys."""
+"""The identity of the services and the files they read: an account without a token, the config
+and the keys."""
 
 import base64
 import secrets
@@ -18,20 +18,20 @@ from components.pods import MountedNames
 
 @dataclass(frozen=True, kw_only=True)
 class AccessArgs:
-    """What is handed to the services."""
+    """The plan, and the secret values that the services read."""
 
     plan: StackPlan
     place: Place
     secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
-    """Name of a Secret to what the user gave for it."""
+    """Maps the name of a Secret to the values that the user gave for it."""
 
 
 class Access(pulumi.ComponentResource):
-    """ServiceAccount, ConfigMap and Secrets."""
+    """The ServiceAccount, the ConfigMap and the Secrets that pods mount."""
 
     mounted: MountedNames
     token: pulumi.Output[str]
-    """Of the results API."""
+    """Bearer token of the results API."""
 
     def __init__(
         self, name: str, args: AccessArgs, opts: pulumi.ResourceOptions | None = None

@@ -1,4 +1,4 @@
-"""The whole stack: composes the other components in the order in which they must exist."""
+"""The component of the whole stack: creates the other components in order of their dependencies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from components.worker_pool import WorkerPool, WorkerPoolArgs
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkArgs:
-    """What to build, and where."""
+    """The plan to build, and the provider that builds it."""
 
     plan: StackPlan
     cluster: Cluster
@@ -28,11 +28,11 @@ class BenchmarkArgs:
 
 
 class Benchmark(pulumi.ComponentResource):
-    """Namespace, deadline, policies, keys, target, control plane, workers: in this order. What has
-    no pods does not wait for the deadline's."""
+    """Creates namespace, deadline, policies, keys, target, control plane and workers, in this
+    order. Objects without pods do not wait for the deadline pod."""
 
     outputs: dict[str, pulumi.Input[object]]
-    """Of the stack: where the results are and what it costs."""
+    """Outputs of the stack, such as the address of the results and the cost."""
 
     def __init__(
         self, name: str, args: BenchmarkArgs, opts: pulumi.ResourceOptions | None = None

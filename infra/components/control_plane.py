@@ -1,4 +1,4 @@
-"""The single services: five pods with names, or one."""
+"""The control plane: the services that run once each, in five named pods or in one."""
 
 from dataclasses import dataclass
 
@@ -11,17 +11,18 @@ from components.pods import MountedNames, make_deployment, make_service
 
 @dataclass(frozen=True, kw_only=True)
 class ControlPlaneArgs:
-    """The single services and their surroundings."""
+    """The pods of the control plane, and the places to create them in."""
 
     pods: tuple[PodPlan, ...]
     place: Place
     base: Place
-    """For what has no pods."""
+    """Place for objects without pods."""
     mounted: MountedNames
 
 
 class ControlPlane(pulumi.ComponentResource):
-    """Services first, all Deployments at once after them: no pod waits for another to be ready."""
+    """Creates the Services, then all Deployments at once, so no pod waits for another to be
+    ready."""
 
     def __init__(
         self, name: str, args: ControlPlaneArgs, opts: pulumi.ResourceOptions | None = None

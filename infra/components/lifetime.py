@@ -1,5 +1,5 @@
-"""How a stack begins and how it ends even if nobody comes back: the namespace, the anchor that
-carries the deadline, and the pod that keeps it. All other pods are made after these."""
+"""The lifetime of a stack: the namespace, the anchor that carries the deadline, and the pod that
+deletes the stack at the deadline if its runner does not. All other pods are created after these."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,23 +18,24 @@ from components.pods import MountedNames, make_deployment
 
 @dataclass(frozen=True, kw_only=True)
 class LifetimeArgs:
-    """What a stack's lifetime depends on."""
+    """The plan, and the providers that create the namespace and the anchor."""
 
     plan: StackPlan
     provider: k8s.Provider
     strict_provider: k8s.Provider
-    """Refuses to create what exists. Server-side apply would take it over, and `destroy` would
-    delete it then."""
+    """Provider that refuses to create an object that exists. Server-side apply would take the
+    object over, and `destroy` would then delete it."""
 
 
 class Lifetime(pulumi.ComponentResource):
-    """Namespace, anchor, disruption budget, and the deadline pod with its rights."""
+    """Creates the namespace, the anchor, the disruption budget, and the deadline pod with its
+    Role."""
 
     namespace: pulumi.Output[str]
     foundation: Place
-    """For the stack's objects without pods, which may be made while the deadline's pod starts."""
+    """Place for objects without pods, which may be created while the deadline pod starts."""
     place: Place
-    """For what has pods: only when somebody is there to end them."""
+    """Place for objects with pods, which are created when the deadline pod is ready to end them."""
 
     def __init__(
         self, name: str, args: LifetimeArgs, opts: pulumi.ResourceOptions | None = None
@@ -92,7 +93,8 @@ class Lifetime(pulumi.ComponentResource):
         )
 
     def _anchor(self, place: Place) -> k8s.core.v1.ConfigMap:
-        """Without data: a ConfigMap whose data change is replaced, and takes what it owns along."""
+        """The anchor has no data: Pulumi replaces a ConfigMap whose data change, and its deletion
+        would delete everything that it owns."""
         return k8s.core.v1.ConfigMap(
             ANCHOR,
             metadata=place.metadata(ANCHOR, annotations=self._ttl),
@@ -134,8 +136,8 @@ class Lifetime(pulumi.ComponentResource):
         return make_deployment(pod, place.depends_on(account, binding), mounted, self)
 
     def _rules(self, place: Place) -> list[k8s.rbac.v1.PolicyRuleArgs]:
-        """The one object whose deletion ends the stack, and the budget that goes before. A Role in
-        a namespace may allow to delete that namespace."""
+        """Rules that allow deleting the one object whose deletion ends the stack, and the budget
+        that is deleted before it. A Role in a namespace may allow deleting that namespace."""
         plan = self._args.plan
         is_guest = plan.config.deployment.namespace.mode == "existing"
         rules = [
@@ -158,7 +160,8 @@ class Lifetime(pulumi.ComponentResource):
         return rules
 
     def _budget(self, budget: DisruptionBudget, place: Place) -> None:
-        """Nobody drains a node under a run, but the deadline pod can move at any time."""
+        """A budget that holds node drains during a run. The deadline pod may be evicted at any
+        time."""
         selector = k8s.meta.v1.LabelSelectorArgs(
             match_labels=place.identity.selector(),
             match_expressions=[

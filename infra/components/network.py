@@ -1,4 +1,4 @@
-"""Who may talk to whom."""
+"""NetworkPolicies: which pods may connect to which."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ net, meta = k8s.networking.v1, k8s.meta.v1
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkArgs:
-    """The policies."""
+    """The policies to create."""
 
     policies: tuple[Policy, ...]
     place: Place
 
 
 class Network(pulumi.ComponentResource):
-    """NetworkPolicies of the stack's pods; never of anybody else's."""
+    """Creates NetworkPolicies that select only the stack's own pods."""
 
     def __init__(
         self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None
@@ -33,7 +33,7 @@ class Network(pulumi.ComponentResource):
 
 
 def make_policy(policy: Policy, place: Place, parent: pulumi.Resource) -> net.NetworkPolicy:
-    """One NetworkPolicy."""
+    """Create one NetworkPolicy."""
     return net.NetworkPolicy(
         policy.name,
         metadata=place.metadata(policy.name),

@@ -1,4 +1,4 @@
-"""What the objects of a stack have in common: namespace, labels, owner, provider, order."""
+"""The properties that objects of a stack share: namespace, labels, owner, provider, order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,43 +10,43 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.plan.identity import Identity
 
 SKIP_AWAIT = {"pulumi.com/skipAwait": "true"}
-"""For objects whose readiness depends on objects that are made after them."""
+"""Annotations for objects whose readiness depends on objects that are created after them."""
 DELETION = {"pulumi.com/deletionPropagationPolicy": "background"}
-"""An object is gone as soon as its deletion is asked for, and Kubernetes removes what it owned. By
-the provider's default it stays until then, for moments in which the provider may miss its end:
-docs/decisions/0031-how-a-stack-is-deleted.md."""
+"""Background deletion: an object is gone as soon as its deletion is requested, and Kubernetes then
+removes what it owned. By the provider's default the object stays until its dependents are gone, and
+the provider may miss its end: docs/decisions/0031-how-a-stack-is-deleted.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a component puts its objects."""
+    """The namespace, provider and order in which a component creates its objects."""
 
     identity: Identity
     namespace: pulumi.Input[str]
     provider: k8s.Provider
     delete_timeout_s: int
     owners: tuple[k8s.meta.v1.OwnerReferenceArgs, ...] = ()
-    """In a namespace that stays: the anchor, whose deletion takes everything else with it."""
+    """In an existing namespace: the anchor, whose deletion deletes everything else."""
     deleted_with: pulumi.Resource | None = None
-    """In a namespace of our own: the Namespace, whose deletion takes everything else with it. What
-    has pods is deleted before, so that these end while Kubernetes waits to empty the namespace."""
+    """In a namespace of the stack: the Namespace, whose deletion deletes everything else. Objects
+    with pods are deleted first, so that the pods end while Kubernetes empties the namespace."""
     after: tuple[pulumi.Resource, ...] = ()
-    """Objects are made after these and deleted before them."""
+    """Resources that objects are created after and deleted before."""
 
     def depends_on(self, *resources: pulumi.Resource) -> Self:
-        """The same place, for objects that are made after `resources` too."""
+        """Return the same place for objects that also depend on `resources`."""
         return replace(self, after=(*self.after, *resources))
 
     def metadata(
         self, name: str, *, component: str = "", annotations: Mapping[str, str] | None = None
     ) -> k8s.meta.v1.ObjectMetaArgs:
-        """Metadata of the object called `name`; the stack's name is added to it."""
+        """Return the metadata of an object; the stack's name is added to `name`."""
         return self.named(self.identity.name(name), component=component, annotations=annotations)
 
     def named(
         self, name: str, *, component: str = "", annotations: Mapping[str, str] | None = None
     ) -> k8s.meta.v1.ObjectMetaArgs:
-        """Metadata of an object whose whole name is `name`."""
+        """Return the metadata of an object whose full name is `name`."""
         return k8s.meta.v1.ObjectMetaArgs(
             name=name,
             namespace=self.namespace,
@@ -63,7 +63,7 @@ class Place:
         ignore_changes: tuple[str, ...] = (),
         is_deleted_first: bool = False,
     ) -> pulumi.ResourceOptions:
-        """Options of an object that belongs to `parent`."""
+        """Return the resource options of an object that belongs to `parent`."""
         create = f"{create_timeout_s}s" if create_timeout_s else None
         return pulumi.ResourceOptions(
             parent=parent,

@@ -1,4 +1,4 @@
-"""A PodPlan as Kubernetes objects: a Deployment, and a Service where the pod has a name."""
+"""Kubernetes objects of a PodPlan: a Deployment, and a Service if the pod has a name."""
 
 import json
 from dataclasses import dataclass
@@ -14,39 +14,39 @@ from aiperf_svc.plan.pods import GRACE_S, PodPlan, Probe, Requests, Volume
 from components.place import SKIP_AWAIT, Place
 
 USER = 65_532
-"""Numeric, so that the kubelet can see that it is not root."""
+"""Numeric user id, so that the kubelet can verify that it is not root."""
 OPT_OUT_LABELS = {"sidecar.istio.io/inject": "false"}
 OPT_OUT_ANNOTATIONS = {"linkerd.io/inject": "disabled"}
-"""A mesh's sidecar would keep pods alive and add its latency to the measurement."""
+"""Keep service meshes out: a sidecar would keep pods alive and add latency to the measurement."""
 KEEP_ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
 }
-"""Nodes are not to be optimised away under a run."""
+"""Keep autoscalers from removing nodes during a run."""
 SPREAD_KEYS = {"hostname": "kubernetes.io/hostname", "zone": "topology.kubernetes.io/zone"}
 STORAGE = "ephemeral-storage"
 AWAIT_MARGIN_S = 30
-"""Kubernetes gives up first, and says why."""
+"""Pulumi waits this much longer than Kubernetes, which reports the reason when it gives up."""
 
 core, apps, meta = k8s.core.v1, k8s.apps.v1, k8s.meta.v1
 
 
 @dataclass(frozen=True, kw_only=True)
 class MountedNames:
-    """Names of what pods mount or read."""
+    """Names of the account, the ConfigMap and the Secrets that pods mount or read."""
 
     account: pulumi.Input[str]
     config_map: pulumi.Input[str] = ""
     secrets: tuple[tuple[str, pulumi.Input[str]], ...] = ()
-    """(`keys`, `target` or `upload`, name of the Secret)."""
+    """Pairs of `keys`, `target` or `upload` and the name of the Secret."""
 
     def secret(self, which: str) -> pulumi.Input[str]:
-        """Name of a Secret."""
+        """Return the name of a Secret."""
         return dict(self.secrets)[which]
 
 
 def make_service(plan: PodPlan, place: Place, parent: pulumi.Resource) -> core.Service:
-    """The headless Service of a pod: a name for its address, without a virtual one in between."""
+    """Create a headless Service, which names a pod's address without a virtual one in between."""
     return core.Service(
         plan.name,
         metadata=place.metadata(plan.name, component=plan.name, annotations=SKIP_AWAIT),
@@ -67,7 +67,7 @@ def make_service(plan: PodPlan, place: Place, parent: pulumi.Resource) -> core.S
 def make_deployment(
     plan: PodPlan, place: Place, mounted: MountedNames, parent: pulumi.Resource
 ) -> apps.Deployment:
-    """The Deployment of a pod, awaited until every replica is ready."""
+    """Create the Deployment of a pod, which Pulumi awaits until every replica is ready."""
     identity = place.identity
     return apps.Deployment(
         plan.name,
@@ -204,8 +204,8 @@ def _resources(requests: Requests) -> core.ResourceRequirementsArgs:
 
 
 def _readiness(probe: Probe | None) -> core.ProbeArgs | None:
-    """Often, so that a pod counts as ready when it is. No liveness: a singleton that is restarted
-    has failed its run, and a busy one must not be killed for it."""
+    """Return a readiness probe with a short period, so that a ready pod soon counts as ready. There
+    is no liveness probe: a restarted singleton fails its run, and a busy one must not be killed."""
     if probe is None:
         return None
     if probe.path:
@@ -216,8 +216,8 @@ def _readiness(probe: Probe | None) -> core.ProbeArgs | None:
 
 
 def _startup(plan: PodPlan) -> core.ProbeArgs | None:
-    """A file that appears once is looked for until it is there, and never again: a command in a
-    pod takes its node's CPU each time."""
+    """Return a startup probe for a file. It stops once the file exists: each command in a pod uses
+    CPU of the node."""
     if plan.ready_file is None:
         return None
     return core.ProbeArgs(
@@ -310,7 +310,8 @@ def _spread(plan: PodPlan, identity: Identity) -> list[core.TopologySpreadConstr
 
 
 def _networks(placement: Placement) -> dict[str, str]:
-    """Multus' annotation. `cni-args` reaches the definition's plugins as their arguments."""
+    """Return the annotation of Multus. The plugins of the definition get `cni-args` as
+    arguments."""
     if not placement.networks:
         return {}
     wanted = []

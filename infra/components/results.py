@@ -1,4 +1,4 @@
-"""How the results leave the cluster, when a port-forward is not the way."""
+"""Access to the results from outside the cluster without a port-forward."""
 
 from dataclasses import dataclass
 
@@ -14,19 +14,20 @@ PORT = int(Port.RESULTS_API)
 
 @dataclass(frozen=True, kw_only=True)
 class ResultsArgs:
-    """Which pod has the results, and how they are exposed."""
+    """The pod that has the results, and how it is exposed."""
 
     pod: str
     exposure: Exposure
     place: Place
-    """Behind the pod's Deployment: a load balancer is awaited, and needs something to lead to."""
+    """Place that depends on the pod's Deployment: Pulumi awaits a load balancer, which needs a
+    pod."""
 
 
 class Results(pulumi.ComponentResource):
-    """A Service of its own, and an Ingress to it."""
+    """Creates a separate Service, and an Ingress to it if configured."""
 
     url: pulumi.Output[str]
-    """Where the results are; empty for a port-forward."""
+    """URL of the results; empty for a port-forward."""
 
     def __init__(
         self, name: str, args: ResultsArgs, opts: pulumi.ResourceOptions | None = None
@@ -98,7 +99,7 @@ class Results(pulumi.ComponentResource):
 
 
 def _node_url(spec: k8s.core.v1.outputs.ServiceSpec) -> str:
-    """The port is on every node; which of their addresses can be reached is the user's to know."""
+    """Return the URL of a NodePort with a placeholder: the user knows which node can be reached."""
     return f"http://NODE:{spec.ports[0].node_port or PORT}" if spec.ports else ""
 
 

@@ -1,4 +1,4 @@
-"""What the program is told: the stack's configuration, and where the cluster is."""
+"""Settings of the program: the stack's configuration, and the cluster to use."""
 
 import os
 from collections.abc import Mapping
@@ -12,36 +12,37 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 
 PROVIDER_VERSION = "4.18.1"
-"""Of Pulumi's Kubernetes provider: the one that every test on a cluster has used."""
+"""Version of Pulumi's Kubernetes provider, with which all tests on clusters run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Which cluster. Only the kubeconfig's path is kept in the state, never its content."""
+    """The cluster to use. The state holds only the path of the kubeconfig, never its content."""
 
     kubeconfig: str | None
-    """None: KUBECONFIG, or the usual place."""
+    """Path of the kubeconfig. None: `KUBECONFIG`, or the default path."""
     context: str | None
     identifier: str | None
-    """Of the cluster itself: another one is never touched with this stack's state."""
+    """Identifier of the cluster. The program refuses another cluster with this stack's state."""
     provider_version: str
-    """Of the provider's plugin, which the CLI downloads when it is not there."""
+    """Version of the provider's plugin, which the CLI downloads if it is missing."""
     render_to: str | None
     """Write manifests into this folder instead of talking to a cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that the components need to know."""
+    """All settings of the components."""
 
     plan: StackPlan
     cluster: Cluster
     secrets: Mapping[str, Mapping[str, pulumi.Output[str]]]
-    """Name of a Secret to its secret values of the stack's configuration that the plan names."""
+    """Maps the name of a Secret to those values of the stack's configuration that the plan
+    names."""
 
 
 def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of this stack. Raises RunError, one message without a traceback.
+    """Read the settings of this stack. Raises RunError with one message and no traceback.
 
     `AIPERF_IMAGE`, `AIPERF_CONTEXT`, `AIPERF_CLUSTER_IDENTIFIER` and `AIPERF_RENDER_TO` belong to a
     machine or a build rather than to a committed file, so the environment may set them.

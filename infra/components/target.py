@@ -1,4 +1,4 @@
-"""The server under test, when the stack brings its own."""
+"""The server under test, if the stack deploys it."""
 
 from dataclasses import dataclass
 
@@ -11,17 +11,17 @@ from components.pods import MountedNames, make_deployment, make_service
 
 @dataclass(frozen=True, kw_only=True)
 class TargetArgs:
-    """The server and its surroundings."""
+    """The server's pod, and the places to create it in."""
 
     pod: PodPlan
     place: Place
     base: Place
-    """For what has no pods."""
+    """Place for objects without pods."""
     mounted: MountedNames
 
 
 class Target(pulumi.ComponentResource):
-    """The target's Service and Deployment, awaited until the server can work."""
+    """Creates the target's Service and Deployment, and awaits that the server is ready."""
 
     def __init__(
         self, name: str, args: TargetArgs, opts: pulumi.ResourceOptions | None = None

@@ -1,4 +1,4 @@
-"""Workers and record processors: replicas without names."""
+"""The worker pool: Deployments of workers and of record processors."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from components.pods import MountedNames, make_deployment
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPoolArgs:
-    """The replicated services and their surroundings."""
+    """The pods of the pool, and the place to create them in."""
 
     pods: tuple[PodPlan, ...]
     place: Place
@@ -19,7 +19,8 @@ class WorkerPoolArgs:
 
 
 class WorkerPool(pulumi.ComponentResource):
-    """One Deployment for each kind; they connect to the control plane by its Services' names."""
+    """Creates one Deployment for each kind of pod. Pods connect to the control plane by the names
+    of its Services."""
 
     def __init__(
         self, name: str, args: WorkerPoolArgs, opts: pulumi.ResourceOptions | None = None

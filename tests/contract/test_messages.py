@@ -72,7 +72,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.RecordsAcknowledged(*HEAD, highest={"worker-3": 17}),
     m.WorkerAttached(*HEAD),
     m.ClockProbed(*HEAD, sent_wall_ns=1, sent_raw_ns=2),
-    m.ClockAnswered(*HEAD, sent_wall_ns=1, received_wall_ns=2, answered_wall_ns=3, boot_id="b"),
+    m.ClockReply(*HEAD, sent_wall_ns=1, received_wall_ns=2, replied_wall_ns=3, boot_id="b"),
     m.PhaseOpened(
         *HEAD,
         phase=Phase.WARMUP,

@@ -78,7 +78,7 @@ _REQUEST_FIELDS: Final = (
     "payload", "bytes_out", "phase", "index", "entry", "turn", "due", "input_tokens",
     "requested_tokens", "session", "kept",
 )  # fmt: skip
-"""Of a connection: what is its request's before it is written."""
+"""Fields of a connection that describe its request before it is written."""
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
@@ -113,7 +113,7 @@ class InferenceClient:
         self._poll_every_ns = poll_every_ns
         self._epoll = select.epoll()
         self._bodies = select.epoll()
-        """Of the connections in the middle of a response."""
+        """The second epoll set: connections in the middle of a response."""
         self._bodies_fd = self._bodies.fileno()
         self._epoll.register(self._bodies_fd, _IN)
         self._timer = WallTimer()
@@ -125,14 +125,14 @@ class InferenceClient:
         self._connections, self._idle, self._closing = pool.by_fd, pool.idle, pool.closing
         self._framing = ResponseFraming()
         self._layouts: dict[int, Layout] = {}
-        """By the length of a whole response that comes in one read."""
+        """Layouts by the length of a whole response that comes in one read."""
         self._layouts_left = LAYOUTS_PER_TICK
         self._has_bodies = False
-        """Whether the last look at the first set has found something in the other."""
+        """Whether the last poll of the first set reported the second set as readable."""
         self._records = RawRecords(on_batch)
         self._polled = self._bodies_polled = time_ns()
         self._previous_poll = self._polled
-        """Before the one whose events are handled now, in the set that they come from."""
+        """Time of the previous poll of the set whose events are being handled."""
         self._wake_at = 0
         self._is_in_phase = False
         self._to_cut: list[Connection] = []
@@ -141,9 +141,9 @@ class InferenceClient:
         self._last_id = 0
         self._clock_gap_ns = time_ns() - monotonic_ns()
         self._last_seq_at_look = 0
-        """At the last look at the clocks."""
+        """Highest record number at the last reading of the clocks."""
         self._first_reads_bytes = FIRST_READS_BYTES
-        """Rows of reads from which on a connection is moved to the second set."""
+        """Bytes of read rows at which a connection moves to the second set."""
         self._held_since_mono_ns = 0
         """0 while nothing is held back."""
         self._polled_before_hold = 0
@@ -152,18 +152,18 @@ class InferenceClient:
         self.ended_near_steps = 0
         self.in_flight = 0
         self.requests_sent = 0
-        """Written, those that are written again included."""
+        """Requests written, including those that are sent again."""
         self.retries = 0
-        """Requests that were written and had to be written again."""
+        """Requests that had to be sent again."""
 
     @property
     def fd(self) -> int:
-        """Readable when `run_ready` has something to do."""
+        """Descriptor that is readable when `run_ready` has work."""
         return self._epoll.fileno()
 
     @property
     def connection_count(self) -> int:
-        """Open connections, idle ones and those still connecting included."""
+        """Number of open connections, including idle and connecting ones."""
         return len(self._connections)
 
     @property
@@ -172,7 +172,7 @@ class InferenceClient:
         return self._pool.addresses
 
     def address_uses(self) -> tuple[AddressUse, ...]:
-        """What each address got so far. Looks at every connection."""
+        """Return the use of each address so far. Visits every connection."""
         return tuple(
             AddressUse(
                 address=each.name,
@@ -187,7 +187,7 @@ class InferenceClient:
 
     @property
     def last_seq(self) -> int:
-        """Number of the request that ended last."""
+        """Return the number of the request that ended last."""
         return self._records.last_seq
 
     # --- what the load generator calls -----------------------------------------------------------
@@ -254,7 +254,7 @@ class InferenceClient:
             self._connect_failed(conn)
 
     def preconnect(self, count: int) -> bool:
-        """As the pool's: connect ahead until there are `count` connections."""
+        """Connect ahead until there are `count` connections; see the pool's."""
         return self._pool.preconnect(count)
 
     def poll_often(self, is_on: bool) -> None:
@@ -270,7 +270,7 @@ class InferenceClient:
         self._pool.reset_connect_failures()
 
     def wake_at(self, wall_ns: int) -> None:
-        """Call `on_timer` at `wall_ns`; 0 never."""
+        """Set the time at which `on_timer` is called; 0: never."""
         if wall_ns != self._wake_at:
             self._wake_at = wall_ns
             self._timer.set(wall_ns)
@@ -291,13 +291,13 @@ class InferenceClient:
 
     @property
     def held_back_ns(self) -> int:
-        """For how long responses were not read, all holds together."""
+        """Return the total time in which responses were held back."""
         since = self._held_since_mono_ns
         return self._held_back_ns + (monotonic_ns() - since if since else 0)
 
     def hold_back(self) -> None:
-        """Read no more of the responses that are in their middle until `go_on`. Their servers have
-        to wait as soon as the kernel's buffers are full."""
+        """Stop reading responses that are in their middle until `go_on`. Their servers wait when
+        the kernel's buffers are full."""
         self._held_since_mono_ns = monotonic_ns()
         self._polled_before_hold = self._bodies_polled
         self._first_reads_bytes = 0
@@ -308,7 +308,7 @@ class InferenceClient:
                 self._watch_in(self._bodies, conn)
 
     def go_on(self) -> None:
-        """Read everything again."""
+        """Resume reading all responses."""
         self._held_back_ns = self.held_back_ns
         self._held_since_mono_ns = 0
         self._first_reads_bytes = FIRST_READS_BYTES
@@ -317,7 +317,7 @@ class InferenceClient:
         self._epoll.register(self._bodies_fd, _IN)
 
     def revoke_unwritten(self) -> int:
-        """Take back the requests that wait for a connection; how many they were."""
+        """Take back the requests that wait for a connection. Returns their number."""
         waiting = [c for c in self._connections.values() if c.payload is not None and not c.start]
         for conn in waiting:
             conn.payload = None
@@ -349,7 +349,7 @@ class InferenceClient:
             self._pool.close_sockets()
 
     def _poll_first(self) -> bool:
-        """Handle what must not wait; whether there is something to read of the other responses."""
+        """Handle the first set. Returns whether the second set has something to read."""
         events = self._epoll.poll(0, MAX_EVENTS)
         previous, self._polled = self._polled, time_ns()
         self._has_bodies = False
@@ -387,7 +387,7 @@ class InferenceClient:
         records.flush_if_full()
 
     def _ready_other(self, fd: Unhandled) -> None:
-        """Not a connection, or one that is gone."""
+        """Handle a descriptor that is not a connection, or whose connection is gone."""
         if fd == self._bodies_fd:
             self._has_bodies = True
         elif fd == self._timer.fd:
@@ -408,7 +408,7 @@ class InferenceClient:
             self._disconnected(conn, ErrorKind.DISCONNECTED, left.strerror or str(left))
 
     def _ready_for(self, conn: Connection, mask: int) -> None:
-        """Ready for writing as well, or broken."""
+        """Handle a connection that is writable or broken."""
         if conn.state == CONNECTING:
             self._connected(conn)
             return
@@ -418,7 +418,7 @@ class InferenceClient:
             self._take_some([(conn.fd, _IN)], 0, self._previous_poll)
 
     def _watch_in(self, epoll: select.epoll, conn: Connection) -> None:
-        """Move a connection into that one of the two sets."""
+        """Move a connection into one of the two sets."""
         conn.epoll.unregister(conn.fd)
         conn.epoll = epoll
         epoll.register(conn.fd, _IN if conn.unsent is None else _IN | _OUT)
@@ -432,7 +432,7 @@ class InferenceClient:
             self._timer.set(self._wake_at)
 
     def housekeeping(self) -> None:
-        """Every 50 ms or so: connects that are overdue, clock jumps, and batches that wait."""
+        """Check overdue connects, clock jumps and waiting batches; called about every 50 ms."""
         before = monotonic_ns()
         wall = time_ns()
         after = monotonic_ns()
@@ -457,8 +457,8 @@ class InferenceClient:
         self._pool.close_sockets()
 
     def expire(self) -> None:
-        """Every second or so: end the requests and connects that took too long, and try the
-        addresses that are down."""
+        """End requests and connects that took too long, and try addresses that are down; called
+        about every second."""
         if self._is_in_phase:
             self._pool.probe()
         now = monotonic_ns()
@@ -494,13 +494,13 @@ class InferenceClient:
         self._pool.close_sockets()
 
     def flush(self) -> None:
-        """Hand over the records that wait for a full batch."""
+        """Ship the records that wait for a full batch."""
         self._records.flush()
 
     # --- connecting ------------------------------------------------------------------------------
 
     def _connect_failed(self, conn: Connection) -> None:
-        """The connection of a request could not even be tried."""
+        """Fail a request whose connection could not be attempted."""
         kind, message = connect_error(conn.status), conn.line.decode()
         conn.status = 0
         self._finish(conn, _ERRORED, int(kind), time_ns(), False, message)
@@ -517,7 +517,7 @@ class InferenceClient:
             self._ready(conn)
 
     def _unconnected(self, conn: Connection, kind: ErrorKind) -> None:
-        """A connection could not be made: its request goes to another address while one is up."""
+        """Handle a failed connect: the request moves to another address while one is up."""
         addresses = self.addresses
         others = len(addresses.in_use) - 1
         if conn.payload is not None and addresses.has_up and conn.moves < others:
@@ -622,14 +622,14 @@ class InferenceClient:
     # --- reading ---------------------------------------------------------------------------------
 
     def _look_at_parts(self, conn: Connection) -> None:
-        """What there is of a response that goes on."""
+        """Handle the part of a response that has come so far."""
         if conn.epoll is self._epoll and len(conn.read_rows) >= self._first_reads_bytes:
             self._watch_in(self._bodies, conn)
         if len(conn.buffer) >= part_bytes(conn):
             self._records.take_part(conn)
 
     def _take_read(self, conn: Connection, read: Read, *, is_plain: bool = False) -> None:
-        """What a read means for the request that waits for it; with `is_plain` it is decrypted."""
+        """Process a read for the request that waits for it; with `is_plain` it is decrypted."""
         data, stamp, now = read
         if not stamp:
             stamp = now
@@ -706,7 +706,7 @@ class InferenceClient:
     def _take_whole(
         self, conn: Connection, data: bytes, stamp: int, now: int, layout: Layout
     ) -> None:
-        """A good response in one read, of a known layout: nothing in it must be looked for."""
+        """Process a good response in one read with a known layout, without parsing it."""
         conn.status, conn.framing = layout.status, layout.framing
         conn.body_offset = layout.body_offset
         self._records.add_whole(conn, data, stamp, self._previous_poll, now)
@@ -714,7 +714,7 @@ class InferenceClient:
         self._ended_whole(conn, stamp)
 
     def _ended_whole(self, conn: Connection, stamp: int) -> None:
-        """Its response is recorded and it is idle."""
+        """End a request whose response is recorded; its connection becomes idle."""
         self.in_flight -= 1
         if not self._keeps_connections:
             self._pool.drop(conn)
@@ -747,7 +747,7 @@ class InferenceClient:
     # --- endings ---------------------------------------------------------------------------------
 
     def _closed(self, conn: Connection, now: int) -> None:
-        """The server closed the connection."""
+        """Handle a close by the server."""
         if conn.state == BODY and conn.framing == Framing.UNTIL_CLOSE:
             kind = ErrorKind.STATUS if conn.status >= 400 else ErrorKind.NONE
             self._finish(conn, _ERRORED if kind else _COMPLETED, int(kind), now, False)

@@ -1,4 +1,4 @@
-"""What the inference client knows of one connection and of the request on it."""
+"""State of one connection of the inference client, and of the request on it."""
 
 import select
 import socket
@@ -10,9 +10,9 @@ from aiperf_svc.core.load.target_addresses import TargetAddress
 CONNECTING: Final = 0
 HANDSHAKING: Final = 1
 IDLE: Final = 2
-"""Carries no request."""
+"""The connection carries no request."""
 HEAD: Final = 3
-"""Written; the headers of the response are not all there."""
+"""The request is written, and the headers of the response are incomplete."""
 BODY: Final = 4
 
 
@@ -21,7 +21,7 @@ try:
 except ImportError:
 
     class Fields:  # type: ignore[no-redef]  # no C compiler was there
-        """What the compiled steps read and write without a look-up by name."""
+        """Fields that the compiled steps read and write without a look-up by name."""
 
         __slots__ = (
             "ack",
@@ -74,9 +74,9 @@ class Connection(Fields):
         self.fd = -1 if sock is None else sock.fileno()
         self.state = CONNECTING
         self.address: TargetAddress = None  # type: ignore[assignment]
-        """Where it leads, when it has a socket."""
+        """Address of the peer, if the connection has a socket."""
         self.requests = 0
-        """Written on it."""
+        """Requests written on it."""
         self.moves = 0
         """Addresses that its first request has been moved away from."""
         self.epoll: select.epoll = None  # type: ignore[assignment]
@@ -102,7 +102,7 @@ class Connection(Fields):
         self.keep_alive = True
 
     def become_idle(self) -> None:
-        """Its request has ended, and another may follow."""
+        """Reset the connection for the next request."""
         self.payload = None
         self.state = IDLE
         if not self.is_used:

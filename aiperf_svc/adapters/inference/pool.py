@@ -1,5 +1,5 @@
-"""Connections to one target: idle ones, ones made ahead of need, new ones, and probes of addresses
-that are down.
+"""The pool of connections to one target: idle ones, ones made ahead of need, new ones, and probes
+of addresses that are down.
 
 A connection is made without waiting: its descriptor becomes writable, in the epoll set given, when
 the attempt has ended. One that breaks is forgotten at once, and its socket closed later.
@@ -23,38 +23,38 @@ from aiperf_svc.core.load.target_addresses import TargetAddress, TargetAddresses
 from aiperf_svc.domain.outcomes import ErrorKind
 
 ROOM_FOR: Final = 65_536
-"""Descriptors for which there is room from the beginning: half a megabyte of the kernel's."""
+"""Initial size of the descriptor table: half a megabyte of kernel memory."""
 CONNECTING_AT_ONCE: Final = 256
-"""Connections ahead of need that are being made at a time."""
+"""Number of connections made ahead of need at the same time."""
 
 _IP_BIND_ADDRESS_NO_PORT: Final = 24
 _OUT_OF_SOCKETS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS)
-"""No other address helps against these."""
+"""Errors for which another address does not help."""
 _OWN_LIMITS: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 
 
 class ConnectionPool:
-    """Makes, lends and forgets connections. Who takes an idle one from `idle` puts it back."""
+    """Makes, lends and drops connections. A caller that takes one from `idle` puts it back."""
 
     def __init__(self, target: Target, epoll: select.epoll) -> None:
         self.addresses = TargetAddresses(target.addresses)
         self._epoll = epoll
         self.by_fd: dict[int, Connection] = {}
-        """All that are open, those still connecting included."""
+        """All open connections, including connecting ones."""
         self.idle: list[Connection] = []
-        """Some of them may have broken since."""
+        """Idle connections; some may have broken since."""
         self.closing: list[socket.socket] = []
-        """Of connections that are forgotten; see `close_sockets`."""
+        """Sockets of dropped connections; see `close_sockets`."""
         self.wanted = 0
-        """Connections that there shall be, by `preconnect`; 0 when they are there."""
+        """Connections that `preconnect` asked for; 0 when they exist."""
         self._spare: list[Connection] = []
-        """Made ahead; those that became idle or broke since are passed over."""
+        """Connections made ahead; those that became idle or broke since are skipped."""
         self._connecting = 0
         self._has_refused = False
         self._attempts: deque[Connection] = deque()
-        """Connections that are being made, the oldest first; some have ended since."""
+        """Connect attempts, the oldest first; some have ended since."""
         self._probes: dict[TargetAddress, Connection] = {}
-        """The last one of each address that was down."""
+        """The last probe of each address that was down."""
         self._stamps = KernelStamps()
         _make_room(self._stamps.fileno())
 
@@ -116,14 +116,14 @@ class ConnectionPool:
         return 0
 
     def failed(self, conn: Connection, reason: str) -> None:
-        """A connection could not be made."""
+        """Record a failed connect."""
         began = conn.opened_mono_ns
         self.addresses.failed(conn.address, reason, began=began, now=monotonic_ns())
         if not self.addresses.has_up:
             self._refused()
 
     def connect_message(self, address: TargetAddress) -> str:
-        """Why a request got no connection, the last attempt being at this address."""
+        """Return why a request got no connection; the last attempt was at this address."""
         count = len(self.addresses.in_use)
         message = f"{address.name}: {address.error}"
         if count > 1 and not self.addresses.has_up:
@@ -167,7 +167,7 @@ class ConnectionPool:
                 self._probes[address] = self._open(address)
 
     def requests_by_address(self) -> dict[TargetAddress, int]:
-        """Requests written to each address so far. Looks at every connection."""
+        """Return the requests written to each address so far. Visits every connection."""
         counts = {address: address.requests for address in self.addresses.known}
         for conn in self.by_fd.values():
             counts[conn.address] += conn.requests
@@ -217,7 +217,7 @@ class ConnectionPool:
         conn.fd = -1
 
     def close_sockets(self) -> None:
-        """Close the sockets of the connections that are forgotten."""
+        """Close the sockets of dropped connections."""
         for sock in self.closing:
             sock.close()
         self.closing.clear()
@@ -232,12 +232,12 @@ class ConnectionPool:
 
 
 def connect_error(code: int) -> ErrorKind:
-    """Whose fault it is that a connection could not be made, by its errno."""
+    """Return the error kind of a failed connect by its errno."""
     return ErrorKind.NO_RESOURCES if code in _OWN_LIMITS else ErrorKind.CONNECT
 
 
 def _begin_connect(address: TargetAddress) -> socket.socket:
-    """A socket that is being connected to an address. Raises OSError."""
+    """Create a socket and begin to connect it. Raises OSError."""
     family, socket_address, sources = address.socket_address
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:

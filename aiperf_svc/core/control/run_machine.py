@@ -1,11 +1,12 @@
-"""The states of a run: events in, instructions out, no I/O and no clock.
+"""The state machine of a run: takes events, returns instructions, has no I/O and no clock.
 
     pending ─ roster complete → configuring ─ all configured → ready ─ all saw the frozen roster →
     warmup (if any) → profiling ─ timing manager done → draining ─ nothing on its way → processing ─
     results written → done | failed | cancelled
 
-Work is asked for by naming a state and confirmed by services that say in their heartbeat which
-state's work they have finished (`reached`). A lost message costs one heartbeat, never the run.
+The controller publishes the state, and each service reports in its heartbeats the latest state
+whose work it has finished (`reached`). A lost message delays the run by one heartbeat and never
+fails it.
 """
 
 from collections import deque
@@ -26,37 +27,37 @@ NEEDED: dict[RunState, frozenset[Service]] = {
     RunState.DRAINING: frozenset({Service.RECORDS_MANAGER}),
     RunState.PROCESSING: frozenset({Service.RECORDS_MANAGER}),
 }
-"""Whose work ends each state."""
+"""The services whose work ends each state."""
 
 
 class RosterChanged(msgspec.Struct, frozen=True):
-    """Event: the roster as it is now."""
+    """Event: the roster has changed."""
 
     members: tuple[Member, ...]
     is_complete: bool
 
 
 class HeartbeatReceived(msgspec.Struct, frozen=True):
-    """Event: a member reported."""
+    """Event: a member has sent a heartbeat."""
 
     beat: Heartbeat
 
 
 class CancelAsked(msgspec.Struct, frozen=True):
-    """Event: the user wants to stop."""
+    """Event: the user has asked for the end of the run."""
 
     reason: str
 
 
 class DeadlinePassed(msgspec.Struct, frozen=True):
-    """Event: the state took longer than it may."""
+    """Event: the run has been in a state for too long."""
 
     state: RunState
     reason: str
 
 
 class Publish(msgspec.Struct, frozen=True):
-    """Instruction: tell everybody the state."""
+    """Instruction: publish the state to all services."""
 
     state: RunState
     reason: str
@@ -64,11 +65,11 @@ class Publish(msgspec.Struct, frozen=True):
 
 
 class MarkStarted(msgspec.Struct, frozen=True):
-    """Instruction: note durably that this run has begun, so that it never begins twice."""
+    """Instruction: write the marker that this run has begun, so that it never begins twice."""
 
 
 class FreezeRoster(msgspec.Struct, frozen=True):
-    """Instruction: nobody joins any more."""
+    """Instruction: freeze the roster; services that register later take no part."""
 
 
 Event = RosterChanged | HeartbeatReceived | CancelAsked | DeadlinePassed
@@ -76,25 +77,26 @@ Instruction = Publish | MarkStarted | FreezeRoster
 
 
 class RunMachine:
-    """Decides what state the run is in."""
+    """Decides the state of the run."""
 
     def __init__(self, *, has_warmup: bool) -> None:
         self.state = RunState.PENDING
         self.reason = ""
         self.exit_code = ExitCode.BENCHMARK_FAILED
-        """What kind of failure, once the run has failed."""
+        """Kind of failure, valid in the state `failed`."""
         self.is_cancelling = False
         self._has_warmup = has_warmup
         self._members: dict[str, Member] = {}
         self._is_complete = False
         self._reached: dict[str, tuple[int, RunState]] = {}
         self._waiting: set[str] | None = None
-        """Ids whose work the state still needs; None when state or members have changed."""
+        """Ids of the services that have not finished the state's work; None: to be computed
+        again."""
         self.story: deque[str] = deque(maxlen=32)
-        """The last events, for the message of an error."""
+        """The last events, for error messages."""
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Take one event; what is to be done now."""
+        """Take one event and return the instructions to carry out."""
         if self.state.is_final:
             return []
         before = (self.state, self.reason, self.is_cancelling)
@@ -128,7 +130,7 @@ class RunMachine:
         return instructions
 
     def waiting_for(self) -> tuple[str, ...]:
-        """Ids whose work the current state still needs."""
+        """Return the ids of the services that have not finished the current state's work."""
         return tuple(m for m in self._members if m in self._still_waiting_for())
 
     def _still_waiting_for(self) -> set[str]:
@@ -148,7 +150,7 @@ class RunMachine:
         if self.state is RunState.PENDING:
             return self._is_complete
         if early and not self._is_complete:
-            # Somebody who had joined has gone: until the roster is frozen another may take over.
+            # A registered service is gone: until the roster is frozen another may take its place.
             return False
         return not self._still_waiting_for()
 
@@ -157,7 +159,8 @@ class RunMachine:
         return epoch == member.epoch and _INDEX[reached] >= _INDEX[self.state]
 
     def _takes_part(self, beat: Heartbeat) -> bool:
-        """Once the roster is frozen, what is in trouble may be somebody who came too late."""
+        """Whether an error of this service concerns the run: after the freeze a latecomer's does
+        not."""
         member = self._members.get(beat.sender)
         if member is None:
             return _INDEX[self.state] < _INDEX[RunState.READY]
@@ -186,7 +189,7 @@ class RunMachine:
             case RunState.PROCESSING:
                 self.state = RunState.CANCELLED if self.is_cancelling else RunState.DONE
             case _:
-                raise AssertionError(f"no way on from {self.state}; {list(self.story)}")
+                raise AssertionError(f"no transition from {self.state}; {list(self.story)}")
         return []
 
     def _check_losses(self) -> None:

@@ -1,4 +1,4 @@
-"""The way up: checks, summary, `pulumi up` until it is there or cannot be."""
+"""Brings a stack up: preflight checks, summary, and `pulumi up` until it succeeds or cannot."""
 
 import asyncio
 import shutil
@@ -38,14 +38,14 @@ Say = Callable[[str], None]
 
 
 class StateLocked(EnvironmentProblem):
-    """Somebody else works on the stack's state: nothing was made."""
+    """Raised when another process holds the stack's state; nothing was created."""
 
 
 # --- before --------------------------------------------------------------------------------------
 
 
 async def check(cluster: Cluster, plan: StackPlan, *, say: Say) -> tuple[Check, ...]:
-    """Every check of preflight, said as it is done. Raises EnvironmentProblem when one failed."""
+    """Run and print every preflight check. Raises EnvironmentProblem when one failed."""
     checks = await preflight(cluster, plan, on_check=lambda each: say(check_line(each)))
     failed = [each for each in checks if each.state == "failed"]
     if failed:
@@ -55,14 +55,14 @@ async def check(cluster: Cluster, plan: StackPlan, *, say: Say) -> tuple[Check, 
 
 
 def check_line(check: Check) -> str:
-    """One check in one line."""
+    """Format one check as one line."""
     remedy = _arrow(check.remedy) if check.state != "ok" else ""
     return f"{MARKS[check.state]} {check.name}: {check.detail}{remedy}"
 
 
 async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> str:
-    """What would be made and what would change. Raises EnvironmentProblem when the stack is in
-    another cluster, or is up with the very run that is asked for."""
+    """Summarise the objects to create and the changes. Raises EnvironmentProblem when the stack is
+    in another cluster, or is up with the very run that is asked for."""
     found = await compare(request, cli, identity=cluster.identity)
     if not found.is_new_run:
         await refuse_same_run(request, cluster, await cli.export())
@@ -70,8 +70,8 @@ async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> st
 
 
 async def refuse_same_run(request: StackRequest, cluster: Cluster, state: deployed.Json) -> None:
-    """Raises EnvironmentProblem when the stack is there with this run: nothing would be measured,
-    and the results of the earlier one could be the only copy."""
+    """Refuse to start the same run again: nothing would be measured, and the stack may hold the
+    only copy of the results. Raises EnvironmentProblem."""
     stack, run_id = request.stack, request.plan.identity.run_id
     if not deployed.is_up(state, run_id=run_id):
         return
@@ -90,7 +90,7 @@ async def refuse_same_run(request: StackRequest, cluster: Cluster, state: deploy
 async def compare(
     request: StackRequest, cli: PulumiCli, *, identity: str | None = None
 ) -> Comparison:
-    """What is different from what is deployed."""
+    """Return the differences from the deployed stack."""
     nothing = Comparison(base=DEPLOYED)
     if not await cli.select(create=False):
         return nothing
@@ -114,9 +114,9 @@ async def compare(
 async def first_record(
     request: StackRequest, cluster: Cluster, home: StateHome, cli: PulumiCli
 ) -> RunRecord:
-    """What must be known to remove a stack, taken before anything of it is made.
+    """Record what is needed to remove the stack, before any object of it is created.
 
-    Raises EnvironmentProblem when a stack of this name is up that another state has made.
+    Raises EnvironmentProblem when a stack of this name is up that belongs to another state.
     """
     wanted = request.plan.config.deployment.namespace
     known, before = home.load(request.stack), None
@@ -147,7 +147,7 @@ async def first_record(
 
 
 def refuse_others(there: Iterable[ObjectRef], record: RunRecord) -> None:
-    """Raises EnvironmentProblem when what is there of a stack is not all the record's."""
+    """Check that all objects found belong to the record. Raises EnvironmentProblem."""
     others = [each for each in there if each.uid not in (record.own or ())]
     if others:
         places = ", ".join(dict.fromkeys(each.namespace or each.name for each in others))
@@ -158,8 +158,8 @@ def refuse_others(there: Iterable[ObjectRef], record: RunRecord) -> None:
 
 
 def refuse_taken(before: Inventory, *, stack: str) -> None:
-    """Raises EnvironmentProblem when somebody's object has a name that the stack would use: by
-    server-side apply it would be taken over, and deleted with the stack."""
+    """Refuse names that are in use: server-side apply would take the object over, and `destroy`
+    would delete it with the stack. Raises EnvironmentProblem."""
     taken = [each for each in before.objects if is_name_of(each, stack)]
     if taken:
         names = ", ".join(f"{each.kind} {each.name}" for each in taken)
@@ -170,7 +170,7 @@ def refuse_taken(before: Inventory, *, stack: str) -> None:
 
 
 def patience_s(checks: tuple[Check, ...], plan: StackPlan) -> float:
-    """How long a pod may fit on no node: there is room, or nodes must come first."""
+    """Return how long a pod may stay unschedulable: longer if nodes must be added first."""
     has_room = any(each.name == "capacity" and each.state == "ok" for each in checks)
     return UNSCHEDULABLE_S if has_room else plan.config.deployment.ready_timeout / SECOND_NS
 
@@ -185,7 +185,7 @@ async def up(
     deadline_mono_s: float | None,
     say: Say,
 ) -> bool:
-    """Make the stack; whether it is there, False when the user stopped it.
+    """Create the stack. Returns whether it is up: False when the user stopped it.
 
     Raises EnvironmentProblem when it cannot come up, or not in time; StateLocked when nothing was
     begun.
@@ -261,7 +261,7 @@ async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -
 
 
 async def _state(cli: PulumiCli | None) -> deployed.Json | None:
-    """None: it cannot be read."""
+    """Return the state, empty without a stack, or None if it cannot be read."""
     try:
         if cli is not None:
             return await cli.export() if await cli.select(create=False) else {}
@@ -274,7 +274,7 @@ async def _state(cli: PulumiCli | None) -> deployed.Json | None:
 
 
 async def save_logs(cluster: Cluster, record: RunRecord, artifacts: Path) -> tuple[str, ...]:
-    """The end of each pod's log, in the folder `logs` of the artifacts; what could not be had."""
+    """Save the end of each pod's log in the artifact folder `logs`. Returns what is missing."""
     if record.namespace is None:
         return ()
     return await save_cluster_logs(
@@ -285,7 +285,7 @@ async def save_logs(cluster: Cluster, record: RunRecord, artifacts: Path) -> tup
 async def save_evidence(
     cluster: Cluster, cli: PulumiCli, record: RunRecord, artifacts: Path
 ) -> tuple[Path, ...]:
-    """What the failure looked like, in the folder `evidence` of the artifacts."""
+    """Save evidence of the failure in the artifact folder `evidence`."""
     folder = artifacts / "evidence"
     folder.mkdir(exist_ok=True)
     saved: tuple[Path, ...] = ()
@@ -303,5 +303,5 @@ def _arrow(remedy: str) -> str:
 
 
 def _single(kubeconfig: str) -> str | None:
-    """The one file that KUBECONFIG names, if it is one."""
+    """Return the file that KUBECONFIG names, if it names exactly one."""
     return str(Path(kubeconfig).absolute()) if kubeconfig and ":" not in kubeconfig else None

@@ -1,4 +1,4 @@
-"""The stages of a stack's run, carried out. Their order is `stages.StackLifecycle`'s."""
+"""Carries out the stages of a stack's run, in the order that `stages.StackLifecycle` decides."""
 
 import asyncio
 import time
@@ -27,14 +27,14 @@ from aiperf_svc.runner.stack.teardown import Teardown
 
 T = TypeVar("T")
 ASKS_THE_CLUSTER = (Stage.UP, Stage.COLLECT, Stage.EVIDENCE, Stage.DESTROY, Stage.CHECK)
-"""Stages in which a silent API server is said. The run itself is watched by `RunWatch`, and before
-there is a stack the silence ends the command."""
+"""Stages that report a silent API server. `RunWatch` reports it during the run, and before a stack
+exists the silence ends the command."""
 STOPPED = "stopped by the user before there was anything to report"
 NOTHING_MADE = "nothing was created"
 
 
 class Launch:
-    """One run of a stack, stage by stage."""
+    """Runs a stack, stage by stage."""
 
     def __init__(
         self,
@@ -52,25 +52,26 @@ class Launch:
         self._failure: AiperfError | None = None
         self._prepared: RunRecord | None = None
         self._record: RunRecord | None = None
-        """Once something may have been made."""
+        """Set before the first object may be created."""
         self._artifacts: Path | None = None
         self._measuring: measure.Measuring | None = None
         self._unschedulable_s = 0.0
         self._deadline_mono_s: float | None = None
         self._artifact_error = ""
         self._is_destroyed = False
-        """Pulumi says so."""
+        """Whether `pulumi destroy` succeeded."""
         self._is_state_behind = False
-        """Of what the cluster has: the record of the run stays for `gc`."""
+        """Whether Pulumi's state may lag behind the cluster; then the record of the run stays for
+        `gc`."""
         self._is_looked_at = False
-        """The leak check came to a report."""
+        """Whether the leak check produced a report."""
         self._left: tuple[str, ...] = ()
         self._not_checked: tuple[str, ...] = ()
         self._evidence: tuple[Path, ...] = ()
         self._took_s: dict[str, float] = {}
 
     async def run(self) -> RunOutcome:
-        """All stages. Raises AiperfError when nothing was made."""
+        """Run all stages. Raises AiperfError when nothing was created."""
         stages: dict[Stage, Callable[[], Awaitable[StageResult]]] = {
             Stage.PREFLIGHT: self._preflight,
             Stage.PREVIEW: self._preview,
@@ -244,7 +245,7 @@ class Launch:
             await asyncio.gather(logs, return_exceptions=True)
 
     async def _save_logs(self) -> None:
-        """What the services wrote; a log that cannot be had fails no run."""
+        """Collect the logs of the services. A missing log does not fail the run."""
         assert self._record is not None
         assert self._artifacts is not None
         try:
@@ -316,7 +317,7 @@ class Launch:
         return StageResult.DONE
 
     def _remove_if_empty(self) -> None:
-        """Leave no folder of a run that was stopped before it had anything to put into it."""
+        """Remove the empty artifact folder of a run that was stopped early."""
         if self._artifacts is None or self._measuring is not None:
             return
         if folders.remove_if_empty(self._artifacts):
@@ -329,12 +330,12 @@ class Launch:
     # --- helpers ---------------------------------------------------------------------------------
 
     async def _unless_interrupted(self, work: Awaitable[T]) -> T | None:
-        """What the work comes to, None when the user stops it."""
+        """Return the result of the work, or None when the user stops it."""
         task = asyncio.ensure_future(work)
         return task.result() if await self._ended_before(task, interrupts=1) else None
 
     async def _ended_before(self, task: "asyncio.Future[Any]", *, interrupts: int) -> bool:
-        """Whether a task ends by itself before so many interrupts; else it is cancelled."""
+        """Whether a task ends before this number of interrupts; otherwise it is cancelled."""
         stop = asyncio.create_task(self._interrupts.reached(interrupts), name="interrupts")
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
         is_done = task.done()
