@@ -29,6 +29,8 @@ ATTEMPTS = 4
 LONGEST_WAIT_S = 5.0
 """When the API server has too much to do and says when to come again."""
 JSON = "application/json"
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""An object without its content: a Secret without its secrets."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Lists without the objects' contents: a list of Secrets brings no secrets."""
 

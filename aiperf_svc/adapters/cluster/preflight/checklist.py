@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight import rights
 from aiperf_svc.adapters.cluster.preflight.admission import try_admission
 from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms
@@ -23,8 +23,6 @@ from aiperf_svc.adapters.cluster.preflight.tokenizer_check import check_tokenize
 from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
 
-METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""An object without its content: a Secret without its secrets."""
 OnCheck = Callable[[Check], None]
 GROWERS = ("karpenter.sh", "autoscaling.x-k8s.io")
 """API groups of programs that add nodes when pods need them."""

@@ -10,13 +10,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 
-from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
+from aiperf_svc.adapters.cluster.api.connection import JSON, METADATA, Cluster, Refused, Unreachable
 
 POLL_S = 1.0
 """Between looks, each at an object in the server's storage: without that it is of no use either."""
 RESPONSE_S = 5.0
 """Longest time for one look; an API server that is slower is silent."""
-METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+METADATA_OR_WHOLE = f"{METADATA},{JSON}"
 PROBE = "/api/v1/namespaces/kube-system"
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ async def _watch(cluster: Cluster, contact: Contact, *, poll_s: float, response_
     while True:
         try:
             async with asyncio.timeout(response_s):
-                await cluster.get(PROBE, accept=METADATA)
+                await cluster.get(PROBE, accept=METADATA_OR_WHOLE)
         except (TimeoutError, Unreachable) as error:
             contact.handle_silence(error)
         except Refused as error:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.watching.contact import METADATA, RESPONSE_S, Contact
+from aiperf_svc.adapters.cluster.watching.contact import METADATA_OR_WHOLE, RESPONSE_S, Contact
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss, RunLosses
 from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
@@ -76,7 +76,7 @@ class RunWatch:
         lost = []
         for path, (kind, name) in tuple(self._roots.items()):
             try:
-                found = await self._cluster.get(path, accept=METADATA)
+                found = await self._cluster.get(path, accept=METADATA_OR_WHOLE)
             except Refused as error:
                 if error.status != 404:
                     self._leave_out(error)
