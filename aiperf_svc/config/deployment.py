@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from aiperf_svc.config.base import HOUR_NS, MINUTE_NS, SECOND_NS, Model
 from aiperf_svc.config.image_names import check_digest
 from aiperf_svc.config.placement import Placement, Pod
+from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.target import Target
 from aiperf_svc.config.units import DurationNs, SizeBytes
 
@@ -26,6 +27,8 @@ POD_NAMES = (
     "deadline",
 )
 """Keys of `deployment.pods`; `control` is the one pod of layout compact."""
+RANK_POD = "rank"
+"""The key of a workload's ranks there."""
 
 
 class Transport(Model):
@@ -141,6 +144,8 @@ class Deployment(Model):
     pods: dict[str, Pod] = Field(default_factory=dict)
     """Settings of single pods, by name: `worker`, `records-manager`, …"""
     target: Target = Target()
+    ranks: Ranks = Ranks()
+    """Of a `workload`: where its ranks run."""
     results: Results = Results()
     network_policies: bool = True
     """Default deny, and what the run needs. Off for a cluster whose own policies say the same."""
@@ -159,8 +164,9 @@ class Deployment(Model):
         for name in self.pods:
             if name == "target":
                 raise ValueError("pods.target: the target's keys are those of deployment.target")
-            if name not in POD_NAMES:
-                raise ValueError(f"pods.{name} is no pod; expected one of {', '.join(POD_NAMES)}")
+            if name not in (*POD_NAMES, RANK_POD):
+                names = ", ".join((*POD_NAMES, RANK_POD))
+                raise ValueError(f"pods.{name} is no pod; expected one of {names}")
         if self.ttl < 10 * SECOND_NS:
             raise ValueError("ttl is below 10s: the stack would delete itself while it starts")
         return self

@@ -7,16 +7,18 @@ it needs nothing but YAML and the models.
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.names import nearest
 from aiperf_svc.config.problems import Problem, problems_before_models, problems_in
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
 
 STACK_KEY = "aiperf:benchmark"
 """Where the config is in a stack file."""
@@ -84,12 +86,24 @@ def parse_config(
     `source` says where the data is from; `names` what the user calls some keys, by dotted path;
     `known` are mistakes that were found before, to be listed with the others.
     """
-    problems = [*known, *problems_before_models(data)]
+    return parse_as(BenchmarkConfig, data, source, names=names, known=known)
+
+
+def parse_as(
+    model: type[Parsed],
+    data: dict[str, Any],
+    source: str,
+    *,
+    names: Mapping[str, str] | None = None,
+    known: Sequence[Problem] = (),
+) -> Parsed:
+    """The config of another model that `data` describes; everything else as in `parse_config`."""
+    problems = [*known, *problems_before_models(data, model)]
     try:
-        config = BenchmarkConfig.model_validate(data)
+        config = model.model_validate(data)
     except ValidationError as error:
         refused = {p.key for p in problems}
-        problems += [p for p in problems_in(error, data) if p.key not in refused]
+        problems += [p for p in problems_in(error, data, model) if p.key not in refused]
     else:
         if not problems:
             return config
@@ -107,7 +121,7 @@ def refusal(
     return ConfigError("\n  ".join([title, *lines]))
 
 
-def save_config(config: BenchmarkConfig, path: Path) -> None:
+def save_config(config: BaseModel, path: Path) -> None:
     """Write a config, whole and with human units, as a file that can be run again."""
     data = config.model_dump(mode="json")
     partial = path.with_name(f".{path.name}.{os.getpid()}")

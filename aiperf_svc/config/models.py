@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import SECOND_NS, Model
-from aiperf_svc.config.deployment import Deployment
+from aiperf_svc.config.deployment import RANK_POD, Deployment
+from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.units import (
     DurationNs,
     PositiveDurationNs,
@@ -290,6 +291,11 @@ class BenchmarkConfig(Model):
     def _parts_fit(self) -> Self:
         if self.endpoint.type is EndpointType.EMBEDDINGS and self.endpoint.streaming:
             raise ValueError("{endpoint.streaming}: the embeddings API does not stream")
+        if self.deployment.ranks != Ranks() or RANK_POD in self.deployment.pods:
+            raise ValueError(
+                "{deployment.ranks} and {deployment.pods.rank} are for a {workload}; "
+                "an inference benchmark has workers"
+            )
         conversations = (DatasetKind.MULTI_TURN, DatasetKind.SHAREGPT)
         if self.dataset.kind in conversations and self.endpoint.type is not EndpointType.CHAT:
             raise ValueError(

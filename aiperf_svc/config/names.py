@@ -12,27 +12,29 @@ from aiperf_svc.config.models import BenchmarkConfig
 
 
 @cache
-def all_keys() -> tuple[str, ...]:
+def all_keys(root: type[BaseModel] = BenchmarkConfig) -> tuple[str, ...]:
     """Every key of a config as a dotted path, `load.concurrency`, in the order of the models."""
-    return tuple(_keys_below(BenchmarkConfig, ""))
+    return tuple(_keys_below(root, ""))
 
 
-def keys_at(path: Sequence[str]) -> tuple[str, ...]:
+def keys_at(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> tuple[str, ...]:
     """The keys that the model at a path has; none where there is no model."""
-    found = model_at(path)
+    found = model_at(path, root)
     return tuple(found.model_fields) if found else ()
 
 
-def model_at(path: Sequence[str]) -> type[BaseModel] | None:
+def model_at(
+    path: Sequence[str], root: type[BaseModel] = BenchmarkConfig
+) -> type[BaseModel] | None:
     """The model at a path, None where there is none."""
-    annotation = type_at(path)
+    annotation = type_at(path, root)
     return None if _is_collection(annotation) else _model_in(annotation)
 
 
-def type_at(path: Sequence[str]) -> Any:
+def type_at(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> Any:
     """The type that the models give to a path, None for an unknown one. Numbers of a list and
     names in a dictionary are parts of a path too."""
-    annotation: Any = BenchmarkConfig
+    annotation: Any = root
     for part in path:
         arguments = get_args(annotation)
         if get_origin(annotation) is dict:
@@ -54,14 +56,14 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
     return by_plain[close[0]] if close else None
 
 
-def nearest_key(path: Sequence[str]) -> str | None:
+def nearest_key(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> str | None:
     """The key that was probably meant by an unknown one: a sibling first, then any key that has
     just this name elsewhere."""
     *parents, name = path
-    sibling = nearest(name, keys_at(parents))
+    sibling = nearest(name, keys_at(parents, root))
     if sibling:
         return ".".join((*parents, sibling))
-    same = [key for key in all_keys() if key.rpartition(".")[2] == name.replace("-", "_")]
+    same = [key for key in all_keys(root) if key.rpartition(".")[2] == name.replace("-", "_")]
     return same[0] if same else None
 
 

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.names import keys_at, nearest, nearest_key, type_at
 
 _KEY_NAME = re.compile(r"\{([a-z_.]+)\}")
@@ -94,8 +95,10 @@ class Problem:
         return _shortened(key)
 
 
-def problems_in(error: ValidationError, data: object) -> list[Problem]:
-    """Every mistake that the models found in `data`, once each."""
+def problems_in(
+    error: ValidationError, data: object, root: type[BaseModel] = BenchmarkConfig
+) -> list[Problem]:
+    """Every mistake that the models below `root` found in `data`, once each."""
     found: dict[str, Problem] = {}
     unions: dict[str, list[str]] = {}
     for details in error.errors(include_url=False):
@@ -111,12 +114,14 @@ def problems_in(error: ValidationError, data: object) -> list[Problem]:
             is_combination = details["type"] == "value_error" and isinstance(
                 details["input"], Mapping
             )
-            problem = Problem(key, _text(details, path), names_keys=is_combination)
+            problem = Problem(key, _text(details, path, root), names_keys=is_combination)
             found.setdefault(f"{key} {problem.text}", problem)
     return list(found.values())
 
 
-def problems_before_models(data: object, path: tuple[str, ...] = ()) -> list[Problem]:
+def problems_before_models(
+    data: object, root: type[BaseModel] = BenchmarkConfig, path: tuple[str, ...] = ()
+) -> list[Problem]:
     """Mistakes that the models would take: `true` for a number, which they read as 1, and an
     encrypted value, which would end up readable in every artifact."""
     if isinstance(data, Mapping):
@@ -127,11 +132,11 @@ def problems_before_models(data: object, path: tuple[str, ...] = ()) -> list[Pro
         members = [((*path, str(key)), value) for key, value in data.items()]
     elif isinstance(data, list):
         members = [((*path, str(number)), value) for number, value in enumerate(data)]
-    elif isinstance(data, bool) and _takes_number_only(type_at(path)):
+    elif isinstance(data, bool) and _takes_number_only(type_at(path, root)):
         return [Problem(".".join(path), f"{_shown(data)}: expected a number")]
     else:
         return []
-    return [p for below, value in members for p in problems_before_models(value, below)]
+    return [p for below, value in members for p in problems_before_models(value, root, below)]
 
 
 def _takes_number_only(annotation: Any) -> bool:
@@ -162,11 +167,11 @@ def _path(
     return tuple(path), False
 
 
-def _text(details: ErrorDetails, path: Sequence[str]) -> str:
+def _text(details: ErrorDetails, path: Sequence[str], root: type[BaseModel]) -> str:
     kind, value = details["type"], details["input"]
     context: dict[str, Any] = details.get("ctx") or {}
     if kind == "extra_forbidden":
-        return _unknown_key(path, value)
+        return _unknown_key(path, value, root)
     if kind == "missing":
         return "must be given"
     if kind == "value_error":
@@ -198,12 +203,12 @@ def _expected(details: ErrorDetails, context: Mapping[str, Any]) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _unknown_key(path: Sequence[str], value: object) -> str:
-    close = nearest_key(path)
+def _unknown_key(path: Sequence[str], value: object, root: type[BaseModel]) -> str:
+    close = nearest_key(path, root)
     if close:
         hint = f"; did you mean {close}?"
     else:
-        valid = keys_at(path[:-1])
+        valid = keys_at(path[:-1], root)
         hint = f"; expected {_alternatives(valid)}" if valid else ""
     return f"unknown key (value {_shown(value)}){hint}"
 

@@ -1,0 +1,80 @@
+"""The config of a benchmark that runs a tool on ranks: everything but an inference server.
+
+A kind of workload has a spec of its own below `workload`; the other keys are those of every
+benchmark.
+"""
+
+from typing import Annotated, Generic, Self, TypeVar
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.config.base import Model
+from aiperf_svc.config.deployment import Deployment
+from aiperf_svc.config.models import BenchmarkConfig, Slo
+from aiperf_svc.config.secret_names import is_secret_name
+from aiperf_svc.config.units import PositiveDurationNs, SizeBytes
+
+
+class WorkloadSpec(Model):
+    """Keys that every kind of workload has; each kind adds its own."""
+
+    kind: str
+    image: Annotated[str, Field(min_length=1)] | None = None
+    """Image of the ranks: any that has the tool and a POSIX shell. None: the one built from
+    `images/workloads/<kind>`."""
+    timeout: PositiveDurationNs | None = None
+    """Longest time of one step; None: what the kind expects of its spec."""
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
+    """Times that a step which failed is run again."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of every command, in clear."""
+    secret_env: dict[str, str] = Field(default_factory=dict)
+    """Environment variable to the key under which its value is kept in the stack's configuration
+    (`pulumi config set --secret aiperf:KEY`). A local run takes the variable from its own
+    environment."""
+    output_limit: SizeBytes = 64 * 2**20
+    """Most bytes of one file that a rank leaves, its output included. A larger one fails the step:
+    nothing is cut off."""
+
+    @model_validator(mode="after")
+    def _hides_secrets(self) -> Self:
+        for name in self.env:
+            if is_secret_name(name):
+                raise ValueError(
+                    f"env.{name} would be in clear in the results and in Pulumi's state; use "
+                    f"secret_env: {{{name}: NAME}} and `pulumi config set --secret aiperf:NAME`"
+                )
+        return self
+
+
+SpecT = TypeVar("SpecT", bound=WorkloadSpec, covariant=True)
+
+
+class WorkloadConfig(Model, Generic[SpecT]):
+    """The configuration of one benchmark of a tool."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")] = "benchmark"
+    workload: SpecT
+    repetitions: Annotated[int, Field(gt=0, le=1_000)] = 1
+    """Times that the measured steps are run, one after the other."""
+    deployment: Deployment = Deployment()
+    slo: Slo = Slo()
+    artifacts: Artifacts = Artifacts()
+    random_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    @model_validator(mode="after")
+    def _has_no_requests(self) -> Self:
+        if self.slo.goodput:
+            raise ValueError("{slo.goodput} is about requests, and this workload sends none")
+        if self.deployment.target.kind != "none":
+            raise ValueError(
+                "{deployment.target} is for an inference server; expected none with {workload}"
+            )
+        return self
+
+
+AnyWorkloadConfig = WorkloadConfig[WorkloadSpec]
+"""A config of any kind of workload, as code sees it that does not depend on the kind."""
+Config = BenchmarkConfig | AnyWorkloadConfig
+"""What a stack file holds."""

@@ -1,0 +1,54 @@
+"""The parts of a result that every kind of benchmark has: metrics with unit and direction, series
+over time, tables by size."""
+
+from typing import Literal
+
+import msgspec
+
+
+class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a metric is."""
+
+    tag: str
+    """`bandwidth_received`: small letters, digits and underscores."""
+    name: str
+    """For people: `Bandwidth received`."""
+    unit: str
+    """`bit/s`, `bytes/s`, `ns`, `us`, `ms`, `s`, `ops/s`, `ratio`, `count`, `bytes`; or words of
+    the tool's own field, such as `samples/s`."""
+    better: Literal["higher", "lower", ""] = ""
+    """Empty: neither is."""
+    formula: str = ""
+    """Where the number comes from, for the docs: the tool's own field and what is done with it."""
+    in_table: bool = True
+    """Whether the terminal's table shows it."""
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """Values over time within one step."""
+
+    name: str
+    """`bandwidth`: series of one name are drawn together."""
+    unit: str
+    times_s: tuple[float, ...]
+    """Since the step's start: the middle of each interval."""
+    values: tuple[float, ...]
+    label: str = ""
+    """Distinguishes series of one name: `stream 5`, `rank 1`."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column of a table."""
+
+    name: str
+    unit: str
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers by a parameter within one step, such as latency by message size."""
+
+    name: str
+    columns: tuple[Column, ...]
+    """The first one is the parameter."""
+    rows: tuple[tuple[float | None, ...], ...]
+    """None: not measured."""

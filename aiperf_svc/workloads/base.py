@@ -1,0 +1,247 @@
+"""What a workload is: a benchmark of a tool that runs on ranks. Pure: a workload decides, and
+services and adapters carry out.
+
+    spec ──roles──> ranks ──steps──> commands, run by couriers ──read──> reading ──> results
+
+A *rank* is one place where commands run: a container on a cluster, a folder and child processes
+locally. A *step* is one set of commands that start together on their ranks. Steps run one after the
+other; what a measured step's commands print and write becomes a `Reading`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Generic, Literal
+
+import msgspec
+
+from aiperf_svc.config.base import SECOND_NS
+from aiperf_svc.config.workload import SpecT, WorkloadConfig, WorkloadSpec
+from aiperf_svc.core.results.measured import MetricInfo, Series, Table
+from aiperf_svc.core.verdict.check_result import Reason
+
+Better = Literal["higher", "lower", ""]
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """An executable that the ranks need."""
+
+    name: str
+    """As it is found on PATH: `iperf3`."""
+    package: str
+    """Debian package that has it."""
+    roles: tuple[str, ...] = ()
+    """Roles of the ranks that need it; empty: all."""
+
+
+class Role(msgspec.Struct, frozen=True):
+    """Ranks that do the same."""
+
+    name: str
+    count: int
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank, once it is there."""
+
+    number: int
+    role: str
+    address: str
+    """IP address at which the other ranks reach it."""
+    node: str
+    """Name of its node; locally the machine's."""
+    work: str
+    """Absolute path of the folder in which its commands run, as the commands see it. It is empty at
+    the beginning of each step but for the workload's files."""
+    volume: str
+    """Absolute path of the folder that a disk benchmark measures. What is there stays from step to
+    step."""
+    agent: str
+    """Absolute path of a program that is called as `ssh` is, `AGENT HOST COMMAND...`, and runs the
+    command on the rank with that address."""
+    interface: str = ""
+    """Name of the interface that has `address`; empty when it is not known."""
+    cores: float = 1.0
+    """CPUs that the rank may use."""
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank does in a step."""
+
+    rank: int
+    argv: tuple[str, ...]
+    """Program and arguments; no shell reads them."""
+    env: dict[str, str] = {}
+    listens_on: int = 0
+    """Of a server: the TCP port on which it listens when it is ready."""
+    ends_with_step: bool = False
+    """Whether it is told to end (SIGTERM) when the step's other commands have ended; its exit code
+    then has no meaning."""
+    keeps: tuple[str, ...] = ()
+    """Files of the work folder that are brought back, by name or pattern (`*.log`). Standard output
+    and error always are."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Commands that start together."""
+
+    name: str
+    """Unique among the steps of one repetition: `bandwidth`, `node-1 to node-2`."""
+    commands: tuple[Command, ...]
+    """Started at one due time, when every server is ready."""
+    servers: tuple[Command, ...] = ()
+    """Started before, one after the other."""
+    is_measured: bool = True
+    """Whether its output is read, and whether it is repeated. A step that only prepares is run
+    once."""
+    timeout_ns: int
+    """Longest time from its due time to the end of its last command."""
+    expected_ns: int = 0
+    """How long the commands should take, where the spec says so; 0: unknown."""
+    labels: dict[str, str] = {}
+    """What distinguishes its values from those of other steps: `{"pair": "node-1 → node-2"}`."""
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """What one command left."""
+
+    rank: int
+    is_server: bool = False
+    exit_code: int
+    """Negative: the signal that ended it."""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    files: dict[str, bytes] = {}
+    duration_s: float = 0.0
+    """From its start to its end."""
+
+    @property
+    def text(self) -> str:
+        """Standard output as text; what is not UTF-8 is replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+
+class UnreadableOutput(Exception):
+    """A step's output is not what its tool writes. The message says what was expected and shows
+    where it differs; the step fails, and its output is kept."""
+
+
+class ClaimedBytes(msgspec.Struct, frozen=True):
+    """Payload that a tool says it moved over the network between its start and its end."""
+
+    sent: int = 0
+    received: int = 0
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What a measured step's output says."""
+
+    values: dict[str, float]
+    """Metric tag to value, in the metric's unit."""
+    series: tuple[Series, ...] = ()
+    tables: tuple[Table, ...] = ()
+    tool: str = ""
+    """Name and version of the tool, as it says itself; the same on all ranks, or the check
+    `tool-versions` fails."""
+    tools: dict[int, str] = {}
+    """The same for each rank that says it, where they may differ."""
+    claimed_bytes: dict[int, ClaimedBytes] = {}
+    """Rank to the bytes that the tool says it sent or received over the network."""
+    errors: tuple[str, ...] = ()
+    """Errors that the tool reports in its output although it may have exited with 0. Any of them
+    fails the step."""
+    facts: dict[str, str] = {}
+    """What a reader should know beside the numbers: path MTU, congestion control, transport."""
+
+
+class Plot(msgspec.Struct, frozen=True, kw_only=True):
+    """One plot of the report."""
+
+    title: str
+    kind: Literal["series", "table", "matrix"]
+    """`series`: the series of `name` over time; `table`: column `y` of tables `name` over column
+    `x`, a line for each step; `matrix`: metric `name` by pair of nodes."""
+    name: str
+    x: str = ""
+    y: tuple[str, ...] = ()
+    x_is_log: bool = False
+    y_is_log: bool = False
+
+
+class Workload(ABC, Generic[SpecT]):
+    """One kind of workload.
+
+    The folder of a kind exports one instance as `WORKLOAD`; `registry.py` names the folder. A third
+    party names its instance as an entry point of the group `aiperf_svc.workloads`.
+    """
+
+    kind: ClassVar[str]
+    summary: ClassVar[str]
+    """One line for `aiperf-svc workloads`."""
+    spec: type[SpecT]
+    tools: ClassVar[tuple[Tool, ...]] = ()
+    metrics: ClassVar[tuple[MetricInfo, ...]]
+    """The first one is the headline."""
+
+    @abstractmethod
+    def roles(self, spec: SpecT) -> tuple[Role, ...]:  # type: ignore[misc]
+        """The ranks, in the order of their numbers."""
+
+    @abstractmethod
+    def steps(self, config: WorkloadConfig[SpecT], ranks: Sequence[Rank]) -> tuple[Step, ...]:
+        """The steps of one repetition, preparing ones included, for these ranks."""
+
+    @abstractmethod
+    def read(self, config: WorkloadConfig[SpecT], step: Step, outputs: Sequence[Output]) -> Reading:
+        """The reading of a measured step. `outputs` has one element for each command and server, in
+        their order. Raises UnreadableOutput."""
+
+    def problems(self, config: WorkloadConfig[SpecT]) -> list[str]:
+        """What is wrong with a config beyond its models, one line each: `workload.key: text`."""
+        return []
+
+    def local_problems(self, config: WorkloadConfig[SpecT]) -> list[str]:
+        """What prevents this config from running as local processes, one line each."""
+        return []
+
+    def files(self, config: WorkloadConfig[SpecT]) -> dict[str, bytes]:
+        """Files that every rank finds in its work folder at the beginning of each step, by relative
+        path. Those that begin with `#!` are executable."""
+        return {}
+
+    def metrics_of(self, config: WorkloadConfig[SpecT]) -> tuple[MetricInfo, ...]:
+        """The metrics that this config can have, for objectives and tables."""
+        return self.metrics
+
+    def plots(self, config: WorkloadConfig[SpecT]) -> tuple[Plot, ...]:
+        """The plots of the report, made from series and tables."""
+        return ()
+
+    def checks(
+        self, config: WorkloadConfig[SpecT], readings: Sequence[Reading]
+    ) -> tuple[Reason, ...]:
+        """Findings of this kind beside those that every workload has."""
+        return ()
+
+    def progress(self, config: WorkloadConfig[SpecT], line: str) -> str:
+        """What a line of a measured command's output says of its progress, for people; empty when
+        it says nothing."""
+        return ""
+
+    def needs_privilege(self, config: WorkloadConfig[SpecT]) -> tuple[str, ...]:
+        """Linux capabilities that the ranks' containers need, such as `IPC_LOCK`."""
+        return ()
+
+
+def default_image(kind: str, version: str) -> str:
+    """Name of the image that `make image WORKLOAD=kind` builds."""
+    return f"localhost/aiperf-svc-{kind}:{version}"
+
+
+def timeout_of(spec: WorkloadSpec, usual_ns: int) -> int:
+    """The spec's timeout of a step, or the usual one."""
+    return spec.timeout if spec.timeout is not None else usual_ns
+
+
+def margin_ns(expected_ns: int) -> int:
+    """Usual timeout of a step that should take so long: twice that, and a minute."""
+    return 2 * expected_ns + 60 * SECOND_NS

@@ -1,0 +1,68 @@
+"""The kinds of workloads: those of this project, and those of installed packages.
+
+A package adds a kind by an entry point of the group `aiperf_svc.workloads`: the kind's name, and
+the `Workload` instance that it stands for.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.base import Workload
+
+GROUP = "aiperf_svc.workloads"
+INFERENCE = "inference"
+"""The kind of a config without `workload`."""
+OWN: tuple[str, ...] = ("command",)
+"""Kinds of this project. The folder is the kind's name with underscores."""
+
+
+def kinds() -> tuple[str, ...]:
+    """Names of all kinds, those of packages after our own."""
+    return OWN + tuple(sorted(set(_entry_points()) - set(OWN)))
+
+
+@cache
+def workload(kind: str) -> Workload[Any]:
+    """The workload of a kind. Raises ConfigError for an unknown one, or one whose package cannot
+    be imported."""
+    if kind in OWN:
+        found = import_module(f"aiperf_svc.workloads.{kind.replace('-', '_')}").WORKLOAD
+    else:
+        point = _entry_points().get(kind)
+        if point is None:
+            raise ConfigError(f"workload.kind: {kind!r}: no such kind")
+        try:
+            found = point.load()
+        except Exception as error:
+            raise ConfigError(
+                f"workload.kind: {kind!r}: {point.value}, which an installed package names for it, "
+                f"cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+    if not isinstance(found, Workload) or found.kind != kind:
+        raise ConfigError(
+            f"workload.kind: {kind!r}: its entry point names {found!r}; expected a Workload of "
+            "that kind"
+        )
+    return found
+
+
+def workload_of(config: WorkloadConfig[Any]) -> Workload[Any]:
+    """The workload that a config names."""
+    return workload(config.workload.kind)
+
+
+def config_model(kind: str) -> type[WorkloadConfig[Any]]:
+    """The model of a whole config of this kind. Raises ConfigError."""
+    # The class of a generic model is made by its parameter, which no type checker can follow here.
+    model: type[WorkloadConfig[Any]] = WorkloadConfig.__class_getitem__(workload(kind).spec)  # type: ignore[assignment]
+    return model
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    found: Iterable[EntryPoint] = entry_points(group=GROUP)
+    return {point.name: point for point in found}

@@ -1,0 +1,124 @@
+"""The kind `command`: any tool, whose metrics are read as the spec says."""
+
+import pytest
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.base import Output, Rank, UnreadableOutput
+from aiperf_svc.workloads.command import WORKLOAD
+from aiperf_svc.workloads.command.spec import CommandSpec
+from aiperf_svc.workloads.loading import parse_any
+
+RANKS = tuple(
+    Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",
+         agent="/a") for n in range(2)
+)  # fmt: skip
+
+
+def config_of(**metric: str) -> WorkloadConfig[CommandSpec]:
+    config = parse_any(
+        {
+            "workload": {
+                "kind": "command",
+                "command": ["sysbench", "cpu", "run"],
+                "ranks": 2,
+                "metrics": {"speed": {"unit": "ops/s", **metric}},
+            }
+        },
+        "",
+    )
+    assert isinstance(config, WorkloadConfig)
+    return config
+
+
+def reading_of(config: WorkloadConfig[CommandSpec], *texts: str, file: str = "") -> float:
+    step = WORKLOAD.steps(config, RANKS)[0]
+    outputs = [
+        Output(
+            rank=rank,
+            exit_code=0,
+            stdout=b"" if file else text.encode(),
+            files={file: text.encode()} if file else {},
+        )
+        for rank, text in enumerate(texts)
+    ]
+    return WORKLOAD.read(config, step, outputs).values["speed"]
+
+
+@pytest.mark.parametrize(
+    ("take", "expected"),
+    [("first", 1.0), ("last", 3.5), ("min", 1.0), ("max", 6.0), ("avg", 3.5), ("sum", 10.5)],
+)
+def test_a_pattern_takes_what_is_asked_of_several_matches(take: str, expected: float) -> None:
+    config = config_of(pattern=r"^speed: ([\d.]+)", take=take)
+    assert reading_of(config, "speed: 1\nspeed: 6.0\nspeed: 3.5\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("combine", "expected"), [("avg", 3.0), ("min", 2.0), ("max", 4.0), ("sum", 6.0)]
+)
+def test_values_of_ranks_are_combined_as_asked(combine: str, expected: float) -> None:
+    config = config_of(pattern=r"(\d+)", combine=combine)
+    assert reading_of(config, "2", "4") == expected
+
+
+def test_a_json_path_goes_through_objects_and_lists() -> None:
+    config = config_of(json="results.1.mean", file="out/result.json")
+    text = '{"results": [{"mean": 1}, {"mean": 2.5}]}'
+    assert reading_of(config, text, file="out/result.json") == 2.5
+    assert WORKLOAD.steps(config, RANKS)[0].commands[0].keeps == ("out/result.json",)
+
+
+def test_lines_that_are_no_json_are_skipped_between_json_lines() -> None:
+    config = config_of(json_lines="n", take="sum")
+    assert reading_of(config, 'starting\n{"n": 1}\n{"m": 5}\n{"n": 2}\n') == 3.0
+
+
+@pytest.mark.parametrize(
+    ("metric", "text", "said"),
+    [
+        ({"pattern": r"x=(\d+)"}, "garbage", "nothing found; it ends with 'garbage'"),
+        ({"json": "a"}, "garbage", "standard output of rank 0 is not JSON"),
+        ({"json": "a"}, '{"a": true}', "True in standard output of rank 0: expected a finite"),
+        ({"json": "a"}, '{"a": NaN}', "expected a finite number"),
+        ({"pattern": r"x=(\S+)"}, "x=fast", "'fast' in standard output of rank 0"),
+        ({"json": "a", "file": "r.json"}, "{}", "rank 0 left no file 'r.json'"),
+    ],
+)
+def test_output_without_the_number_is_unreadable(
+    metric: dict[str, str], text: str, said: str
+) -> None:
+    with pytest.raises(UnreadableOutput, match="metric speed") as error:
+        reading_of(config_of(**metric), text)
+    assert said in str(error.value)
+
+
+def test_every_rank_runs_the_command_and_knows_the_others() -> None:
+    step = WORKLOAD.steps(config_of(pattern="(x)"), RANKS)[0]
+    assert [(c.rank, c.argv) for c in step.commands] == [
+        (0, ("sysbench", "cpu", "run")),
+        (1, ("sysbench", "cpu", "run")),
+    ]
+    assert step.commands[1].env == {
+        "AIPERF_RANK": "1",
+        "AIPERF_RANKS": "2",
+        "AIPERF_ADDRESSES": "10.0.0.0 10.0.0.1",
+        "AIPERF_VOLUME": "/v",
+    }
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ({}, "a metric needs one of pattern, json and json_lines"),
+        ({"pattern": "a", "json": "b"}, "a metric needs one of"),
+        ({"pattern": "no group"}, "has 0 groups; expected one, the number"),
+        ({"pattern": "("}, "pattern '('"),
+        ({"pattern": "(a)", "uint": "s"}, "unknown key"),
+    ],
+)
+def test_metrics_that_cannot_be_read_are_refused(metric: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(**metric)
+    assert "workload.metrics.speed" in str(error.value)
+    assert said in str(error.value)
