@@ -19,6 +19,11 @@ START_NS = 1_795_227_878_000_000_000
 MS = 1_000_000
 
 
+def columns_of(rows: Rows) -> dict[str, NDArray[Any]]:
+    """The columns of a structured array, as a finished run holds them."""
+    return {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
+
+
 def make_rows(count: int, **columns: Any) -> Rows:
     """`count` completed, streamed requests of the profiling phase; every column can be given."""
     rows = np.zeros(count, dtype=METRIC_DTYPE)

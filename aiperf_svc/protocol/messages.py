@@ -126,9 +126,6 @@ class ClockEstimate(Value, frozen=True):
 
     offset_ns: int = 0
     uncertainty_ns: int = 0
-    drift_ppm: float = 0.0
-    """Drift of the raw clocks, which are never set or slewed; positive if the timing manager's runs
-    faster."""
     same_host: bool = False
     at_wall_ns: int = 0
     """The worker's own time at which this holds; 0: unknown."""
@@ -292,7 +289,6 @@ class RunStatePublished(Message, frozen=True):
     reason: str = ""
     """Reason of a failure or a cancellation."""
     is_cancelling: bool = False
-    since_wall_ns: int = 0
     exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
     """Exit code of the run, valid in the state `failed`."""
 

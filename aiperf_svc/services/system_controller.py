@@ -107,7 +107,6 @@ class SystemController(BaseService):
                     state=machine.state,
                     reason=machine.reason,
                     is_cancelling=machine.is_cancelling,
-                    since_wall_ns=self._since_wall_ns,
                     exit_code=machine.exit_code,
                 ),
             )

@@ -27,7 +27,7 @@ EXAMPLES: tuple[m.Message, ...] = (
         boot_id="b",
         vitals=m.Vitals(cpu_fraction=0.5, loop_lag_ns=1, rss_bytes=2, open_fds=3, fd_limit=4),
         counts=(m.WorkerCounts(Phase.PROFILING, granted=9, completed=8, last_seq=8),),
-        clock=m.ClockEstimate(offset_ns=-5, uncertainty_ns=6, drift_ppm=0.25),
+        clock=m.ClockEstimate(offset_ns=-5, uncertainty_ns=6),
         phases=(
             m.PhaseReport(
                 Phase.PROFILING,
@@ -67,7 +67,7 @@ EXAMPLES: tuple[m.Message, ...] = (
         members=(m.Member("worker-3", m.Service.WORKER, 1, 0, processor="record-processor-0"),),
     ),
     m.RunStatePublished(
-        *HEAD, number=7, state=m.RunState.PROFILING, since_wall_ns=5, exit_code=ExitCode.BAD_CONFIG
+        *HEAD, number=7, state=m.RunState.PROFILING, exit_code=ExitCode.BAD_CONFIG
     ),
     m.RecordsAcknowledged(*HEAD, highest={"worker-3": 17}),
     m.WorkerAttached(*HEAD),

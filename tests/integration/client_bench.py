@@ -98,6 +98,11 @@ class Bench:
             -1,
         )
 
+    @property
+    def connections(self) -> list[Connection]:
+        """The open ones, including idle and connecting ones."""
+        return list(self.client._pool.by_fd.values())
+
     async def one(self, *, index: int = 0) -> Rows:
         """Send one request and wait for its end; the row of its last fragment."""
         before = len(self.sent.ends)

@@ -39,7 +39,7 @@ async def test_a_response_over_tls_is_whole_and_its_connection_is_used_again(
         assert b.sent.bodies == response * 2
         assert (first["tls_ns"] > 0, second["tls_ns"]) == (True, 0)
         assert second["flags"] & Flag.REUSED
-        assert b.client.connection_count == 1
+        assert len(b.connections) == 1
 
 
 async def test_large_requests_and_responses_pass_tls_whole(
@@ -68,7 +68,7 @@ async def test_a_certificate_that_nobody_knows_is_a_tls_error(server_side: ssl.S
         row = await b.one()
         assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.TLS)
         assert b"certificate" in b.sent.bodies
-        assert (b.client.requests_sent, b.client.connection_count) == (0, 0)
+        assert (b.client.requests_sent, len(b.connections)) == (0, 0)
 
 
 async def test_a_server_without_tls_is_a_tls_error() -> None:
@@ -79,7 +79,7 @@ async def test_a_server_without_tls_is_a_tls_error() -> None:
     async with bench(script, scheme="https") as b:
         row = await b.one()
         assert (row["outcome"], row["error"]) == (Outcome.ERRORED, ErrorKind.TLS)
-        assert (b.client.requests_sent, b.client.connection_count) == (0, 0)
+        assert (b.client.requests_sent, len(b.connections)) == (0, 0)
 
 
 @pytest.mark.parametrize("parts", [(b"hello",), (b"hel", b"lo")])
@@ -101,7 +101,7 @@ async def test_a_body_that_ends_with_close_notify_ends_there(
         row = await b.one()
         assert (row["outcome"], row["error"]) == (Outcome.COMPLETED, ErrorKind.NONE)
         assert b.sent.bodies.endswith(b"\r\n\r\nhello")
-        assert b.client.connection_count == 0
+        assert b.connections == []
 
 
 async def test_a_connection_is_not_used_again_after_close_notify(

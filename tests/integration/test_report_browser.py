@@ -12,7 +12,6 @@ import pytest
 
 from aiperf_svc.adapters.report import page
 from aiperf_svc.core.results.summarise import summarise
-from aiperf_svc.core.stats.columns import columns_of
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
 from aiperf_svc.protocol.messages import ErrorSample
 
@@ -80,7 +79,7 @@ def report() -> str:
         config=fake_run.config(concurrency=20, requests=3_000, ramp="1s"),
         errors=(ErrorSample(Phase.PROFILING, int(ErrorKind.STATUS), 500, message, 90),),
     )
-    return page.render(summarise(columns_of(rows), None, context)).decode()
+    return page.render(summarise(fake_run.columns_of(rows), None, context)).decode()
 
 
 @pytest.mark.parametrize("width", [1280, 800, 500])

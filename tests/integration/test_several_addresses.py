@@ -94,7 +94,7 @@ async def test_a_silent_address_holds_the_first_request_for_a_quarter_of_a_secon
             assert (down.is_down, down.error) == (True, "silent for 250 ms")
             assert up.requests == 1
             # One attempt is left, to see whether it comes through.
-            assert b.client.connection_count == 2
+            assert len(b.connections) == 2
             await b.one()
             assert requests(b) == {SECOND: 0, FIRST: 2}
 

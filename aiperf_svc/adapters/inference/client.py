@@ -162,11 +162,6 @@ class InferenceClient:
         return self._epoll.fileno()
 
     @property
-    def connection_count(self) -> int:
-        """Number of open connections, including idle and connecting ones."""
-        return len(self._connections)
-
-    @property
     def addresses(self) -> TargetAddresses:
         """Of the target."""
         return self._pool.addresses

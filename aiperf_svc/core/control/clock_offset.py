@@ -85,7 +85,6 @@ class ClockOffset:
         return ClockEstimate(
             offset_ns=middle + apart,
             uncertainty_ns=high - middle + slewed + reference.slack_ns + local.slack_ns + 1,
-            drift_ppm=self._interval.rate * 1e6,
             at_wall_ns=local.wall_ns,
             steps_ns=self._steps_ns + self._interval.contradicted_ns,
         )

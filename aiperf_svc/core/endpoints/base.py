@@ -10,7 +10,7 @@ response, so responses are decoded into minimal structs (unknown fields are skip
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -127,13 +127,35 @@ class Usage(msgspec.Struct, gc=False):
     completion_tokens_details: CompletionDetails | None = None
 
 
-def add_usage(delta: Delta, usage: Usage) -> None:
-    """Writes the stated counts into `delta`."""
-    delta.prompt_tokens = _count(usage.prompt_tokens)
-    delta.completion_tokens = _count(usage.completion_tokens)
-    details = usage.completion_tokens_details
-    if details is not None:
-        delta.reasoning_tokens = _count(details.reasoning_tokens)
+class Ending(Protocol):
+    """What a response of any API may have beside its output."""
+
+    usage: Usage | None
+    error: Any
+
+
+def add_usage_and_error(delta: Delta, ending: Ending) -> None:
+    """Write the stated counts, and the message of an error, into `delta`."""
+    usage = ending.usage
+    if usage is not None:
+        delta.prompt_tokens = _count(usage.prompt_tokens)
+        delta.completion_tokens = _count(usage.completion_tokens)
+        details = usage.completion_tokens_details
+        if details is not None:
+            delta.reasoning_tokens = _count(details.reasoning_tokens)
+    if ending.error:
+        delta.error = error_text(ending.error)
+
+
+def error_instead_of(members: str, data: bytes) -> str:
+    """The message of an error object that came where the `members` of a response should be.
+
+    Raises MalformedResponse when `data` is no error object either.
+    """
+    error = find_error(data)
+    if not error:
+        raise malformed(ValueError(f"no {members} or error"), data)
+    return error
 
 
 def _count(stated: float | None) -> int:

@@ -75,9 +75,7 @@ def parse(data: bytes) -> Delta:
         raise base.malformed(error, data) from None
     delta = Delta()
     if response.choices is None and response.usage is None and not response.error:
-        delta.error = base.find_error(data)
-        if not delta.error:
-            raise base.malformed(ValueError("no choices, usage or error"), data)
+        delta.error = base.error_instead_of("choices, usage", data)
     for choice in response.choices or ():
         message = choice.delta or choice.message
         if message is not None:
@@ -98,10 +96,8 @@ def parse(data: bytes) -> Delta:
                 delta.tool_calls += _call_text(message.function_call)
         if choice.index or choice.finish_reason:
             base.add_finish(delta, choice.index or 0, choice.finish_reason)
-    if response.usage is not None:
-        base.add_usage(delta, response.usage)
-    if response.error:
-        delta.error = base.error_text(response.error)
+    if response.usage is not None or response.error:
+        base.add_usage_and_error(delta, response)
     return delta
 
 

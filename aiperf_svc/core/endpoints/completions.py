@@ -35,9 +35,7 @@ def parse(data: bytes) -> Delta:
         raise base.malformed(error, data) from None
     delta = Delta()
     if response.choices is None and response.usage is None and not response.error:
-        delta.error = base.find_error(data)
-        if not delta.error:
-            raise base.malformed(ValueError("no choices, usage or error"), data)
+        delta.error = base.error_instead_of("choices, usage", data)
     for choice in response.choices or ():
         if choice.text:
             delta.content += choice.text
@@ -46,10 +44,8 @@ def parse(data: bytes) -> Delta:
             delta.reasoning += reasoning
         if choice.index or choice.finish_reason:
             base.add_finish(delta, choice.index or 0, choice.finish_reason)
-    if response.usage is not None:
-        base.add_usage(delta, response.usage)
-    if response.error:
-        delta.error = base.error_text(response.error)
+    if response.usage is not None or response.error:
+        base.add_usage_and_error(delta, response)
     return delta
 
 

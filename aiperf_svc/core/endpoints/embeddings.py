@@ -35,13 +35,8 @@ def parse_body(body: bytes) -> Delta:
     if response.data is not None:
         delta.vectors = sum(bytes(item.embedding) not in _NO_VECTOR for item in response.data)
     elif not response.error:
-        delta.error = base.find_error(body)
-        if not delta.error:
-            raise base.malformed(ValueError("no data or error"), body)
-    if response.usage is not None:
-        base.add_usage(delta, response.usage)
-    if response.error:
-        delta.error = base.error_text(response.error)
+        delta.error = base.error_instead_of("data", body)
+    base.add_usage_and_error(delta, response)
     return delta
 
 

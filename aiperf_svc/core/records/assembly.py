@@ -70,16 +70,9 @@ class RecordAssembler:
         """Of responses, since the last look at what they hold."""
 
     @property
-    def open_requests(self) -> int:
-        """Requests of which some fragments have come, but not the last."""
-        return sum(len(readers) for _, readers in self._open.values())
-
-    @property
-    def open_bytes(self) -> int:
-        """Bytes of responses and times that those hold; for the vitals, it looks at each."""
-        return sum(
-            reader.held_bytes for _, readers in self._open.values() for reader in readers.values()
-        )
+    def unfinished(self) -> list[ResponseReader]:
+        """The requests of which some fragments have come, but not the last."""
+        return [reader for _, readers in self._open.values() for reader in readers.values()]
 
     def drop_worker(self, worker_id: str) -> int:
         """Forget the unfinished requests of a lost worker; how many they were."""
@@ -209,7 +202,7 @@ class RecordAssembler:
     def _bound_open_bytes(self) -> None:
         """Give up the largest of the unfinished responses when all together hold too much."""
         self._unlooked_bytes = 0
-        readers = [reader for _, readers in self._open.values() for reader in readers.values()]
+        readers = self.unfinished
         sizes = [reader.held_bytes for reader in readers]
         total = sum(sizes)
         for place in sorted(range(len(readers)), key=sizes.__getitem__, reverse=True):

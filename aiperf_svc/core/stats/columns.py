@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import Columns, Floats, Formula
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.protocol.records import Flag, Rows
+from aiperf_svc.protocol.records import Flag
 
 Mask = NDArray[np.bool_]
 
@@ -30,11 +30,6 @@ FLAG_COLUMNS = {
     "is_capped": Flag.CAPPED,
 }
 """The boolean columns that formulas see, by the bit of `flags` that each stands for."""
-
-
-def columns_of(rows: Rows) -> dict[str, NDArray[Any]]:
-    """The columns of a structured array of METRIC_DTYPE."""
-    return {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
 
 
 def padded(array: NDArray[Any], size: int, fill: int = 0) -> NDArray[Any]:

@@ -127,18 +127,3 @@ class Histogram:
 
     def _clamped(self, value_ns: float) -> float:
         return min(max(value_ns, float(self.min_ns)), float(self.max_ns))
-
-    def to_delta(self, *, phase: Phase, tag: str) -> HistogramDelta:
-        """Everything in it, for merging elsewhere."""
-        used = np.flatnonzero(self._counts)
-        return HistogramDelta(
-            phase=phase,
-            tag=tag,
-            buckets=used.astype("<i4").tobytes(),
-            counts=self._counts[used].astype("<i8").tobytes(),
-            total=self.total,
-            sum_ns=self.sum_ns,
-            min_ns=self.min_ns,
-            max_ns=self.max_ns,
-            sum_squares=self.sum_squares,
-        )

@@ -1,6 +1,7 @@
 """Builds what a worker sends: responses cut into reads, reads in fragments, fragments in
 batches."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -281,3 +282,14 @@ def pooled(parts: Sequence[MetricParts], phase: Phase = Phase.PROFILING) -> Hist
             if delta_.phase == phase:
                 histogram.merge(delta_)
     return histogram
+
+
+def gaps_in(parts: Sequence[MetricParts]) -> dict[int, int]:
+    """How many of their gaps between chunks are in each bucket, all phases together."""
+    counts: Counter[int] = Counter()
+    for part in parts:
+        for delta_ in part.histograms:
+            buckets = np.frombuffer(delta_.buckets, dtype="<i4").tolist()
+            numbers = np.frombuffer(delta_.counts, dtype="<i8").tolist()
+            counts.update(dict(zip(buckets, numbers, strict=True)))
+    return dict(counts)

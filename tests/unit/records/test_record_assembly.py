@@ -9,9 +9,9 @@ from raw_batches import (
     Request,
     assembler_of,
     batch_of,
+    gaps_in,
     lines_in,
     plain,
-    pooled,
     process,
     reads_of,
     record_of,
@@ -68,9 +68,7 @@ def test_fragments_of_interleaved_requests_in_several_batches_make_the_same_rows
     spread = process(batch_of(a[0], b[0]), batch_of(a[1], number=2), batch_of(b[1], a[2], number=3))
     together = process(batch_of(second, first))
     assert (whole(spread) == whole(together)).all()
-    assert pooled(spread).to_delta(phase=Phase.PROFILING, tag="x") == pooled(together).to_delta(
-        phase=Phase.PROFILING, tag="x"
-    )
+    assert gaps_in(spread) == gaps_in(together)
     assert lines_in(spread) == lines_in(together)
 
 
@@ -79,17 +77,16 @@ def test_a_batch_without_an_end_makes_nothing_and_is_held() -> None:
     assembler = assembler_of()
     first, last = request.fragments()
     assert assembler.process(batch_of(first), worker_rank=0) == []
-    assert assembler.open_requests == 1
-    assert assembler.open_bytes == 4
+    assert [reader.held_bytes for reader in assembler.unfinished] == [4]
     assert len(assembler.process(batch_of(last), worker_rank=0)) == 1
-    assert (assembler.open_requests, assembler.open_bytes) == (0, 0)
+    assert assembler.unfinished == []
 
 
 def test_a_held_response_costs_four_bytes_for_each_chunk_after_the_first() -> None:
     request = Request(reads=streamed(*range(500)), cuts=(499,))
     assembler = assembler_of()
     assembler.process(batch_of(request.fragments()[0]), worker_rank=0)
-    assert assembler.open_bytes == 498 * 4
+    assert [reader.held_bytes for reader in assembler.unfinished] == [498 * 4]
 
 
 def test_a_request_whose_beginning_is_unknown_is_lost() -> None:
@@ -101,7 +98,7 @@ def test_a_request_whose_beginning_is_unknown_is_lost() -> None:
     assert made.lost == (SequenceSpan("worker-0", 5, 5, 6),)
     assert made.spans == (SequenceSpan("worker-0", 5, 4, 4), SequenceSpan("worker-0", 5, 7, 7))
     assert made.rows["seq"].tolist() == [4, 7]
-    assert assembler.open_requests == 0
+    assert assembler.unfinished == []
 
 
 @pytest.mark.parametrize("is_resent", [False, True])
@@ -126,7 +123,7 @@ def test_a_lost_workers_open_requests_are_forgotten() -> None:
         assembler.process(batch_of(first, sender=sender), worker_rank=0)
     assert assembler.drop_worker("worker-0") == 1
     assert assembler.drop_worker("worker-0") == 0
-    assert assembler.open_requests == 1
+    assert len(assembler.unfinished) == 1
     (made,) = assembler.process(batch_of(last, sender="worker-1"), worker_rank=1)
     assert made.rows["worker"] == [1]
     (made,) = assembler.process(batch_of(last), worker_rank=0)
@@ -169,9 +166,7 @@ def test_batches_that_wait_for_each_other_say_what_they_say_apart() -> None:
     assert together.errors == apart[2].errors
     assert together.lost == apart[2].lost
     assert [span.first for span in together.spans] == [1, 7]
-    assert pooled([together]).to_delta(phase=Phase.PROFILING, tag="x") == pooled(apart).to_delta(
-        phase=Phase.PROFILING, tag="x"
-    )
+    assert gaps_in([together]) == gaps_in(apart)
 
 
 def test_nothing_finished_says_nothing() -> None:
@@ -197,8 +192,8 @@ def test_each_record_of_a_batch_sent_again_is_a_message_of_its_own() -> None:
     assert [lines_in([part]) for part in again] == [[line] for line in lines_in(once)]
     assert [len(part.histograms) for part in again] == [1, 1, 1, 0]
     assert [len(part.errors) for part in again] == [0, 0, 0, 1]
-    whole_delta = pooled(once).to_delta(phase=Phase.PROFILING, tag="x")
-    assert pooled(again).to_delta(phase=Phase.PROFILING, tag="x") == whole_delta
+    whole_delta = gaps_in(once)
+    assert gaps_in(again) == whole_delta
 
 
 def test_what_is_lost_of_a_batch_sent_again_is_said_once() -> None:

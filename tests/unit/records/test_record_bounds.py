@@ -46,7 +46,7 @@ def most_held(assembler: RecordAssembler, request: Request) -> tuple[int, Metric
     held = 0
     for fragment in request.fragments():
         done = assembler.process(batch_of(fragment), worker_rank=0)
-        held = max(held, assembler.open_bytes)
+        held = max(held, sum(reader.held_bytes for reader in assembler.unfinished))
     (record,) = done
     return held, record
 

@@ -12,7 +12,7 @@ from fake_run import MS, START_NS
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.stats import columns as columns_module
-from aiperf_svc.core.stats.columns import PhaseRows, columns_of
+from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.verdict.chunk_times import gap_bounds, single_reads
@@ -24,7 +24,7 @@ from aiperf_svc.protocol.records import Rows
 
 
 def results(rows: Rows, **fields: Any) -> Summary:
-    return summarise(columns_of(rows), None, fake_run.context(rows, **fields))
+    return summarise(fake_run.columns_of(rows), None, fake_run.context(rows, **fields))
 
 
 def test_warmup_and_failures_are_in_no_plain_latency() -> None:
@@ -194,7 +194,7 @@ def test_streams_that_came_in_one_read_are_counted_among_those_of_several_tokens
             fake_run.request(gap_ms=0, tokens=5, flags=0),
         ]
     )
-    found = single_reads(PhaseRows(columns_of(rows), phase=Phase.PROFILING))
+    found = single_reads(PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING))
     assert (found.streams, found.in_one_read, found.share) == (4, 3, 0.75)
 
 
@@ -202,7 +202,7 @@ def test_a_second_token_is_later_by_as_much_as_the_first_one_may_have_been_earli
     rows = np.concatenate(
         [fake_run.request(gap_ms=4, ttft_uncertainty_ns=3 * MS) for _ in range(200)]
     )
-    bounds = gap_bounds(PhaseRows(columns_of(rows), phase=Phase.PROFILING), None)
+    bounds = gap_bounds(PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING), None)
     assert [(b.stat, b.lowest_ms, b.measured_ms, b.highest_ms) for b in bounds] == [
         ("p50", 4.0, 4.0, 7.0),
         ("p99", 4.0, 4.0, 7.0),
@@ -222,7 +222,7 @@ def test_the_true_times_between_chunks_are_within_the_bounds(held_ms: float) -> 
     measured.add(np.diff(seen))
     truth.add(np.diff(came))
     rows = fake_run.make_rows(100, last_uncertainty_ns=round(held_ms * MS), chunks=200)
-    phase = PhaseRows(columns_of(rows), phase=Phase.PROFILING)
+    phase = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING)
     bounds = [b for b in gap_bounds(phase, measured) if b.metric == "inter_chunk_latency"]
     assert measured.zeros > 0
     assert [b.stat for b in bounds] == ["p50", "p90"]
@@ -409,7 +409,7 @@ def test_memory_is_a_few_columns_whatever_the_number_of_metrics(
     count = 400_000
     monkeypatch.setattr(columns_module, "CHUNK_ROWS", count // 16)
     few = fake_run.closed_loop(requests=20_000, concurrency=100)
-    columns = columns_of(np.tile(few, count // len(few)))
+    columns = fake_run.columns_of(np.tile(few, count // len(few)))
     context = fake_run.context(few)
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()

@@ -4,7 +4,7 @@ import fake_run
 import numpy as np
 
 from aiperf_svc.core.results.received import count_arrived
-from aiperf_svc.core.stats.columns import CHUNK_ROWS, columns_of
+from aiperf_svc.core.stats.columns import CHUNK_ROWS
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.records import Flag
 
@@ -12,7 +12,7 @@ LAST = int(Flag.LAST_TURN)
 
 
 def test_nothing_has_arrived_before_the_first_record() -> None:
-    found = count_arrived(columns_of(fake_run.make_rows(0)))
+    found = count_arrived(fake_run.columns_of(fake_run.make_rows(0)))
     assert (found.sent, found.outcomes, found.whole) == ({}, {}, {})
 
 
@@ -31,7 +31,7 @@ def test_a_conversation_ends_with_its_last_turn_or_with_the_first_bad_one() -> N
         ],
         start_wall_ns=[1, 1, 1, 1, 0],
     )
-    found = count_arrived(columns_of(rows))
+    found = count_arrived(fake_run.columns_of(rows))
     assert found.sent == {(3, Phase.PROFILING): 3, (3, Phase.WARMUP): 1}
     assert found.outcomes == {
         (3, Phase.PROFILING): {Outcome.COMPLETED: 1, Outcome.ERRORED: 1},
@@ -53,7 +53,7 @@ def test_pieces_add_up_to_what_one_look_at_all_rows_finds() -> None:
     )
     # The highest rank comes last, the lowest first: tables of counts grow on the way.
     rows["worker"][:CHUNK_ROWS] %= 10
-    found = count_arrived(columns_of(rows))
+    found = count_arrived(fake_run.columns_of(rows))
     mine = rows[rows["worker"] == 41]
     source = (41, Phase.PROFILING)
     assert found.sent[source] == np.count_nonzero(mine["start_wall_ns"])

@@ -19,7 +19,6 @@ from aiperf_svc.adapters.storage import artifacts, atomic_files
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import Summary
-from aiperf_svc.core.stats.columns import columns_of
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.percentiles import QUANTILES
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -48,7 +47,9 @@ def summary() -> Summary:
     config = fake_run.config(concurrency=10, requests=100)
     gaps = Histogram()
     gaps.add(GAPS_NS)
-    return summarise(columns_of(rows), gaps, fake_run.context(rows, config=config, errors=errors))
+    return summarise(
+        fake_run.columns_of(rows), gaps, fake_run.context(rows, config=config, errors=errors)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_everything_else_has_aiperfs_shape(
 
 def test_percentiles_that_aiperf_has_stay_numbers_and_say_when_they_are_thin() -> None:
     rows = fake_run.closed_loop(requests=40, concurrency=4)
-    found = json_export.export(summarise(columns_of(rows), None, fake_run.context(rows)))
+    found = json_export.export(summarise(fake_run.columns_of(rows), None, fake_run.context(rows)))
     assert found["request_latency"]["p99"] > 0
     assert "p99" in found["request_latency"]["unreliable"]
     assert found["intended_request_latency"]["p99"] is None
@@ -170,7 +171,7 @@ def test_parquet_gives_back_every_column_of_both_phases(tmp_path: Path) -> None:
     rows["phase"][:100] = Phase.WARMUP
     rows["input_tokens"][5] = -1
     path = tmp_path / "records.parquet"
-    write_records(path, columns_of(rows), fake_run.context(rows))
+    write_records(path, fake_run.columns_of(rows), fake_run.context(rows))
     found = read_records(path)
     assert list(found) == list(METRIC_DTYPE.names or ())
     for name, column in found.items():
@@ -181,12 +182,12 @@ def test_parquet_gives_back_every_column_of_both_phases(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_and_no_abort() -> None:
     rows = fake_run.closed_loop(requests=200)
     with pytest.raises(OSError, match="No space left on device"):
-        write_records(Path("/dev/full"), columns_of(rows), fake_run.context(rows))
+        write_records(Path("/dev/full"), fake_run.columns_of(rows), fake_run.context(rows))
 
 
 def test_results_can_be_computed_again_from_the_parquet(tmp_path: Path, summary: Summary) -> None:
     rows = fake_run.closed_loop(requests=100, concurrency=10)
-    write_records(tmp_path / "records.parquet", columns_of(rows), summary.context)
+    write_records(tmp_path / "records.parquet", fake_run.columns_of(rows), summary.context)
     again = summarise(read_records(tmp_path / "records.parquet"), None, summary.context)
     assert again.scalars == summary.scalars
 
@@ -197,7 +198,7 @@ def test_all_files_are_written_and_the_manifest_holds_their_hashes(
     rows = fake_run.closed_loop(requests=100, concurrency=10)
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "worker-0.log").write_text("started\n")
-    artifacts.write_all(tmp_path, summary, columns_of(rows))
+    artifacts.write_all(tmp_path, summary, fake_run.columns_of(rows))
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert [entry["name"] for entry in manifest["files"]] == [
         "config.yaml",
@@ -216,7 +217,7 @@ def test_all_files_are_written_and_the_manifest_holds_their_hashes(
 
 
 def test_the_written_config_is_the_config(tmp_path: Path, summary: Summary) -> None:
-    artifacts.write_all(tmp_path, summary, columns_of(fake_run.closed_loop(requests=100)))
+    artifacts.write_all(tmp_path, summary, fake_run.columns_of(fake_run.closed_loop(requests=100)))
     again = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert BenchmarkConfig.model_validate(again) == summary.context.config
 
@@ -225,7 +226,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, summary: Summa
     blocked = tmp_path / "artifacts"
     blocked.write_text("a file in the way")
     with pytest.raises(EnvironmentProblem, match=str(blocked)):
-        artifacts.write_all(blocked, summary, columns_of(fake_run.make_rows(1)))
+        artifacts.write_all(blocked, summary, fake_run.columns_of(fake_run.make_rows(1)))
 
 
 def test_a_half_written_file_never_has_the_name_of_a_result(tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ def test_finish_reasons_are_in_every_file(
     assert "<th>length</th><td>100</td>" in page.render(summary).decode()
     rows = fake_run.closed_loop(requests=100, concurrency=10)
     path = tmp_path / "records.parquet"
-    write_records(path, columns_of(rows), summary.context)
+    write_records(path, fake_run.columns_of(rows), summary.context)
     assert set(read_records(path)["finish_reason"].tolist()) == {int(FinishReason.LENGTH)}
     known = read_parquet(path).schema.metadata
     assert json.loads(known[b"aiperf_svc.finish_reasons"])["LENGTH"] == FinishReason.LENGTH

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from aiperf_svc.core.results.summarise import summarise
-from aiperf_svc.core.stats.columns import columns_of
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain import metric_docs
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, nearest_tags
@@ -55,7 +54,7 @@ def test_every_metric_is_computed() -> None:
         config = fake_run.config(**load, slo=slo)
         times = PhaseTimes(start_wall_ns=fake_run.START_NS)
         context = fake_run.context(closed, config=config, profiling=times)
-        summary = summarise(columns_of(closed), None, context)
+        summary = summarise(fake_run.columns_of(closed), None, context)
         found |= set(summary.metrics) | set(summary.scalars) | {"effective_concurrency"}
     assert found == {metric.tag for metric in METRICS if metric.kind is not Kind.POOLED}
 
@@ -86,6 +85,6 @@ def test_aiperfs_own_sample_is_explained_by_our_rules() -> None:
     rows = np.concatenate([fake_run.request() for _ in range(100)])
     rows["flags"][:10] = 64
     context = fake_run.context(rows)
-    ours = summarise(columns_of(rows), None, context).metrics["http_req_connection_reused"]
+    ours = summarise(fake_run.columns_of(rows), None, context).metrics["http_req_connection_reused"]
     for stat in ("avg", "p1", "p5", "p10", "p25", "p50", "p99", "min", "max", "std", "sum"):
         assert ours.stat(stat) == pytest.approx(theirs[stat]), stat

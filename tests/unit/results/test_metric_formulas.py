@@ -6,7 +6,7 @@ import fake_run
 import numpy as np
 import pytest
 
-from aiperf_svc.core.stats.columns import PhaseRows, columns_of
+from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import Flag, Rows
@@ -16,7 +16,7 @@ def value(tag: str, rows: Rows) -> float:
     """The metric of the only request of `rows`."""
     compute = CATALOG[tag].compute
     assert compute is not None
-    (chunk,) = PhaseRows(columns_of(rows), phase=Phase.PROFILING).chunks()
+    (chunk,) = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING).chunks()
     (found,) = compute(chunk)
     return float(found)
 
@@ -124,7 +124,7 @@ def test_every_formula_accepts_every_kind_of_request() -> None:
             fake_run.make_rows(1),
         ]
     )
-    phase = PhaseRows(columns_of(rows), phase=Phase.PROFILING)
+    phase = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING)
     for metric in CATALOG.values():
         if metric.compute is None:
             continue

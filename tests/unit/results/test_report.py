@@ -13,7 +13,6 @@ from fake_run import MS, START_NS
 from aiperf_svc.adapters.report import page, scales
 from aiperf_svc.adapters.report.tables import number
 from aiperf_svc.core.results.summarise import summarise
-from aiperf_svc.core.stats.columns import columns_of
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.messages import ErrorSample
@@ -41,7 +40,9 @@ class Balance(HTMLParser):
 
 
 def report(rows: Rows, **fields: Any) -> str:
-    text = page.render(summarise(columns_of(rows), None, fake_run.context(rows, **fields))).decode()
+    text = page.render(
+        summarise(fake_run.columns_of(rows), None, fake_run.context(rows, **fields))
+    ).decode()
     parser = Balance()
     parser.feed(text)
     assert parser.open == []

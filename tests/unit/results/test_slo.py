@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from aiperf_svc.config.models import Slo
 from aiperf_svc.core.results.slo import check_slo, count_good, judge, limit_of
 from aiperf_svc.core.results.survivors import Failures
-from aiperf_svc.core.stats.columns import PhaseRows, columns_of
+from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.percentiles import Distribution, describe
 from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import Phase
@@ -178,7 +178,7 @@ def test_a_request_without_the_metric_is_bad() -> None:
             fake_run.request(ttft_ms=20, tokens=10, outcome=1),  # an error
         ]
     )
-    phase = PhaseRows(columns_of(rows), phase=Phase.PROFILING)
+    phase = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING)
     assert count_good(phase, {"time_to_first_token": "30ms"}) == 2
     assert count_good(phase, {"time_to_first_token": 30, "inter_token_latency": 5}) == 1
     # Where higher is better, the limit is the lowest good value.

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from aiperf_svc.adapters.exports import json_export
 from aiperf_svc.core.results.summarise import summarise
-from aiperf_svc.core.stats.columns import columns_of
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.tables import print_results
@@ -20,7 +19,7 @@ from aiperf_svc.runner.tables import print_results
 @pytest.fixture(scope="module")
 def summary() -> dict[str, Any]:
     rows = fake_run.closed_loop(requests=100, concurrency=10)
-    made = summarise(columns_of(rows), Histogram(), fake_run.context(rows))
+    made = summarise(fake_run.columns_of(rows), Histogram(), fake_run.context(rows))
     found: dict[str, Any] = msgspec.json.decode(json_export.render(made))
     return found
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from aiperf_svc.core.stats.clock_map import ClockMap
-from aiperf_svc.core.stats.columns import PhaseRows, columns_of
+from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.concurrency_held import SlotUse, slot_use
 from aiperf_svc.core.stats.totals import add_up
 from aiperf_svc.domain.outcomes import Phase
@@ -20,7 +20,7 @@ def use(
     begin_ms: float = 0,
     stop_ms: float | None = None,
 ) -> SlotUse:
-    phase, clocks = PhaseRows(columns_of(rows), phase=Phase.PROFILING), ClockMap()
+    phase, clocks = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING), ClockMap()
     found = slot_use(
         phase,
         add_up(phase, clocks),

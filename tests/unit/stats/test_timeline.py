@@ -6,7 +6,7 @@ import pytest
 from fake_run import MS, START_NS
 
 from aiperf_svc.core.stats.clock_map import ClockMap
-from aiperf_svc.core.stats.columns import PhaseRows, columns_of
+from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.timeline import MAX_BINS, Timeline, bin_width_s, timeline
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import Rows
@@ -16,7 +16,7 @@ TAGS = ("time_to_first_token", "request_latency")
 
 def series(rows: Rows, *, end_ms: float) -> Timeline:
     found = timeline(
-        PhaseRows(columns_of(rows), phase=Phase.PROFILING),
+        PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING),
         ClockMap(),
         TAGS,
         begin_ns=START_NS,
@@ -68,6 +68,6 @@ def test_there_are_never_too_many_bins(duration_s: float) -> None:
 
 
 def test_no_time_has_no_timeline() -> None:
-    rows = PhaseRows(columns_of(fake_run.make_rows(0)), phase=Phase.PROFILING)
+    rows = PhaseRows(fake_run.columns_of(fake_run.make_rows(0)), phase=Phase.PROFILING)
     times = {"begin_ns": 5, "end_ns": 5, "ramp_ns": 0, "stop_ns": 0}
     assert timeline(rows, ClockMap(), TAGS, **times) is None

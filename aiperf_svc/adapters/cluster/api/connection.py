@@ -95,11 +95,6 @@ class Cluster:
         """Create an object; the server's version of it."""
         return _decoded(await self._call("POST", path, body=body, params=params))
 
-    async def patch(self, path: str, body: Mapping[str, Any]) -> Json:
-        """Change an object by a merge patch; the server's version of it."""
-        kind = "application/merge-patch+json"
-        return _decoded(await self._call("PATCH", path, body=body, content_type=kind))
-
     async def delete(
         self, path: str, *, uid: str | None = None, grace_s: int | None = None
     ) -> None:
@@ -220,13 +215,12 @@ class Cluster:
         *,
         accept: str = JSON,
         body: Mapping[str, Any] | None = None,
-        content_type: str = JSON,
         params: Mapping[str, str] | None = None,
     ) -> bytes:
         headers = {"Accept": accept}
         data = None
         if body is not None:
-            headers["Content-Type"] = content_type
+            headers["Content-Type"] = JSON
             data = json.dumps(body).encode()
         for _ in range(ATTEMPTS):
             try:

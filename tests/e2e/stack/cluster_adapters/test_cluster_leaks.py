@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from merge_patch import merge_patch
 from real_cluster import Cluster as RealCluster
 from small_pods import of_stack, pod
 
@@ -137,7 +138,7 @@ async def test_a_namespace_held_by_a_finalizer_is_reported_with_who_holds_it(
         assert left["ConfigMap"].finalizers == (FINALIZER,)
         assert left["ConfigMap"].is_going
     finally:
-        await connected.patch(f"{path}/held", {"metadata": {"finalizers": None}})
+        await merge_patch(connected, f"{path}/held", {"metadata": {"finalizers": None}})
     after = await wait_until_gone(connected, **look, timeout_s=GONE_S)
     assert after == LeakReport(left=(), not_checked=())
 

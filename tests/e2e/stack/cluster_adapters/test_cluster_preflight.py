@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from merge_patch import merge_patch
 from served_files import PORT, SERVICE, serve
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
@@ -194,7 +195,8 @@ async def test_a_limit_range_that_would_throttle_the_load_is_a_warning(
     check = (await _checks(connected, _plan(space, stack, image)))["limit range"]
     assert check.state == "failed"
     assert "at most 100Mi is allowed" in check.detail
-    await connected.patch(f"{path}/bounds", {"spec": {"limits": [{**limit, "max": None}]}})
+    unlimited = {"spec": {"limits": [{**limit, "max": None}]}}
+    await merge_patch(connected, f"{path}/bounds", unlimited)
     check = (await _checks(connected, _plan(space, stack, image)))["limit range"]
     assert check.state == "warning"
     assert "throttled" in check.detail
