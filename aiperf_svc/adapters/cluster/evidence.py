@@ -1,4 +1,4 @@
-"""What a failure looked like in the cluster, saved before anything is destroyed: events, statuses,
+"""Saves what a failure looked like in the cluster before anything is deleted: events, statuses,
 descriptions, last logs. Never the value of a Secret."""
 
 import asyncio
@@ -16,13 +16,15 @@ from aiperf_svc.plan.identity import STACK_LABEL
 
 LOG_LINES = 2_000
 LOG_BYTES = 2**20
-"""Of each log, the end."""
+"""Most bytes saved of a log, from its end."""
 EVENT_LIMIT = 4096
-"""Characters of a message of an event or container; a termination message has as many bytes."""
+"""Most characters of a message of an event or container; a termination message has as many
+bytes."""
 LOGGED_PODS = 64
-"""Those in trouble first: the workers of a large stack all say the same."""
+"""Most pods whose logs are saved, failing ones first: workers of a large stack log much the
+same."""
 NO_LOG = "unable to retrieve container logs"
-"""The kubelet's response, with status 200, when it has just removed that container."""
+"""Response of the kubelet, with status 200, when it has just removed that container."""
 NOT_SAVED = "not-saved.txt"
 HIDDEN = "(hidden)"
 
@@ -30,10 +32,10 @@ HIDDEN = "(hidden)"
 async def save_evidence(
     cluster: Cluster, *, namespace: str, stack: str, folder: Path
 ) -> tuple[Path, ...]:
-    """Everything about a stack into `folder`; the files written.
+    """Save everything about a stack into `folder`, and return the files written.
 
-    What cannot be had is named in not-saved.txt and stops nothing: a failure must not keep the
-    teardown from starting. Raises OSError when the folder cannot be written.
+    Anything that could not be read is named in not-saved.txt and stops nothing, so that a failure
+    does not delay the teardown. Raises OSError if the folder cannot be written.
     """
     saving = _Saving(cluster, namespace, stack, folder)
     await saving.all()
@@ -43,8 +45,8 @@ async def save_evidence(
 async def save_logs(
     cluster: Cluster, *, namespace: str, stack: str, folder: Path
 ) -> tuple[str, ...]:
-    """The end of each pod's log into `folder`/logs; what could not be had, a line each. Raises
-    OSError when the folder cannot be written."""
+    """Save the end of each pod's log into `folder`/logs. Returns a line for each that could not be
+    read. Raises OSError if the folder cannot be written."""
     return await _Saving(cluster, namespace, stack, folder).logs()
 
 
@@ -143,7 +145,8 @@ class _Saving:
 
 
 def described(found: Mapping[str, Any]) -> str:
-    """An object as YAML, without what only its controllers read and without secret values."""
+    """Format an object as YAML, without fields for its controllers only and without secret
+    values."""
     metadata = {k: v for k, v in found["metadata"].items() if k != "managedFields"}
     shown = {**found, "metadata": metadata}
     if found.get("kind") == "Secret":
@@ -157,7 +160,7 @@ def described(found: Mapping[str, Any]) -> str:
 
 
 def event_line(event: Mapping[str, Any]) -> str:
-    """One line about one event."""
+    """Format one event as one line."""
     about = event.get("involvedObject") or {}
     message = one_line(event.get("message") or "", limit=EVENT_LIMIT)
     count = event.get("count") or (event.get("series") or {}).get("count") or 1
@@ -168,7 +171,7 @@ def event_line(event: Mapping[str, Any]) -> str:
 
 
 def container_lines(pod: Mapping[str, Any]) -> str:
-    """A pod's phase and the state of each of its containers."""
+    """Format a pod's phase and the state of each of its containers."""
     status = pod.get("status", {})
     found = [
         f"{pod['metadata']['name']}  {status.get('phase', '?')}  "
@@ -190,7 +193,7 @@ def container_lines(pod: Mapping[str, Any]) -> str:
 
 
 def is_fine(pod: Mapping[str, Any]) -> bool:
-    """Runs, is ready, and has never been restarted."""
+    """Return whether a pod runs, is ready, and has never been restarted."""
     statuses = _statuses(pod)
     return bool(statuses) and all(
         each.get("ready") and not each.get("restartCount") for each in statuses
@@ -203,7 +206,8 @@ def _statuses(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_about(event: Mapping[str, Any], stack: str, namespace: str) -> bool:
-    """Names of a stack's objects carry its name, and so does a namespace of its own."""
+    """Return whether an event is about a stack's object: their names contain the stack's name, and
+    so does its own namespace's."""
     name = (event.get("involvedObject") or {}).get("name", "")
     return f"-{stack}-" in f"-{name}-" or f"-{stack}-" in f"-{namespace}-"
 

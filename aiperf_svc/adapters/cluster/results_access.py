@@ -1,7 +1,7 @@
-"""The way from here to a stack's results.
+"""Finds a way from this machine to a stack's results.
 
-A port-forward needs nothing but a right, and enters at the pod, past all network policies; the
-API server's proxy is the fallback. Where the stack exposes its results, that address comes first.
+A port-forward needs only a right, and bypasses all network policies; the API server's proxy is the
+fallback. If the stack exposes its results, that address is tried first.
 """
 
 import asyncio
@@ -18,23 +18,23 @@ from aiperf_svc.adapters.cluster.api.port_forward import PortForward
 from aiperf_svc.adapters.cluster.api.service_proxy import ServiceProxy
 
 PROBE_S = 5.0
-"""Within this time the results' pod responds on a way that works."""
+"""Time within which the results' pod must respond."""
 RETRY_S = 0.2
 NODE = "NODE"
-"""Stands for any node's address in the URL of a NodePort."""
+"""Placeholder for any node's address in the URL of a NodePort."""
 NODE_ADDRESSES = ("ExternalIP", "InternalIP")
 CANDIDATES = 3
-"""Nodes to try: a NodePort is on all of them."""
+"""Most nodes to try: a NodePort is on all of them."""
 
 log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
 async def open_results(cluster: Cluster, *, outputs: Mapping[str, Any]) -> AsyncIterator[str]:
-    """Base URL of a stack's results API while the context lasts, from the stack's outputs.
+    """Yield the base URL of a stack's results API, from the stack's outputs.
 
-    The first way on which the API responds; when it does on none, the port-forward, which comes to
-    life with its pod.
+    The first way on which the API responds is used; if none does, the port-forward, which works as
+    soon as its pod does.
     """
     results = outputs["results"]
     where: dict[str, Any] = {
@@ -60,7 +60,7 @@ async def open_results(cluster: Cluster, *, outputs: Mapping[str, Any]) -> Async
 
 
 async def _exposed(cluster: Cluster, url: str) -> list[str]:
-    """Addresses at which the stack exposes its results."""
+    """Return the addresses at which the stack exposes its results."""
     if NODE not in url:
         return [url] if url else []
     try:
@@ -72,7 +72,7 @@ async def _exposed(cluster: Cluster, url: str) -> list[str]:
 
 
 def node_addresses(nodes: list[dict[str, Any]]) -> list[str]:
-    """Where nodes may be reached, from outside first."""
+    """Return the nodes' addresses, external ones first."""
     found = [each for node in nodes for each in node.get("status", {}).get("addresses", ())]
     return [
         f"[{each['address']}]" if ":" in each["address"] else str(each["address"])
@@ -83,7 +83,8 @@ def node_addresses(nodes: list[dict[str, Any]]) -> list[str]:
 
 
 async def _becomes_responsive(url: str) -> bool:
-    """Nodes and load balancers learn of a new Service a little later."""
+    """Wait until the URL responds: nodes and load balancers learn of a new Service a little
+    later."""
     end_mono_s = time.monotonic() + PROBE_S
     while True:
         if await _responds(url):

@@ -10,7 +10,7 @@ import yaml
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef, object_ref
 from aiperf_svc.adapters.cluster.api.resource_types import ResourceType
 from aiperf_svc.adapters.cluster.teardown.inventory import (
-    FRUITFUL,
+    OWNER_NAMES,
     Inventory,
     compare,
     hanging_on,
@@ -18,7 +18,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     made_by,
     roots_of,
 )
-from aiperf_svc.adapters.cluster.teardown.leaks import why_stuck
+from aiperf_svc.adapters.cluster.teardown.leaks import active_conditions
 from aiperf_svc.adapters.cluster.teardown.removal import group_stacks, to_delete
 from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 
@@ -90,7 +90,7 @@ def test_all_names_of_which_controllers_make_others_are_known() -> None:
         if manifest["kind"] in ("Deployment", "Service", "Ingress")
     }
     assert found
-    assert found <= set(FRUITFUL)
+    assert found <= set(OWNER_NAMES)
 
 
 def test_two_stacks_of_one_name_are_told_apart_by_what_they_hang_on() -> None:
@@ -218,7 +218,7 @@ def test_a_stuck_namespace_says_what_its_conditions_say() -> None:
         {"type": "NamespaceFinalizersRemaining", "status": "True", "message": "a/b in 1"},
         {"type": "NamespaceDeletionDiscoveryFailure", "status": "False", "message": "fine"},
     ]
-    assert why_stuck({"status": {"conditions": conditions}}) == (
+    assert active_conditions({"status": {"conditions": conditions}}) == (
         "NamespaceFinalizersRemaining: a/b in 1"
     )
-    assert why_stuck({}) == ""
+    assert active_conditions({}) == ""

@@ -1,4 +1,4 @@
-"""One connection to a cluster's API server: everything in this package goes through it."""
+"""Connection to a cluster's API server. Every module of this package uses it."""
 
 import asyncio
 import contextlib
@@ -22,44 +22,46 @@ CONNECT_S = 10.0
 RESPONSE_S = 30.0
 """Longest time for one response; streams have none."""
 CONNECTIONS = 32
-"""At a time: lists of all types are asked for at once, and API servers shed load."""
+"""Most connections at a time. Lists of all types are requested at once, and API servers shed
+load."""
 MESSAGE_LIMIT = 2_000
-"""Characters of the API server's message."""
+"""Most characters kept of the API server's message."""
 ATTEMPTS = 4
 LONGEST_WAIT_S = 5.0
-"""When the API server has too much to do and says when to come again."""
+"""Longest wait, in seconds, before a request that the API server refused as overloaded (429) is
+repeated."""
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""An object without its content: a Secret without its secrets."""
+"""Accept header for an object without its content: a Secret comes without its secrets."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-"""Lists without the objects' contents: a list of Secrets brings no secrets."""
+"""Accept header for lists without the objects' contents: a list of Secrets brings no secrets."""
 
 Json = dict[str, Any]
 
 
 class Unreachable(EnvironmentProblem):
-    """The API server did not respond; trying again may help."""
+    """Raised when the API server does not respond; trying again may help."""
 
 
 class Refused(EnvironmentProblem):
-    """The API server responded with an error."""
+    """Raised when the API server responds with an error."""
 
     def __init__(self, message: str, *, status: int, reason: str) -> None:
         super().__init__(message)
         self.status = status
         """HTTP status."""
         self.reason = reason
-        """Kubernetes' word for it: `NotFound`, `AlreadyExists`, `Forbidden`."""
+        """Kubernetes' name for the error: `NotFound`, `AlreadyExists`, `Forbidden`."""
 
 
 class Cluster:
-    """A cluster that responds. Made by `connect`. Every method raises Refused and Unreachable."""
+    """A cluster that responds, made by `connect`. Every method raises Refused and Unreachable."""
 
     identity: str
-    """UID of the kube-system namespace, which no other cluster has. The server's address where
-    that namespace may not be read."""
+    """UID of the kube-system namespace, which no other cluster has; the server's address where that
+    namespace may not be read."""
     version: str
-    """Of the API server: `v1.34.4`."""
+    """Version of the API server: `v1.34.4`."""
 
     def __init__(
         self, api: "Api", credentials: Credentials, session: aiohttp.ClientSession
@@ -79,11 +81,11 @@ class Cluster:
         return self._credentials.context
 
     async def get(self, path: str, *, accept: str = JSON, **params: str) -> Json:
-        """An object or a list."""
+        """Return an object or a list."""
         return _decoded(await self._call("GET", path, accept=accept, params=params))
 
     async def now(self) -> datetime:
-        """The time by the API server's own clock, whole seconds."""
+        """Return the time by the API server's own clock, in whole seconds."""
         try:
             async with asyncio.timeout(RESPONSE_S), self.stream("GET", "/version") as response:
                 stamp = response.headers.get("Date")
@@ -92,14 +94,14 @@ class Cluster:
         return parsedate_to_datetime(stamp) if stamp else datetime.now(UTC)
 
     async def post(self, path: str, body: Mapping[str, Any], **params: str) -> Json:
-        """Create an object; the server's version of it."""
+        """Create an object and return the server's version of it."""
         return _decoded(await self._call("POST", path, body=body, params=params))
 
     async def delete(
         self, path: str, *, uid: str | None = None, grace_s: int | None = None
     ) -> None:
-        """Ask for an object's deletion, and of what it owns; with `uid`, only of that very one.
-        Fine when there is none."""
+        """Request the deletion of an object and of what it owns. With `uid`, delete only the object
+        with that UID. A missing object is no error."""
         body: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
         body["propagationPolicy"] = "Background"
         if uid:
@@ -114,11 +116,11 @@ class Cluster:
                 raise
 
     async def text(self, path: str, **params: str) -> str:
-        """A plain response, such as a log."""
+        """Return a plain response, such as a log."""
         return (await self._call("GET", path, accept="*/*", params=params)).decode(errors="replace")
 
     async def lines(self, path: str, **params: str) -> AsyncIterator[Json]:
-        """The JSON lines of a watch, until the server ends it."""
+        """Yield the JSON lines of a watch until the server ends it."""
         async with self.stream("GET", path, params=params) as response:
             if response.status >= 400:
                 raise _refused(response.status, await response.read(), path)
@@ -142,7 +144,7 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A response of any status, to be read as it comes."""
+        """Open a response of any status for streaming."""
         loads = self._credentials.loads
         response = await self._request(method, path, params, headers, data)
         if response.status == 401:
@@ -181,7 +183,7 @@ class Cluster:
     async def websocket(
         self, path: str, *, protocols: tuple[str, ...], heartbeat_s: float
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A WebSocket connection to a path with its query, messages of any size."""
+        """Open a WebSocket connection to a path with its query; messages may have any size."""
         who = self._credentials
         try:
             socket = await self._session.ws_connect(
@@ -235,7 +237,7 @@ class Cluster:
                 raise self._unreachable(error) from error
             if response.status != 429:
                 break
-            # Shed before anything was done: the same request may come again.
+            # A 429 means that nothing was done, so the request can be repeated.
             wait = response.headers.get("Retry-After", "1")
             await asyncio.sleep(min(float(wait) if wait.isdecimal() else 1.0, LONGEST_WAIT_S))
         if response.status >= 400:
@@ -251,7 +253,7 @@ class Cluster:
 async def connect(
     *, kubeconfig: str | None = None, context: str | None = None
 ) -> AsyncIterator[Cluster]:
-    """A cluster that responds and accepts the kubeconfig's credentials.
+    """Connect to a cluster that responds and accepts the kubeconfig's credentials.
 
     `kubeconfig` is a path; None: KUBECONFIG, or the usual place. `context` None: its current one.
     Raises EnvironmentProblem, one line, when there is no such file or context, no response, or no
@@ -294,6 +296,6 @@ def _refused(status: int, content: bytes, path: str) -> Refused:
         said = json.loads(content)
         if isinstance(said, dict):
             reason, message = str(said.get("reason", "")), str(said.get("message", message))
-    # An admission webhook's words are in there too, and nobody bounds them.
+    # The message may include an admission webhook's text, which has no length limit.
     message, reason = one_line(message, limit=MESSAGE_LIMIT), one_line(reason)
     return Refused(f"{message or path} ({status})", status=status, reason=reason)

@@ -1,7 +1,7 @@
-"""Who we are to a cluster, as the kubeconfig says it.
+"""The credentials for a cluster, read from the kubeconfig.
 
-kr8s reads the kubeconfig and runs its credential plugins. It hands keys over as files, which it
-writes and leaves: they are removed here as soon as the TLS context has read them.
+kr8s reads the kubeconfig and runs its credential plugins. It writes keys to files and does not
+remove them, so they are removed here as soon as the TLS context has read them.
 """
 
 import asyncio
@@ -23,11 +23,12 @@ _INLINE = (
     ("client-certificate-data", "client_cert_file"),
     ("certificate-authority-data", "server_ca_file"),
 )
-"""Keys of a kubeconfig that hold a file's content, and where kr8s keeps the name of its copy."""
+"""Keys of a kubeconfig that hold a file's content, and the attributes in which kr8s keeps the name
+of its copy."""
 
 
 class Credentials:
-    """Address, token and certificates of one context. `load` first."""
+    """Address, token and certificates of one context. Call `load` first."""
 
     server: str
     """URL of the API server."""
@@ -44,7 +45,8 @@ class Credentials:
         self._loads = 0
 
     async def load(self) -> "Api":
-        """Read the kubeconfig; kr8s' object for it. Raises EnvironmentProblem, one line."""
+        """Read the kubeconfig and return kr8s' object for it. Raises EnvironmentProblem, one
+        line."""
         _check_file(self._kubeconfig)
         try:
             from kr8s.asyncio import Api
@@ -58,14 +60,15 @@ class Credentials:
         return self._api
 
     async def reload(self, loads: int) -> None:
-        """Read it again, for a token that has run out, unless that was done since `loads`."""
+        """Read the kubeconfig again because a token has expired, unless that has been done since
+        `loads`."""
         async with self._lock:
             if loads == self._loads:
                 await self._read()
 
     @property
     def loads(self) -> int:
-        """How often the credentials were read."""
+        """Number of times the credentials were read."""
         return self._loads
 
     async def _read(self) -> None:
@@ -96,7 +99,8 @@ class Credentials:
 
 
 def _check_file(kubeconfig: str | None) -> None:
-    """kr8s takes a file that is not there for none at all, and looks for a pod's account then."""
+    """Raise if no kubeconfig exists. kr8s treats a missing file as none at all and then looks for a
+    pod's account."""
     named = kubeconfig or os.environ.get("KUBECONFIG")
     paths = [Path(part).expanduser() for part in (named or USUAL_KUBECONFIG).split(":") if part]
     if any(path.is_file() for path in paths):
@@ -109,7 +113,7 @@ def _check_file(kubeconfig: str | None) -> None:
 
 
 def _copies(auth: Any) -> Iterator[Path]:
-    """Files that kr8s made of what the kubeconfig or a plugin gave inline."""
+    """Yield the files in which kr8s copied inline content of the kubeconfig or of a plugin."""
     # No public attribute says which of the files are copies.
     given = {**getattr(auth, "_user", {}), **getattr(auth, "_cluster", {})}
     for key, attribute in _INLINE:

@@ -1,4 +1,4 @@
-"""Objects by name and UID, and the lists of them: metadata only, all types at once."""
+"""Objects by name and UID, and lists of them: metadata only, all types at once."""
 
 import asyncio
 from typing import Any
@@ -9,31 +9,31 @@ from aiperf_svc.adapters.cluster.api.connection import JSON, METADATA_LIST, Clus
 from aiperf_svc.adapters.cluster.api.resource_types import Catalog, ResourceType
 
 PAGE = 500
-"""Objects of one response, as kubectl asks for them."""
+"""Most objects in one response, as kubectl requests them."""
 
 
 class ObjectRef(msgspec.Struct, frozen=True, kw_only=True):
-    """One object of the cluster."""
+    """Reference to one object of the cluster."""
 
     kind: str
     namespace: str
-    """Empty: cluster-scoped."""
+    """Namespace of the object; empty for a cluster-scoped one."""
     name: str
     uid: str
     path: str
-    """In the API."""
+    """Path in the API."""
     labels: dict[str, str] = {}
     owners: tuple[str, ...] = ()
-    """UIDs."""
+    """UIDs of its owners."""
     created: str = ""
-    """RFC 3339, by the API server's clock."""
+    """Creation time in RFC 3339, by the API server's clock."""
     annotations: dict[str, str] = {}
     is_going: bool = False
-    """Its deletion has been asked for."""
+    """True when its deletion has been requested."""
     finalizers: tuple[str, ...] = ()
-    """Who still has to agree to its deletion."""
+    """Finalizers that still block its deletion."""
     detail: str = ""
-    """What else is known about why it is still there."""
+    """Further text on why it still exists."""
 
     def __str__(self) -> str:
         place = f"{self.namespace}/" if self.namespace else ""
@@ -47,11 +47,12 @@ class ObjectRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """Objects of many types."""
+    """Objects of many types, and the types that could not be listed."""
 
     objects: tuple[ObjectRef, ...]
     not_listed: tuple[str, ...]
-    """What could not be listed, and why: nothing is known about these."""
+    """Types that could not be listed, each with the reason. Nothing is known about their
+    objects."""
 
 
 async def list_objects(
@@ -62,9 +63,9 @@ async def list_objects(
     or_namespace: str | None = None,
     selector: str = "",
 ) -> Listed:
-    """Objects of every type, in one namespace or everywhere.
+    """List the objects of every type, in one namespace or everywhere.
 
-    What may not be listed everywhere is listed in `or_namespace`. Raises Unreachable.
+    A type that may not be listed everywhere is listed in `or_namespace`. Raises Unreachable.
     """
     types = [each for each in catalog.types if each.is_namespaced or namespace is None]
     try:
@@ -125,13 +126,13 @@ async def _pages(
 
 
 def object_ref(kind: ResourceType, metadata: dict[str, Any]) -> ObjectRef:
-    """An object of which the metadata are known."""
+    """Make the reference of an object from its metadata."""
     namespace = metadata.get("namespace", "")
     return ObjectRef(
         kind=kind.kind,
         namespace=namespace,
         name=metadata["name"],
-        # Objects of some extension servers have none.
+        # Objects of some extension servers have no UID.
         uid=metadata.get("uid") or f"{kind.name}/{namespace}/{metadata['name']}",
         path=f"{kind.path(namespace)}/{metadata['name']}",
         labels=metadata.get("labels") or {},

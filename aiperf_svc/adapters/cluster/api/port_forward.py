@@ -1,10 +1,10 @@
-"""A port of a pod on this machine: a listener on the loopback whose connections are carried to the
-pod over the API server's WebSocket protocol `v4.channel.k8s.io`.
+"""Port-forward to a pod: a listener on the loopback whose connections are carried to the pod over
+the API server's WebSocket protocol `v4.channel.k8s.io`.
 
-Each connection has a WebSocket of its own, so one that breaks takes no other with it, and the next
-one finds whichever pod is there by then. A message is a channel's number and its bytes: channel 0
-carries the data, channel 1 says in words what went wrong; the first message of each is the port.
-kr8s has a forwarder too, which copies through two more layers and gives up after six bad starts.
+Each connection has a WebSocket of its own, so a broken one does not affect the others, and each new
+one looks up the current pod. A message is a channel's number and its bytes: channel 0 carries the
+data, channel 1 carries error texts; the first message of each is the port. kr8s has a forwarder
+too, which copies through two more layers and gives up after six failed starts.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 PROTOCOL = "v4.channel.k8s.io"
 LOOPBACK = "127.0.0.1"
 HEARTBEAT_S = 20.0
-"""A dead way is noticed after one and a half of these, also while nothing is asked for."""
+"""Seconds between pings. A dead connection is noticed after one and a half of these, even when
+idle."""
 READ_BYTES = 64 * 1024
 DATA, ERRORS = 0, 1
 
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class PortForward:
-    """A Service's port on this machine. An async context manager.
+    """A port of a Service, forwarded to this machine. An async context manager.
 
     It never fails as a whole: a connection that cannot be carried is closed, and `problem` says
     why.
@@ -40,11 +41,11 @@ class PortForward:
         self._namespace, self._service, self._port = namespace, service, port
         self._tasks: set[asyncio.Task[None]] = set()
         self.problem: EnvironmentProblem | None = None
-        """Of the last connection that could not be carried."""
+        """Error of the last connection that could not be carried; None if there is none."""
 
     @property
     def url(self) -> str:
-        """Where the port is on this machine."""
+        """URL of the forwarded port on this machine."""
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"http://{host}:{port}"
 

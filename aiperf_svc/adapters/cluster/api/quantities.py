@@ -11,7 +11,7 @@ _FACTORS = {
 
 
 def parse_quantity(text: str | float) -> float:
-    """In base units: cores, bytes, pieces. Raises ValueError."""
+    """Parse a quantity into base units: cores, bytes, pieces. Raises ValueError."""
     found = _QUANTITY.fullmatch(str(text))
     if found is None:
         raise ValueError(f"{text!r} is no Kubernetes quantity")
@@ -19,7 +19,7 @@ def parse_quantity(text: str | float) -> float:
 
 
 def format_quantity(value: float, resource: str) -> str:
-    """As people write it: `250m` cores, `1.5Gi` bytes, `3` pieces."""
+    """Format a quantity as people write it: `250m` cores, `1.5Gi` bytes, `3` pieces."""
     if "memory" in resource or "storage" in resource:
         for unit in ("Gi", "Mi", "Ki"):
             if value >= _FACTORS[unit]:

@@ -1,4 +1,4 @@
-"""Every type of object that a cluster can hold, as its API server tells."""
+"""The types of objects that a cluster's API server lists."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,41 +12,41 @@ AGGREGATED = ",".join(
     f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
     for version in ("v2", "v2beta1")
 )
-"""Everything in two responses; servers before 1.27 ignore it and respond as they always did."""
+"""Accept header that brings all types in two responses. Servers before 1.27 ignore it."""
 EVENTS = frozenset({("", "events"), ("events.k8s.io", "events")})
-"""What the cluster says about objects: kept for an hour whatever becomes of them."""
+"""Events, which describe other objects. They expire after an hour by themselves."""
 
 
 class ResourceType(msgspec.Struct, frozen=True, order=True):
-    """One type of object."""
+    """A type of objects."""
 
     group: str
-    """Empty: the core group."""
+    """API group; empty: the core group."""
     version: str
     resource: str
-    """Plural, as in paths."""
+    """Plural name, as in paths."""
     kind: str
     is_namespaced: bool
 
     @property
     def name(self) -> str:
-        """As kubectl says it: `deployments.apps`."""
+        """Name as kubectl writes it: `deployments.apps`."""
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
     @property
     def api_version(self) -> str:
-        """As manifests say it: `apps/v1`."""
+        """Version as manifests write it: `apps/v1`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None) -> str:
-        """Of the list of its objects: in a namespace, or all of them."""
+        """Return the path of the list of its objects, in a namespace or everywhere."""
         base = f"/{'apis' if self.group else 'api'}/{self.api_version}"
         place = f"/namespaces/{namespace}" if namespace and self.is_namespaced else ""
         return f"{base}{place}/{self.resource}"
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """The types that hold objects, and what the server could not say."""
+    """The types that hold objects, and the groups that could not be read."""
 
     types: tuple[ResourceType, ...]
     unknown: tuple[str, ...]
@@ -54,9 +54,9 @@ class Catalog(msgspec.Struct, frozen=True):
 
 
 async def read_catalog(cluster: Cluster) -> Catalog:
-    """All types that can be listed and deleted, Events left out.
+    """Read all types that can be listed and deleted, except Events.
 
-    What cannot be deleted is no object of its own: the server computes it from others (PodMetrics,
+    Objects that cannot be deleted are computed by the server from others (PodMetrics,
     ComponentStatus). Raises Refused, Unreachable.
     """
     responses = [await cluster.get(path, accept=f"{AGGREGATED},application/json")

@@ -1,5 +1,5 @@
-"""A port of a Service on this machine, by way of the API server's own proxy: for clusters that
-refuse port-forwards.
+"""Access to a port of a Service through the API server's own proxy, for clusters that refuse
+port-forwards.
 
 The API server wants our credentials and takes `Authorization` for its own, so a listener on the
 loopback adds them to each request; the results' token travels as `X-Aiperf-Token`.
@@ -22,14 +22,14 @@ NOT_PASSED = frozenset(
         "content-length", "te", "trailer", "proxy-authorization", "accept-encoding",
     }
 )  # fmt: skip
-"""Request headers that are about one hop."""
+"""Request headers that concern one hop only."""
 NOT_RETURNED = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "trailer"})
 NOT_THERE = (502, 503, 504)
-"""The API server's own responses when it cannot reach the pod."""
+"""Statuses of the API server's own responses when it cannot reach the pod."""
 
 
 class ServiceProxy:
-    """A Service's port on this machine. An async context manager."""
+    """A port of a Service, proxied to this machine. An async context manager."""
 
     def __init__(self, cluster: Cluster, *, namespace: str, service: str, port: int) -> None:
         self._cluster = cluster
@@ -52,14 +52,14 @@ class ServiceProxy:
 
     @property
     def url(self) -> str:
-        """Where the port is on this machine."""
+        """URL of the proxied port on this machine."""
         host, port = self._runner.addresses[0][:2]
         return f"http://{host}:{port}"
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         path = request.rel_url.raw_path_qs
         if ".." in unquote(request.rel_url.raw_path).split("/"):
-            # It would lead out of the Service and to the whole API, with our rights.
+            # Such a path would leave the Service and reach the whole API with our rights.
             raise web.HTTPBadRequest(text="no such path\n")
         headers = {k: v for k, v in request.headers.items() if k.lower() not in NOT_PASSED}
         headers["Accept-Encoding"] = "identity"
@@ -86,7 +86,7 @@ async def _returned(request: web.Request, upstream: aiohttp.ClientResponse) -> w
 
 
 def _broken_off(request: web.Request) -> web.StreamResponse:
-    """What a port-forward does when it cannot go on, so that clients try again the same way."""
+    """Abort the connection as a port-forward does, so that clients retry in the same way."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=502)

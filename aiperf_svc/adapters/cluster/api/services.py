@@ -1,4 +1,4 @@
-"""Which pod is behind a Service."""
+"""Finds the pod behind a Service."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ ENDED = ("Succeeded", "Failed")
 
 
 async def pod_of_service(cluster: Cluster, namespace: str, service: str) -> str:
-    """Name of the pod to talk to: a running one if there is any. Raises Refused, Unreachable."""
+    """Return the name of the pod to talk to, preferably a running one. Raises Refused,
+    Unreachable."""
     place = f"/api/v1/namespaces/{namespace}"
     found = await cluster.get(f"{place}/services/{service}")
     selector = found["spec"].get("selector") or {}

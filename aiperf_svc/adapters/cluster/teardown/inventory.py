@@ -1,5 +1,5 @@
-"""What is in a namespace, by name and UID: to be compared with what is in it later. And which of
-it hangs on what."""
+"""The content of a namespace by name and UID, to compare with a later one, and which object depends
+on which."""
 
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -15,21 +15,22 @@ from aiperf_svc.protocol.messages import Service
 FURNITURE: Final = frozenset(
     {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
 )  # fmt: skip
-"""What Kubernetes puts into every namespace."""
-FRUITFUL: Final = (*(each.value for each in Service), "control", "deadline", "results", "target")
-"""Names, before the stack's, of our objects of which controllers make others."""
+"""Objects that Kubernetes puts into every namespace."""
+OWNER_NAMES: Final = (*(each.value for each in Service), "control", "deadline", "results", "target")
+"""Name prefixes, before the stack's name, of our objects for which controllers make further
+objects."""
 
-BARREN: Final = ("default", "keys", "services", "to-target")
-"""The same of our objects of which nobody makes others."""
+OTHER_NAMES: Final = ("default", "keys", "services", "to-target")
+"""Name prefixes of our objects for which no controller makes others."""
 NAMED: Final = (
     "Deployment", "Ingress", "NetworkPolicy", "Role", "RoleBinding", "Secret", "Service",
     "ServiceAccount",
 )  # fmt: skip
-"""Kinds of objects that a stack makes by their names."""
+"""Kinds of objects that a stack makes under fixed names."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything in a namespace at one moment. Survives as JSON: msgspec.json."""
+    """Everything in a namespace at one moment. Can be stored as JSON: msgspec.json."""
 
     namespace: str
     objects: tuple[ObjectRef, ...]
@@ -37,23 +38,23 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uids(self) -> frozenset[str]:
-        """Of all objects."""
+        """UIDs of all objects."""
         return frozenset(each.uid for each in self.objects)
 
 
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
-    """What is not as it was before a stack came and went."""
+    """Differences between a namespace before a stack and after its removal."""
 
     ours: tuple[ObjectRef, ...]
-    """New, and of the stack by what it hangs on, or by its name."""
+    """New objects that belong to the stack by their owner or by their name."""
     others: tuple[ObjectRef, ...]
-    """New, and nothing says that they are the stack's."""
+    """New objects that nothing marks as the stack's."""
     missing: tuple[ObjectRef, ...]
-    """There before and not now, or made again under the same name."""
+    """Objects that are gone, or were made again under the same name."""
 
 
 async def take_inventory(cluster: Cluster, namespace: str) -> Inventory:
-    """Every object in a namespace, Events and what Kubernetes itself puts there left out.
+    """List every object in a namespace, except Events and what Kubernetes itself puts there.
 
     A namespace that does not exist is empty. Raises Refused, Unreachable.
     """
@@ -65,10 +66,11 @@ async def take_inventory(cluster: Cluster, namespace: str) -> Inventory:
 def compare(
     before: Inventory, after: Inventory, *, stack: str, own: Collection[str] | None = None
 ) -> Differences:
-    """What came and what went.
+    """Compare two inventories of a namespace.
 
-    Controllers make objects without our label for objects with it: an owner that is ours counts as
-    well and, where no owner is there, a name that begins like one of ours. `own` as in `made_by`.
+    Controllers make objects without our label for objects with it. So an object is also ours if its
+    owner is ours or, if its owner does not exist, if its name begins like one of ours. `own` as in
+    `made_by`.
     """
     new = [each for each in after.objects if each.uid not in before.uids]
     seeds = (
@@ -89,11 +91,12 @@ def made_by(
     own: Collection[str] | None,
     before: Inventory | None = None,
 ) -> frozenset[str]:
-    """UIDs of those objects with a stack's label that its runs have made.
+    """Return the UIDs of those objects with a stack's label that its runs have made.
 
-    With `own`, UIDs of what the stack hangs on, these and what hangs on them. None: what also says
-    which run it is of, which nobody writes by hand, and what hangs on that. What was there
-    `before` is never among them: anybody can put a label on an object of his own.
+    `own` holds the UIDs of the stack's roots: these objects and their dependents are returned.
+    None: the objects that also have a run's label, which nobody writes by hand, and their
+    dependents. Objects that existed `before` are never returned, since anybody can put a label on
+    an object of their own.
     """
     known = before.uids if before else frozenset()
     new = [each for each in objects if each.uid not in known]
@@ -102,30 +105,31 @@ def made_by(
 
 
 def is_labelled(found: ObjectRef, stack: str) -> bool:
-    """Whether an object says itself that it is the stack's."""
+    """Return whether an object has the stack's label."""
     return found.labels.get(STACK_LABEL) == stack
 
 
 def is_called(found: ObjectRef, stack: str) -> bool:
-    """Whether an object without a label is called like what controllers make of ours, to whose
-    name they add."""
+    """Return whether an object without a label has a name that controllers derive from one of
+    ours."""
     return STACK_LABEL not in found.labels and any(
-        f"{found.name}-".startswith(f"{what}-{stack}-") for what in FRUITFUL
+        f"{found.name}-".startswith(f"{what}-{stack}-") for what in OWNER_NAMES
     )
 
 
 def is_name_of(found: ObjectRef, stack: str) -> bool:
-    """Whether an object has the name and kind of one that a stack makes by server-side apply. The
-    anchor is none of these, for making it fails where it is there; configs and disruption budgets
-    have a hash in their names."""
+    """Return whether an object has the name and kind of one that a stack makes by server-side
+    apply. Anchors are not included, since making one fails if it exists; nor are configs and
+    disruption budgets, which have a hash in their names."""
     what = found.name.removesuffix(f"-{stack}")
-    return found.kind in NAMED and what != found.name and what in (*FRUITFUL, *BARREN)
+    return found.kind in NAMED and what != found.name and what in (*OWNER_NAMES, *OTHER_NAMES)
 
 
 def roots_of(objects: Iterable[ObjectRef], stack: str) -> tuple[ObjectRef, ...]:
-    """What everything else of a stack hangs on, of objects with its label: namespaces of its own
-    and, in others, anchors. There are several when somebody uses the same name. Those that say
-    nothing of a run are no stack's: anybody can put a label on his own namespace."""
+    """Return the roots of all stacks of this name, from objects with its label: their own
+    namespaces and, in other namespaces, their anchors. There are several if somebody uses the same
+    name. An object without a run's label is no root, since anybody can put a label on their own
+    namespace."""
     objects = tuple(each for each in objects if RUN_LABEL in each.labels)
     spaces = [each for each in objects if each.kind == "Namespace"]
     inside = {each.name for each in spaces}
@@ -140,7 +144,8 @@ def roots_of(objects: Iterable[ObjectRef], stack: str) -> tuple[ObjectRef, ...]:
 
 
 def hanging_on(roots: Collection[ObjectRef], objects: Iterable[ObjectRef]) -> frozenset[str]:
-    """UIDs of roots and of those objects that go with them: by namespace, or by owner."""
+    """Return the UIDs of roots and of the objects that are deleted with them, by namespace or by
+    owner."""
     objects = tuple(objects)
     spaces = {each.name for each in roots if each.kind == "Namespace"}
     inside = [each.uid for each in objects if each.namespace in spaces]
@@ -148,7 +153,7 @@ def hanging_on(roots: Collection[ObjectRef], objects: Iterable[ObjectRef]) -> fr
 
 
 def _with_owned(uids: Iterable[str], objects: Collection[ObjectRef]) -> set[str]:
-    """UIDs with those of the objects that they own, over any number of steps."""
+    """Return UIDs together with those of the objects that they own, directly or indirectly."""
     found = set(uids)
     grown = -1
     while grown != len(found):

@@ -1,11 +1,11 @@
-"""What a stack has left behind: asked of the API server, never of anybody's state.
+"""Checks what a stack has left behind. The API server is asked, never a state file.
 
-Every type that the server lists is searched for the stack's label, cluster-scoped types too. A
-namespace of the stack's own counts by its UID: one that was made again under its name is another
-one. In somebody else's namespace the inventory from before is compared with what is there now.
-What could not be listed is not clean, it is not checked. A stack of the same name that somebody
-else has up, known by the UIDs of what its objects hang on, is none of ours; nor is what merely has
-the label.
+Every type that the server lists is searched for the stack's label, including cluster-scoped types.
+The stack's own namespace is identified by its UID, so a new one of the same name is not mistaken
+for it. In an existing namespace, the inventory from before the stack is compared with the present
+one. A type that could not be listed counts as not checked, never as clean. Objects of another
+user's stack of the same name, known by the UIDs of its roots, are not reported as left; nor are
+objects that merely have the label.
 """
 
 import asyncio
@@ -30,34 +30,35 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
 from aiperf_svc.plan.identity import STACK_LABEL
 
 POLL_S = 0.5
-"""Between looks. One look asks for some sixty lists, 0.3 s of a small API server's time."""
+"""Seconds between two looks. One look requests about sixty lists: 0.3 s of a small API server's
+time."""
 NAMESPACE = ResourceType("", "v1", "namespaces", "Namespace", False)
 CONFIG_MAP = ResourceType("", "v1", "configmaps", "ConfigMap", True)
 
 
 class LeakReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is there that should not be."""
+    """Objects that exist and should not."""
 
     left: tuple[ObjectRef, ...]
     not_checked: tuple[str, ...]
     """Types that could not be listed, each with the reason."""
     appeared: tuple[ObjectRef, ...] = ()
-    """In a namespace that stays: new since before, and nothing says that they are the stack's."""
+    """New objects in an existing namespace that nothing marks as the stack's."""
     missing: tuple[ObjectRef, ...] = ()
-    """In a namespace that stays: there before and not now."""
+    """Objects that are gone from an existing namespace."""
     others: tuple[ObjectRef, ...] = ()
-    """What another stack of the same name hangs on."""
+    """Roots of other stacks of the same name."""
     strays: tuple[ObjectRef, ...] = ()
-    """With the stack's label, and neither made by it nor of such another stack."""
+    """Objects with the stack's label that neither it nor another stack of the same name made."""
 
     @property
     def is_clean(self) -> bool:
-        """Everything was looked at and nothing found."""
+        """True if every type was listed and nothing found."""
         return not self.left and not self.not_checked
 
     @property
     def in_words(self) -> str:
-        """What was found, and how much that says: one line."""
+        """One line on what was found and which types were not checked."""
         if self.is_clean:
             return "nothing is left"
         found = f"{len(self.left)} objects are left" if self.left else "found nothing"
@@ -75,11 +76,11 @@ async def find_left(
     before: Inventory | None,
     own: Collection[str] | None = None,
 ) -> LeakReport:
-    """Look once.
+    """Check once.
 
-    `namespace_uid` is that of a namespace of the stack's own; None for one that stays, whose
-    inventory from before the stack is `before`. `own` are UIDs of what the stack hangs on; None:
-    whatever has the label of a run is meant. Raises Refused, Unreachable.
+    `namespace_uid` is the UID of the stack's own namespace; None for an existing one, whose
+    inventory from before the stack is `before`. `own` holds the UIDs of the stack's roots; None:
+    every object with a run's label counts. Raises Refused, Unreachable.
     """
     catalog = await read_catalog(cluster)
     labelled = await list_objects(
@@ -117,7 +118,7 @@ async def find_left(
 async def find_roots(
     cluster: Cluster, *, stack: str, or_namespace: str | None
 ) -> tuple[ObjectRef, ...]:
-    """What the objects of all stacks of this name hang on. Raises Unreachable."""
+    """Find the roots of all stacks of this name. Raises Unreachable."""
     listed = await list_objects(
         cluster,
         Catalog((NAMESPACE, CONFIG_MAP), ()),
@@ -130,13 +131,13 @@ async def find_roots(
 def others_of(
     objects: tuple[ObjectRef, ...], stack: str, own: Collection[str] | None
 ) -> tuple[ObjectRef, ...]:
-    """What other stacks of the same name hang on."""
+    """Return the roots of other stacks of the same name."""
     roots = () if own is None else roots_of(objects, stack)
     return tuple(each for each in roots if each.uid not in (own or ()))
 
 
 async def uid_of_namespace(cluster: Cluster, namespace: str) -> str | None:
-    """None when there is no such namespace. Raises Refused, Unreachable."""
+    """Return the UID of a namespace, or None if it does not exist. Raises Refused, Unreachable."""
     try:
         found = await cluster.get(f"{NAMESPACE.path()}/{namespace}")
     except Refused as error:
@@ -157,10 +158,10 @@ async def wait_until_gone(
     own: Collection[str] | None = None,
     on_progress: Callable[[LeakReport], None] | None = None,
 ) -> LeakReport:
-    """Look until nothing is left or the time is over; the last report either way.
+    """Check until nothing is left or the time is over, and return the last report.
 
-    What could not be listed does not get better by waiting. An API server that does not respond is
-    asked again. Raises Refused, and Unreachable when the last look met no response.
+    Types that could not be listed do not prolong the wait. If the API server does not respond, it
+    is asked again. Raises Refused, and Unreachable if the last request got no response.
     """
     end_mono_s = time.monotonic() + timeout_s
     while True:
@@ -187,7 +188,7 @@ async def wait_until_gone(
 async def _own_namespace(
     cluster: Cluster, catalog: Catalog, namespace: str, uid: str
 ) -> LeakReport:
-    """The namespace if it is still that very one, and all that is in it."""
+    """Report the namespace, if it still has this UID, and everything in it."""
     try:
         found = await cluster.get(NAMESPACE.path() + f"/{namespace}")
     except Refused as error:
@@ -199,13 +200,13 @@ async def _own_namespace(
     inside = await list_objects(cluster, catalog, namespace=namespace)
     survivors = [each for each in inside.objects if (each.kind, each.name) not in FURNITURE]
     reference = msgspec.structs.replace(
-        object_ref(NAMESPACE, found["metadata"]), detail=why_stuck(found)
+        object_ref(NAMESPACE, found["metadata"]), detail=active_conditions(found)
     )
     return LeakReport(left=(reference, *survivors), not_checked=inside.not_listed)
 
 
-def why_stuck(namespace: dict[str, Any]) -> str:
-    """What the conditions of a namespace that is being deleted say."""
+def active_conditions(namespace: dict[str, Any]) -> str:
+    """Return the conditions of a namespace that is being deleted, as one line."""
     conditions = namespace.get("status", {}).get("conditions") or ()
     return "; ".join(
         f"{each['type']}: {each.get('message') or each.get('reason', '')}"

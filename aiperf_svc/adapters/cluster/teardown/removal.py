@@ -1,4 +1,4 @@
-"""Stacks found by their label, and removed by it, when there is no state to remove them with."""
+"""Finds stacks by their label, and removes them by it when there is no Pulumi state."""
 
 import asyncio
 from collections import defaultdict
@@ -16,25 +16,26 @@ from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 
 
 class FoundStack(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects of one stack."""
+    """The objects of one stack."""
 
     stack: str
     namespaces: tuple[str, ...]
-    """With objects of it."""
+    """Namespaces that hold objects of the stack."""
     created: datetime
-    """Of its oldest object, by the API server's clock."""
+    """Creation time of its oldest object, by the API server's clock."""
     run_ids: tuple[str, ...]
     expires: datetime | None
-    """When it deletes itself; None when nothing says so."""
+    """Time at which the stack deletes itself; None if it has no TTL."""
     is_overdue: bool
-    """That time has passed."""
+    """True if that time has passed."""
     overdue: tuple[str, ...] = ()
-    """UIDs of the roots whose time has passed: there may be another stack of the same name."""
+    """UIDs of the roots whose time has passed. Roots of another stack of the same name may not be
+    due."""
     objects: int
 
 
 async def list_stacks(cluster: Cluster, *, namespace: str | None = None) -> tuple[FoundStack, ...]:
-    """Every stack with an object anywhere, or in `namespace` where not all may be listed.
+    """List every stack with an object anywhere, or in `namespace` if not all may be listed.
 
     Raises Refused, Unreachable.
     """
@@ -44,7 +45,7 @@ async def list_stacks(cluster: Cluster, *, namespace: str | None = None) -> tupl
 
 
 def group_stacks(objects: Iterable[ObjectRef], *, now: datetime) -> tuple[FoundStack, ...]:
-    """Objects with the stack's label as stacks, sorted by name."""
+    """Group objects with the stack's label by stack, sorted by name."""
     by_stack: defaultdict[str, list[ObjectRef]] = defaultdict(list)
     for each in objects:
         by_stack[each.labels[STACK_LABEL]].append(each)
@@ -56,7 +57,7 @@ def _summed(stack: str, found: list[ObjectRef], now: datetime) -> FoundStack:
     roots = roots_of(found, stack)
     deadlines = {
         each.uid: datetime.fromisoformat(each.created) + timedelta(seconds=float(ttl))
-        # A pod that tried the target has a deadline too, and must not end the stack that came.
+        # A preflight pod has a TTL too, which must not count as that of a stack with roots.
         for each in roots or found
         if (ttl := each.annotations.get(TTL_ANNOTATION, "")).isdecimal()
     }
@@ -81,13 +82,13 @@ async def remove_by_label(
     own: Collection[str] | None = None,
     before: Inventory | None = None,
 ) -> tuple[ObjectRef, ...]:
-    """Ask for the deletion of what runs of a stack have made, in one namespace if given: of objects
-    with its label, what hangs on `own` or, where that is not known, says of which run it is. What
-    was there `before`, and what merely has the label, stays.
+    """Request the deletion of what runs of a stack have made, in one namespace if given: of objects
+    with its label that depend on `own` or, if that is not known, that have a run's label. Objects
+    that existed `before`, and objects that merely have the label, stay.
 
-    What was asked for; it is gone a little later (`leaks.wait_until_gone`). Finalizers are left to
-    whoever put them there. Raises EnvironmentProblem with all that could not be deleted, after
-    everything else was; Refused, Unreachable.
+    Returns the objects whose deletion was requested; they are gone a little later
+    (`leaks.wait_until_gone`). Finalizers are left to their owners. Raises EnvironmentProblem that
+    names all objects that could not be deleted, after deleting all others; Refused, Unreachable.
     """
     catalog = await read_catalog(cluster)
     listed = await list_objects(
@@ -107,8 +108,8 @@ async def remove_by_label(
 
 
 def to_delete(objects: Iterable[ObjectRef], *, namespace: str | None) -> tuple[ObjectRef, ...]:
-    """What must be deleted so that all of `objects` go: what has an owner among them, or is in a
-    namespace among them, goes with it."""
+    """Return the objects to delete so that all of `objects` go. An object whose owner or namespace
+    is among them goes with it."""
     candidates = [
         each
         for each in objects

@@ -1,4 +1,4 @@
-"""The begin of a stack's end: what everything else of it hangs on, and its pods.
+"""Starts the removal of a stack by deleting its roots and its Deployments.
 
 Pulumi takes seconds to start, and Kubernetes waits five more before it empties a namespace. Pods
 that are asked to end at once are gone by then.
@@ -20,12 +20,12 @@ DEPLOYMENT = ResourceType("apps", "v1", "deployments", "Deployment", True)
 async def remove_roots(
     cluster: Cluster, *, stack: str, namespace: str | None, own: Collection[str]
 ) -> tuple[ObjectRef, ...]:
-    """Ask for the deletion of the stack's namespace or anchor, and of its Deployments.
+    """Request the deletion of the stack's namespace or anchor, and of its Deployments.
 
-    `own` are the UIDs of the roots that the stack has made: what hangs on another root, or on
-    none, is left alone whatever its label says. The roots go first: once their deletion is
-    accepted Kubernetes removes the rest even if nobody comes back. Returns what was asked for.
-    Raises Refused, Unreachable.
+    `own` holds the UIDs of the roots that the stack has made. Objects that depend on another root,
+    or on none, are left alone even if they have the label. The roots are deleted first: once that
+    is accepted, Kubernetes removes the rest even if the runner dies. Returns the objects whose
+    deletion was requested. Raises Refused, Unreachable.
     """
     listed = await list_objects(
         cluster,

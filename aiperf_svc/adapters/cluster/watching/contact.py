@@ -1,7 +1,7 @@
-"""Notices when the API server stops responding, and when it responds again.
+"""Reports when the API server stops responding, and when it responds again.
 
-A request may wait half a minute for its response, and `pulumi` says nothing while it waits. So the
-API server is asked for one small object each second, and the user is told within seconds.
+A request may wait half a minute for its response, and `pulumi` prints nothing while it waits. So
+one small object is requested each second, and the user is told within seconds.
 """
 
 import asyncio
@@ -13,9 +13,10 @@ from collections.abc import AsyncIterator, Callable
 from aiperf_svc.adapters.cluster.api.connection import JSON, METADATA, Cluster, Refused, Unreachable
 
 POLL_S = 1.0
-"""Between looks, each at an object in the server's storage: without that it is of no use either."""
+"""Seconds between two requests. Each asks for an object in the server's storage, without which the
+server is of no use."""
 RESPONSE_S = 5.0
-"""Longest time for one look; an API server that is slower is silent."""
+"""Longest time for one response; a slower API server counts as silent."""
 METADATA_OR_WHOLE = f"{METADATA},{JSON}"
 PROBE = "/api/v1/namespaces/kube-system"
 
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Contact:
-    """When the API server was last heard of. Both changes are noted once."""
+    """Tracks when the API server last responded. Notes each change once."""
 
     def __init__(
         self,
@@ -47,14 +48,14 @@ class Contact:
         return f"the API server at {self._server} has not responded for {self._silent_s:.0f} s"
 
     def handle_silence(self, error: Exception) -> None:
-        """A look has met no response."""
+        """Take in that a request got no response."""
         log.debug("no response of the API server: %s", error)
         if not self._is_silent and self._silent_s >= self._response_s:
             self._is_silent = True
             self._note(f"{self.silence}; {self._consequence}")
 
     def handle_response(self) -> None:
-        """A look has met one, whatever it says."""
+        """Take in that a request got a response, of any content."""
         if self._is_silent:
             self._note(f"the API server responds again after {self._silent_s:.0f} s")
         self._heard_mono_s, self._is_silent = time.monotonic(), False
@@ -72,8 +73,8 @@ async def watched_contact(
     poll_s: float = POLL_S,
     response_s: float = RESPONSE_S,
 ) -> AsyncIterator[None]:
-    """As long as this is open, `note` is told when the API server falls silent and when it responds
-    again."""
+    """Call `note` when the API server stops responding and when it responds again, while the
+    context is open."""
     contact = Contact(
         cluster.server,
         note=note,
@@ -98,7 +99,7 @@ async def _watch(cluster: Cluster, contact: Contact, *, poll_s: float, response_
         except (TimeoutError, Unreachable) as error:
             contact.handle_silence(error)
         except Refused as error:
-            # Who may not see the object has been heard all the same.
+            # A refusal for lack of rights is still a response.
             if error.status < 500:
                 contact.handle_response()
             else:

@@ -1,4 +1,4 @@
-"""What of a stack is lost while its run is measured, judged from the objects' statuses. Pure."""
+"""Decides which parts of a stack were lost during a run, from the objects' statuses. Pure."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -10,8 +10,8 @@ from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.plan.identity import COMPONENT_LABEL, TTL_ANNOTATION
 
 Object = dict[str, Any]
-ABSENT_LOOKS = 2
-"""In a row, after which a pod that is not listed counts as gone: one list may be an old one."""
+ABSENT_LISTS = 2
+"""Consecutive lists without a pod after which it counts as gone: one list may be stale."""
 DISRUPTIONS = {
     "EvictionByEvictionAPI": "was evicted: somebody drains its node",
     "PreemptionByScheduler": "was evicted by the scheduler to make room for a pod of higher "
@@ -24,27 +24,27 @@ DISRUPTIONS = {
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """Something that a run cannot have back."""
+    """A loss that the run cannot recover from."""
 
     component: str
-    """Of a pod; empty: what the whole stack hangs on."""
+    """Component of the lost pod; empty: a root of the whole stack."""
     line: str
     """What happened, in one line."""
 
 
 class RunLosses:
-    """What was there when the run was first looked at, and what became of it."""
+    """The stack's objects as first seen, and what has happened to them since."""
 
     def __init__(self) -> None:
         self._roots: dict[str, str] = {}
-        """Kind and name to UID."""
+        """UIDs by kind and name."""
         self._pods: dict[str, Object] = {}
-        """As they were first seen, by UID."""
+        """Pods as they were first seen, by UID."""
         self._absent: dict[str, int] = {}
         self._told: set[str] = set()
 
     def handle_root(self, kind: str, name: str, found: Object | None) -> Loss | None:
-        """A Namespace or anchor as it is; None: there is none."""
+        """Take in a Namespace or anchor as it is; None: it does not exist."""
         words = f"{kind} {name}"
         uid = found["metadata"]["uid"] if found else ""
         is_same = uid == self._roots.setdefault(words, uid)
@@ -58,7 +58,7 @@ class RunLosses:
         return Loss("", f"{words} was deleted by somebody while the run was measured")
 
     def handle_pods(self, listed: Sequence[Object]) -> tuple[Loss, ...]:
-        """The pods as they are; what is lost since the look before."""
+        """Take in the pods as they are, and return those lost since the previous list."""
         there = {pod["metadata"]["uid"]: pod for pod in listed}
         if not self._pods:
             self._pods = there
@@ -77,11 +77,11 @@ class RunLosses:
         return tuple(lost)
 
     def _absence(self, uid: str) -> str:
-        return "was deleted" if self._absent[uid] >= ABSENT_LOOKS else ""
+        return "was deleted" if self._absent[uid] >= ABSENT_LISTS else ""
 
 
 def how_lost(pod: Object, first: Object) -> str:
-    """What became of a pod since it was first seen; empty when it still does its work."""
+    """Return how a pod was lost since it was first seen; empty if it still works."""
     metadata, status = pod["metadata"], pod.get("status", {})
     for condition in status.get("conditions") or ():
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
@@ -96,7 +96,7 @@ def how_lost(pod: Object, first: Object) -> str:
         restarts = each.get("restartCount", 0)
         if restarts > before.get(each["name"], {}).get("restartCount", 0):
             return _how_ended((each.get("lastState") or {}).get("terminated") or {})
-        # A container that is told to end ends before its pod is gone.
+        # In a pod that is being deleted, containers end before the pod is gone.
         ended = (each.get("state") or {}).get("terminated")
         if ended and "deletionTimestamp" not in metadata:
             return _how_ended(ended)
@@ -115,7 +115,7 @@ def _containers(pod: Object) -> Iterable[Object]:
 
 
 def _is_overdue(metadata: Object) -> bool:
-    """Whether its deletion came when its own time was over."""
+    """Return whether an object was deleted because its TTL was over."""
     ttl = (metadata.get("annotations") or {}).get(TTL_ANNOTATION, "")
     if not ttl.isdecimal() or "deletionTimestamp" not in metadata:
         return False

@@ -1,7 +1,7 @@
 """Watches the objects of a stack while its run is measured.
 
-What the services say of a loss comes when their patience is over, and not at all when it is the
-way to them that is lost. The cluster knows at once.
+The services report a loss only after their own timeouts, and not at all if the connection to them
+is lost. The cluster knows at once.
 """
 
 import asyncio
@@ -15,13 +15,14 @@ from aiperf_svc.plan.identity import ANCHOR, COMPONENT_LABEL, STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 
 POLL_S = 1.0
-"""Between looks: two or three objects and a list of some pods, from the server's memory."""
+"""Seconds between two polls. A poll reads two or three objects and a list of some pods from the
+server's memory."""
 
 log = logging.getLogger(__name__)
 
 
 class RunWatch:
-    """One stack, whose pods are all there when the watch begins."""
+    """Watches one stack. All its pods exist when the watch begins."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class RunWatch:
         return self._contact.silence
 
     async def next_losses(self) -> tuple[Loss, ...]:
-        """Wait until something is lost that was there; each loss is told once."""
+        """Wait for losses and return them; each is returned once."""
         while True:
             try:
                 async with asyncio.timeout(self._response_s):
@@ -101,7 +102,7 @@ class RunWatch:
         return self._losses.handle_pods(listed["items"])
 
     def _leave_out(self, error: Refused) -> None:
-        """What may not be seen is noticed later, by the services."""
+        """Stop watching an object that may not be read. The services notice its loss later."""
         if error.status != 403:
             raise Unreachable(str(error)) from error
         log.info("not watched while the run is measured: %s", error)

@@ -1,7 +1,7 @@
-"""When a stack that comes up cannot succeed any more, judged from the statuses of its objects.
+"""Decides when a stack that is starting cannot succeed any more, from its objects' statuses.
 
-Some states are final as soon as they are seen, others may pass by themselves and count when they
-have lasted for a while. Pure: the time is given.
+Some states are final as soon as they are seen. Others may pass by themselves and count when they
+have lasted for a while. Pure: the time is an argument.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,21 +12,22 @@ import msgspec
 from aiperf_svc.domain.foreign_text import one_line
 
 PULL_S = 20.0
-"""A registry that fails once may respond the next time; the kubelet tries again after 10 s."""
+"""Longest time for a failing image pull. The kubelet tries again after 10 s, and may succeed."""
 CREATE_S = 10.0
-"""Quotas are counted again after a deletion, accounts get their tokens: both within seconds."""
+"""Longest time for a refused pod. After a deletion, quotas are counted again and accounts get their
+tokens within seconds."""
 CONFIG_S = 15.0
-"""A Secret or ConfigMap may be made a moment after its pod."""
+"""Longest time for a missing Secret or ConfigMap, which may be made a moment after its pod."""
 CRASHES = 2
-"""Restarts after which a pod that crashes is believed."""
+"""Restarts after which a pod counts as crashing."""
 PULL = "image pull"
 IMAGE_STATES = (PULL, "InvalidImageName", "ErrImageNeverPull")
-"""Of a pod whose image cannot be had."""
+"""States of a pod whose image is not available."""
 FINAL_PULLS = (
     "not found", "manifest unknown", "denied", "unauthorized", "forbidden", "authentication",
     "no match for platform", "invalid",
 )  # fmt: skip
-"""In a registry's response: trying again will not help."""
+"""Words in a registry's response after which trying again will not help."""
 
 Object = dict[str, Any]
 
@@ -54,7 +55,8 @@ class StartupFailureDetector:
     def handle(
         self, pods: Sequence[Object], deployments: Sequence[Object], *, now_s: float
     ) -> str | None:
-        """Take the objects as they are at `now_s`. Returns one line when the start has failed."""
+        """Take in the objects as they are at `now_s`. Returns one line when the start has
+        failed."""
         problems = [
             *(each for pod in pods for each in pod_problems(pod, self._unschedulable_s)),
             *(each for deployment in deployments for each in deployment_problems(deployment)),
@@ -73,7 +75,7 @@ class StartupFailureDetector:
 
 
 def pod_problems(pod: Object, unschedulable_s: float) -> Iterator[PodProblem]:
-    """Why a pod does not run."""
+    """Yield the problems that keep a pod from running."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     if "deletionTimestamp" in pod["metadata"]:
         return
@@ -140,7 +142,7 @@ def _crashes(pod: str, container: Object) -> str:
 
 
 def deployment_problems(deployment: Object) -> Iterator[PodProblem]:
-    """Why a Deployment makes no pods."""
+    """Yield the problems that keep a Deployment from making pods."""
     name = deployment["metadata"]["name"]
     for condition in deployment.get("status", {}).get("conditions") or ():
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
@@ -165,5 +167,5 @@ def _remedy(message: str) -> str:
 
 
 def _words(message: str | None) -> str:
-    """A message on one line."""
+    """Return a message as one line."""
     return one_line(message or "")

@@ -1,4 +1,4 @@
-"""Watches a stack come up, and says when it cannot."""
+"""Watches a stack come up, and reports when it cannot."""
 
 import asyncio
 import logging
@@ -9,9 +9,9 @@ from aiperf_svc.adapters.cluster.watching.startup_failure import StartupFailureD
 from aiperf_svc.plan.identity import STACK_LABEL
 
 POLL_S = 1.0
-"""Between looks. Statuses, unlike Events, are always there and say what holds now."""
+"""Seconds between two polls. Statuses, unlike Events, always exist and describe the present."""
 UNSCHEDULABLE_S = 60.0
-"""Time for a cluster to find a node. One that makes nodes on demand needs minutes."""
+"""Time for a cluster to find a node. A cluster that makes nodes on demand needs minutes."""
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ async def wait_for_startup_failure(
     """Return one line when `up` cannot succeed any more: pod, value, remedy. The caller cancels it
     when `up` has ended.
 
-    Without a namespace, which has no name before it exists, all of them are watched.
+    `namespace` None watches all namespaces: the stack's own has no name before it exists.
     """
     detector = StartupFailureDetector(unschedulable_s=unschedulable_s)
     place = f"/namespaces/{namespace}" if namespace else ""
