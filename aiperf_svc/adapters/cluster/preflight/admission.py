@@ -1,5 +1,5 @@
-"""Whether a namespace lets a pod like the stack's in: asked without making one, so that webhooks,
-Pod Security and quotas all have their say."""
+"""Tries whether a namespace admits a pod like the stack's. A dry run asks webhooks, Pod Security
+and quotas without making the pod."""
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight.check import Check
@@ -10,11 +10,12 @@ from aiperf_svc.plan.stack import StackPlan
 
 NAME = "admission"
 NO_DRY_RUN = "does not support dry run"
-"""Of a webhook that has effects of its own: the API server asks it only about real objects."""
+"""Part of the refusal when a webhook has side effects: the API server asks such a webhook only
+about real objects."""
 
 
 async def try_admission(cluster: Cluster, plan: StackPlan, *, namespace: str) -> Check:
-    """Raises Unreachable."""
+    """Try to make the pod with a dry run. Raises Unreachable."""
     lacking = await denied(cluster, probe_rights(namespace))
     if lacking:
         words = f"not allowed in {namespace}: {', '.join(map(str, sorted(lacking)))}"

@@ -1,5 +1,5 @@
-"""Whether a cluster's nodes have room for a stack's pods. Pure: a first fit of the largest pods
-first, by requests, selectors and taints. The real scheduler knows more, and never less."""
+"""Decides whether a cluster's nodes have room for a stack's pods. Pure: places the largest pods
+first, by requests, selectors and taints. The real scheduler also applies further rules."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,18 +20,18 @@ BLOCKING = ("NoSchedule", "NoExecute")
 
 
 class Room(msgspec.Struct):
-    """What is free on one node."""
+    """Free resources of one node."""
 
     name: str
     labels: dict[str, str]
     taints: list[dict[str, str]]
     free: dict[str, float]
-    """cpu in cores, memory in bytes, pods, and every extended resource."""
+    """Amount by resource: cpu in cores, memory in bytes, pods, and every extended resource."""
 
 
 def rooms(nodes: Iterable[Object], pods: Iterable[Object], *, stack: str) -> list[Room]:
-    """Schedulable nodes and what other pods leave of them. The stack's own pods do not count:
-    they are replaced."""
+    """Return the schedulable nodes and what other pods leave of them. The stack's own pods do not
+    count, since they are replaced."""
     used: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for pod in pods:
         is_own = (pod["metadata"].get("labels") or {}).get(STACK_LABEL) == stack
@@ -73,7 +73,7 @@ def _requests(pod: Object) -> dict[str, float]:
 
 
 def asked_of_node(pod: PodPlan) -> dict[str, float]:
-    """What one replica asks for."""
+    """Return what one replica requests from its node."""
     asked = {
         "cpu": pod.requests.cpu_millis / 1000,
         "memory": float(pod.requests.memory_bytes),
@@ -89,7 +89,7 @@ def asked_of_node(pod: PodPlan) -> dict[str, float]:
 def judge_capacity(
     plan: StackPlan, free: Sequence[Room], *, can_grow: bool, knows_pods: bool
 ) -> Check:
-    """Whether all pods fit. `can_grow`: the cluster makes nodes by itself; `knows_pods`: what
+    """Check whether all pods fit. `can_grow`: the cluster adds nodes by itself; `knows_pods`: what
     other pods use is known."""
     nodes = [msgspec.structs.replace(room, free=dict(room.free)) for room in free]
     unplaced: Counter[str] = Counter()
@@ -137,13 +137,14 @@ def _size(pod: PodPlan) -> tuple[int, float]:
 
 
 def _fitting(room: Room, asked: Mapping[str, float]) -> int:
-    """How many such pods a node has room for."""
+    """Return how many such pods a node has room for."""
     needed = _counted(room, asked).items()
     return max(0, min(int(room.free.get(r, 0.0) / value + 1e-9) for r, value in needed))
 
 
 def _counted(room: Room, asked: Mapping[str, float]) -> dict[str, float]:
-    """What a node counts: one that says nothing of its disk does not count that."""
+    """Return the resources that a node counts. A node that does not report its disk does not count
+    disk."""
     return {r: value for r, value in asked.items() if r != STORAGE or r in room.free}
 
 

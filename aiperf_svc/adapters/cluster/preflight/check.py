@@ -8,11 +8,11 @@ State = Literal["ok", "warning", "failed", "not checked"]
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One check: `failed` means that the stack cannot come up as planned."""
+    """The result of one check. `failed` means that the stack cannot come up as planned."""
 
     name: str
     state: State
     detail: str
-    """What was found, with values."""
+    """Text about what was found, with values."""
     remedy: str = ""
-    """What to do about it."""
+    """Advice on what to change; empty if there is none."""

@@ -1,5 +1,5 @@
-"""What can be known before anything is created: whether the stack may be made, has room, and
-reaches its target."""
+"""Runs all checks before anything is created: whether the stack may be made, has room, and reaches
+its target."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ GROWERS = ("karpenter.sh", "autoscaling.x-k8s.io")
 async def preflight(
     cluster: Cluster, plan: StackPlan, *, on_check: OnCheck | None = None
 ) -> tuple[Check, ...]:
-    """Every check, each told to `on_check` as soon as it is done. Raises Unreachable."""
+    """Run every check and pass each to `on_check` as soon as it is done. Raises Unreachable."""
     run = _Preflight(cluster, plan, on_check)
     await run.all()
     return tuple(run.done)
@@ -42,7 +42,7 @@ class _Preflight:
         self._cluster, self._plan, self._on_check = cluster, plan, on_check
         self.done: list[Check] = []
         self._namespace: dict[str, Any] | None = None
-        """As it is; None when it does not exist, or may not be read."""
+        """The namespace; None if it does not exist or may not be read."""
         self._exists = False
 
     @property
@@ -62,19 +62,20 @@ class _Preflight:
         await self._capacity(nodes)
         await self._pull_secrets()
         if self._exists and not any(check.state == "failed" for check in self.done):
-            # What else is wrong would be said once more.
+            # After a failed check, this would only report the same problem again.
             self._tell(await try_admission(self._cluster, self._plan, namespace=self._name))
         place = self._name if self._exists else None
         checks = await check_target(self._cluster, self._plan, namespace=place)
         tried = checks.image
         if tried is None and self._judged_image(nodes).state != "ok":
-            # An image that no node can have would stop the stack only when it is half there.
+            # Otherwise a missing image would stop the stack only when half of it exists.
             tried = await check_image(self._cluster, self._plan, namespace=place)
         self._tell(self._image(nodes, tried))
         self._tell(checks.target)
 
     def _image(self, nodes: list[dict[str, Any]] | None, tried: Check | None) -> Check:
-        """What a pod of the image has shown, unless it would be different on another node."""
+        """Return what a pod of the image has shown, unless another node might give another
+        result."""
         if tried is not None and tried.state == "failed":
             return tried
         judged = self._judged_image(nodes)
@@ -93,7 +94,7 @@ class _Preflight:
             self._tell(judge(plan, missing))
 
     async def _place(self) -> bool:
-        """Whether the namespace can be used at all, and what its owner has set up in it."""
+        """Check whether the namespace can be used, and what its owner has set up in it."""
         wanted = self._plan.config.deployment.namespace
         if wanted.name:
             try:
@@ -116,7 +117,8 @@ class _Preflight:
         return True
 
     async def _time_left(self) -> None:
-        """Of a stack that is there already: `up` does not move its deadline."""
+        """Check the time until the deadline of a stack that exists already: `up` does not move
+        it."""
         plan, where = self._plan, {"labelSelector": _selector(self._plan)}
         path = "/api/v1/namespaces"
         if plan.config.deployment.namespace.mode == "existing":
@@ -199,7 +201,7 @@ class _Preflight:
         return True
 
     async def _list(self, path: str, **params: str) -> list[dict[str, Any]] | None:
-        """None: not allowed to."""
+        """List objects; None if that is not allowed."""
         try:
             items: list[dict[str, Any]] = (await self._cluster.get(path, **params))["items"]
         except Refused:
@@ -213,7 +215,7 @@ class _Preflight:
 
 
 def judge_cluster(cluster: Cluster) -> Check:
-    """That it responds, and how it will be known again."""
+    """Report the cluster's address and version, and whether it can be recognised later."""
     where = f"{cluster.version} at {cluster.server}, context {cluster.context}"
     if cluster.identity == cluster.server:
         return Check(

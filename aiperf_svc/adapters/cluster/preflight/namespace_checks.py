@@ -1,4 +1,4 @@
-"""Whether a namespace is there, lets a stack's pods in, and leaves them alone. Pure."""
+"""Decides whether a namespace exists, admits a stack's pods, and does not modify them. Pure."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,7 +12,7 @@ from aiperf_svc.plan.stack import StackPlan
 
 Object = Mapping[str, Any]
 LEVELS = ("restricted", "baseline", "privileged")
-"""From strict to lax."""
+"""Pod Security levels, from strict to lax."""
 ENFORCE = "pod-security.kubernetes.io/enforce"
 MESHES = {
     "istio-injection": ("enabled",),
@@ -21,11 +21,12 @@ MESHES = {
     "kuma.io/sidecar-injection": ("enabled", "true"),
     "consul.hashicorp.com/connect-inject": ("true",),
 }
-"""Labels and annotations by which a namespace asks for a sidecar in every pod; () is any value."""
+"""Labels and annotations by which a namespace asks for a sidecar in every pod; () means any
+value."""
 
 
 def judge_namespace(plan: StackPlan, namespace: Object | None) -> Check:
-    """Whether the namespace is as the config says. None: there is none."""
+    """Check whether the namespace is as the config says. None: it does not exist."""
     wanted = plan.config.deployment.namespace
     if wanted.mode == "auto":
         name = f"aiperf-{plan.identity.stack}-…"
@@ -59,13 +60,13 @@ def judge_namespace(plan: StackPlan, namespace: Object | None) -> Check:
 
 
 def is_own(plan: StackPlan, namespace: Object) -> bool:
-    """Whether an earlier `up` of the same stack made it."""
+    """Return whether an earlier `up` of the same stack made the namespace."""
     labels = namespace["metadata"].get("labels") or {}
     return labels.items() >= plan.identity.selector().items()
 
 
 def judge_time_left(plan: StackPlan, created: str, now: datetime) -> Check:
-    """Whether a stack that was created then lives long enough for another run."""
+    """Check whether a stack created at `created` lives long enough for another run."""
     config = plan.config
     passed = round((now - datetime.fromisoformat(created)).total_seconds()) * SECOND_NS
     left, load = config.deployment.ttl - passed, load_time(config)
@@ -81,7 +82,7 @@ def judge_time_left(plan: StackPlan, created: str, now: datetime) -> Check:
 
 
 def judge_pod_security(plan: StackPlan, namespace: Object | None) -> Check:
-    """Whether the namespace admits pods of the plan's level."""
+    """Check whether the namespace admits pods of the plan's level."""
     why = f" ({'; '.join(note for note in plan.notes if note.startswith('Pod Security'))})"
     needed = plan.pod_security + (why if plan.pod_security != "restricted" else "")
     if namespace is None or is_own(plan, namespace):
@@ -101,7 +102,7 @@ def judge_pod_security(plan: StackPlan, namespace: Object | None) -> Check:
 
 
 def judge_mesh(namespace: Object | None) -> Check:
-    """Whether the namespace asks for sidecars."""
+    """Check whether the namespace asks for sidecars."""
     metadata = (namespace or {}).get("metadata", {})
     marks = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
     found = [
@@ -121,8 +122,8 @@ def judge_mesh(namespace: Object | None) -> Check:
 
 
 def judge_image(plan: StackPlan, nodes: Sequence[Object]) -> Check:
-    """What nodes say about the images. They list their largest fifty only, so an image that is not
-    listed may be there."""
+    """Check what the nodes report about the images. A node lists only its largest fifty, so an
+    image that is not listed may be there."""
     images = sorted({(pod.image.name, pod.image.pull_policy) for pod in plan.pods})
     listed = [
         {name for image in node["status"].get("images") or () for name in image.get("names") or ()}
@@ -151,7 +152,7 @@ def judge_image(plan: StackPlan, nodes: Sequence[Object]) -> Check:
 
 
 def spellings(image: str) -> frozenset[str]:
-    """Names under which a node may list an image: the short ones are Docker Hub's."""
+    """Return the names under which a node may list an image. Short names are Docker Hub's."""
     first, slash, _ = image.partition("/")
     if not slash:
         return frozenset({image, f"docker.io/library/{image}"})

@@ -1,4 +1,4 @@
-"""Whether a namespace's quotas and limit ranges admit a stack's pods. Pure."""
+"""Decides whether a namespace's quotas and limit ranges admit a stack's pods. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,11 +12,11 @@ from aiperf_svc.plan.stack import StackPlan
 
 Object = Mapping[str, Any]
 MATCHING_SCOPES = frozenset({"NotTerminating", "NotBestEffort"})
-"""Our pods have no active deadline, and requests."""
+"""Scopes of a quota that match our pods, which have requests and no active deadline."""
 
 
 def asked_of_quota(plan: StackPlan) -> dict[str, float]:
-    """Everything that quotas count, for the whole stack: cores, bytes, pieces."""
+    """Return everything that quotas count, for the whole stack: cores, bytes, pieces."""
     asked: Counter[str] = Counter()
     for pod in plan.pods:
         count, requests = pod.replicas, pod.requests
@@ -31,7 +31,7 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
         asked["services"] += pod.has_service
     expose = plan.config.deployment.results.expose
     asked["services"] += expose != "port-forward"
-    # A load balancer leads to a port of the nodes.
+    # A load balancer also takes a port of the nodes.
     asked["services.nodeports"] = expose in ("NodePort", "LoadBalancer")
     asked["services.loadbalancers"] = expose == "LoadBalancer"
     found = {name: float(value) for name, value in asked.items()}
@@ -50,13 +50,13 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
     found |= {f"count/{name}": float(count) for name, count in objects.items()}
     short = ("configmaps", "secrets")
     found |= {name: float(objects[name]) for name in short}
-    # The older names of the same.
+    # Older names of the same resources.
     older = ("cpu", "memory", "ephemeral-storage")
     return found | {name: found[f"requests.{name}"] for name in older}
 
 
 def judge_quotas(plan: StackPlan, quotas: Sequence[Object], ranges: Sequence[Object]) -> Check:
-    """Whether what is left of every quota is enough."""
+    """Check whether every quota leaves enough for the stack."""
     asked = asked_of_quota(plan)
     short: list[str] = []
     unclear: list[str] = []
@@ -96,7 +96,7 @@ def _without_cpu_limit(plan: StackPlan) -> list[str]:
 
 
 def _limit_keys(pods: Collection[str]) -> str:
-    """Keys of the config that give these pods a CPU limit."""
+    """Return the keys of the config that give these pods a CPU limit."""
     keys = []
     if set(pods) - {HOST}:
         keys.append("deployment.pods.NAME.cpu_limit")
@@ -124,7 +124,7 @@ def _short_of(quota: Object, asked: Mapping[str, float]) -> Iterator[str]:
 
 
 def judge_limit_ranges(plan: StackPlan, ranges: Sequence[Object]) -> Check:
-    """Whether every pod is within the bounds, and whether defaults would slow it down."""
+    """Check whether every pod is within the bounds, and whether defaults would slow it down."""
     limits = [
         (each["metadata"]["name"], limit)
         for each in ranges

@@ -1,4 +1,4 @@
-"""Which rights a stack needs of whoever makes it, and which of them are missing."""
+"""The rights that a user needs to make a stack, and which of them are missing."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -11,25 +11,25 @@ from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
 
 MAKE = ("create", "get", "list", "watch", "patch", "delete")
-"""What Pulumi does with each object: server-side apply is a patch, and a deletion is watched until
-the object is gone. The leak check lists."""
+"""Verbs that Pulumi uses on each object: server-side apply is a patch, and a deletion is watched
+until the object is gone. The leak check lists."""
 AWAIT = ("get", "list", "watch")
-"""What it does with objects that show whether others are ready."""
+"""Verbs for objects that Pulumi reads to see whether others are ready."""
 PROBE = ("create", "get", "delete")
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class Right(msgspec.Struct, frozen=True, order=True):
-    """To do something with objects of a type."""
+    """Right to use a verb on objects of a type."""
 
     group: str
     resource: str
-    """With its subresource: `pods/log`."""
+    """Plural name, with its subresource: `pods/log`."""
     verb: str
     namespace: str = ""
-    """Empty: of the whole cluster."""
+    """Namespace in which it is needed; empty: the whole cluster."""
     name: str = ""
-    """Of the one object."""
+    """Name of the one object; empty: all objects."""
 
     def __str__(self) -> str:
         kind = f"{self.resource}.{self.group}" if self.group else self.resource
@@ -37,13 +37,13 @@ class Right(msgspec.Struct, frozen=True, order=True):
 
 
 def namespace_of(plan: StackPlan) -> str:
-    """The stack's namespace. The one that Pulumi names does not exist yet, and rights in it can
-    only be those for all namespaces: any name gives the same result."""
+    """Return the stack's namespace. One that Pulumi names does not exist yet, and rights in it can
+    only come from rights in all namespaces, so any name gives the same result."""
     return plan.config.deployment.namespace.name or f"aiperf-{plan.identity.stack}"
 
 
 def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """Everything that making, watching and removing the stack takes."""
+    """Return every right needed to make, watch and remove the stack."""
     namespace = namespace_of(plan)
     is_guest = plan.config.deployment.namespace.mode == "existing"
     rights: list[Right] = []
@@ -61,7 +61,7 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
     if expose == "Ingress":
         add("networking.k8s.io", MAKE, "ingresses")
     if expose == "LoadBalancer":
-        # Pulumi waits until something is behind it.
+        # Pulumi waits until the Service has endpoints.
         add("", AWAIT, "endpoints")
     add("", AWAIT, "pods", "events")
     add("apps", AWAIT, "replicasets")
@@ -74,7 +74,8 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
 
 
 def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """What the deadline's Role grants: nobody may grant what they do not have."""
+    """Return the rights that the deadline's Role grants. Nobody may grant rights that they do not
+    have."""
     namespace = namespace_of(plan)
     if plan.config.deployment.namespace.mode == "existing":
         resource, name = "configmaps", plan.identity.name(ANCHOR)
@@ -88,24 +89,25 @@ def granted_rights(plan: StackPlan) -> tuple[Right, ...]:
 
 
 def port_forward_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """A WebSocket begins as a GET; newer API servers ask for `create` as well."""
+    """Return the rights for a port-forward. A WebSocket begins as a GET; newer API servers ask for
+    `create` as well."""
     namespace = namespace_of(plan)
     return tuple(Right("", "pods/portforward", verb, namespace) for verb in ("get", "create"))
 
 
 def proxy_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """The fallback for the results."""
+    """Return the rights for the API server's proxy, the fallback for the results."""
     namespace = namespace_of(plan)
     return tuple(Right("", "services/proxy", verb, namespace) for verb in ("get", "create"))
 
 
 def probe_rights(namespace: str) -> tuple[Right, ...]:
-    """What it takes to try something in a pod, and not to leave it there."""
+    """Return the rights to try something in a pod and to remove the pod."""
     return tuple(Right("", "pods", verb, namespace) for verb in PROBE)
 
 
 async def denied(cluster: Cluster, rights: Iterable[Right]) -> frozenset[Right]:
-    """Those which the API server says we do not have. Raises Refused, Unreachable."""
+    """Return the rights that the API server says we do not have. Raises Refused, Unreachable."""
     asked = tuple(dict.fromkeys(rights))
     responses = await asyncio.gather(*(_is_allowed(cluster, right) for right in asked))
     return frozenset(r for r, allowed in zip(asked, responses, strict=True) if not allowed)
@@ -131,7 +133,7 @@ async def _is_allowed(cluster: Cluster, right: Right) -> bool:
 
 
 def judge_rights(plan: StackPlan, missing: frozenset[Right]) -> Check:
-    """Whether the stack can be made and removed."""
+    """Check whether the stack can be made and removed."""
     needed = needed_rights(plan)
     lacking = [right for right in needed if right in missing]
     place = f"in namespace {namespace_of(plan)}"
@@ -147,7 +149,7 @@ def judge_rights(plan: StackPlan, missing: frozenset[Right]) -> Check:
 
 
 def judge_deadline(plan: StackPlan, missing: frozenset[Right]) -> Check:
-    """Whether the deadline can be given its right."""
+    """Check whether the deadline can be given its rights."""
     lacking = [right for right in granted_rights(plan) if right in missing]
     escalate = Right("rbac.authorization.k8s.io", "roles", "escalate", namespace_of(plan))
     if lacking and escalate in missing:
@@ -162,7 +164,7 @@ def judge_deadline(plan: StackPlan, missing: frozenset[Right]) -> Check:
 
 
 def judge_results_way(plan: StackPlan, missing: frozenset[Right]) -> Check:
-    """Whether there is a way to the results."""
+    """Check whether there is a way to the results."""
     expose = plan.config.deployment.results.expose
     forward = [right for right in port_forward_rights(plan) if right in missing]
     proxy = [right for right in proxy_rights(plan) if right in missing]
@@ -188,7 +190,7 @@ def judge_results_way(plan: StackPlan, missing: frozenset[Right]) -> Check:
 
 
 def asked_rights(plan: StackPlan) -> tuple[Right, ...]:
-    """All that the judgements above look at."""
+    """Return every right that the checks above use."""
     escalate = Right("rbac.authorization.k8s.io", "roles", "escalate", namespace_of(plan))
     return (
         *needed_rights(plan),

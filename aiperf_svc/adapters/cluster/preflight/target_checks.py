@@ -1,9 +1,9 @@
-"""What can be found out about a target before the stack: from the Service that it may be, and from
-a pod that tries the way to it.
+"""Checks a target before the stack is made: by its Service if it has one, and by a pod that
+connects to it.
 
-Pods can be tried only in a namespace that exists. Where the stack's is made anew another one is
-borrowed for a moment: the context's own or `default`, if it lets the pod in and has no
-NetworkPolicies that would respond in the target's place.
+A pod can be run only in a namespace that exists. If the stack's namespace does not exist yet, the
+pod runs in the context's own namespace or `default`, provided that it admits the pod and has no
+NetworkPolicies, which could distort the result.
 """
 
 from typing import Any
@@ -35,15 +35,15 @@ Json = dict[str, Any]
 
 
 class TargetChecks(msgspec.Struct, frozen=True):
-    """What is known of the target, and of the services' image if a pod of it was tried."""
+    """The checks of the target and, if a pod was run, of the services' image."""
 
     target: Check
     image: Check | None = None
 
 
 async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> TargetChecks:
-    """Look at it, from a pod where that is possible. `namespace` None: it is made anew. Raises
-    Unreachable."""
+    """Check the target, from a pod where that is possible. `namespace` None: it does not exist yet.
+    Raises Unreachable."""
     host, port, _ = address_of(plan.config.endpoint.url)
     if plan.target is not None:
         return TargetChecks(Check(NAME, "ok", f"{host}:{port} is made with the stack"))
@@ -72,15 +72,15 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
 
 
 async def check_image(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> Check | None:
-    """Whether a node can run the services' image, tried with a pod that does nothing; None where
-    no pod may try. `namespace` as for `check_target`. Raises Unreachable."""
+    """Check with a pod that does nothing whether a node can run the services' image. None if no pod
+    may be made. `namespace` as for `check_target`. Raises Unreachable."""
     place = await _place(cluster, plan, namespace)
     return await probe_image(cluster, plan, namespace=place) if place else None
 
 
 async def find_target_pods(cluster: Cluster, url: str) -> TargetPods | None:
-    """The pods behind a URL whose host is a Service of the cluster; None when it is none, may not
-    be read, or does not say which pods. Raises Unreachable."""
+    """Return the pods behind a URL whose host is a Service of the cluster. None if the host is no
+    Service, may not be read, or does not select pods. Raises Unreachable."""
     host, port, _ = address_of(url)
     where = service_address(host)
     if where is None:
@@ -93,14 +93,14 @@ async def find_target_pods(cluster: Cluster, url: str) -> TargetPods | None:
 
 
 async def _judged_service(cluster: Cluster, plan: StackPlan, host: str, port: int) -> Check | None:
-    """What the Service says; None when the host is none."""
+    """Check the target's Service; None if the host is not a Service."""
     where = service_address(host)
     if where is None:
         return None
     try:
         service, slices = await _read_service(cluster, where)
     except Refused as error:
-        # Of two labels most are names outside the cluster, in whose namespace nobody has rights.
+        # Most hosts of two labels are outside the cluster; such a namespace is refused as well.
         return Check(NAME, "not checked", str(error)) if where.is_full else None
     if service is None and not where.is_full:
         return None
@@ -108,7 +108,8 @@ async def _judged_service(cluster: Cluster, plan: StackPlan, host: str, port: in
 
 
 async def _read_service(cluster: Cluster, where: ServiceAddress) -> tuple[Json | None, list[Json]]:
-    """A Service, None if there is none, and its EndpointSlices. Raises Refused, Unreachable."""
+    """Read a Service, None if there is none, and its EndpointSlices. Raises Refused,
+    Unreachable."""
     place = f"namespaces/{where.namespace}"
     try:
         service = await cluster.get(f"/api/v1/{place}/services/{where.name}")
@@ -123,7 +124,8 @@ async def _read_service(cluster: Cluster, where: ServiceAddress) -> tuple[Json |
 
 
 async def _place(cluster: Cluster, plan: StackPlan, namespace: str | None) -> str | None:
-    """A namespace in which a pod may try the way to the target: the stack's if it is there."""
+    """Return a namespace in which a pod may try the way to the target: the stack's own if it
+    exists."""
     if namespace is not None:
         return None if await denied(cluster, probe_rights(namespace)) else namespace
     for name in dict.fromkeys((cluster.api.namespace, "default")):

@@ -1,8 +1,8 @@
-"""Whether the target can be reached from a pod: a short-lived pod of the stack's own image, with
-the workers' placement and the label that the stack's NetworkPolicies let through to the target.
+"""Checks from a pod whether the target can be reached: a short-lived pod of the stack's own image,
+with the workers' placement and the label that the stack's NetworkPolicies let through.
 
-It opens a connection, and a TLS session for https; it sends no request. Where the target is made
-with the stack the pod does nothing: that it runs shows that the image can be had.
+It opens a connection, and a TLS session for https; it sends no request. If the target is made with
+the stack, the pod does nothing: that it runs shows that the image can be pulled.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ NAME, IMAGE = "target", "image"
 WRONG_IMAGE = "name an image of this program in deployment.image.name"
 CONNECT_S = 10
 DEADLINE_S = 90
-"""Of the pod itself: it ends even when nobody waits for it any more."""
+"""Deadline of the pod itself, so that it ends even if the runner is gone."""
 POLL_S = 0.5
 USER = 65_532
-"""As the stack's own pods."""
+"""User of the pod, the same as in the stack's own pods."""
 PROGRAM = """
 import socket, ssl, sys, time
 host, port, tls, verify, wait = sys.argv[1], int(sys.argv[2]), *sys.argv[3:5], float(sys.argv[5])
@@ -54,23 +54,24 @@ except OSError as error:
     sys.exit(str(error) or type(error).__name__)
 print(f"{peer} responded in {(time.monotonic() - began) * 1000:.1f} ms")
 """
-"""Standard library only. Standard error's end is the pod's message when it fails."""
+"""Program of the pod, for the standard library only. The end of its standard error is the pod's
+message if it fails."""
 
 
 def idle_pod(plan: StackPlan, name: str) -> dict[str, Any]:
-    """A pod that ends as soon as it runs."""
+    """Return the manifest of a pod that ends as soon as it runs."""
     pod = probe_pod(plan, name)
     pod["spec"]["containers"][0]["command"] = ["python", "-c", ""]
     return pod
 
 
 def probe_pod(plan: StackPlan, name: str) -> dict[str, Any]:
-    """The pod as a manifest: `restricted`, with the resources of the deadline's pod, which is the
-    smallest of the stack: where LimitRange and quota admit that one, they admit this one."""
+    """Return the pod's manifest: `restricted`, with the resources of the deadline's pod, the
+    smallest of the stack. A LimitRange and quota that admit that pod admit this one."""
     group = next(each for each in plan.topology.groups if Service.WORKER in each.services)
     worker = next(pod for pod in plan.services if pod.name == group.name)
     host, port, is_tls = address_of(plan.config.endpoint.url)
-    # Authorities and a server name of its own are the workers' to check.
+    # Only the workers have a custom CA or server name, so here such a certificate is not checked.
     tls = plan.config.endpoint.tls
     verify = tls.verify and not tls.ca_file and not tls.ca and not tls.server_name
     flags = ["yes" if is_tls else "", "yes" if verify else ""]
@@ -134,13 +135,13 @@ def probe_pod(plan: StackPlan, name: str) -> dict[str, Any]:
 
 
 async def probe_target(cluster: Cluster, plan: StackPlan, *, namespace: str) -> Check:
-    """Run the pod in a namespace that exists, and remove it. Raises Unreachable."""
+    """Run the pod in an existing namespace, and remove it. Raises Unreachable."""
     check, pod = await _run(cluster, namespace, probe_pod(plan, _name(plan)))
     return judge_probe(plan, pod) if pod else check
 
 
 async def probe_image(cluster: Cluster, plan: StackPlan, *, namespace: str) -> Check:
-    """Whether a pod of the image runs in a namespace that exists. Raises Unreachable."""
+    """Check whether a pod of the image runs in an existing namespace. Raises Unreachable."""
     check, pod = await _run(cluster, namespace, idle_pod(plan, _name(plan)))
     if pod is None:
         return msgspec.structs.replace(check, name=IMAGE)
@@ -150,7 +151,7 @@ async def probe_image(cluster: Cluster, plan: StackPlan, *, namespace: str) -> C
 async def _run(
     cluster: Cluster, namespace: str, pod: dict[str, Any]
 ) -> tuple[Check, dict[str, Any] | None]:
-    """A pod that has ended, else why there is none."""
+    """Run a pod until it has ended and return it, else a check that says why not."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     its_path = f"{path}/{pod['metadata']['name']}"
     may_exist = True
@@ -163,7 +164,7 @@ async def _run(
             return Check(NAME, "not checked", words), None
         return await _wait(cluster, its_path)
     finally:
-        # Also when the caller is cancelled, or the response was lost: the pod must not stay.
+        # Remove the pod also if the caller is cancelled or the response was lost.
         if may_exist:
             await asyncio.shield(_remove(cluster, its_path))
 
@@ -199,7 +200,7 @@ async def _remove(cluster: Cluster, path: str) -> None:
 
 
 def judge_idle(plan: StackPlan, pod: dict[str, Any]) -> Check:
-    """What a pod that does nothing has shown of its image."""
+    """Check what a pod that does nothing has shown of its image."""
     name = plan.deadline.image.name
     if pod["status"]["phase"] == "Succeeded":
         return Check(IMAGE, "ok", f"{name} has been run by a node of the cluster")
@@ -208,7 +209,7 @@ def judge_idle(plan: StackPlan, pod: dict[str, Any]) -> Check:
 
 
 def ended_words(pod: dict[str, Any]) -> str:
-    """The last words of a pod that has ended."""
+    """Return the final message of a pod that has ended."""
     statuses = pod["status"].get("containerStatuses") or [{}]
     ended = statuses[0].get("state", {}).get("terminated") or {}
     said = one_line(ended.get("message") or pod["status"].get("message") or "")
@@ -216,7 +217,7 @@ def ended_words(pod: dict[str, Any]) -> str:
 
 
 def judge_probe(plan: StackPlan, pod: dict[str, Any]) -> Check:
-    """What the pod that has ended says."""
+    """Check what a probe pod that has ended says."""
     host, port, _ = address_of(plan.config.endpoint.url)
     if pod["status"]["phase"] == "Succeeded":
         return Check(NAME, "ok", f"{host}:{port} can be reached from a pod")

@@ -1,8 +1,8 @@
-"""What the cluster itself knows about a target that is one of its Services, for when no pod can
+"""Checks a target that is a Service of the cluster by what the cluster reports, for when no pod can
 try it yet. Pure.
 
-NetworkPolicies never see a Service's own address, only its pods and their port: these are read
-here, for the config to name them.
+NetworkPolicies never see a Service's own address, only its pods and their port. These are read here
+so that the config can name them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,17 +18,18 @@ Object = Mapping[str, Any]
 
 
 class ServiceAddress(msgspec.Struct, frozen=True):
-    """A Service, as a host name says it."""
+    """Address of a Service, parsed from a host name."""
 
     namespace: str
     name: str
     is_full: bool = True
-    """`name.namespace.svc…`. Of two labels alone only the cluster knows whether they are one."""
+    """True for `name.namespace.svc…`. Whether a host of two labels is a Service, only the cluster
+    knows."""
 
 
 def service_address(host: str) -> ServiceAddress | None:
-    """`name.namespace.svc…` or `name.namespace`; None for any other host. A bare name would be of
-    the stack's own namespace."""
+    """Parse `name.namespace.svc…` or `name.namespace`; None for any other host. A bare name would
+    belong to the stack's own namespace."""
     labels = host.split(".")
     is_full = labels[2:3] == ["svc"]
     if not is_full and len(labels) != 2:
@@ -44,7 +45,7 @@ def judge_service(
     service: Object | None,
     slices: Sequence[Object],
 ) -> Check:
-    """Whether the Service is there, offers the port, and has pods that are ready."""
+    """Check whether the Service exists, offers the port, and has ready pods."""
     said = f"Service {address.name} in namespace {address.namespace}"
     if service is None:
         return Check(
@@ -86,8 +87,8 @@ def _is_ready(endpoint: Object) -> bool:
 def target_pods(
     address: ServiceAddress, port: int, spec: Object, slices: Sequence[Object]
 ) -> TargetPods | None:
-    """What the config could say of the pods behind this Service; None when the Service does not:
-    it chooses none by label, or not all have the same port."""
+    """Return what the config could say about the pods behind this Service. None if the Service
+    selects none by label, or if not all have the same port."""
     numbers, selector = pod_ports(port, spec, slices), spec.get("selector")
     if not selector or len(numbers) != 1:
         return None
@@ -95,7 +96,7 @@ def target_pods(
 
 
 def pod_ports(port: int, spec: Object, slices: Sequence[Object]) -> set[int]:
-    """Where the Service's port leads to."""
+    """Return the ports of the pods to which the Service's port leads."""
     return {
         int(each["port"])
         for listed in slices
@@ -105,7 +106,7 @@ def pod_ports(port: int, spec: Object, slices: Sequence[Object]) -> set[int]:
 
 
 def _narrower(address: ServiceAddress, port: int, spec: Object, slices: Sequence[Object]) -> str:
-    """`deployment.target.pods` for this Service, in one line of YAML."""
+    """Return `deployment.target.pods` for this Service, as one line of YAML."""
     numbers = pod_ports(port, spec, slices)
     parts = [f"namespace: {address.namespace}"]
     if selector := spec.get("selector"):

@@ -1,4 +1,5 @@
-"""Whether the hub has the tokenizer that the pods will ask it for, as far as the runner can see."""
+"""Checks whether the hub has the tokenizer that the pods will request, as far as the runner can
+see."""
 
 import asyncio
 
@@ -12,10 +13,10 @@ NAME = "tokenizer"
 
 
 async def check_tokenizer(config: BenchmarkConfig) -> Check | None:
-    """The check; None when there is nothing to ask the hub for.
+    """Run the check; None if nothing is fetched from the hub.
 
-    It fails only when the hub says no and the pods have nothing else: an image of the user's may
-    hold the tokenizer, and pods may reach a hub that the runner does not.
+    It fails only if the hub refuses and the pods have no other source: a user's image may hold the
+    tokenizer, and pods may reach a hub that the runner does not.
     """
     name = hub_name(config.tokenizer)
     if name is None:
