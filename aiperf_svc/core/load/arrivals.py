@@ -1,4 +1,4 @@
-"""When requests are due in open loop: the schedule, independent of what the server does.
+"""The open-loop schedule: when requests are due, independent of the server.
 
 Arrival `i` is due at a time that depends on the load, the seed and `i` alone. Gaps are drawn with
 mean one (constant, exponential, or gamma of a given shape) and summed; the sum is then mapped
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 4_096
-"""Arrivals drawn at a time."""
+"""Number of arrivals drawn at once."""
 
 Pattern = Literal["constant", "poisson", "gamma"]
 
@@ -31,7 +31,8 @@ class Arrivals:
         seed: int,
         stream: int,
     ) -> None:
-        """`rate` per second; `stream` tells the phases of one seed apart."""
+        """Set up the schedule of one phase: `rate` per second; `stream` separates the phases of one
+        seed."""
         self._rate = rate
         self._pattern = pattern
         self._burstiness = burstiness
@@ -41,7 +42,8 @@ class Arrivals:
         self._ready: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def take(self, *, before_ns: int, at_most: int | None = None) -> NDArray[np.int64]:
-        """The next arrivals that are due before `before_ns`, at most so many; int64, ascending."""
+        """Return the next arrivals due before `before_ns`, `at_most` of them, as ascending
+        int64."""
         limit = at_most if at_most is not None else 2**62
         while len(self._ready) < limit and (not len(self._ready) or self._ready[-1] < before_ns):
             self._ready = np.concatenate([self._ready, self._draw()])

@@ -1,16 +1,16 @@
-"""Who has been granted what, and what came back: the accounts of one phase at the timing manager.
+"""The credit accounts of one phase at the timing manager: what each worker was granted, and what
+came back.
 
-A grant moves credits to a worker; the worker's cumulative counts say what became of them. At the
-end
+A grant gives credits to a worker; the worker's cumulative counts report how they ended. At the end
 
     issued = granted - revoked = completed + errored + cancelled + unsent + lost
 
 holds for every worker, where `lost` is what a lost worker never reported.
 
 In closed loop the ledger also sizes the grants. A worker must always hold more credits than it has
-free users, or a user would wait for us and not for the server; yet what one worker holds no other
-can use, so near the end of a counted phase grants shrink with what remains (guided self-scheduling:
-Polychronopoulos and Kuck, IEEE Trans. Computers C-36(12), 1987).
+free users, or a user would wait for a grant instead of the server. But no other worker can use what
+one holds, so near the end of a counted phase grants shrink with what remains (guided
+self-scheduling: Polychronopoulos and Kuck, IEEE Trans. Computers C-36(12), 1987).
 """
 
 import msgspec
@@ -20,19 +20,19 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import WorkerCounts
 
 LEAST_LOOKAHEAD = 64
-"""Credits held ahead while the rate is not known yet."""
+"""Credits granted ahead while a worker's rate is not known yet."""
 MOST_LOOKAHEAD = 131_072
-"""Credits that a worker holds ahead at the most, whatever rate its reports suggest: three seconds
-of what a worker sends on a fast core."""
+"""Most credits that a worker holds ahead, whatever its reported rate: three seconds of what a
+worker sends on a fast core."""
 RATE_INTERVAL_NS = 10_000_000
-"""Reports closer together than this count as one: over a shorter time, a few requests that end
+"""Shortest interval over which a rate is computed. Over a shorter one, a few requests that end
 together look like a high rate."""
 RATE_WEIGHT = 0.3
 """Weight of the newest interval in a worker's smoothed rate."""
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Indexes `first .. first + count - 1` for one worker."""
+    """Grant of the indexes `first .. first + count - 1` to one worker."""
 
     worker: str
     first: int
@@ -44,11 +44,12 @@ class _Account(msgspec.Struct):
     counts: WorkerCounts
     granted: int = 0
     rate: float = 0.0
-    """Credits that end in a second; 0 until it is known."""
+    """Credits that end per second; 0 until it is known."""
     rated_mono_ns: int | None = None
-    """Worker's clock at the end of the last interval of `rate`; None before the first report."""
+    """Time at the end of the last interval of `rate`, by the worker's clock; None before the first
+    report."""
     rated_ended: int = 0
-    """`ended` at that time."""
+    """Value of `ended` at that time."""
     is_idle: bool = True
     is_lost: bool = False
 
@@ -57,7 +58,7 @@ class _Account(msgspec.Struct):
         return ended_credits(self.counts)
 
     def rate_until(self, taken_mono_ns: int) -> None:
-        """Take the rate of the time since the last interval, when that is long enough."""
+        """Update the rate from the time since the last interval, if that is long enough."""
         if self.rated_mono_ns is not None:
             elapsed_ns = taken_mono_ns - self.rated_mono_ns
             if 0 <= elapsed_ns < RATE_INTERVAL_NS:
@@ -69,16 +70,16 @@ class _Account(msgspec.Struct):
 
 
 def ended_credits(counts: WorkerCounts) -> int:
-    """Credits of which these counts say what became of them."""
+    """Return the number of credits whose outcome these counts report."""
     return counts.completed + counts.errored + counts.cancelled + counts.unsent + counts.revoked
 
 
 class CreditLedger:
-    """The accounts of one phase."""
+    """The credit accounts of one phase."""
 
     def __init__(self, phase: Phase, *, users: dict[str, int], total: int | None) -> None:
-        """`users` of each worker (0 in open loop); `total` credits, None for as many as it
-        takes."""
+        """Open an account for each worker. `users` is by worker (0 in open loop); `total` is the
+        number of credits, None for no limit."""
         self.phase = phase
         self.next_index = 0
         self._remaining = total
@@ -103,8 +104,8 @@ class CreditLedger:
 
     @property
     def has_run_out(self) -> bool:
-        """Whether every credit of a limited number was granted, and every one of them was used: a
-        stop, if there was one, came too late to matter."""
+        """True if all of a limited number of credits were granted and used. A stop, if any, then
+        came too late to change the phase."""
         counts = [account.counts for account in self._accounts.values()]
         return self._remaining == 0 and not any(c.revoked or c.unsent for c in counts)
 
@@ -114,7 +115,7 @@ class CreditLedger:
         return sum(account.granted for account in self._accounts.values())
 
     def grant(self, worker: str, count: int) -> Grant:
-        """Book the next `count` indexes to a worker."""
+        """Grant the next `count` indexes to a worker."""
         account = self._accounts[worker]
         account.granted += count
         account.is_idle = False
@@ -125,13 +126,13 @@ class CreditLedger:
         return grant
 
     def closed_loop_grants(self) -> list[Grant]:
-        """What must be granted now so that no user waits for a credit."""
+        """Grant the credits needed now so that no user waits for one."""
         live = {name: self._accounts[name] for name in self.workers}
         if not live or self._remaining == 0:
             return []
         wanted = {}
         for name, account in live.items():
-            # First everybody's users, so that a short run still has its concurrency.
+            # Users come first, so that even a short run reaches its concurrency.
             wanted[name] = max(0, account.users - (account.granted - account.ended))
         spare = None if self._remaining is None else self._remaining - sum(wanted.values())
         ahead_s = lookahead_s(len(live))
@@ -153,10 +154,11 @@ class CreditLedger:
     def returned(
         self, worker: str, counts: WorkerCounts, *, is_idle: bool, taken_mono_ns: int
     ) -> None:
-        """Take a worker's cumulative counts, and the time at which it took them by its own
-        monotonic clock. When a report arrives says nothing of a rate: delayed ones arrive together.
+        """Record a worker's cumulative counts, taken at `taken_mono_ns` by its own monotonic clock.
+        The arrival time of a report cannot be used for a rate, since delayed reports arrive
+        together.
 
-        What a lost worker says is late and ignored, and so is a report that is older than the last.
+        Reports of a lost worker are ignored, and so are reports older than the last.
         """
         account = self._accounts.get(worker)
         if account is None or account.is_lost or ended_credits(counts) < account.ended:
@@ -166,21 +168,21 @@ class CreditLedger:
         account.rate_until(taken_mono_ns)
 
     def lose(self, worker: str) -> None:
-        """What this worker has not reported is lost."""
+        """Mark a worker as lost, and with it the credits that it has not reported."""
         account = self._accounts.get(worker)
         if account is not None:
             account.is_lost = True
 
     @property
     def is_settled(self) -> bool:
-        """Whether every granted credit has come back or is lost."""
+        """True if every granted credit has come back or is lost."""
         return all(
             account.is_lost or (account.is_idle and account.ended == account.granted)
             for account in self._accounts.values()
         )
 
     def counts(self) -> dict[str, WorkerCounts]:
-        """The newest counts of each worker, with what was granted to it."""
+        """Return the newest counts of each worker, with the number granted to it."""
         return {
             name: msgspec.structs.replace(account.counts, granted=account.granted)
             for name, account in self._accounts.items()

@@ -1,7 +1,9 @@
-"""The credits that a worker holds: ranges of indexes, so that their number costs no memory.
+"""The credits that a worker holds, as ranges of indexes, so that memory does not grow with their
+number.
 
-Who sends wants the next index at the price of a `popleft`. So the next few are unpacked into plain
-deques, and all others stay as they were granted: a range, and in open loop an array of due times.
+The sending loop needs the next index at the cost of a `popleft`. So the next few credits are
+unpacked into plain deques. All others stay as granted: a range and, in open loop, an array of due
+times.
 """
 
 from array import array
@@ -12,23 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 UNPACKED: Final = 1_024
-"""Credits that are unpacked at once."""
+"""Number of credits that are unpacked at once."""
 
 Times = NDArray[np.int64]
 _NO_TIMES: Final[NDArray[Any]] = np.empty(0, dtype=np.int64)
 
 
 class CreditQueue:
-    """Credits in the order in which they were granted."""
+    """Queue of credits in the order in which they were granted."""
 
     def __init__(self, *, is_held: bool = False) -> None:
-        """With `is_held` as after `hold`."""
+        """Make an empty queue; with `is_held`, in the state after `hold`."""
         self.next: deque[int] = deque()
-        """Indexes of the next credits. Empty as well when `unpack` has more."""
+        """Indexes of the next credits. May be empty while packed ones remain; `unpack` refills
+        it."""
         self.next_due: deque[int] = deque()
-        """Open loop: when each of those is due."""
+        """Due times of those credits; open loop only."""
         self._stride = 1
-        """Between those."""
+        """Difference between two neighbouring indexes."""
         self._packed: deque[tuple[range, Times]] = deque()
         self._is_held = is_held
 
@@ -39,13 +42,13 @@ class CreditQueue:
         return bool(self.next or self._packed)
 
     def add(self, indexes: range, due: Times = _NO_TIMES) -> None:
-        """Take a grant, in open loop with the times at which its credits are due."""
+        """Add a grant; in open loop with the times at which its credits are due."""
         if indexes:
             self._packed.append((indexes, due))
             self.unpack()
 
     def unpack(self) -> bool:
-        """Whether there is a next credit, which is then in `next`."""
+        """Fill `next` if it is empty. Returns whether there is a next credit."""
         if self.next:
             return True
         if self._is_held or not self._packed:
@@ -59,7 +62,7 @@ class CreditQueue:
         return True
 
     def hold(self) -> None:
-        """Give out no credit until `release`."""
+        """Stop giving out credits until `release`."""
         self._is_held = True
         if self.next:
             indexes = range(self.next[0], self.next[-1] + 1, self._stride)
@@ -73,12 +76,12 @@ class CreditQueue:
         self.unpack()
 
     def due_before(self, wall_ns: int) -> int:
-        """Open loop: how many credits are due before this time."""
+        """Return the number of credits due before this time; open loop only."""
         packed = sum(int(np.count_nonzero(due < wall_ns)) for _, due in self._packed)
         return packed + sum(due < wall_ns for due in self.next_due)
 
     def clear(self) -> None:
-        """Forget all credits."""
+        """Remove all credits."""
         self.next.clear()
         self.next_due.clear()
         self._packed.clear()
@@ -91,7 +94,7 @@ class PackedPairs:
         self._added = array("q")
         self._taken = array("q")
         self._at = 0
-        """Of the next pair in `_taken`."""
+        """Position of the next pair in `_taken`."""
 
     def __len__(self) -> int:
         return (len(self._added) + len(self._taken) - self._at) // 2
@@ -101,17 +104,18 @@ class PackedPairs:
         self._added.extend(pair)
 
     def first(self) -> tuple[int, int]:
-        """The pair that has waited longest. Raises IndexError when there is none."""
+        """Return the pair that has waited longest. Raises IndexError if there is none."""
         if self._at == len(self._taken):
             self._taken, self._added, self._at = self._added, array("q"), 0
         return self._taken[self._at], self._taken[self._at + 1]
 
     def popleft(self) -> tuple[int, int]:
-        """As `first`, and remove it."""
+        """Remove and return the pair that has waited longest. Raises IndexError if there is
+        none."""
         pair = self.first()
         self._at += 2
         return pair
 
     def clear(self) -> None:
-        """Forget all pairs."""
+        """Remove all pairs."""
         self._added, self._taken, self._at = array("q"), array("q"), 0

@@ -1,15 +1,15 @@
-"""The stages of a phase: events in, instructions out, no I/O and no clock.
+"""State machine for the stages of a phase: events in, instructions out, no I/O and no clock.
 
     planned ─ requested → granting ─ all granted, time is up, a stop, no worker left →
     settling ─ every credit returned or lost, or given up → ended
 
 Open loop: due times are drawn ahead and granted `GRANT_AHEAD_NS` before they are due, so that no
-message is between a request and its time. Closed loop: workers hold a few credits more than they
-have users and the ledger refills them. The stop of a duration is announced with the start; only an
-earlier stop needs a message.
+request waits for a message. Closed loop: workers hold a few more credits than they have users, and
+the ledger refills them. If a phase has a duration, its stop time is announced with the start; only
+an earlier stop needs a message.
 
-Time comes with the events. Returns and losses change the accounts at once; what follows from them
-is decided at the next `TimePassed`, so that the returns of many workers are looked at together.
+Events carry the time. Returns and losses change the accounts at once. Decisions that follow from
+them are made at the next `TimePassed`, so that the returns of many workers are handled together.
 """
 
 import math
@@ -26,119 +26,120 @@ from aiperf_svc.core.load.phase_plan import PhasePlan
 from aiperf_svc.protocol.messages import CreditsReturned, PhaseReport, WorkerCounts
 
 ANNOUNCE_NS = 500_000_000
-"""A phase is announced so long before its start: time for every worker to hear of it and
-connect."""
+"""Time between a phase's announcement and its start, in which every worker receives it and
+connects."""
 CONNECTS_PER_S = 4_000
-"""Connections that one worker opens a second; a phase with many users is announced earlier."""
+"""Connections that one worker opens per second. A phase with many users is announced earlier."""
 GRANT_AHEAD_NS = 200_000_000
 GRANT_EVERY_S = 0.05
 REFILL_S = 0.01
-"""Longest time between two refills in closed loop, should a worker's return be delayed."""
+"""Longest time between two refills in closed loop, in case a worker's return is delayed."""
 SETTLE_EVERY_S = 0.1
 SETTLE_NS = 5_000_000_000
-"""After the end of the grace period, how long to wait for the last returns of live workers."""
+"""Time after the end of the grace period in which live workers can still return credits."""
 
 
 class PhaseStage(StrEnum):
-    """Where a phase is."""
+    """Stage of a phase."""
 
     PLANNED = "planned"
     GRANTING = "granting"
-    """Announced; credits are granted."""
+    """The phase is announced and credits are granted."""
     SETTLING = "settling"
-    """No more credits are granted; some have not come back."""
+    """No more credits are granted, and some have not come back."""
     ENDED = "ended"
 
 
 class PhaseRequested(msgspec.Struct, frozen=True):
-    """Event: the run has come to this phase."""
+    """Event: the run has reached this phase."""
 
     now_wall_ns: int
 
 
 class TimePassed(msgspec.Struct, frozen=True):
-    """Event: all instructions are carried out, and the wait among them is over."""
+    """Event: all instructions were carried out, including the wait."""
 
     now_wall_ns: int
 
 
 class StopRequested(msgspec.Struct, frozen=True):
-    """Event: the run is cancelled or has failed."""
+    """Event: the run was cancelled or has failed."""
 
 
 class WorkerLost(msgspec.Struct, frozen=True):
-    """Event: a worker is gone, and with it the credits that it has not returned."""
+    """Event: a worker is gone, together with the credits that it has not returned."""
 
     worker: str
 
 
 class AnnouncePhase(msgspec.Struct, frozen=True):
-    """Instruction: tell these workers, in the order of their ranks, when the phase is."""
+    """Instruction: announce the phase's times to these workers, in the order of their ranks."""
 
     workers: tuple[str, ...]
     start_wall_ns: int
     stop_wall_ns: int
-    """0: when the credits run out."""
+    """Planned stop of the phase; 0: it ends when the credits run out."""
 
 
 class GrantCredits(msgspec.Struct, frozen=True):
-    """Instruction: give a worker the indexes `first + k * stride` for k in 0..count-1."""
+    """Instruction: grant a worker the indexes `first + k * stride` for k in 0..count-1."""
 
     worker: str
     first: int
     count: int
     stride: int = 1
     due_wall_ns: bytes = b""
-    """Open loop: int64 little-endian; empty in closed loop."""
+    """Due times in open loop, int64 little-endian; empty in closed loop."""
     last_turns: int = 0
-    """When over 0, the last conversation ends after so many turns."""
+    """Number of turns after which the last conversation ends; 0: all of them."""
 
 
 class StopWorkers(msgspec.Struct, frozen=True):
-    """Instruction: tell these workers to send nothing more and to cancel what is in flight."""
+    """Instruction: tell these workers to stop sending and to cancel what is in flight."""
 
     workers: tuple[str, ...]
     at_wall_ns: int
 
 
 class ReportMissingCredits(msgspec.Struct, frozen=True):
-    """Instruction: say that this worker never returned so many credits; they count as lost."""
+    """Instruction: report that this worker never returned `count` credits. They count as lost."""
 
     worker: str
     count: int
 
 
 class PublishReport(msgspec.Struct, frozen=True):
-    """Instruction: let the heartbeats carry a new `PhaseReport` of every phase."""
+    """Instruction: put a new `PhaseReport` of every phase into the heartbeats."""
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Instruction, always the last one: wait before the time is reported again."""
+    """Instruction, always the last one: wait, then report `TimePassed`."""
 
     at_most_s: float
     ends_on_news: bool = False
-    """Whether a return, a loss or a request to stop ends the wait."""
+    """True if a return, a loss or a request to stop ends the wait."""
     then_s: float = 0.0
-    """To wait afterwards in any case."""
+    """Further time to wait in any case."""
 
 
 Event = PhaseRequested | TimePassed | CreditsReturned | WorkerLost | StopRequested
-"""A return is the worker's message itself: there are thousands a second."""
+"""A return is the worker's message itself, since there are thousands per second."""
 Instruction = (
     AnnouncePhase | GrantCredits | StopWorkers | ReportMissingCredits | PublishReport | Wait
 )
 
 
 class PhaseMachine:
-    """Decides what is granted in a phase, when it stops, and when it has ended."""
+    """Decides which credits are granted in a phase, when it stops, and when it has ended."""
 
     def __init__(self, plan: PhasePlan, workers: Sequence[str]) -> None:
-        """`workers` in the order of their ranks."""
+        """Set up a phase for `workers`, in the order of their ranks."""
         self.plan = plan
         self.stage = PhaseStage.PLANNED
         self.start_wall_ns = 0
         self.stop_wall_ns = 0
-        """0: when the credits run out, or have run out before the stop."""
+        """Time of the stop; 0: the phase ends when the credits run out, or they ran out before the
+        stop."""
         users = {
             name: len(range(rank, plan.concurrency, len(workers))) if not plan.is_open_loop else 0
             for rank, name in enumerate(workers)
@@ -147,12 +148,12 @@ class PhaseMachine:
         self._most_users = max(users.values(), default=0)
         self._arrivals = _arrivals(plan)
         self._cancel_wall_ns = 0
-        """When workers cancel what is in flight; 0: never."""
+        """Time at which workers cancel what is in flight; 0: never."""
         self._is_stopping = False
         self._has_stopped = False
-        """Whether the workers were told to stop."""
+        """True once the workers were told to stop."""
         self.story: deque[tuple[PhaseStage, type]] = deque(maxlen=32)
-        """The last events other than returns, for the message of an error."""
+        """Latest events other than returns, for the message of an error."""
 
     @property
     def has_ended(self) -> bool:
@@ -160,11 +161,11 @@ class PhaseMachine:
         return self.stage is PhaseStage.ENDED
 
     def counts(self) -> dict[str, WorkerCounts]:
-        """The newest counts of each worker, with what was granted to it."""
+        """Return the newest counts of each worker, with the number granted to it."""
         return self._ledger.counts()
 
     def report(self) -> PhaseReport:
-        """When the phase is, and what has been granted so far."""
+        """Return the times of the phase and the number of credits granted so far."""
         counts = self._ledger.counts()
         return PhaseReport(
             phase=self.plan.phase,
@@ -176,7 +177,7 @@ class PhaseMachine:
         )
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Take one event; what is to be done now."""
+        """Handle one event and return the instructions that follow from it."""
         if isinstance(event, CreditsReturned):
             self._ledger.returned(
                 event.sender,
@@ -250,7 +251,8 @@ class PhaseMachine:
         ]
 
     def _due_before(self, horizon: int, arrivals: Arrivals) -> list[GrantCredits]:
-        """Deal arrivals out in turn, so that every worker sees the same process, thinned."""
+        """Deal arrivals to the workers in turn, so that each gets a thinned version of the same
+        process."""
         ledger = self._ledger
         due = arrivals.take(before_ns=horizon - self.start_wall_ns, at_most=ledger.remaining)
         due = due + self.start_wall_ns
@@ -274,14 +276,15 @@ class PhaseMachine:
         return grants
 
     def _last_turns(self, last_index: int) -> int:
-        """Of a grant that ends with this index."""
+        """Return the turns of the last conversation of a grant that ends with this index; 0:
+        all."""
         total = self.plan.credits
         return self.plan.last_turns if total is not None and last_index == total - 1 else 0
 
     # --- the end ---------------------------------------------------------------------------------
 
     def _settle(self, now: int) -> list[Instruction]:
-        """Wait until every credit has come back or is lost; stop early when that is asked for."""
+        """Wait until every credit has come back or is lost. Stop early if that was requested."""
         self.stage = PhaseStage.SETTLING
         if self._ledger.is_settled:
             return self._end()

@@ -1,4 +1,4 @@
-"""What a phase is, before it runs: its load, its length, and how it starts and ends."""
+"""The plan of a phase: its load, its length, and how it starts and ends."""
 
 import msgspec
 import numpy as np
@@ -16,29 +16,29 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     phase: Phase
     credits: int | None
-    """Conversations to run; None: as many as fit into the duration."""
+    """Number of conversations to run; None: as many as fit into the duration."""
     last_turns: int = 0
-    """Turns of the last conversation that are run; 0: all."""
+    """Turns to run of the last conversation; 0: all."""
     concurrency: int = 0
-    """Over all workers: users in closed loop, the cap in open loop (0: none)."""
+    """Total over all workers: users in closed loop, the cap in open loop (0: none)."""
     request_rate: float | None = None
-    """Open loop: conversations a second. None: closed loop."""
+    """Conversations per second in open loop; None: closed loop."""
     arrival: Arrival = Arrival()
     random_seed: int = 0
     duration_ns: int = 0
-    """From the start to the stop; 0: until the credits run out."""
+    """Time from the start to the stop; 0: until the credits run out."""
     grace_ns: int = 0
-    """From the stop of a duration until requests in flight are cancelled."""
+    """Time from the stop at the end of the duration until requests in flight are cancelled."""
     ramp_ns: int = 0
 
     @property
     def is_open_loop(self) -> bool:
-        """Whether requests are due by the clock rather than by the previous response."""
+        """True if requests are due by the clock rather than by the previous response."""
         return self.request_rate is not None
 
 
 def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> PhasePlan | None:
-    """The plan of a phase; None for a warmup that the config does not have."""
+    """Plan a phase; None for a warmup that the config does not have."""
     load = config.load
     limits = load.warmup if phase is Phase.WARMUP else load
     if limits is None:
@@ -59,7 +59,8 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
 
 
 def turns_of(phase: Phase, shape: DatasetShape) -> Turns:
-    """Turns of each dataset entry that a phase runs; empty when every entry has one."""
+    """Return the number of turns of each dataset entry that a phase runs; empty if every entry has
+    one."""
     turns = np.frombuffer(shape.turns, dtype="<u2")
     split = len(turns) - shape.warmup_entries
     is_own = phase is Phase.WARMUP and shape.warmup_entries
@@ -67,9 +68,10 @@ def turns_of(phase: Phase, shape: DatasetShape) -> Turns:
 
 
 def credits_for(requests: int | None, turns: Turns) -> tuple[int | None, int]:
-    """Conversations that make up so many requests, and the turns of the last one (0: all).
+    """Return the number of conversations that make up `requests`, and the turns of the last one (0:
+    all).
 
-    Conversation `i` is entry `i` of `turns`, counted round.
+    Conversation `i` is entry `i` modulo the length of `turns`.
     """
     if requests is None or not len(turns):
         return requests, 0

@@ -1,13 +1,13 @@
-"""Which address of the target the next connection goes to.
+"""Decides which address of the target the next connection goes to.
 
 A name may have many addresses: the pods of a service, or IPv6 and IPv4 of one host. New connections
-take them in turn, so all of them get load. One whose connections fail is *down*: it gets a
-connection only when all are down, or as a probe that no request waits for.
+use them in turn, so all of them get load. An address whose connections fail is *down*: it gets a
+connection only if all are down, or as a probe that no request waits for.
 
-Whether an address that is silent is down cannot be known, so nobody waits for the end of the
-connect's time-out (RFC 8305, "Happy Eyeballs", section 5): after `FALLBACK_NS` without a connection
-since an attempt began, what waits for the attempt turns to another address. The attempt goes on,
-and if it succeeds the address is up again.
+An address that does not respond may be slow or down. So the connect's time-out is not waited for
+(RFC 8305, "Happy Eyeballs", section 5): if an address has accepted no connection for `FALLBACK_NS`
+since an attempt began, the requests that wait for the attempt turn to another address. The attempt
+goes on, and if it succeeds the address is up again.
 """
 
 from collections.abc import Iterable
@@ -16,49 +16,49 @@ from typing import Any, Final, NamedTuple
 from aiperf_svc.protocol.messages import AddressUse
 
 FALLBACK_NS: Final = 250_000_000
-"""RFC 8305's delay between attempts."""
+"""Delay between attempts, from RFC 8305."""
 ROUND_TRIPS: Final = 3
-"""Where even the fastest connection took long, so many times that instead."""
+"""Factor for the fallback: if even the fastest connect took long, this multiple of it is used."""
 PROBE_AFTER_NS: Final = 1_000_000_000
-"""From a failure to the first probe; doubled with each further failure."""
+"""Time from a failure to the first probe; doubled with each further failure."""
 LONGEST_PROBE_PAUSE_NS: Final = 30_000_000_000
 
 
 class SocketAddress(NamedTuple):
-    """What a look-up gives, and from where to connect to it."""
+    """Address from a look-up, and the local addresses to connect from."""
 
     family: int
     address: tuple[Any, ...]
-    """As the socket module takes it; host and port come first."""
+    """Address as the socket module takes it; host and port come first."""
     sources: tuple[str, ...] = ()
     """Local addresses to connect from, in turn; empty: the system's choice."""
 
 
 class TargetAddress:
-    """One address, and what became of the connections to it."""
+    """One address and the counts of its connections."""
 
     def __init__(self, socket_address: SocketAddress) -> None:
         self.socket_address = socket_address
         self.name = str(socket_address.address[0])
         self.connections = 0
-        """Made."""
+        """Number of connections made."""
         self.requests = 0
-        """Written on connections that are gone."""
+        """Requests written on connections that are closed."""
         self.failures = 0
-        """Connections that could not be made."""
+        """Number of connections that could not be made."""
         self.error = ""
-        """Of the last failure."""
+        """Error of the last failure."""
         self.is_down = False
         self.next_source = 0
         self.connected_mono_ns = 0
-        """When a connection was made last."""
+        """Time at which a connection was last made."""
         self.failed_mono_ns = 0
-        """When one failed last, a probe included."""
+        """Time at which a connection last failed, probes included."""
         self.failures_in_a_row = 0
 
     @property
     def probe_mono_ns(self) -> int:
-        """When to try again whether it is up."""
+        """Time of the next probe."""
         pause = PROBE_AFTER_NS << min(self.failures_in_a_row - 1, 5)
         return self.failed_mono_ns + min(pause, LONGEST_PROBE_PAUSE_NS)
 
@@ -68,27 +68,27 @@ class TargetAddresses:
 
     def __init__(self, addresses: Iterable[SocketAddress]) -> None:
         self.known: list[TargetAddress] = []
-        """Every one there has been, for the account."""
+        """Every address that was ever in use, for the accounts."""
         self.in_use: list[TargetAddress] = []
         self._fastest_ns: int | None = None
         self.wants_lookup = False
-        """Whether connections failed since the last look-up."""
+        """True if connections have failed since the last look-up."""
         self._turn = 0
         self.replace(addresses)
 
     @property
     def fallback_ns(self) -> int:
-        """How long an attempt may take before it is overdue."""
+        """Longest time of an attempt before it is overdue."""
         return max(FALLBACK_NS, ROUND_TRIPS * (self._fastest_ns or 0))
 
     @property
     def has_up(self) -> bool:
-        """Whether any is not down."""
+        """True if any address is not down."""
         return any(not address.is_down for address in self.in_use)
 
     def next(self) -> TargetAddress:
-        """Where the next connection goes: to those that are up in turn, else to the one that failed
-        longest ago."""
+        """Return the address for the next connection: those that are up in turn, else the one that
+        failed longest ago."""
         in_use = self.in_use
         for _ in in_use:
             address = in_use[self._turn % len(in_use)]
@@ -98,7 +98,7 @@ class TargetAddresses:
         return min(in_use, key=lambda each: each.failed_mono_ns)
 
     def connected(self, address: TargetAddress, *, began: int, now: int) -> None:
-        """A connection was made."""
+        """Record that a connection was made."""
         address.connections += 1
         address.connected_mono_ns = now
         address.failures_in_a_row = 0
@@ -107,8 +107,8 @@ class TargetAddresses:
         self._fastest_ns = took_ns if self._fastest_ns is None else min(self._fastest_ns, took_ns)
 
     def failed(self, address: TargetAddress, error: str, *, began: int, now: int) -> None:
-        """A connection could not be made. An address that let in another one since the attempt
-        began is busy and not down."""
+        """Record that a connection could not be made. If the address has accepted another one since
+        the attempt began, it is busy and not down."""
         address.failures += 1
         address.failures_in_a_row += 1
         address.failed_mono_ns = now
@@ -117,20 +117,20 @@ class TargetAddresses:
         self.wants_lookup = True
 
     def is_silent(self, address: TargetAddress, *, began: int) -> bool:
-        """Whether an attempt that is overdue should not be waited for: nobody has been let in since
-        it began, and there is another address to turn to."""
+        """Return whether to stop waiting for an overdue attempt: the address has accepted no
+        connection since it began, and another address is in use."""
         if address.connected_mono_ns >= began:
             return False
         return any(not other.is_down for other in self.in_use if other is not address)
 
     def probes(self, now: int) -> list[TargetAddress]:
-        """Those that are down and should be tried again, while others carry the load."""
+        """Return the addresses that are down and due for a probe while others carry the load."""
         if len(self.in_use) == 1:
             return []
         return [each for each in self.in_use if each.is_down and each.probe_mono_ns <= now]
 
     def replace(self, addresses: Iterable[SocketAddress]) -> None:
-        """A look-up gave these: new connections go to no others."""
+        """Take the result of a look-up: new connections go to these addresses only."""
         by_address = {each.socket_address: each for each in self.known}
         in_use = []
         for found in dict.fromkeys(addresses):
@@ -145,13 +145,13 @@ class TargetAddresses:
         self.wants_lookup = False
 
     def begin_with(self, number: int) -> None:
-        """Which address the next connection goes to, counted round: workers that all began with the
-        same one would give it all their first connections."""
+        """Choose the address of the first connection, modulo their number. If all workers began
+        with the same one, it would get all their first connections."""
         self._turn = number % len(self.in_use)
 
 
 def add_up(uses: Iterable[AddressUse]) -> tuple[AddressUse, ...]:
-    """What each address got from all workers together."""
+    """Add up the workers' uses of each address."""
     by_address: dict[str, AddressUse] = {}
     for use in uses:
         before = by_address.get(use.address, AddressUse(use.address))

@@ -1,6 +1,7 @@
-"""Checks of what could have spoiled the numbers: CPU, quota, event loop, clock, local limits. A
-cause without an effect is a warning, so these say at most *degraded*, except for requests that the
-client had no resources to send, and responses of which most have no content."""
+"""Checks of possible causes of wrong numbers: CPU, quota, event loop, clock, local limits. A cause
+without an effect is a warning, so these checks report at most *degraded*. The exceptions are
+requests that the client had no resources to send, and runs in which most responses have no
+content."""
 
 from collections.abc import Callable
 
@@ -13,23 +14,28 @@ NO_RESOURCES_SHARE = (0.0, 0.01)
 UNSTAMPED_SHARE = 0.01
 CLOCK_JUMP_SHARE = 0.01
 BUSY_SAMPLES_SHARE = 0.10
-"""One busy second at the start is preparation; every tenth is load."""
+"""Limit of the share of seconds in which a worker was busy. One busy second at the start is
+preparation; one in ten is load."""
 MIN_HEALTH_SAMPLES = 3
 RETRIED_SHARE = 0.001
-"""Servers close idle connections all the time; one request in a thousand moves p99.9 at most."""
+"""Limit of retried requests. Servers close idle connections all the time; one request in a thousand
+moves p99.9 at most."""
 THROTTLED_SHARE = 0.01
 STOLEN_SHARE = 0.05
-"""Hosts take a percent or two in short pieces all the time, whose effects other checks see."""
+"""Limit of stolen CPU time. Hosts take one or two percent in short pieces all the time, whose
+effects other checks see."""
 LOOP_LAG_MS = 100.0
-"""Median of each second's longest delay: four frames of a 100,000-stream worker, and far more than
-a garbage collection."""
+"""Limit of the median of each second's longest event-loop delay: four frames of a 100,000-stream
+worker, and far more than a garbage collection."""
 FD_SHARE = 0.95
 UNUSUAL_REASONS = ("content_filter", "no_content", "other")
-"""Finish reasons of completed responses that are shorter than the load was meant to make them."""
+"""Finish reasons of completed responses that are shorter than the load asked for."""
 UNUSUAL_REASONS_SHARE = (0.01, 0.50)
-"""From 1% on they decide p99; where most responses are such, nothing was measured."""
+"""Limits of their share. From 1% on they decide p99; if most responses are of this kind, nothing
+was measured."""
 OSL_OFF_SHARE = 0.05
-"""Throughput and latency are those of another output length."""
+"""Limit of the share of output lengths that differ. Beyond it, throughput and latency belong to
+another output length."""
 
 
 def _unstamped(e: Evidence) -> Reason:

@@ -1,4 +1,4 @@
-"""One finding of the verdict: what was measured, against which limit, and what to change."""
+"""Result of one check of the verdict: the measured value, its limit, and what to change."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Severity(StrEnum):
-    """How bad a check's finding is; the worst is the verdict."""
+    """Severity of a check's result. The worst one is the verdict."""
 
     VALID = "valid"
     DEGRADED = "degraded"
@@ -14,21 +14,21 @@ class Severity(StrEnum):
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """One check's finding."""
+    """Result of one check."""
 
     check: str
     severity: Severity
     measured: float
     limit: float
-    """Beyond it, the run is not `valid`."""
+    """Largest value at which the run is still `valid`."""
     unit: str
     text: str
-    """In plain words, with the numbers."""
+    """Explanation in plain words, with the numbers."""
     remedy: str
 
     @property
     def ok(self) -> bool:
-        """Whether it passed."""
+        """True if the check passed."""
         return self.severity is Severity.VALID
 
 
@@ -41,7 +41,8 @@ def graded(
     remedy: str,
     unit: str = "ratio",
 ) -> Reason:
-    """A reason by one or two limits that must not be exceeded."""
+    """Grade a measured value by one limit (degraded) or two (degraded, invalid). A value at the
+    limit passes."""
     first, second = limits if isinstance(limits, tuple) else (limits, float("inf"))
     severity = Severity.VALID
     if measured > first:
@@ -58,4 +59,4 @@ def graded(
 
 
 MORE_WORKERS = "give the client more CPU or more workers (workers.max), or ask for less load"
-"""The remedy for whatever the client was too slow for."""
+"""Remedy for every check that fails because the client was too slow."""

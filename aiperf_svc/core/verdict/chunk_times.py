@@ -1,9 +1,9 @@
-"""What the client knows about the times between the chunks of a stream.
+"""Bounds of the times between the chunks of a stream.
 
-Chunks that one read returned have one stamp: the gap between them is measured as zero, and the gap
-before them as too long. Two cases look the same in the gaps. A client that was late merges chunks
-that came one by one; a server or a proxy may put several into one segment. How long the client had
-not looked before such reads tells them apart, and bounds the error.
+Chunks that one read returned have one timestamp: the gap between them is measured as zero, and the
+gap before them as too long. Two cases look the same in the gaps. A client that was late merges
+chunks that came one by one; a server or a proxy may put several into one segment. The time that the
+client had not polled before such a read tells them apart, and bounds the error.
 """
 
 import math
@@ -20,12 +20,13 @@ from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import Columns, Floats
 
 UNWATCHED_QUANTILE = 0.9
-"""Of the times for which the client had not looked before a merged read: the gaps' percentiles are
-taken to be off by no more."""
+"""Quantile of the times between two polls before a merged read. The gaps' percentiles are assumed
+to be off by no more than that."""
 
 
 def single_reads(rows: PhaseRows) -> SingleReads:
-    """Counts over the successes."""
+    """Count streams of several tokens among the completed requests, and those that came in one
+    read."""
     streams = in_one_read = 0
     for chunk in rows.chunks(Population.COMPLETED):
         is_stream = _has_gaps(chunk)
@@ -36,11 +37,11 @@ def single_reads(rows: PhaseRows) -> SingleReads:
 
 
 def gap_bounds(rows: PhaseRows, gaps: Histogram | None) -> tuple[GapBound, ...]:
-    """Bounds of the median and of a high percentile.
+    """Return bounds of the median and of a high percentile.
 
-    That is p99 of the times to the second token, whose bounds are each request's own. The bounds of
-    the gaps are of all together: one merged chunk in a hundred would open their p99 up to the
-    longest gap, so it is their p90.
+    For the time to the second token that is p99, as its bounds are known for each request. The
+    bounds of the gaps are common to all of them: one merged chunk in a hundred would widen their
+    p99 to the longest gap. So for the gaps it is p90.
     """
     return _second_token(rows) + (_between_chunks(rows, gaps) if gaps is not None else ())
 
@@ -52,8 +53,8 @@ def _has_gaps(chunk: Chunk) -> NDArray[np.bool_]:
 
 
 def _second_token(rows: PhaseRows) -> tuple[GapBound, ...]:
-    """The first token may have come earlier than its stamp, by its own uncertainty. How uncertain
-    the second one is, is not recorded."""
+    """Return bounds of the time to the second token. The first token may have come earlier than its
+    timestamp, by its own uncertainty; the uncertainty of the second one is not recorded."""
     open_ms = f.uncertainty_of("ttft_uncertainty_ns")
 
     def highest(chunk: Columns) -> Floats:
@@ -75,9 +76,9 @@ def _second_token(rows: PhaseRows) -> tuple[GapBound, ...]:
 
 
 def _between_chunks(rows: PhaseRows, gaps: Histogram) -> tuple[GapBound, ...]:
-    """A share z of the gaps is zero. Each is too short, and before it at most one is too long, so
-    the true quantile q lies between the measured ones of q - z and q + z. Neither is it further
-    away than the time for which the client had not looked."""
+    """Return bounds of the gaps. A share z of the gaps is zero. Each of those is too short, and the
+    gap before it may be too long, so the true quantile q lies between the measured ones of q - z
+    and q + z. It is also no further away than the time in which the client had not polled."""
     if not gaps.zeros:
         return ()
     merged, unwatched_ms = gaps.zeros / gaps.total, _unwatched_ms(rows)
@@ -94,8 +95,8 @@ def _between_chunks(rows: PhaseRows, gaps: Histogram) -> tuple[GapBound, ...]:
 
 
 def _unwatched_ms(rows: PhaseRows) -> float:
-    """For how long the client had not looked before a read that merged: as far as that is recorded,
-    which it is of the first and the last token of each stream."""
+    """Return the time in which the client had not polled before a merged read. It is recorded for
+    the first and the last token of each stream."""
     longest = 0.0
     for column in ("ttft_uncertainty_ns", "last_uncertainty_ns"):
         values = rows.collect(f.uncertainty_of(column), Population.COMPLETED)

@@ -1,40 +1,44 @@
-"""Checks of what happened to the numbers: was the load offered, are the times the server's, is
-anything left out? These can make a run invalid."""
+"""Checks of effects on the numbers: was the load offered, are the times the server's, is anything
+left out? These can make a run invalid."""
 
 from collections.abc import Callable
 
 from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
 from aiperf_svc.core.verdict.inputs import Evidence
 
-# Two limits of each effect: from the first on the run is degraded, from the second on invalid.
+# Each pair holds two limits: beyond the first the run is degraded, beyond the second invalid.
 LOAD_SHORTFALL = (0.01, 0.10)
-"""A load that falls 1% short moves latencies by less than runs differ; 10% is another benchmark."""
+"""Limits of the share of the load that was not offered. A load that falls 1% short moves latencies
+by less than runs differ; 10% is another benchmark."""
 RATE_SHORTFALL = (0.01, 0.05)
-"""Near saturation a queue's length changes much faster than its rate, hence stricter."""
+"""Limits of a rate below the due one; stricter, since near saturation a queue grows much faster
+than its rate."""
 LATENCY_SHIFT = (0.05, 0.20)
-"""How far the client may have moved a percentile: 5% is what a reader takes for noise, 20% changes
-which of two servers wins."""
+"""Limits of how far the client may have moved a percentile: 5% is what a reader takes for noise,
+20% changes which of two servers wins."""
 UNSENT_SHARE = (0.01, 0.05)
 RECORDS_LOST_SHARE = (0.0, 0.01)
-"""Any loss is worth a warning; over 1%, p99 may be among the lost."""
+"""Limits of lost records. Any loss is worth a warning; over 1%, p99 may be among the lost."""
 HELD_BACK_SHARE = (0.0, 0.01)
-"""Any time is worth a warning; over 1% of it, p99 may be of responses that nobody read in time."""
+"""Limits of the time in which load was held back. Any is worth a warning; over 1%, p99 may be of
+responses that were not read in time."""
 IMPOSSIBLE_SHARE = (0.001, 0.01)
-"""Responses stamped before their requests: somebody set the clock."""
+"""Limits of responses with timestamps before their requests, which means that the clock was set."""
 ERROR_SHARE = (0.01, 0.10)
-"""The successes that are left may be the lucky ones: from 1% on they decide p99. From 10% on the
-server did not carry the load that was asked for (as `LOAD_SHORTFALL`), and a request that fails
-costs it less than one that it completes: the latencies are those of another benchmark. A larger
-error budget in the config raises the second limit: then failures are what is measured."""
+"""Limits of failed requests. From 1% on, the successes that are left may be the fast ones, and
+failures decide p99. From 10% on, the server did not carry the load that was asked for (as
+`LOAD_SHORTFALL`), and a failed request costs it less than a completed one: the latencies are those
+of another benchmark. A larger error budget in the config raises the second limit, since failures
+are then what is measured."""
 CENSORED_SHARE = 0.01
-"""Requests that were cut off before their responses ended, which the `intended_*` metrics take into
-account."""
+"""Limit of requests that were cut off before their responses ended. The `intended_*` metrics take
+them into account."""
 TARGET_AWAY = (
     "the target did not take most of the requests that failed: look whether it was there for the "
     "whole run (its log, restarts, memory)"
 )
 CAPPED_SHARE = 0.01
-"""From here on a shortfall of the rate is put down to the cap."""
+"""Share of capped requests from which a lower rate is attributed to the concurrency cap."""
 
 
 def _successes(e: Evidence) -> Reason:

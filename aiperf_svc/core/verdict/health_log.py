@@ -1,4 +1,4 @@
-"""What the processes said about their own health during the measurement, condensed."""
+"""The processes' reports about their own health during profiling, summed up."""
 
 from array import array
 
@@ -7,34 +7,35 @@ import msgspec
 from aiperf_svc.protocol.messages import Service, Vitals
 
 BUSY_CPU_FRACTION = 0.95
-"""A single-threaded process at 95% of its core: a request waits about ten times its own service
-time (M/D/1: u / 2(1 - u)), and the next small burst has nowhere to go."""
+"""CPU use at which a process counts as busy. At 95% of its core a request waits about ten times its
+own service time (M/D/1: u / 2(1 - u)), and there is no room for a burst."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """One process over the profiling phase."""
+    """Health of one process over the profiling phase."""
 
     id: str
     service: Service
     samples: int
     cpu_mean: float
-    """Of one core."""
+    """Mean CPU use, as a share of one core."""
     busy_share: float
     """Share of the samples over `BUSY_CPU_FRACTION`."""
     loop_lag_p50_ms: float
-    """Median over the samples of each interval's largest delay."""
+    """Median over the samples of each interval's longest event-loop delay."""
     loop_lag_max_ms: float
     throttled_share: float
-    """Of the time, taken away by the cgroup's quota."""
+    """Share of the time in which the cgroup's quota stopped the process."""
     stolen_share: float
-    """Of the time of the machine's cores, taken away by its host."""
+    """Share of the machine's CPU time that its host took away."""
     fd_share: float
-    """Most open file descriptors, of the limit."""
+    """Most open file descriptors, as a share of the limit."""
     rss_max_bytes: int
 
 
 class _Process:
-    """One process' samples, 12 bytes each: thousands report every second, for hours."""
+    """The samples of one process, 12 bytes each: thousands of processes report every second, for
+    hours."""
 
     def __init__(self, service: Service, first: Vitals, at_wall_ns: int) -> None:
         self.service = service
@@ -74,18 +75,18 @@ class _Process:
 
 
 class HealthLog:
-    """Collects heartbeats' vitals; bounded by one sample a second and process."""
+    """Collects the vitals in heartbeats. Bounded by one sample per second and process."""
 
     def __init__(self) -> None:
         self._processes: dict[str, _Process] = {}
 
     def add(self, sender: str, service: Service, vitals: Vitals, *, at_wall_ns: int) -> None:
-        """Take one heartbeat of the profiling phase, received at `at_wall_ns`."""
+        """Add one heartbeat of the profiling phase, received at `at_wall_ns`."""
         process = self._processes.get(sender)
         if process is None:
             process = self._processes[sender] = _Process(service, vitals, at_wall_ns)
         process.add(vitals, at_wall_ns)
 
     def report(self) -> tuple[Health, ...]:
-        """All processes, by id."""
+        """Return the health of all processes, by id."""
         return tuple(self._processes[name].condensed(name) for name in sorted(self._processes))

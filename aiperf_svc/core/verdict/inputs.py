@@ -1,4 +1,4 @@
-"""What the verdict looks at, condensed from the records and the processes' own reports."""
+"""The inputs of the verdict, taken from the records and from the processes' own reports."""
 
 import msgspec
 import numpy as np
@@ -14,20 +14,20 @@ from aiperf_svc.domain.metric_formulas import Columns, Floats
 from aiperf_svc.domain.outcomes import ErrorKind
 
 TAILS = (("p99", 0.99), ("p90", 0.90))
-"""Looked at is the first that the number of values supports."""
+"""Candidates for the high percentile. The first one that the number of values supports is used."""
 
 
 class LatencyBound(msgspec.Struct, frozen=True):
-    """How far the client may have moved one percentile of one latency; milliseconds."""
+    """Bounds of how far the client may have moved one percentile of one latency; milliseconds."""
 
     metric: str
     stat: str
     measured_ms: float
     lowest_ms: float
-    """The percentile if every request had been written as late and its stamped event had arrived as
-    early as the uncertainty allows: the truth lies between this and `measured_ms`."""
+    """The percentile if every request had been written as late, and its event had arrived as early,
+    as the uncertainty allows. The true value lies between this and `measured_ms`."""
     with_lag_ms: float
-    """The percentile with each request's own lateness, connecting and caps excepted, added."""
+    """The percentile if each request's own schedule lag, without connecting and caps, is added."""
 
     @property
     def uncertain_share(self) -> float:
@@ -41,7 +41,8 @@ class LatencyBound(msgspec.Struct, frozen=True):
 
 
 class GapBound(msgspec.Struct, frozen=True):
-    """How far merged reads may have moved one percentile of the times between chunks, in ms."""
+    """Bounds of how far merged reads may have moved one percentile of the times between chunks, in
+    ms."""
 
     metric: str
     stat: str
@@ -49,25 +50,26 @@ class GapBound(msgspec.Struct, frozen=True):
     lowest_ms: float
     highest_ms: float
     mean_ms: float
-    """Of the metric. A server that puts several chunks into a segment makes percentiles of 0: then
-    what is open is compared with the mean, which merged reads hardly move."""
+    """Mean of the metric. If a server puts several chunks into a segment, percentiles can be 0. The
+    uncertainty is then compared with the mean, which merged reads hardly change."""
 
     @property
     def uncertain_share(self) -> float:
-        """The larger distance from the measured value to a bound, of that value or of the mean."""
+        """The larger distance from the measured value to a bound, as a share of that value or of
+        the mean."""
         off = max(self.measured_ms - self.lowest_ms, self.highest_ms - self.measured_ms)
         return _share(off, max(self.measured_ms, self.mean_ms) or self.highest_ms)
 
 
 class SingleReads(msgspec.Struct, frozen=True):
-    """Streams of several tokens, and those of them whose tokens all came in one read."""
+    """Counts of streams of several tokens, and of those whose tokens all came in one read."""
 
     streams: int = 0
     in_one_read: int = 0
 
     @property
     def share(self) -> float:
-        """Of the streams, 0 to 1."""
+        """Share of the streams whose tokens came in one read, 0 to 1."""
         return self.in_one_read / self.streams if self.streams else 0.0
 
 
@@ -77,11 +79,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     is_open_loop: bool
     concurrency: int | None = None
     requests: int = 0
-    """With a record, sent or not."""
+    """Requests with a record, sent or not."""
     completed: int = 0
     errored: int = 0
     errors: tuple[tuple[str, int], ...] = ()
-    """Kinds of errors and how many of each; the most frequent first."""
+    """Kinds of errors and their counts, the most frequent first."""
     unreachable: int = 0
     """Errors before the target had the request: no connection, or one that broke at once."""
     cancelled: int = 0
@@ -90,29 +92,30 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     no_resources: int = 0
     capped: int = 0
     retries: int = 0
-    """To be sent again, since the server had closed the connection."""
+    """Requests sent again because the server had closed the connection."""
     unstamped: int = 0
     clock_jumps: int = 0
-    """Requests whose times may hold a step of the clock."""
+    """Requests whose times may include a step of the clock."""
     clock_step_share: float = 0.0
-    """By how much of the phase's time a worker's clock or, as it saw it, the timing manager's was
-    set; the most of all."""
+    """Largest clock step as a share of the phase's time, over all workers. Steps of the timing
+    manager's clock, as seen by a worker, count too."""
     held_back_share: float = 0.0
-    """For how much of the phase's time a worker held back its load; the most of all."""
+    """Largest share of the phase's time in which a worker held back its load, over all workers."""
     impossible: int = 0
     records_lost: int = 0
     bounds: tuple[LatencyBound, ...] = ()
     receive_lag_ms: float = 0.0
-    """p99."""
+    """p99 of the receive lag."""
     held_ratio: float | None = None
-    """Closed loop: held over asked concurrency; None when the run is too short to tell."""
+    """Mean concurrency over the configured one in closed loop; None if the run is too short to
+    tell."""
     rate_ratio: float | None = None
-    """Open loop: what the client sent, or tried to send to a target that did not take it, over the
-    due rate."""
+    """Rate over the due rate in open loop. Counts requests that the client sent, or tried to send
+    to a target that did not accept them."""
     arrivals_ratio: float | None = None
-    """Open loop: arrivals in the schedule over those that the rate asks for."""
+    """Arrivals in the schedule over those expected from the rate; open loop."""
     arrivals_tolerance: float = 0.0
-    """How far chance alone takes `arrivals_ratio` from 1."""
+    """Distance of `arrivals_ratio` from 1 that chance alone explains."""
     single_reads: SingleReads = SingleReads()
     gap_bounds: tuple[GapBound, ...] = ()
     clock_uncertainty_ms: float = 0.0
@@ -120,32 +123,32 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     lost_services: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
     finish_reasons: dict[str, int] = {}
-    """How many requests ended with each, by name."""
+    """Number of requests by finish reason."""
     osl_known: int = 0
-    """Completed requests whose output length is known and had to be that which was asked for."""
+    """Completed requests whose output length is known and was prescribed."""
     osl_off: int = 0
-    """Of those the ones whose length is another."""
+    """Those of them whose length differs from the prescribed one."""
     osl_ratio: float = 1.0
-    """All their output tokens to all that were asked for."""
+    """Output tokens of those requests over the tokens asked for."""
     failure: str = ""
-    """Why the run failed; empty when it did not."""
+    """Reason why the run failed; empty if it did not."""
     error_budget: float = 0.0
-    """The share of failures that the config accepts."""
+    """Share of failures that the config accepts."""
 
     def share(self, count: int) -> float:
-        """`count` of all requests that were due."""
+        """Return `count` as a share of all requests that were due."""
         return _share(count, self.requests + self.unsent + self.records_lost)
 
     @property
     def headline_bounds(self) -> tuple[LatencyBound, ...]:
-        """Of TTFT when there is one, else of the request latency."""
+        """Bounds of TTFT if there are any, else of the request latency."""
         first = self.bounds[0].metric if self.bounds else ""
         return tuple(bound for bound in self.bounds if bound.metric == first)
 
 
 def latency_bounds(rows: PhaseRows, totals: Totals) -> tuple[LatencyBound, ...]:
-    """Bounds of the median and of the highest percentile that the number of requests supports, for
-    TTFT (streaming) and request latency."""
+    """Return bounds of the median and of the highest percentile that the number of requests
+    supports, for TTFT (streaming) and request latency."""
     found: list[LatencyBound] = []
     if totals.is_streaming:
         found += _bounds(rows, "time_to_first_token", f.time_to_first_token, "ttft_uncertainty_ns")
@@ -183,15 +186,15 @@ def _ordered(rows: PhaseRows, formula: f.Formula) -> Floats:
 
 
 def achieved_share(totals: Totals, unsent: int) -> float | None:
-    """Written over due rate: the share that was written at all, times how much the starts were
-    drawn out against the due times. A request whose connection failed was not written. None when
-    nothing was due."""
+    """Return the rate of written requests over the due rate: the share that was written at all,
+    times the ratio of the due times' span to the starts' span. A request whose connection failed
+    was not written. None if nothing was due."""
     return _share_of_due(totals, unsent, totals.written)
 
 
 def client_share(totals: Totals, unsent: int) -> float | None:
-    """The client's part in it: as `achieved_share`, with the requests that it tried to send and
-    that the target did not take."""
+    """Return `achieved_share` with the requests that the client tried to send and the target did
+    not accept counted as written."""
     return _share_of_due(totals, unsent, totals.written + totals.unreachable)
 
 
@@ -208,10 +211,10 @@ def _share_of_due(totals: Totals, unsent: int, count: int) -> float | None:
 def arrivals_ratio(
     issued: int, *, rate: float, duration_s: float, ramp_s: float, variation: float
 ) -> tuple[float, float] | None:
-    """Arrivals over `rate x duration` (a linear ramp offers half), and how far chance takes that
-    from 1: four standard deviations of a renewal count with the given coefficient of variation
-    between arrivals (Cox, Renewal Theory, 1962, section 4.5). None when fewer than one is
-    expected."""
+    """Return the arrivals over `rate x duration` (a linear ramp offers half), and the distance from
+    1 that chance explains: four standard deviations of a renewal count with the given coefficient
+    of variation between arrivals (Cox, Renewal Theory, 1962, section 4.5). None if fewer than one
+    is expected."""
     expected = rate * (duration_s - ramp_s / 2)
     if expected < 1:
         return None
@@ -220,7 +223,7 @@ def arrivals_ratio(
 
 
 def errors_by_kind(totals: Totals) -> tuple[tuple[str, int], ...]:
-    """Kinds of errors in words and how many of each; the most frequent first."""
+    """Return the kinds of errors in words and their counts, the most frequent first."""
     found = [
         (kind.name.lower().replace("_", " "), int(totals.errors[kind]))
         for kind in ErrorKind
@@ -230,7 +233,8 @@ def errors_by_kind(totals: Totals) -> tuple[tuple[str, int], ...]:
 
 
 def clock_uncertainty_ms(clocks: ClockMap) -> float:
-    """Largest over all workers on other machines than the timing manager's."""
+    """Return the largest clock uncertainty over all workers on other machines than the timing
+    manager's."""
     return clocks.uncertainty_ns / f.NS_PER_MS
 
 

@@ -1,12 +1,12 @@
-"""Whether the client was good enough to be believed.
+"""Decides whether the client was good enough for its numbers to be trusted.
 
-Each check holds one kind of evidence against a limit. A load generator deceives in three ways: it
-offers less load than it says, it reports times that its own slowness made, or it leaves out the bad
-cases. `effect_checks` look for those in the numbers themselves and can say *invalid*.
+Each check compares one measurement with a limit. A load generator can mislead in three ways: it
+offers less load than it reports, its own slowness is in the reported times, or it leaves out the
+bad cases. `effect_checks` look for these in the numbers themselves and can report *invalid*.
 `stream_checks` look at the times between tokens, `cause_checks` at CPU, clock and limits: a cause
 without an effect is a warning.
 
-All checks are listed, the passed ones too, so that a report can show what was looked at.
+All checks are listed, including those that passed, so that a report shows what was checked.
 """
 
 from typing import NamedTuple
@@ -21,16 +21,17 @@ from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.stream_checks import STREAM_CHECKS
 
 CLIENT_EFFECTS = ("concurrency", "rate", "stamp_uncertainty", "schedule_lag")
-"""What an overloaded client does to a run."""
+"""Checks that fail when the client is overloaded. If one of them is invalid and there is no other
+cause, the run is `client-bound`."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The worst of all checks."""
+    """The verdict on a run: the worst result of all checks."""
 
     verdict: Severity
     cause: str
-    """Of an invalid run, when it is known: `client-bound`, or what made it when that was not the
-    client: `run-failed`, `process-lost`, `target-failing`."""
+    """Cause of an invalid run if it is known: `client-bound`, `run-failed`, `process-lost` or
+    `target-failing`."""
     checks: tuple[Reason, ...]
 
     @property
@@ -46,7 +47,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """The verdict, with every check that applies to this run."""
+    """Return the verdict, with every check that applies to this run."""
     checks = tuple(
         reason
         for check in (*EFFECT_CHECKS, *STREAM_CHECKS, *CAUSE_CHECKS)
@@ -64,17 +65,17 @@ def judge(evidence: Evidence) -> Verdict:
 
 class _Cause(NamedTuple):
     name: str
-    """As in `Verdict.cause`; empty for a limit that the config asks for."""
+    """Name as in `Verdict.cause`; empty for a limit that the config asks for."""
     remedy: str
 
 
 def _other_cause(e: Evidence) -> _Cause | None:
-    """What explains a shortfall of the load when it is not the client."""
+    """Return what explains a lower load other than the client; None if nothing does."""
     if e.failure:
         return _Cause("run-failed", f"the run failed: {e.failure}")
     if e.lost_services:
         return _Cause("process-lost", f"look at why {', '.join(e.lost_services)} was lost")
-    # What the client had no descriptor or port for is its own fault.
+    # Requests that failed for lack of local descriptors or ports are the client's own fault.
     if e.share(e.errored - e.no_resources) > LOAD_SHORTFALL[1]:
         return _Cause("target-failing", "look at the errors: the target failed, not the client")
     if e.share(e.capped) > LOAD_SHORTFALL[1]:
@@ -89,6 +90,6 @@ def _without_advice_on_the_client(check: Reason, remedy: str) -> Reason:
 
 
 def _client_bound(checks: tuple[Reason, ...]) -> str:
-    """Whether the client's own effects are what is invalid."""
+    """Return `client-bound` if one of the client's own effects is invalid."""
     is_bad = any(c.check in CLIENT_EFFECTS and c.severity is Severity.INVALID for c in checks)
     return "client-bound" if is_bad else ""

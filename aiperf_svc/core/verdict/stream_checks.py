@@ -1,5 +1,5 @@
 """Checks of the times within a stream: whether there are any, and how far merged reads moved them.
-They say at most *degraded*: times to the first and the last token have a check of their own."""
+They report at most *degraded*: times to the first and the last token have a check of their own."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,12 @@ from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, graded
 from aiperf_svc.core.verdict.inputs import Evidence
 
 SINGLE_READ_SHARE = 0.05
-"""A few short responses fit into one segment; a proxy that buffers does it to all of them."""
+"""Limit of streams that came in one read. A few short responses fit into one segment; a buffering
+proxy does it to all of them."""
 GAP_SHIFT = 0.20
-"""How far merged reads may have moved a percentile of the times between chunks. These are no
-headline numbers, and most of what a read merges the server has sent at once; 20% changes which of
-two servers wins."""
+"""Limit of how far merged reads may have moved a percentile of the times between chunks. These are
+no headline numbers, and servers send most merged chunks at once; 20% changes which of two servers
+wins."""
 
 
 def _single_reads(e: Evidence) -> Reason | None:

@@ -71,7 +71,7 @@ def probe_pod(plan: StackPlan, name: str) -> dict[str, Any]:
     group = next(each for each in plan.topology.groups if Service.WORKER in each.services)
     worker = next(pod for pod in plan.services if pod.name == group.name)
     host, port, is_tls = address_of(plan.config.endpoint.url)
-    # Only the workers have a custom CA or server name, so here such a certificate is not checked.
+    # A custom CA or server name is for the workers to check; the probe then skips verification.
     tls = plan.config.endpoint.tls
     verify = tls.verify and not tls.ca_file and not tls.ca and not tls.server_name
     flags = ["yes" if is_tls else "", "yes" if verify else ""]
