@@ -1,4 +1,4 @@
-"""What is written, and where it goes."""
+"""Settings of the artifacts: what is written, and where."""
 
 from typing import Annotated
 
@@ -8,21 +8,21 @@ from aiperf_svc.config.base import Model
 
 
 class S3(Model):
-    """A bucket of an S3-compatible store, to which the results are uploaded as well.
+    """A bucket of an S3-compatible store, to which the results are also uploaded.
 
-    Keys do not belong here: they come from the environment (`AWS_ACCESS_KEY_ID`,
+    Keys are not set here: they come from the environment (`AWS_ACCESS_KEY_ID`,
     `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`), on a cluster from the stack's secrets.
     """
 
     url: Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^?#\s]*)?$")]
     """`s3://bucket/prefix`. Each run gets a folder of its own below it."""
     endpoint_url: Annotated[str, Field(pattern=r"^https?://[^/@?#\s]+/?$")] | None = None
-    """Of a store that is not Amazon's: `https://host:port`; the bucket goes in the path."""
+    """URL of a store other than Amazon's: `https://host:port`. The bucket goes into the path."""
     region: Annotated[str, Field(min_length=1)] = "us-east-1"
     has_session_token: bool = False
-    """On a cluster: the keys are temporary ones, which come with a session token."""
+    """True if the keys on a cluster are temporary, with a session token."""
     egress_cidrs: tuple[str, ...] = ()
-    """On a cluster: address ranges of the store; the upload reaches nothing else."""
+    """Address ranges of the store on a cluster; the upload can reach nothing else."""
 
     @property
     def bucket(self) -> str:
@@ -31,7 +31,7 @@ class S3(Model):
 
     @property
     def prefix(self) -> str:
-        """What every key begins with, without slashes at its ends; may be empty."""
+        """Prefix of every key, without slashes at its ends; may be empty."""
         return self.url.removeprefix("s3://").partition("/")[2].strip("/")
 
 
@@ -42,4 +42,4 @@ class Artifacts(Model):
     jsonl_limit: Annotated[int, Field(ge=0)] = 1_000_000
     """Most lines of profile_export.jsonl; the records themselves are all in records.parquet."""
     s3: S3 | None = None
-    """Where the results are uploaded too."""
+    """Bucket to which the results are also uploaded."""

@@ -1,4 +1,4 @@
-"""What every part of the config has in common."""
+"""The base of every part of the config."""
 
 from pydantic import BaseModel, ConfigDict
 
@@ -8,7 +8,7 @@ HOUR_NS = 60 * MINUTE_NS
 
 
 class Model(BaseModel):
-    """Base of every part of the config: unchangeable, and an unknown key is an error."""
+    """Base of every part of the config: immutable; an unknown key is an error."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", str_strip_whitespace=True, allow_inf_nan=False

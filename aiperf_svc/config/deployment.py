@@ -1,4 +1,4 @@
-"""How the services are laid out, and everything that only a cluster needs to be told.
+"""The layout of the services, and the settings that only a cluster needs.
 
 None of this changes what is measured. Locally only `layout`, `raw_route`, `transport` and
 `registration_timeout` count.
@@ -28,12 +28,12 @@ POD_NAMES = (
 )
 """Keys of `deployment.pods`; `control` is the one pod of layout compact."""
 RANK_POD = "rank"
-"""The key of a workload's ranks there."""
+"""The key of a workload's ranks in `deployment.pods`."""
 
 
 class Transport(Model):
-    """How the services' messages travel on one machine (between pods it is always TCP with
-    CURVE)."""
+    """Transport of the services' messages on one machine. Between pods it is always TCP with
+    CURVE."""
 
     kind: Literal["ipc", "tcp"] = "ipc"
     curve: bool = False
@@ -46,8 +46,8 @@ class Transport(Model):
 
 
 class Namespace(Model):
-    """Who owns the namespace. Said here, never found out by looking: a program that looks first
-    takes its own namespace for somebody else's the second time."""
+    """Ownership of the namespace. It is configured, never detected: a program that checks whether
+    the namespace exists would mistake its own for an existing one at the second `up`."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] | None = None
     mode: Literal["auto", "create", "existing"] = "auto"
@@ -67,10 +67,10 @@ class Image(Model):
     """The one image of all services. `AIPERF_IMAGE` replaces `name`."""
 
     name: Annotated[str, Field(min_length=1)] | None = None
-    """With a tag or digest; `localhost/aiperf-svc:VERSION` when not given."""
+    """Name with a tag or digest; default: `localhost/aiperf-svc:VERSION`."""
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
-    """Names of Secrets that are in the namespace already."""
+    """Names of Secrets that exist in the namespace."""
 
     @model_validator(mode="after")
     def _pinned(self) -> Self:
@@ -83,17 +83,17 @@ class Image(Model):
 
 
 class Results(Model):
-    """How the results leave the cluster. `port-forward` needs nothing that is not there."""
+    """Access to the results from outside the cluster. `port-forward` needs no further objects."""
 
     expose: Literal["port-forward", "NodePort", "LoadBalancer", "Ingress"] = "port-forward"
     node_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
     host: str | None = None
-    """Ingress: the host name that leads to the results."""
+    """Host name of the results, for an Ingress."""
     ingress_class: str | None = None
     tls_secret: str | None = None
-    """Ingress: name of a Secret with the certificate, in the namespace already."""
+    """Name of an existing Secret with the certificate, for an Ingress."""
     annotations: dict[str, str] = Field(default_factory=dict)
-    """Of the Service or Ingress that exposes the results."""
+    """Annotations of the Service or Ingress that exposes the results."""
     allow_cidrs: tuple[str, ...] = ()
     """Address ranges that may reach the results; all when empty. A token is needed anyway."""
     storage: SizeBytes = 10 * 2**30
@@ -111,7 +111,7 @@ class Results(Model):
 
 
 class Prices(Model):
-    """What an hour costs, for the estimate of the preview; any currency."""
+    """Prices per hour for the estimate in the preview, in any currency."""
 
     cpu: Annotated[float, Field(ge=0)] = 0.0
     memory_gib: Annotated[float, Field(ge=0)] = 0.0
@@ -120,44 +120,46 @@ class Prices(Model):
 
 
 class Deployment(Model):
-    """How the same services are laid out."""
+    """The layout of the services."""
 
     layout: Literal["auto", "per-service", "compact"] = "auto"
     """`compact` puts the five single services into one process or pod; auto: compact locally,
     per-service on a cluster."""
     raw_route: Literal["auto", "proxy", "direct"] = "auto"
-    """Raw records through the controller's proxy, or from worker to record processor."""
+    """Route of raw records: through the controller's proxy, or directly from worker to record
+    processor."""
     transport: Transport = Transport()
     registration_timeout: DurationNs = 60 * SECOND_NS
-    """How long the run waits for every service to register."""
+    """Time in which every service must register."""
     namespace: Namespace = Namespace()
     image: Image = Image()
     ttl: DurationNs = 2 * HOUR_NS
-    """After this time the stack deletes itself from within the cluster, collected or not. At least
-    what its pods may take to get ready and the load."""
+    """Time after which the stack deletes itself from within the cluster, even if the results were
+    not collected. It must cover the start of its pods and the load."""
     ready_timeout: DurationNs = 5 * MINUTE_NS
-    """Longest time for a pod of the stack to get ready."""
+    """Longest time until a pod of the stack is ready."""
     delete_timeout: DurationNs = 5 * MINUTE_NS
-    """Longest time for an object to be gone."""
+    """Longest time until a deleted object is gone."""
     placement: Placement = Placement()
-    """Of all pods of the services."""
+    """Placement of all pods of the services."""
     pods: dict[str, Pod] = Field(default_factory=dict)
     """Settings of single pods, by name: `worker`, `records-manager`, …"""
     target: Target = Target()
     ranks: Ranks = Ranks()
-    """Of a `workload`: where its ranks run."""
+    """Placement and resources of a workload's ranks."""
     results: Results = Results()
     network_policies: bool = True
-    """Default deny, and what the run needs. Off for a cluster whose own policies say the same."""
+    """Denies by default and allows what the run needs. Turn it off if the cluster's own policies do
+    the same."""
     prices: Prices = Prices()
     hold_drains: bool = True
-    """A PodDisruptionBudget keeps the drain of a node waiting while start and load may last: the
-    time that the ttl must have at least. Without a duration of the load, until the stack is gone.
+    """A PodDisruptionBudget keeps the drain of a node waiting for the longest time of start and
+    load, which is the least ttl. If the load has no duration, it waits until the stack is gone.
     Off: a drain evicts the pods, and the run fails."""
     api_server_cidrs: tuple[str, ...] = ()
-    """Address ranges of the API server, as pods reach it (`kubectl get endpoints kubernetes`): the
-    deadline's pod reaches nothing else. Empty: it may reach every address. One that is wrong fails
-    `up`; one that becomes wrong keeps the stack from removing itself."""
+    """Address ranges of the API server as pods reach it (`kubectl get endpoints kubernetes`): the
+    deadline's pod can reach nothing else. Empty: it can reach every address. A wrong range makes
+    `up` fail; one that becomes wrong later keeps the stack from deleting itself."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

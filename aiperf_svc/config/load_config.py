@@ -1,7 +1,7 @@
-"""A BenchmarkConfig from a file, from a stack file or from data, and back into a file.
+"""Reads a BenchmarkConfig from a file, from a stack file or from data, and writes it to a file.
 
-Everything that is wrong is said at once, one line a mistake. Every service imports this module, so
-it needs nothing but YAML and the models.
+All mistakes are reported together, one line each. Every service imports this module, so it needs
+only YAML and the models.
 """
 
 import os
@@ -21,24 +21,24 @@ from aiperf_svc.domain.errors import ConfigError
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 STACK_KEY = "aiperf:benchmark"
-"""Where the config is in a stack file."""
+"""Key of the config in a stack file."""
 STACKS = Path("stacks")
 """Folder of the stack files."""
 
 
 def load_config(path: Path) -> BenchmarkConfig:
-    """The config in a YAML or JSON file, or in a stack file. Raises ConfigError."""
+    """Read the config in a YAML or JSON file, or in a stack file. Raises ConfigError."""
     return parse_config(read_config_data(path), str(path))
 
 
 def load_stack(name_or_path: str) -> BenchmarkConfig:
-    """The config of a stack, named or by its file. Raises ConfigError."""
+    """Read the config of a stack, given its name or file. Raises ConfigError."""
     return load_config(stack_path(name_or_path))
 
 
 def stack_path(name_or_path: str) -> Path:
-    """The file of a stack: `bench-smoke` is `stacks/Pulumi.bench-smoke.yaml`. Raises ConfigError
-    when there is none."""
+    """Return the file of a stack: `bench-smoke` is `stacks/Pulumi.bench-smoke.yaml`. Raises
+    ConfigError if it does not exist."""
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1:
         return path
@@ -52,14 +52,14 @@ def stack_path(name_or_path: str) -> Path:
 
 
 def is_stack_file(path: Path) -> bool:
-    """Whether a file is a stack's and not a plain config. Raises ConfigError when it cannot be
-    read."""
+    """Return whether a file is a stack file rather than a plain config. Raises ConfigError if it
+    cannot be read."""
     data = read_yaml(path)
     return isinstance(data, dict) and isinstance(data.get("config"), dict)
 
 
 def read_config_data(path: Path) -> dict[str, Any]:
-    """A config as it is written, before any check of its content. Raises ConfigError."""
+    """Read a config without checking its content. Raises ConfigError."""
     data = read_yaml(path)
     if isinstance(data, dict) and isinstance(data.get("config"), dict):
         settings = data["config"]
@@ -81,10 +81,10 @@ def parse_config(
     names: Mapping[str, str] | None = None,
     known: Sequence[Problem] = (),
 ) -> BenchmarkConfig:
-    """The config that `data` describes. Raises ConfigError that lists all mistakes.
+    """Make the config that `data` describes. Raises ConfigError that lists all mistakes.
 
-    `source` says where the data is from; `names` what the user calls some keys, by dotted path;
-    `known` are mistakes that were found before, to be listed with the others.
+    `source` says where the data is from; `names` maps dotted paths to what the user calls these
+    keys; `known` holds mistakes found earlier, to be listed with the others.
     """
     return parse_as(BenchmarkConfig, data, source, names=names, known=known)
 
@@ -97,7 +97,7 @@ def parse_as(
     names: Mapping[str, str] | None = None,
     known: Sequence[Problem] = (),
 ) -> Parsed:
-    """The config of another model that `data` describes; everything else as in `parse_config`."""
+    """Make the config of another model that `data` describes; else as `parse_config`."""
     problems = [*known, *problems_before_models(data, model)]
     try:
         config = model.model_validate(data)
@@ -113,7 +113,7 @@ def parse_as(
 def refusal(
     problems: list[Problem], source: str, *, names: Mapping[str, str] | None = None
 ) -> ConfigError:
-    """The error that lists `problems`."""
+    """Return the error that lists `problems`."""
     lines = [problem.line(names or {}) for problem in problems]
     if len(lines) == 1:
         return ConfigError(f"{source}: {lines[0]}" if source else lines[0])
@@ -122,7 +122,7 @@ def refusal(
 
 
 def save_config(config: BaseModel, path: Path) -> None:
-    """Write a config, whole and with human units, as a file that can be run again."""
+    """Write a config with all keys and human units, as a file that can be run again."""
     data = config.model_dump(mode="json")
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), encoding="utf-8")

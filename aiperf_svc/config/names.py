@@ -1,4 +1,4 @@
-"""The names that a config may use, and the nearest of them to one that it may not."""
+"""The valid names of a config, and the nearest of them to an invalid one."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -13,12 +13,13 @@ from aiperf_svc.config.models import BenchmarkConfig
 
 @cache
 def all_keys(root: type[BaseModel] = BenchmarkConfig) -> tuple[str, ...]:
-    """Every key of a config as a dotted path, `load.concurrency`, in the order of the models."""
+    """Return every key of a config as a dotted path, `load.concurrency`, in the order of the
+    models."""
     return tuple(_keys_below(root, ""))
 
 
 def keys_at(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> tuple[str, ...]:
-    """The keys that the model at a path has; none where there is no model."""
+    """Return the keys of the model at a path; none if there is no model."""
     found = model_at(path, root)
     return tuple(found.model_fields) if found else ()
 
@@ -26,14 +27,14 @@ def keys_at(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> tup
 def model_at(
     path: Sequence[str], root: type[BaseModel] = BenchmarkConfig
 ) -> type[BaseModel] | None:
-    """The model at a path, None where there is none."""
+    """Return the model at a path; None if there is none."""
     annotation = type_at(path, root)
     return None if _is_collection(annotation) else _model_in(annotation)
 
 
 def type_at(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> Any:
-    """The type that the models give to a path, None for an unknown one. Numbers of a list and
-    names in a dictionary are parts of a path too."""
+    """Return the type of the value at a path; None for an unknown path. Numbers in a list and names
+    in a dictionary are parts of a path too."""
     annotation: Any = root
     for part in path:
         arguments = get_args(annotation)
@@ -50,15 +51,15 @@ def type_at(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> Any
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name that was probably meant."""
+    """Return the valid name that was probably meant."""
     by_plain = {_plain(candidate): candidate for candidate in valid}
     close = get_close_matches(_plain(name), by_plain, n=1, cutoff=0.6)
     return by_plain[close[0]] if close else None
 
 
 def nearest_key(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> str | None:
-    """The key that was probably meant by an unknown one: a sibling first, then any key that has
-    just this name elsewhere."""
+    """Return the key that was probably meant by an unknown one: a sibling first, then any key of
+    this name elsewhere."""
     *parents, name = path
     sibling = nearest(name, keys_at(parents, root))
     if sibling:

@@ -1,4 +1,4 @@
-"""Which nodes a pod may run on and what it may use there."""
+"""Settings of one pod: the nodes that it may run on, and its resources."""
 
 from typing import Annotated, Literal, Self
 
@@ -15,7 +15,7 @@ class Toleration(Model):
     operator: Literal["Exists", "Equal"] = "Exists"
     value: str = ""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-    """Empty: all of them."""
+    """Effect of the taint; empty: all effects."""
 
     @model_validator(mode="after")
     def _value_belongs_to_equal(self) -> Self:
@@ -30,32 +30,32 @@ class Network(Model):
     """A second network interface of the pod, by Multus."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Of the NetworkAttachmentDefinition: `name` or `namespace/name`."""
+    """Name of the NetworkAttachmentDefinition: `name` or `namespace/name`."""
     mtu: Annotated[int, Field(ge=576, le=65_535)] | None = None
     """Passed to the definition's `tuning` plugin."""
 
 
 class Placement(Model):
-    """Where pods run."""
+    """Nodes on which pods run."""
 
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels that the node must have."""
     require_nodes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Node label to the values that will do (node affinity, required)."""
+    """Allowed values by node label (node affinity, required)."""
     prefer_nodes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Node label to the values that are better (node affinity, preferred)."""
+    """Preferred values by node label (node affinity, preferred)."""
     tolerations: tuple[Toleration, ...] = ()
     away_from: tuple[str, ...] = ()
-    """Pods of this stack, by name (`target`), whose nodes are avoided where there is a choice."""
+    """Names of pods of this stack (`target`) whose nodes are avoided if possible."""
     spread: Literal["hostname", "zone", "none"] = "hostname"
-    """Replicas of one pod are spread evenly over these where there is a choice."""
+    """Domain over which replicas of one pod are spread evenly if possible."""
     priority_class: str | None = None
     host_network: bool = False
     """Use the node's own network: needs Pod Security `privileged`, and no NetworkPolicy applies."""
     networks: tuple[Network, ...] = ()
 
     def overriding(self, common: Self) -> Self:
-        """This placement, with `common`'s value for each key that is left at its default."""
+        """Return this placement, with `common`'s value for each key that is left at its default."""
         own = {
             name: value
             for name, value in self
@@ -77,12 +77,12 @@ class Gpu(Model):
 
 
 class Pod(Model):
-    """What is set for one pod. A key left out keeps its default."""
+    """Settings of one pod. A key left out keeps its default."""
 
     cpu: CpuMillis | None = None
     memory: SizeBytes | None = None
-    """Request and limit."""
+    """Memory request and limit."""
     cpu_limit: CpuMillis | None = None
-    """None by default: a pod that is throttled measures its own quota."""
+    """CPU limit; None by default, since a throttled pod would measure its own quota."""
     placement: Placement = Placement()
     annotations: dict[str, str] = Field(default_factory=dict)

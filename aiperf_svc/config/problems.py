@@ -1,4 +1,4 @@
-"""What is wrong with a config, in the words of somebody who has to correct it."""
+"""The mistakes in a config, described for the person who corrects them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from aiperf_svc.config.names import keys_at, nearest, nearest_key, type_at
 
 _KEY_NAME = re.compile(r"\{([a-z_.]+)\}")
 _SHOWN = 60
-"""Characters of a value that a message repeats."""
+"""Most characters of a value that a message repeats."""
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -50,27 +50,28 @@ _PATTERNS = {
 
 
 def _printable(text: str) -> str:
-    """A config may hold what no terminal should be sent."""
+    """Escape unprintable characters, which must not reach a terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _shortened(key: str) -> str:
-    """A dotted path without the rest of names that are longer than any key."""
+    """Shorten the names in a dotted path that are longer than any key."""
     names = key.split(".")
     return ".".join(name if len(name) <= _SHOWN else name[:_SHOWN] + "…" for name in names)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake: the dotted path of the key, and what is wrong with it."""
+    """One mistake: the dotted path of the key, and a description."""
 
     key: str
     text: str
     names_keys: bool = False
-    """Whether `{name}` in the text stands for the key of that name below `key`."""
+    """True if `{name}` in the text stands for the key of that name below `key`."""
 
     def line(self, names: Mapping[str, str]) -> str:
-        """One line; `names` are what the user calls some keys, by dotted path: `--isl`."""
+        """Format the mistake as one line. `names` maps dotted paths to what the user calls these
+        keys: `--isl`."""
         return _printable(self._line(names))
 
     def _line(self, names: Mapping[str, str]) -> str:
@@ -82,7 +83,7 @@ class Problem:
             theirs = {name: names.get(prefix + name, "") for name in _KEY_NAME.findall(text)}
             text = _KEY_NAME.sub(lambda match: theirs[match[1]] or match[1], text)
             if not self.key or (theirs and all(theirs.values())):
-                # It names all its keys itself, as the user does.
+                # The text itself names all keys as the user does.
                 return text
         return f"{self._called(names)}: {text}"
 
@@ -98,19 +99,19 @@ class Problem:
 def problems_in(
     error: ValidationError, data: object, root: type[BaseModel] = BenchmarkConfig
 ) -> list[Problem]:
-    """Every mistake that the models below `root` found in `data`, once each."""
+    """Return every mistake that the models below `root` found in `data`, once each."""
     found: dict[str, Problem] = {}
     unions: dict[str, list[str]] = {}
     for details in error.errors(include_url=False):
         path, is_member = _path(details["loc"], data, is_missing=details["type"] == "missing")
         key = ".".join(path)
         if is_member:
-            # Of a value that may be of several types there is one report for each.
+            # If a value may have several types, pydantic reports an error for each.
             unions.setdefault(key, []).append(_EXPECTED.get(details["type"], "another value"))
             expected = " or ".join(dict.fromkeys(unions[key]))
             found[key] = Problem(key, f"{_shown(details['input'])}: expected {expected}")
         else:
-            # A model's own check is about several keys, that of one value about this one.
+            # A model's own check concerns several keys, a value's check only that value.
             is_combination = details["type"] == "value_error" and isinstance(
                 details["input"], Mapping
             )
@@ -122,8 +123,8 @@ def problems_in(
 def problems_before_models(
     data: object, root: type[BaseModel] = BenchmarkConfig, path: tuple[str, ...] = ()
 ) -> list[Problem]:
-    """Mistakes that the models would take: `true` for a number, which they read as 1, and an
-    encrypted value, which would end up readable in every artifact."""
+    """Return the mistakes that the models would accept: `true` for a number, which they read as 1,
+    and an encrypted value, which would be readable in every artifact."""
     if isinstance(data, Mapping):
         if set(data) == {"secure"}:
             text = "a secret has no place inside the benchmark; name its variable in"
@@ -140,7 +141,7 @@ def problems_before_models(
 
 
 def _takes_number_only(annotation: Any) -> bool:
-    """Whether int or float is among the types, and bool is not."""
+    """Return whether int or float is among the types, and bool is not."""
     types: list[Any] = [annotation]
     for found in types:
         types.extend(part for part in get_args(found) if isinstance(part, type) or get_args(part))
@@ -150,8 +151,8 @@ def _takes_number_only(annotation: Any) -> bool:
 def _path(
     loc: Sequence[int | str], data: object, *, is_missing: bool
 ) -> tuple[tuple[str, ...], bool]:
-    """The path of a mistake, and whether it is about one member of a union of types: those have
-    the type's name as the last part of their location, which the data does not have."""
+    """Return the path of a mistake, and whether it concerns one member of a union of types. Such a
+    mistake has the type's name as the last part of its location, which is not in the data."""
     path: list[str] = []
     for number, part in enumerate(loc):
         is_index = isinstance(data, list) and isinstance(part, int) and part < len(data)
@@ -175,7 +176,7 @@ def _text(details: ErrorDetails, path: Sequence[str], root: type[BaseModel]) -> 
     if kind == "missing":
         return "must be given"
     if kind == "value_error":
-        # The reason of a model's own check names its keys; that of one value does not show them.
+        # The reason of a model's own check names its keys; that of a value's check does not.
         reason = str(context["error"])
         return reason if isinstance(value, Mapping) else f"{_shown(value)}: {reason}"
     return f"{_shown(value)}: {_expected(details, context)}"

@@ -1,4 +1,4 @@
-"""Where the ranks of a workload run, and what they have there: nodes, networks, devices, disks."""
+"""Placement and resources of a workload's ranks: nodes, networks, devices, disks."""
 
 from typing import Annotated, Literal, Self
 
@@ -16,11 +16,11 @@ class RankVolume(Model):
     `shared-claim`: one for all ranks (ReadWriteMany); `host-path`: a folder of the node, which
     needs Pod Security `privileged`."""
     size: SizeBytes = 16 * 2**30
-    """Limit of an empty-dir, request of a claim."""
+    """Limit of an empty-dir, or request of a claim."""
     storage_class: Annotated[str, Field(min_length=1)] | None = None
-    """Of a claim; None: the cluster's default."""
+    """Storage class of a claim; None: the cluster's default."""
     path: Annotated[str, Field(pattern=r"^/[^\s]*$")] | None = None
-    """Of a host-path."""
+    """Folder of a host-path."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
@@ -35,7 +35,7 @@ class RankNetwork(Model):
     """A network of Multus that the ranks measure instead of the pod network."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Of the NetworkAttachmentDefinition: `name` or `namespace/name`."""
+    """Name of the NetworkAttachmentDefinition: `name` or `namespace/name`."""
     attach: Literal["default", "additional"] = "default"
     """`default` replaces the pod's own interface and address (annotation
     `v1.multus-cni.io/default-network`); `additional` adds an interface (annotation
@@ -43,7 +43,8 @@ class RankNetwork(Model):
 
 
 class Ranks(Model):
-    """Where ranks run. Locally none of this has a meaning: all ranks are on this machine."""
+    """Placement and resources of the ranks. Not used in a local run, where all ranks are on this
+    machine."""
 
     nodes: Literal["apart", "together", "any"] | tuple[str, ...] = "apart"
     """`apart`: each rank on a node of its own; `together`: all on one node; `any`: as the scheduler
@@ -59,7 +60,7 @@ class Ranks(Model):
     """Use the nodes' own network: needs Pod Security `privileged`, and no NetworkPolicy applies."""
     network: RankNetwork | None = None
     mtu: Annotated[int, Field(ge=576, le=65_535)] | None = None
-    """Set on the ranks' interface by an init container with NET_ADMIN: needs Pod Security
+    """MTU of the ranks' interface, set by an init container with NET_ADMIN: needs Pod Security
     `privileged`."""
     devices: dict[str, Annotated[int, Field(gt=0, le=64)]] = Field(default_factory=dict)
     """Extended resources of each rank, such as `rdma/hca_shared_devices_a: 1`."""

@@ -1,5 +1,5 @@
-"""Names under which people keep secrets: of headers, environment variables, flags and members of a
-request's body.
+"""Recognises names of secrets among headers, environment variables, flags and keys of a request's
+body.
 
 A name is split into words at punctuation and at changes of case, and judged by its last word:
 `X-ApiToken` ends in a token, `max_tokens` and `tokenizer` do not.
@@ -19,9 +19,9 @@ _ALWAYS = _words(
     "auth authentication authorization bearer cookie cookies credential credentials jwt passcode "
     "passphrase passwd password passwords pwd secret secrets"
 )
-"""Last words of secrets."""
+"""Last words of names of secrets."""
 _WRITTEN_TOGETHER = ("authorization", "passwd", "password", "passphrase", "secret")
-"""What a last word may end in, such as `pgpassword`."""
+"""Endings of a last word written together, such as `pgpassword`."""
 _SECRET_OWNERS = _words(
     "access account admin api auth client db function functions master private secret service "
     "session signing subscription user"
@@ -36,13 +36,13 @@ _HARMLESS_TOKENS = _words(
     "stop unk"
 )
 _SWITCHES = frozenset({"disable", "enable", "no", "require", "skip"})
-"""First words of what is on or off."""
+"""First words of names of switches."""
 _TRAILERS = frozenset({"header", "value"})
-"""Last words that say nothing about the others."""
+"""Last words that are ignored."""
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what is kept under `name` is likely to be a secret."""
+    """Return whether the value kept under `name` is likely to be a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
     while words and words[-1] in _TRAILERS:
         words.pop()
@@ -63,7 +63,8 @@ def is_secret_name(name: str) -> bool:
 
 
 def secret_paths(values: object, path: str) -> Iterator[str]:
-    """Keys below `path` whose text is likely to be a secret. A number or a switch is none."""
+    """Yield the keys below `path` whose text is likely to be a secret. Numbers and switches are
+    not."""
     if isinstance(values, Mapping):
         for name, value in values.items():
             own = f"{path}.{name}"

@@ -1,4 +1,4 @@
-"""The server under test when the stack brings its own, and the way to one that it does not."""
+"""Settings of the server under test: the stack's own, or the network access to another one."""
 
 from typing import Annotated, Literal, Self
 
@@ -19,7 +19,7 @@ class TargetPods(Model):
 
     namespace: Annotated[str, Field(min_length=1)]
     labels: dict[str, str] = Field(default_factory=dict)
-    """Of the Service's selector; empty: all pods of the namespace."""
+    """Labels of the Service's selector; empty: all pods of the namespace."""
     port: Annotated[int, Field(gt=0, le=65_535)] | None = None
     """The *pod's* port, which NetworkPolicies see; all ports when not given."""
 
@@ -30,47 +30,49 @@ class Target(Model):
     kind: Literal["none", "mock", "vllm", "custom"] = "none"
     """`mock` is the built-in server from the stack's own image."""
     image: Annotated[str, Field(min_length=1)] | None = None
-    """With a tag or, to be the same each time, a digest (`NAME@sha256:…`)."""
+    """Image with a tag or, to be the same each time, a digest (`NAME@sha256:…`)."""
     command: tuple[str, ...] = ()
     """Replaces the image's entrypoint."""
     args: tuple[str, ...] = ()
-    """Of `mock`: its flags; of `vllm`: added to model and port."""
+    """Arguments. For `mock`: its flags; for `vllm`: added to model and port."""
     port: Annotated[int, Field(gt=0, le=65_535)] = 8000
     replicas: Annotated[int, Field(gt=0, le=1_000)] = 1
-    """Several are reached by the Service's name as several addresses."""
+    """Number of replicas. Several are reached by the Service's name as several addresses."""
     env: dict[str, str] = Field(default_factory=dict)
-    """In clear: values that nobody else may read belong into `secret_env`."""
+    """Environment variables, in plain text. Put secret values into `secret_env`."""
     secret_env: dict[str, str] = Field(default_factory=dict)
     """Environment variable to the key under which its value is kept in the stack's configuration
     (`pulumi config set --secret aiperf:KEY`)."""
     gpu: Gpu | None = None
     cpu: CpuMillis = 1000
     cpu_limit: CpuMillis | None = None
-    """None by default: a server that is throttled shows its quota and not its speed."""
+    """CPU limit; None by default, since a throttled server would show its quota and not its
+    speed."""
     memory: SizeBytes = 2**30
-    """Request and limit."""
+    """Memory request and limit."""
     storage: SizeBytes | None = None
-    """Request and limit of the node's disk, for /tmp (where weights are downloaded to), log and
-    root file system. None: neither."""
+    """Request and limit of the node's disk for /tmp (where weights are downloaded to), log and root
+    file system. None: no request and no limit."""
     shared_memory: SizeBytes = 0
     """Size of /dev/shm; counts as memory of the pod. 0: the runtime's 64 MiB."""
     ready_path: Annotated[str, Field(pattern=r"^/")] | None = None
-    """Returns 200 when the server can work; without one, an open port is enough."""
+    """Path that returns 200 when the server is ready; without one, an open port is enough."""
     ready_timeout: DurationNs = 5 * MINUTE_NS
-    """Longest time for the image, the model and the start."""
+    """Longest time for pulling the image, loading the model and starting."""
     run_as_root: bool = False
-    """For images that only work as root: needs Pod Security `baseline`."""
+    """Run the container as root, for images that need it: needs Pod Security `baseline`."""
     writable: bool = False
-    """For images that write to their own root file system. /tmp and HOME are always writable."""
+    """Allow writing to the root file system, for images that need it. /tmp and HOME are always
+    writable."""
     downloads: bool = False
-    """May reach port 443 anywhere, e.g. for the model's weights."""
+    """Allow connections to port 443 of any address, e.g. to download the model's weights."""
     placement: Placement = Placement()
 
     egress_cidrs: tuple[str, ...] = ()
-    """Outside the stack: address ranges of the target; workers reach nothing else."""
+    """Address ranges of a target outside the stack; workers can reach nothing else."""
     pods: TargetPods | None = None
-    """Outside the stack, inside the cluster: where the requests end. A Service's own address never
-    appears to a NetworkPolicy."""
+    """Pods of a target outside the stack but inside the cluster. NetworkPolicies never see a
+    Service's own address."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:

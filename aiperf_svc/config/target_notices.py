@@ -1,4 +1,4 @@
-"""What a user should know of the way to the target before the load begins; pure."""
+"""Notices for the user about the connection to the target, before the load begins. Pure."""
 
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
@@ -13,12 +13,12 @@ UNCHECKED = (
 
 
 def is_unchecked(config: BenchmarkConfig) -> bool:
-    """Whether the target speaks TLS and its certificate is not looked at."""
+    """Return whether the target uses TLS and its certificate is not checked."""
     return address_of(config.endpoint.url).is_tls and not config.endpoint.tls.verify
 
 
 def target_notices(config: BenchmarkConfig, environ: Mapping[str, str]) -> list[str]:
-    """One line each; empty when all is as expected."""
+    """Return the notices, one line each; empty if there are none."""
     found = [UNCHECKED] if is_unchecked(config) else []
     variable = proxy_variable(config.endpoint.url, environ)
     if variable:
@@ -30,7 +30,8 @@ def target_notices(config: BenchmarkConfig, environ: Mapping[str, str]) -> list[
 
 
 def proxy_variable(url: str, environ: Mapping[str, str]) -> str:
-    """The variable that would have other programs use a proxy for a URL; empty when none would."""
+    """Return the variable that would make other programs use a proxy for a URL; empty if there is
+    none."""
     host, port, is_tls = address_of(url)
     scheme = "https" if is_tls else "http"
     names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
@@ -43,7 +44,8 @@ def proxy_variable(url: str, environ: Mapping[str, str]) -> str:
 
 
 def _is_covered(host: str, port: int, entry: str) -> bool:
-    """Whether an entry of NO_PROXY is about a host: a name, its parent, an address or a network."""
+    """Return whether an entry of NO_PROXY covers a host: a name, its parent, an address or a
+    network."""
     if entry == "*":
         return True
     try:

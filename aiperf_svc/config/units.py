@@ -1,7 +1,7 @@
-"""Human units, read and written once, here: `250ms`, `5m`, `2Gi`, `500m` of a CPU.
+"""Reads and writes human units: `250ms`, `5m`, `2Gi`, `500m` of a CPU.
 
 Durations are integers of nanoseconds, sizes integers of bytes, CPUs integers of millicores. A plain
-number is seconds, bytes or cores. What is written back is exact, so a resolved config can be run
+number means seconds, bytes or cores. Written values are exact, so a resolved config can be run
 again.
 """
 
@@ -21,8 +21,8 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|min|s|m|h|d)")
 
 
 def parse_duration_ns(value: Any) -> int:
-    """Nanoseconds of `90`, `1.5`, `"250ms"`, `"5m"`, `"1h30m"`. Raises ValueError that says what
-    is expected."""
+    """Return the nanoseconds of `90`, `1.5`, `"250ms"`, `"5m"`, `"1h30m"`. Raises ValueError that
+    says what is expected."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError('expected a duration such as "250ms", "30s" or "5m"')
     if isinstance(value, str):
@@ -40,7 +40,7 @@ def parse_duration_ns(value: Any) -> int:
 
 
 def parse_positive_duration_ns(value: Any) -> int:
-    """As `parse_duration_ns`, and not zero."""
+    """Return the nanoseconds as `parse_duration_ns`, and refuse zero."""
     duration_ns = parse_duration_ns(value)
     if not duration_ns:
         raise ValueError('expected a duration above zero, such as "250ms", "30s" or "5m"')
@@ -48,7 +48,7 @@ def parse_positive_duration_ns(value: Any) -> int:
 
 
 def format_duration(value_ns: int) -> str:
-    """The shortest exact spelling of a duration: 300000000000 is `5m`."""
+    """Return the shortest exact form of a duration: 300000000000 is `5m`."""
     if value_ns == 0:
         return "0s"
     for unit in ("h", "m", "s", "ms", "us"):
@@ -58,7 +58,8 @@ def format_duration(value_ns: int) -> str:
 
 
 def parse_size(value: Any) -> int:
-    """Bytes of `1024`, `"2Gi"`, `"500MB"`. Raises ValueError that says what is expected."""
+    """Return the bytes of `1024`, `"2Gi"`, `"500MB"`. Raises ValueError that says what is
+    expected."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
@@ -68,7 +69,7 @@ def parse_size(value: Any) -> int:
 
 
 def format_size(value: int) -> str:
-    """The shortest exact spelling of a size in bytes, in binary units."""
+    """Return the shortest exact form of a size in bytes, in binary units."""
     for unit in ("Ti", "Gi", "Mi", "Ki"):
         if value and value % _BYTES_PER[unit] == 0:
             return f"{value // _BYTES_PER[unit]}{unit}"
@@ -76,7 +77,8 @@ def format_size(value: int) -> str:
 
 
 def parse_cpu_millis(value: Any) -> int:
-    """Millicores of `2`, `0.5`, `"500m"`. Raises ValueError that says what is expected."""
+    """Return the millicores of `2`, `0.5`, `"500m"`. Raises ValueError that says what is
+    expected."""
     match = _QUANTITY.fullmatch(str(value)) if not isinstance(value, bool) else None
     if match is None or match[2] not in ("", "m"):
         raise ValueError('expected CPUs such as 2, 0.5 or "500m"')
@@ -84,13 +86,13 @@ def parse_cpu_millis(value: Any) -> int:
 
 
 def format_cpu(value_millis: int) -> str:
-    """Kubernetes' spelling of millicores: `2` or `500m`."""
+    """Return millicores as Kubernetes writes them: `2` or `500m`."""
     return f"{value_millis // 1000}" if value_millis % 1000 == 0 else f"{value_millis}m"
 
 
 def parse_share(value: Any) -> float:
-    """A share of 1 of `"1%"`, `0.01`. Raises ValueError that says what is expected; a plain number
-    of 1 or more is refused, because it may be meant in per cent."""
+    """Return `"1%"` or `0.01` as a share of 1. Raises ValueError that says what is expected. A
+    plain number of 1 or more is refused, because it may be meant in per cent."""
     expected = 'expected a share such as "1%" or 0.01, from 0% to 100%'
     text = str(value).strip()
     is_percent = text.endswith("%")
@@ -106,7 +108,7 @@ def parse_share(value: Any) -> float:
 
 
 def format_share(value: float) -> str:
-    """A share in per cent: 0.01 is `1%`."""
+    """Return a share in per cent: 0.01 is `1%`."""
     return f"{value * 100:.12g}%"
 
 
@@ -120,7 +122,7 @@ DurationNs = Annotated[int, BeforeValidator(parse_duration_ns), PlainSerializer(
 PositiveDurationNs = Annotated[
     int, BeforeValidator(parse_positive_duration_ns), PlainSerializer(format_duration)
 ]
-"""The same, and not zero."""
+"""A duration that is not zero."""
 SizeBytes = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size)]
 """A size: human units in a file, bytes in the program."""
 Share = Annotated[float, BeforeValidator(parse_share), PlainSerializer(format_share)]

@@ -1,11 +1,11 @@
-"""Where a URL leads."""
+"""The address in a URL."""
 
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 
 class Address(NamedTuple):
-    """What a connection is made to."""
+    """Host and port to connect to."""
 
     host: str
     port: int
@@ -13,7 +13,7 @@ class Address(NamedTuple):
 
 
 def address_of(url: str) -> Address:
-    """Of an http or https URL, with the scheme's port where it names none."""
+    """Return the address of an http or https URL, with the scheme's default port if it has none."""
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"
     return Address(parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls)

@@ -24,17 +24,17 @@ class WorkloadSpec(Model):
     """Image of the ranks: any that has the tool and a POSIX shell. None: the one built from
     `images/workloads/<kind>`."""
     timeout: PositiveDurationNs | None = None
-    """Longest time of one step; None: what the kind expects of its spec."""
+    """Longest time of one step; None: the kind's default for its spec."""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
-    """Times that a step which failed is run again."""
+    """Number of times that a failed step is run again."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of every command, in clear."""
+    """Environment variables of every command, in plain text."""
     secret_env: dict[str, str] = Field(default_factory=dict)
     """Environment variable to the key under which its value is kept in the stack's configuration
     (`pulumi config set --secret aiperf:KEY`). A local run takes the variable from its own
     environment."""
     output_limit: SizeBytes = 64 * 2**20
-    """Most bytes of one file that a rank leaves, its output included. A larger one fails the step:
+    """Largest size of a file that a rank leaves, including its output. A larger one fails the step;
     nothing is cut off."""
 
     @model_validator(mode="after")
@@ -57,7 +57,7 @@ class WorkloadConfig(Model, Generic[SpecT]):
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")] = "benchmark"
     workload: SpecT
     repetitions: Annotated[int, Field(gt=0, le=1_000)] = 1
-    """Times that the measured steps are run, one after the other."""
+    """Number of times that the measured steps are run, one after the other."""
     deployment: Deployment = Deployment()
     slo: Slo = Slo()
     artifacts: Artifacts = Artifacts()
@@ -75,6 +75,6 @@ class WorkloadConfig(Model, Generic[SpecT]):
 
 
 AnyWorkloadConfig = WorkloadConfig[WorkloadSpec]
-"""A config of any kind of workload, as code sees it that does not depend on the kind."""
+"""Config of any kind of workload, for code that does not depend on the kind."""
 Config = BenchmarkConfig | AnyWorkloadConfig
-"""What a stack file holds."""
+"""Content of a stack file."""

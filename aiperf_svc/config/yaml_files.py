@@ -1,5 +1,5 @@
-"""Reads YAML (and JSON, which is YAML) as a config needs it: every mistake has a file and a line,
-and a key that is given twice is one."""
+"""Reads YAML (and JSON, which is YAML) for a config: every error has a file and a line, and a
+duplicate key is an error."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import yaml
 
 from aiperf_svc.domain.errors import ConfigError
 
-# The parser in C is ten times faster where libyaml is there.
+# The parser in C is ten times faster; it needs libyaml.
 _Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -17,7 +17,7 @@ class _DuplicateKey(yaml.MarkedYAMLError):
 
 
 class _Loader(_Safe):  # type: ignore[misc]
-    """The safe loader, but the last of two equal keys does not silently win."""
+    """The safe loader, which also refuses duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: dict[object, int] = {}
@@ -35,7 +35,7 @@ class _Loader(_Safe):  # type: ignore[misc]
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML or JSON file. Raises ConfigError with file and line."""
+    """Read a YAML or JSON file. Raises ConfigError with file and line."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:

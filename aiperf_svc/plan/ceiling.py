@@ -1,4 +1,4 @@
-"""Whether a load goes beyond what this machine was measured to give; pure."""
+"""Compares a load with the highest rate measured on this machine. Pure."""
 
 import math
 
@@ -7,10 +7,11 @@ from aiperf_svc.plan.topology import Facts, Topology
 
 
 def beyond_ceiling(config: BenchmarkConfig, facts: Facts, topology: Topology) -> list[str]:
-    """What to tell the user before the run; empty when all is well or nothing was calibrated.
+    """Return warnings for the user before the run; empty if the load is below the ceiling or
+    nothing was calibrated.
 
-    A warning and no refusal: the ceiling was measured with the server on the same cores, and a
-    server elsewhere leaves them to the client. The verdict has the last word.
+    This is a warning and not an error: the ceiling was measured with the server on the same cores,
+    and a server elsewhere leaves them to the client. The verdict decides.
     """
     rate = config.load.request_rate
     if rate is None or not facts.is_calibrated:

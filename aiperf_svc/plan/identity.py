@@ -1,7 +1,7 @@
-"""Names and labels of everything that belongs to one stack.
+"""Names and labels of the objects of one stack.
 
-Every name carries the stack's, so that several stacks can share a namespace; every object carries
-the stack's label, so that what is left over can be found without any state.
+Every name contains the stack's, so that several stacks can share a namespace. Every object has the
+stack's label, so that leftovers can be found without Pulumi's state.
 """
 
 import re
@@ -15,25 +15,25 @@ RUN_LABEL = "aiperf.dev/run"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 TTL_ANNOTATION = "aiperf.dev/ttl-seconds"
 ANCHOR = "anchor"
-"""The first object in a namespace; in somebody else's it owns all others."""
+"""The first object in a namespace. In an existing namespace it owns all others."""
 
 _STACK_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which stack, and which run of it."""
+    """A stack and its run."""
 
     stack: str
     run_id: str
     version: str
-    """Of this program."""
+    """Version of this program."""
 
     def name(self, what: str) -> str:
-        """Name of one of the stack's objects."""
+        """Return the name of one of the stack's objects."""
         return f"{what}-{self.stack}"
 
     def labels(self, component: str = "") -> dict[str, str]:
-        """Labels of an object, or of the pods of `component`."""
+        """Return the labels of an object, or of the pods of `component`."""
         labels = {
             "app.kubernetes.io/name": "aiperf-svc",
             "app.kubernetes.io/instance": self.stack,
@@ -47,8 +47,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return labels
 
     def selector(self, component: str = "") -> dict[str, str]:
-        """Selects pods of the stack, whatever their run: a selector cannot be changed later, and
-        an empty one would hit the namespace owner's pods."""
+        """Return labels that select pods of the stack, whatever their run. A selector cannot be
+        changed later, and an empty one would also select the namespace owner's pods."""
         selector = {STACK_LABEL: self.stack}
         if component:
             selector[COMPONENT_LABEL] = component
@@ -56,7 +56,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_stack_name(stack: str) -> None:
-    """Raises ConfigError unless the stack's name can be part of Kubernetes names."""
+    """Raise ConfigError unless the stack's name can be part of Kubernetes names."""
     if not _STACK_NAME.fullmatch(stack):
         raise ConfigError(
             f"the stack's name is {stack!r}; expected at most 40 small letters, digits and hyphens "

@@ -1,5 +1,5 @@
-"""How long the start and the load of a stack may take, and what depends on that: the least time to
-live, and how long a drain of a node waits."""
+"""The longest times of a stack's start and load, and what depends on them: the least TTL, and how
+long a drain of a node waits."""
 
 import msgspec
 
@@ -10,33 +10,34 @@ from aiperf_svc.plan.identity import Identity
 
 
 class DisruptionBudget(msgspec.Struct, frozen=True):
-    """Keeps the drain of a node waiting while the run needs its pods."""
+    """Budget that keeps the drain of a node waiting while the run needs its pods."""
 
     name: str
-    """Contains the run's id: each run has a budget of its own, whose creation is the beginning of
-    that run's start."""
+    """Name that contains the run's id. Each run has a budget of its own, made when that run
+    starts."""
     hold: int | None
-    """Time in ns after its creation when it is deleted; None: it stays until the stack is gone."""
+    """Time in ns after its creation at which it is deleted; None: it stays until the stack is
+    gone."""
 
 
 def load_time(config: BenchmarkConfig) -> int:
-    """Longest time of the load as far as the config bounds it, in ns: a number of requests takes
-    as long as it takes."""
+    """Return the longest time of the load in ns, as far as the config bounds it. A number of
+    requests has no bound."""
     load, warmup = config.load, config.load.warmup
     needed = (load.duration or 0) + load.grace_period
     return needed + ((warmup.duration or 0) + warmup.grace_period if warmup else 0)
 
 
 def start_time(config: BenchmarkConfig) -> int:
-    """Longest time in ns until every pod of the stack is ready: the target's first, then the
-    services'."""
+    """Return the longest time in ns until every pod of the stack is ready: first the target's, then
+    the services'."""
     deployment = config.deployment
     has_target = deployment.target.kind != "none"
     return deployment.ready_timeout + (deployment.target.ready_timeout if has_target else 0)
 
 
 def check_ttl(config: BenchmarkConfig) -> None:
-    """Raises ConfigError when the stack would delete itself before its load is over."""
+    """Raise ConfigError if the stack would delete itself before its load is over."""
     ttl, start, load = config.deployment.ttl, start_time(config), load_time(config)
     if ttl < start + load:
         raise ConfigError(
@@ -48,7 +49,7 @@ def check_ttl(config: BenchmarkConfig) -> None:
 
 
 def plan_budget(config: BenchmarkConfig, identity: Identity) -> DisruptionBudget | None:
-    """The budget of the run; None when drains are not to wait."""
+    """Return the disruption budget of the run; None if drains do not wait."""
     if not config.deployment.hold_drains:
         return None
     load, warmup = config.load, config.load.warmup

@@ -1,8 +1,8 @@
-"""Who may talk to whom: NetworkPolicies, derived from the port map.
+"""The NetworkPolicies of a stack, derived from the port map.
 
 Everything is denied to the stack's pods except what is listed here. Policies see the pods at both
 ends, never a Service's address, so ports are the pods' and peers are selected by label or range.
-Pods in their node's own network are out of reach of policies, as sources too.
+Policies do not apply to pods in their node's own network, not even as sources.
 """
 
 import ipaddress
@@ -18,27 +18,27 @@ from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 
 PREFLIGHT = "preflight"
-"""Component of the pod with which the runner tries the way to the target."""
+"""Component of the pod that the runner uses to check the way to the target."""
 DNS_PORTS = (53, 5353)
-"""5353 is the pod's port where a cluster's DNS runs without privileges."""
+"""Ports of DNS servers; 5353 is the pod's port if a cluster's DNS runs without privileges."""
 HTTPS_PORT = 443
 
 
 class StackPods(msgspec.Struct, frozen=True, tag=True):
-    """Pods of this stack, by component."""
+    """Peers that are pods of this stack, by component."""
 
     components: tuple[str, ...]
 
 
 class NamespacePods(msgspec.Struct, frozen=True, tag=True):
-    """Pods of a namespace; None is the stack's own. No labels: all of them."""
+    """Peers that are pods of a namespace; None is the stack's own. No labels: all of them."""
 
     namespace: str | None
     labels: dict[str, str] = {}
 
 
 class Range(msgspec.Struct, frozen=True, tag=True):
-    """Addresses."""
+    """Peers in an address range."""
 
     cidr: str
 
@@ -47,7 +47,7 @@ Peer = StackPods | NamespacePods | Range
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Allows some peers on some ports; no peers means all, no ports means all."""
+    """Rule that allows some peers on some ports. No peers means all, no ports means all."""
 
     peers: tuple[Peer, ...] = ()
     ports: tuple[int, ...] = ()
@@ -55,7 +55,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """What the pods of some components may do; no components means the whole stack."""
+    """Allowed traffic of the pods of some components; no components means the whole stack."""
 
     name: str
     components: tuple[str, ...]
@@ -66,7 +66,7 @@ class Policy(msgspec.Struct, frozen=True):
 def plan_policies(
     config: BenchmarkConfig, topology: Topology, pods: tuple[PodPlan, ...]
 ) -> tuple[tuple[Policy, ...], tuple[str, ...]]:
-    """The policies, and remarks for whoever reviews them. `pods` includes target and deadline."""
+    """Return the policies, and notes for reviewers. `pods` includes target and deadline."""
     if not config.deployment.network_policies:
         return (), ("no NetworkPolicies: deployment.network_policies is off",)
     hosted = {pod.name for pod in pods if pod.placement.host_network}
@@ -78,7 +78,7 @@ def plan_policies(
             components=(),
             egress=(Rule(ports=DNS_PORTS, protocols=("UDP", "TCP")),),
         ),
-        # Where the API server listens, only it knows: 443, 6443, 8443, 16443, …
+        # The port of the API server is not known: 443, 6443, 8443, 16443, …
         Policy("deadline", ("deadline",), egress=(Rule(tuple(map(Range, api_server))),)),
         Policy("to-target", (Service.WORKER.value, PREFLIGHT), egress=(to_target,)),
         *_between_services(topology, hosted),
@@ -114,7 +114,7 @@ def _between_services(topology: Topology, hosted: set[str]) -> list[Policy]:
 def _ways(
     topology: Topology, pod_of: dict[Service, str]
 ) -> dict[tuple[str, tuple[str, ...]], tuple[int, ...]]:
-    """(binding pod, connecting pods) to ports: ports with the same clients are one rule."""
+    """Map (binding pod, connecting pods) to ports. Ports with the same clients are one rule."""
     ways: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
     for port, services in CONNECTED_BY.items():
         if port is Port.RAW_DIRECT and topology.raw_route == "proxy":
@@ -145,7 +145,7 @@ def _target(config: BenchmarkConfig, hosted: set[str]) -> Policy:
 
 
 def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy], tuple[str, ...]]:
-    """Public datasets and tokenizers of a hub are fetched by the pods that use them."""
+    """Allow downloads of public datasets and tokenizers to the pods that use them."""
     users: set[Service] = set()
     why = []
     if config.dataset.public:
@@ -163,12 +163,12 @@ def _downloads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy
 
 
 def is_on_hub(tokenizer: str | None) -> bool:
-    """Whether a tokenizer's name is that of a hub, and not of a file."""
+    """Return whether a tokenizer's name is that of a hub, and not of a file."""
     return tokenizer is not None and not tokenizer.startswith(("/", "."))
 
 
 def _uploads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy], list[str]]:
-    """The way of the results to their bucket, open to the pod that has them."""
+    """Allow the upload of the results to their bucket to the pod that has them."""
     s3 = config.artifacts.s3
     if s3 is None:
         return [], []
@@ -180,7 +180,8 @@ def _uploads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy],
 
 
 def _to_target(config: BenchmarkConfig, hosted: set[str]) -> tuple[Rule, list[str]]:
-    """The way from the workers to the target, as narrow as it can be known beforehand."""
+    """Allow the connections from the workers to the target, as narrowly as it is known in
+    advance."""
     target = config.deployment.target
     host, port, _ = address_of(config.endpoint.url)
     if target.kind != "none":
@@ -207,8 +208,8 @@ def _way(
     remedy: str,
     pods_remedy: str | None = None,
 ) -> tuple[Rule, list[str]]:
-    """The way to a host, and what a reviewer should know of it. `remedy` is the key that names
-    address ranges, `pods_remedy` the one that names pods."""
+    """Return the rule for a host, and notes for reviewers. `remedy` is the key that names address
+    ranges, `pods_remedy` the one that names pods."""
     if cidrs:
         return Rule(tuple(Range(cidr) for cidr in cidrs), (port,)), []
     try:
@@ -219,7 +220,7 @@ def _way(
 
 
 def is_bare_name(host: str) -> bool:
-    """Whether a host is a name of one label: a Service of the same namespace."""
+    """Return whether a host is a name of one label: a Service of the same namespace."""
     return "." not in host and ":" not in host
 
 
@@ -235,12 +236,12 @@ def _to_name(
         return Rule((NamespacePods(labels[1]),)), [f"{note}; narrow it with {pods_remedy}"]
     note = f"{who} may reach port {port} of every address, for {host}; narrow it with {remedy}"
     if len(labels) == 2:
-        # A policy sees the pods behind a Service, and their port may be another.
+        # A policy sees the pods behind a Service, whose port may differ.
         note += f", or, if it is Service {labels[0]} of namespace {labels[1]}, with {pods_remedy}"
     return Rule(ports=(port,)), [note]
 
 
 def _pods(components: tuple[str, ...], hosted: set[str]) -> tuple[Peer, ...]:
-    """Peers for these pods: anybody, when one of them has its node's address; CURVE and the token
-    still stand."""
+    """Return peers for these pods. If one of them uses its node's address, all peers are allowed;
+    CURVE and the token still protect the ports."""
     return () if hosted & set(components) else (StackPods(components),)

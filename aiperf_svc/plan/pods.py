@@ -1,4 +1,4 @@
-"""The pods of a stack: what runs in them, what they ask for, what they may do, where they run.
+"""The pods of a stack: their commands, resources, permissions and placement.
 
 Pure: `infra/` turns each PodPlan into a Deployment without deciding anything.
 """
@@ -21,37 +21,40 @@ CONFIG_DIR = "/etc/aiperf"
 CURVE_DIR = "/etc/aiperf-curve"
 ARTIFACTS_DIR = "/artifacts"
 TARGET_KEY_ENV = "AIPERF_TARGET_API_KEY"
-"""Where workers find the target's API key."""
+"""Environment variable in which workers find the target's API key."""
 TARGET_KEY = "targetApiKey"
-"""Under which the stack's configuration and its Secret keep it."""
+"""Key of the target's API key in the stack's configuration and in its Secret."""
 UPLOAD_KEYS = {
     "AWS_ACCESS_KEY_ID": "s3AccessKeyId",
     "AWS_SECRET_ACCESS_KEY": "s3SecretAccessKey",
 }
-"""Where an upload to a bucket finds its keys, and under which the stack's configuration and its
-Secret keep them."""
+"""Environment variables with the keys of an upload to a bucket, and the keys that hold them in the
+stack's configuration and in its Secret."""
 UPLOAD_TOKEN = {"AWS_SESSION_TOKEN": "s3SessionToken"}
-"""The third one of temporary keys."""
+"""Environment variable and key of the session token of temporary keys."""
 DEADLINE_KEPT = "/tmp/kept"
-"""Made by the deadline pod when the API server has responded to it."""
+"""File that the deadline pod makes when the API server has responded to it."""
 TOKEN_KEY = "token"
 """Name of the results API's token in the Secret of the services' keys."""
 
 GRACE_S = 30
-"""Between SIGTERM and SIGKILL; the services need 5 s to end in order."""
+"""Seconds between SIGTERM and SIGKILL; the services need 5 s to end in order."""
 PORT_RANGE = {"net.ipv4.ip_local_port_range": "1024 65535"}
-"""64,511 local ports to a target instead of 28,231. A `safe` sysctl, allowed under `restricted`."""
+"""Range of local ports: 64,511 ports to a target instead of 28,231. A `safe` sysctl, allowed under
+`restricted`."""
 LARGE_CONNECTION_BYTES = 192 * 2**10
 """Memory of one connection in a worker that streams 500 tokens: 135 KiB measured, with reserve."""
 WORKER_BASE_BYTES = 256 * 2**20
 
 _MI = 2**20
 SCRATCH_BYTES = 1024 * _MI
-"""Limit of a folder in which a pod keeps little: no reservation, but an end for what goes wrong."""
+"""Limit of a folder in which a pod keeps little. It reserves nothing, and stops a pod that writes
+too much."""
 LOG_BYTES = 256 * _MI
 """Room for a pod's log, which counts as its storage: the kubelet keeps 50 MiB of each container."""
 STORAGE_SHARE = 10
-"""A pod asks for this part of its limit: a run seldom writes more, and a node has disk for many."""
+"""Divisor of a pod's storage limit for its request: a run seldom writes more, and a node has disk
+for many pods."""
 _DEFAULTS: dict[str, tuple[int, int]] = {
     "control": (2000, 3072 * _MI),
     "system-controller": (500, 256 * _MI),
@@ -68,7 +71,7 @@ _DEFAULTS: dict[str, tuple[int, int]] = {
 
 
 class Volume(msgspec.Struct, frozen=True):
-    """Something mounted into a pod."""
+    """A volume that is mounted into a pod."""
 
     name: str
     path: str
@@ -77,19 +80,19 @@ class Volume(msgspec.Struct, frozen=True):
     size_bytes: int = 0
     """Limit of a scratch or memory volume; 0: none. A pod that exceeds it is evicted."""
     items: tuple[str, ...] = ()
-    """Of keys: the files that the pod gets, and no others."""
+    """Files of the keys that the pod gets; it gets no others."""
 
 
 class SecretKey(msgspec.Struct, frozen=True):
-    """One value of one of the stack's Secrets: `keys` are made by the stack, `target` and `upload`
-    hold what the user gave for the target and for the bucket of the results."""
+    """One value of one of the stack's Secrets. `keys` is made by the stack; `target` and `upload`
+    hold the user's values for the target and for the bucket of the results."""
 
     secret: Literal["keys", "target", "upload"]
     key: str
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """How the kubelet sees that a pod is ready: HTTP when there is a path, else an open port."""
+    """Readiness probe of a pod: HTTP if there is a path, else an open port."""
 
     port: int
     path: str | None = None
@@ -104,20 +107,21 @@ class ImagePlan(msgspec.Struct, frozen=True):
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """What a pod asks for. Memory is its limit as well."""
+    """Resources that a pod requests. The memory is its limit as well."""
 
     cpu_millis: int
     memory_bytes: int
     cpu_limit_millis: int | None = None
     gpu: Gpu | None = None
     storage_bytes: int = 0
-    """Of the node's disk: scratch volumes, logs and what is written into the root file system."""
+    """Request of the node's disk: scratch volumes, logs and what is written into the root file
+    system."""
     storage_limit_bytes: int = 0
-    """0: none, and nothing is asked for."""
+    """Limit of the node's disk; 0: no limit and no request."""
 
 
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One Deployment's pod."""
+    """Pod of one Deployment."""
 
     name: str
     replicas: int
@@ -126,23 +130,24 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
     field_env: dict[str, str] = {}
-    """Environment variable to a field of the pod (downward API)."""
+    """Fields of the pod (downward API) by environment variable."""
     secret_env: dict[str, SecretKey] = {}
     volumes: tuple[Volume, ...] = ()
     ports: dict[str, int] = {}
-    """Bound by the pod; those of its Service as well, if it has one."""
+    """Ports that the pod binds, and those of its Service if it has one."""
     has_service: bool = False
-    """Reached by a stable name."""
+    """True if the pod is reached by a stable name."""
     probe: Probe | None = None
-    """None: ready as soon as it runs."""
+    """Readiness probe; None: the pod is ready as soon as it runs."""
     ready_file: str | None = None
-    """Made by the pod once it has done its work for the first time: it is not ready before."""
+    """File that the pod makes when it has done its work for the first time; only then is it
+    ready."""
     requests: Requests
     placement: Placement
     annotations: dict[str, str] = {}
     sysctls: dict[str, str] = {}
     calls_api: bool = False
-    """Gets a ServiceAccount's token."""
+    """True if the pod gets a ServiceAccount's token."""
     run_as_root: bool = False
     read_only_root: bool = True
     ready_timeout_s: int
@@ -151,7 +156,7 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
 def service_pods(
     config: BenchmarkConfig, topology: Topology, identity: Identity, image: ImagePlan
 ) -> tuple[PodPlan, ...]:
-    """One pod for each group of the topology."""
+    """Return one pod for each group of the topology."""
     hosts = {
         service.value: identity.name(group.name)
         for group in topology.groups
@@ -179,8 +184,8 @@ def deadline_pod(
     *,
     budget: DisruptionBudget | None = None,
 ) -> PodPlan:
-    """The pod that deletes the stack when its time is over, and before that the disruption budget
-    when the load must be over. It alone talks to the API server."""
+    """Return the pod that deletes the stack when its TTL is over. It also deletes the disruption
+    budget when the load must be over. No other pod talks to the API server."""
     is_guest = config.deployment.namespace.mode == "existing"
     volumes = (Volume("tmp", "/tmp", "scratch", 64 * _MI),)
     hold_env: dict[str, str] = {}
@@ -230,7 +235,7 @@ def _service_pod(
             secret_env[variable] = SecretKey("upload", key)
     if is_worker and config.endpoint.api_key_env:
         secret_env[TARGET_KEY_ENV] = SecretKey("target", TARGET_KEY)
-    # What is downloaded is kept in one of the two folders while it arrives and as a whole.
+    # One of the two folders holds a download both while it arrives and when it is complete.
     scratch = SCRATCH_BYTES + (2 * config.dataset.max_download if config.dataset.public else 0)
     results = config.deployment.results.storage
     volumes = (
@@ -254,14 +259,15 @@ def _service_pod(
         requests=with_storage(_requests(config, group.name, topology), volumes),
         placement=placement,
         annotations=_own(config, group.name).annotations,
-        # In the node's own network the API refuses sysctls of the network.
+        # The API refuses network sysctls for pods in the node's own network.
         sysctls=PORT_RANGE if is_worker and not placement.host_network else {},
         ready_timeout_s=seconds(config.deployment.ready_timeout),
     )
 
 
 def upload_keys(config: BenchmarkConfig) -> dict[str, str]:
-    """Environment variable to the key of the stack's configuration, for an upload to a bucket."""
+    """Return the key of the stack's configuration by environment variable, for an upload to a
+    bucket."""
     s3 = config.artifacts.s3
     if s3 is None:
         return {}
@@ -269,7 +275,7 @@ def upload_keys(config: BenchmarkConfig) -> dict[str, str]:
 
 
 def _key_files(group: Group) -> tuple[str, ...]:
-    """The pod's own keys, and the public ones of the services that it deals with."""
+    """Return the pod's own keys, and the public keys of the services that it communicates with."""
     public = [key_file(service, "public") for service in with_peers(group.services)]
     return tuple(sorted(public + [key_file(service, "secret") for service in group.services]))
 
@@ -301,7 +307,7 @@ def _requests(config: BenchmarkConfig, name: str, topology: Topology | None = No
 
 
 def with_storage(requests: Requests, volumes: tuple[Volume, ...]) -> Requests:
-    """The same requests with the disk that the folders and the log may take."""
+    """Return the same requests with the disk that the folders and the log may take."""
     limit = LOG_BYTES + sum(each.size_bytes for each in volumes if each.kind == "scratch")
     asked = math.ceil(limit / STORAGE_SHARE / _MI) * _MI
     return msgspec.structs.replace(requests, storage_bytes=asked, storage_limit_bytes=limit)
@@ -316,5 +322,5 @@ def _own(config: BenchmarkConfig, name: str) -> Pod:
 
 
 def seconds(duration_ns: int) -> int:
-    """Whole seconds, rounded up: what Kubernetes' timeouts take."""
+    """Return whole seconds, rounded up, as Kubernetes' timeouts take them."""
     return math.ceil(duration_ns / SECOND_NS)

@@ -1,5 +1,5 @@
-"""A benchmark config as everything that a cluster will hold: pure, so that it can be reviewed,
-tested and summed up before anything exists.
+"""Plans everything that a cluster will hold for a benchmark config. Pure, so that it can be
+reviewed, tested and totalled before anything exists.
 
     BenchmarkConfig --plan_stack--> StackPlan --infra/--> Kubernetes objects
 """
@@ -38,7 +38,7 @@ PodSecurity = Literal["restricted", "baseline", "privileged"]
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What the whole stack asks of the cluster."""
+    """Resources that the whole stack requests from the cluster."""
 
     pods: int
     cpu_millis: int
@@ -49,11 +49,12 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `infra/` translates."""
+    """The plan of a stack, which `infra/` translates."""
 
     identity: Identity
     config: BenchmarkConfig
-    """As the services read it: the target's real address, the key's real variable."""
+    """Config as the services read it, with the target's real address and the key's real
+    variable."""
     topology: Topology
     files: dict[str, str]
     """Names and contents of the services' config folder."""
@@ -66,23 +67,23 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
     policies: tuple[Policy, ...]
     pod_security: PodSecurity
     notes: tuple[str, ...]
-    """What a reviewer should know."""
+    """Notes for reviewers."""
     secret_keys: dict[str, tuple[str, ...]]
     """Name of a Secret to the keys of the stack's configuration whose secret values it holds."""
 
     @property
     def pods(self) -> tuple[PodPlan, ...]:
-        """All of them."""
+        """All pods of the stack."""
         return (self.deadline, *self.services, *((self.target,) if self.target else ()))
 
     @property
     def deadline_policies(self) -> tuple[Policy, ...]:
-        """Those of the policies that its pod needs before it can be ready."""
+        """Policies that the deadline's pod needs before it can be ready."""
         return tuple(p for p in self.policies if p.components == (self.deadline.name,))
 
     @property
     def replicated(self) -> frozenset[str]:
-        """Names of the pods that come in numbers and need no name of their own."""
+        """Names of the pods that have replicas and need no name of their own."""
         singles = set(SINGLETONS)
         return frozenset(g.name for g in self.topology.groups if not singles & set(g.services))
 
@@ -94,7 +95,7 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def totals(self) -> Totals:
-        """What all pods together ask for."""
+        """Resources that all pods together request."""
         prices = self.config.deployment.prices
         cpu = sum(pod.replicas * pod.requests.cpu_millis for pod in self.pods)
         memory = sum(pod.replicas * pod.requests.memory_bytes for pod in self.pods)
@@ -113,10 +114,10 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_stack(
     config: BenchmarkConfig, *, stack: str, version: str, generation: int = 1, image: str = ""
 ) -> StackPlan:
-    """The plan of a stack.
+    """Plan a stack.
 
-    `image` replaces the config's; a new `generation` makes a new run of an unchanged config.
-    Raises ConfigError.
+    `image` replaces the one in the config; a new `generation` makes a new run of an unchanged
+    config. Raises ConfigError.
     """
     check_stack_name(stack)
     config = _in_order(config)
@@ -167,8 +168,8 @@ def plan_stack(
 
 
 def _in_order(config: BenchmarkConfig) -> BenchmarkConfig:
-    """The same config with its maps sorted, so that the order in which a file or an engine happens
-    to keep them makes no other run."""
+    """Return the same config with its maps sorted, so that their order in a file or an engine makes
+    no other run."""
     plain = json.dumps(config.model_dump(mode="json"), sort_keys=True)
     return BenchmarkConfig.model_validate_json(plain)
 
@@ -177,7 +178,7 @@ def _resolve(config: BenchmarkConfig, identity: Identity) -> BenchmarkConfig:
     endpoint = config.endpoint
     key_env = TARGET_KEY_ENV if endpoint.api_key_env else None
     deployment = config.deployment
-    # Pods start when their image has arrived and a node is there, not all at once.
+    # Pods start at different times: each waits for its image and a node.
     patience = max(deployment.registration_timeout, deployment.ready_timeout)
     return config.model_copy(
         update={
@@ -203,7 +204,7 @@ def _check_secrets(config: BenchmarkConfig) -> None:
 
 
 def _plaintext_warnings(config: BenchmarkConfig) -> tuple[str, ...]:
-    """What others can read on its way or in a manifest."""
+    """Return notes about data that others can read in transit or in a manifest."""
     notes = [UNCHECKED] if is_unchecked(config) else []
     results, target = config.deployment.results, config.deployment.target
     if results.expose != "port-forward" and not results.tls_secret:
@@ -230,7 +231,7 @@ def _checked(image: str) -> str:
 
 
 def _unpinned(config: BenchmarkConfig, services: ImagePlan, target: PodPlan | None) -> list[str]:
-    """What may be another thing in the next run of the same file."""
+    """Return notes about what may differ in the next run of the same file."""
     images = {"services'": services.name}
     if target and target.image.name != services.name:
         images["target's"] = target.image.name
@@ -250,8 +251,8 @@ def _unpinned(config: BenchmarkConfig, services: ImagePlan, target: PodPlan | No
 
 
 def non_defaults(config: BenchmarkConfig) -> dict[str, Any]:
-    """Keys whose values differ from the defaults. Image and program have the same version, so the
-    defaults are the same in the pods, and reviewers see only what was chosen."""
+    """Return the keys whose values differ from the defaults. Image and program have the same
+    version, so the defaults are the same in the pods, and reviewers see only what was chosen."""
     return config.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -261,7 +262,7 @@ def _run_id(config: BenchmarkConfig, image: str, generation: int) -> str:
 
 
 def _pod_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ...]]:
-    """The strictest level that admits these pods, and what rules out a stricter one."""
+    """Return the strictest level that admits these pods, and what rules out a stricter one."""
     hosted = [pod.name for pod in pods if pod.placement.host_network]
     rooted = [pod.name for pod in pods if pod.run_as_root]
     reasons = [f"Pod Security privileged: {name} uses its node's network" for name in hosted]

@@ -1,4 +1,4 @@
-"""The stack's own target as a pod, and where workers find it."""
+"""The pod of the stack's own target, and its URL."""
 
 from urllib.parse import urlsplit
 
@@ -11,12 +11,12 @@ from aiperf_svc.plan.pods import ImagePlan, PodPlan, Probe, Requests, SecretKey,
 
 VLLM_IMAGE = "vllm/vllm-openai:v0.11.0"
 VLLM_COMMAND = ("python3", "-m", "vllm.entrypoints.openai.api_server")
-"""The image's entrypoint has changed over time; the module has not."""
+"""Command of vLLM. The image's entrypoint has changed over time; the module has not."""
 MOCK_COMMAND = ("python", "-m", "aiperf_svc.mock_server")
 
 
 def target_pod(config: BenchmarkConfig, image: ImagePlan) -> PodPlan | None:
-    """The pod of the stack's own target; None when there is none."""
+    """Return the pod of the stack's own target; None if there is none."""
     target = config.deployment.target
     if target.kind == "none":
         return None
@@ -52,7 +52,7 @@ def target_pod(config: BenchmarkConfig, image: ImagePlan) -> PodPlan | None:
 
 
 def resolve_url(config: BenchmarkConfig, identity: Identity) -> str:
-    """`endpoint.url` with the stack's own target under its real name.
+    """Return `endpoint.url` with the real name of the stack's own target.
 
     Raises ConfigError when the URL and `deployment.target` disagree.
     """
@@ -106,8 +106,8 @@ def _ready_path(target: Target) -> str | None:
 
 
 def _placement(target: Target, common: Placement) -> Placement:
-    """The target's own placement: the services' is not meant for it, but spot tolerations and the
-    priority of the whole stack would be. GPU nodes are asked for by type and usually tainted."""
+    """Return the target's placement: its own keys, else those of `common`. A GPU adds the node
+    label of its type, if one is given, and a toleration for its usual taint."""
     placement = target.placement.overriding(common)
     if target.gpu is None:
         return placement

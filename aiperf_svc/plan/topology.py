@@ -1,5 +1,5 @@
-"""From a config and what is known of the machine to what will run: pure, so that a diff can be
-reviewed.
+"""Decides from a config and the facts about a machine which processes or pods will run. Pure, so
+that a diff can be reviewed.
 
 `plan()` decides everything that depends on the size of the load. The local launcher and the Pulumi
 program only translate its result: into processes, into pods.
@@ -23,20 +23,20 @@ SINGLETONS = (
 )
 
 CAPPED_SLOTS_PER_WORKER = 250
-"""Fewest users of a worker under an open-loop cap: split smaller, a request waits in one worker
-while another has a free slot (pooling loss of many small queues)."""
+"""Fewest users of a worker under an open-loop cap. With fewer, a request waits in one worker while
+another has a free slot (pooling loss of many small queues)."""
 LOCAL_CONNECTIONS_PER_WORKER = 15_000
-"""Locally the fd limit and the cores set the number of workers, not `connections_per_worker`."""
+"""Connections of one worker in a local run, where the fd limit and the cores set the number of
+workers, not `connections_per_worker`."""
 RESERVED_FDS = 512
 """File descriptors of a worker that are not connections: sockets of the bus, logs, libraries."""
 PROXY_CONCURRENCY_LIMIT = 5_000
-"""Concurrent streams up to which raw records stay well below what one proxy passes: at 20 chunks of
-230 bytes a second each, 5,000 streams are 23 MB/s of the 350 MB/s that one thread forwards under
-CURVE."""
+"""Most concurrent streams for the proxy. At 20 chunks of 230 bytes a second each, 5,000 streams are
+23 MB/s of the 350 MB/s that one thread forwards under CURVE."""
 
 
 PROCESS_ENVIRONMENT = {
-    # No service multiplies matrices; the threads for it would cost each process time to start.
+    # No service multiplies matrices, and starting threads for it would take time.
     "OPENBLAS_NUM_THREADS": "1",
     # Batches of records are a megabyte and come many times a second: with these limits the
     # allocator keeps their memory instead of asking the kernel for the same pages each time, which
@@ -44,31 +44,31 @@ PROCESS_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
 }
-"""What every process of a run has in its environment, unless the user says otherwise."""
+"""Environment variables of every process of a run, unless the user sets others."""
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known of the place where the run happens."""
+    """Facts about the place where the run happens."""
 
     where: Literal["local", "cluster"]
     cores: float = 2.0
-    """Usable by this run: cgroup quota and affinity, not the node's count."""
+    """Cores usable by this run, by cgroup quota and affinity; not the node's count."""
     fd_limit: int = 1_048_576
-    """File descriptors of one process."""
+    """Limit of file descriptors of one process."""
     memory_bytes: int = 0
     worker_requests_per_s: float = 5_000.0
     """Open-loop rate that one worker carries; `aiperf-svc calibrate` measures it."""
     ceiling_requests_per_s: float = 0.0
-    """Most that all workers of the machine reach together; 0: never calibrated."""
+    """Highest rate of all workers of the machine together; 0: never calibrated."""
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether the rates were measured here."""
+        """True if the rates were measured here."""
         return self.ceiling_requests_per_s > 0
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Identical processes or pods."""
+    """A group of identical processes or pods."""
 
     name: str
     services: tuple[Service, ...]
@@ -76,7 +76,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Topology(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What will run."""
+    """The processes or pods that will run."""
 
     layout: Literal["per-service", "compact"]
     groups: tuple[Group, ...]
@@ -84,16 +84,16 @@ class Topology(msgspec.Struct, frozen=True, omit_defaults=True):
     record_processors: int
     raw_route: Literal["proxy", "direct"]
     workers_a_core: float = 1.0
-    """Workers that share each core of a machine; 1 where they need not."""
+    """Number of workers that share each core of a machine; 1 if none are shared."""
 
     @property
     def expected(self) -> dict[Service, int]:
-        """How many instances of each service must register before the run starts."""
+        """Number of instances of each service that must register before the run starts."""
         return {service: g.replicas for g in self.groups for service in g.services}
 
 
 def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
-    """The topology for `config` at a place described by `facts`.
+    """Plan the topology for `config` at a place described by `facts`.
 
     Raises ConfigError when the load cannot be carried under the config's limits.
     """
@@ -104,8 +104,8 @@ def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
         layout = "compact" if facts.where == "local" else "per-service"
     raw_route = config.deployment.raw_route
     if raw_route == "auto":
-        # On one machine a socket of a processor's own costs nothing, while a proxy copies every
-        # record in the process that also takes them; on a cluster it saves a port in each pod.
+        # On one machine a direct socket costs nothing, while a proxy copies every record in the
+        # process that also takes them. On a cluster the proxy saves a port in each pod.
         small = (config.load.concurrency or 0) <= PROXY_CONCURRENCY_LIMIT and workers <= 16
         raw_route = "proxy" if small and facts.where == "cluster" else "direct"
     control = (

@@ -2,14 +2,13 @@
 
 Three kinds of path, three rules:
 
-- The *event bus* is publish/subscribe and may lose anything, so what travels on it is state, not
-  change: the whole current state, published on every change and again while somebody has not
-  confirmed it.
+- The *event bus* is publish/subscribe and may lose any message. So messages on it carry the whole
+  current state, published on every change and again until all receivers have confirmed it.
 - *Credits* travel on an addressed, mandatory-routing pair of sockets, in blocks.
 - *Records* travel in batches with per-worker sequence numbers and are kept until acknowledged.
 
 Every message carries the run it belongs to and the epoch (start time) of the process that sent it,
-so that messages of a previous run or of a restarted process are recognised and refused.
+so that a receiver refuses messages of a previous run or of a restarted process.
 """
 
 from enum import StrEnum
@@ -51,7 +50,7 @@ class RunState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether no state follows."""
+        """True if no state follows."""
         return self in (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
 
 
@@ -73,7 +72,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Vitals(Value, frozen=True):
-    """The health of a service, for the verdict. CPU and lag are of the last interval."""
+    """Health of a service, for the verdict. CPU and lag are those of the last interval."""
 
     cpu_fraction: float = 0.0
     """Fraction of one core."""
@@ -122,15 +121,15 @@ class WorkerCounts(Value, frozen=True):
 
 
 class ClockEstimate(Value, frozen=True):
-    """Offset of a worker's clock to the timing manager's: `timing = worker + offset`."""
+    """Offset from a worker's clock to the timing manager's: `timing = worker + offset`."""
 
     offset_ns: int = 0
     uncertainty_ns: int = 0
     same_host: bool = False
     at_wall_ns: int = 0
-    """The worker's own time at which this holds; 0: unknown."""
+    """Worker's own time at which the offset was measured; 0: unknown."""
     steps_ns: int = 0
-    """Sum of the steps of the timing manager's clock that were seen."""
+    """Sum of the clock steps of the timing manager that the worker has seen."""
 
 
 class AddressUse(Value, frozen=True):
@@ -146,22 +145,22 @@ class AddressUse(Value, frozen=True):
     error: str = ""
     """Reason of the last of these failures."""
     is_down: bool = False
-    """Whether the address is down at the end of the load."""
+    """True if the address is down at the end of the load."""
 
 
 class PhaseReport(Value, frozen=True):
-    """When a phase is, on the timing manager's clock, and what was granted in it. The accounts of a
-    run start from this."""
+    """Times of a phase by the timing manager's clock, and the credits granted in it. The accounts
+    of a run start from this."""
 
     phase: Phase
     start_wall_ns: int
     stop_wall_ns: int = 0
-    """When sending ends by time or by the user; 0: when the credits run out."""
+    """Time at which sending ends by time or by the user; 0: it ends when the credits run out."""
     ramp_ns: int = 0
     granted: int = 0
-    """Credits, to all workers together."""
+    """Credits granted to all workers together."""
     granted_to_lost: dict[str, int] = {}
-    """Of these, by id, what each lost worker had: its own last report may be older."""
+    """Those granted to lost workers, by id. A lost worker's own last report may be older."""
 
 
 class TokenStatistics(Value, frozen=True):
@@ -177,37 +176,37 @@ class TokenStatistics(Value, frozen=True):
 
 
 class ForcedLengthReport(Value, frozen=True):
-    """What the target does with a request that forces its output length."""
+    """The target's response to a request that forces its output length."""
 
     finding: str
     """A `core.endpoints.forced_length.Finding`."""
     said: str = ""
-    """By the target."""
+    """Message of the target."""
 
 
 class DatasetReport(Value, frozen=True):
-    """What the dataset manager built."""
+    """Description of the dataset that the dataset manager has built."""
 
     kind: str
     source: str
     source_sha256: str | None
-    """Of the file; None without one."""
+    """Checksum of the source file; None without a file."""
     sha256: str
-    """Of all request bodies."""
+    """Checksum of all request bodies."""
     entries: int
     distinct_entries: int
     turns: int
     left_out: int
-    """Entries of the source that are no prompts."""
+    """Number of entries of the source that are not prompts."""
     bytes: int
-    """Of all request bodies."""
+    """Size of all request bodies."""
     tokenizer: str | None
     input_tokens: TokenStatistics | None
     output_tokens: TokenStatistics | None
-    """As requests ask for them; None where none does."""
+    """Requested output tokens; None if no request asks for a number."""
     warmup_entries: int
     forced_output_length: ForcedLengthReport | None = None
-    """None until a worker has asked the target."""
+    """Result of the probe; None until a worker has made it."""
 
 
 class Heartbeat(Message, frozen=True):
@@ -215,12 +214,12 @@ class Heartbeat(Message, frozen=True):
 
     service: Service
     seen_state: int
-    """Newest `RunStatePublished.number` acted on."""
+    """Number of the newest `RunStatePublished` that the service has acted on."""
     seen_roster: int
     reached: RunState
-    """The newest state of the run whose work this service has finished."""
+    """Newest state of the run whose work this service has finished."""
     error: str = ""
-    """Why the service cannot go on; ends the run."""
+    """Error that prevents the service from continuing; ends the run."""
     address: str = ""
     """Address at which peers reach a record processor directly."""
     boot_id: str = ""
@@ -229,15 +228,15 @@ class Heartbeat(Message, frozen=True):
     counts: tuple[WorkerCounts, ...] = ()
     clock: ClockEstimate = ClockEstimate()
     phases: tuple[PhaseReport, ...] = ()
-    """Of the timing manager: every phase that has begun."""
+    """Every phase that has begun; sent by the timing manager."""
     dataset: DatasetReport | None = None
-    """Of the dataset manager, when the dataset is built."""
+    """The dataset, once it is built; sent by the dataset manager."""
     dataset_progress: str = ""
-    """Of the dataset manager, for people: what it does until then."""
+    """Progress text until then; sent by the dataset manager."""
     exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
     """Exit code for `error`."""
     target_addresses: tuple[AddressUse, ...] = ()
-    """Sent by a worker from the end of the load on."""
+    """Use of the target's addresses; sent by a worker from the end of the load on."""
     batches_read: int = 0
     """Raw batches that a record processor has read. While it grows, missing records may arrive."""
 
@@ -261,7 +260,7 @@ class Member(Value, frozen=True):
     """0, 1, … among the instances of its service, fixed when the roster freezes."""
     address: str = ""
     processor: str = ""
-    """Workers: id of the record processor that takes its records."""
+    """Id of the record processor that takes a worker's records."""
     lost: bool = False
     clock: ClockEstimate = ClockEstimate()
 
@@ -273,7 +272,7 @@ class RosterPublished(Message, frozen=True):
     number: int
     frozen: bool
     complete: bool
-    """Every expected instance has registered."""
+    """True when every expected instance has registered."""
     missing: tuple[str, ...]
     members: tuple[Member, ...]
     """A frozen roster has only the members that its receiver deals with: all for a singleton, a
@@ -294,8 +293,8 @@ class RunStatePublished(Message, frozen=True):
 
 
 class RecordsAcknowledged(Message, frozen=True):
-    """Records that the records manager has: for each worker the highest sequence number below which
-    nothing is missing."""
+    """Records that the records manager has: for each worker, the highest sequence number below
+    which no record is missing."""
 
     highest: dict[str, int]
 
@@ -322,10 +321,10 @@ class ClockReply(Message, frozen=True):
     replied_wall_ns: int
     boot_id: str
     sent_raw_ns: int = 0
-    """When the probe was sent, by the worker's raw clock."""
+    """Time of the probe by the worker's raw clock."""
     received_raw_ns: int = 0
     replied_raw_ns: int = 0
-    """The same moment as `replied_wall_ns`, within `slack_ns`."""
+    """Raw-clock time of `replied_wall_ns`, exact to `slack_ns`."""
     slack_ns: int = 0
 
 
@@ -355,12 +354,12 @@ class CreditsGranted(Message, frozen=True):
     due_wall_ns: bytes = b""
     """Open loop: int64 little-endian due times, timing manager's clock; empty in closed loop."""
     last_turns: int = 0
-    """When over 0, the last conversation of the block ends after so many turns."""
+    """Number of turns after which the last conversation of the block ends; 0: all of them."""
 
 
 class PhaseStopped(Message, frozen=True):
-    """Send nothing more, give back what is not sent, and cancel what is in flight at
-    `cancel_wall_ns`."""
+    """Tells a worker to stop sending, to return its unsent credits, and to cancel what is in flight
+    at `cancel_wall_ns`."""
 
     phase: Phase
     stop_wall_ns: int
@@ -368,13 +367,14 @@ class PhaseStopped(Message, frozen=True):
 
 
 class CreditsReturned(Message, frozen=True):
-    """What became of a worker's credits; cumulative, so that a repeated message changes nothing."""
+    """Outcomes of a worker's credits. Cumulative, so that a repeated message changes nothing."""
 
     counts: WorkerCounts
     is_idle: bool
-    """Holds no credit and has nothing in flight."""
+    """True if the worker holds no credit and has nothing in flight."""
     taken_mono_ns: int = 0
-    """Worker's monotonic clock when the counts were taken: rates are over this time."""
+    """Time by the worker's monotonic clock when the counts were taken. Rates are computed from
+    it."""
 
 
 # --- dataset: worker <-> dataset manager ---------------------------------------------------------
@@ -384,14 +384,14 @@ class Turn(Value, frozen=True):
     """One request of a conversation. The body is `head + history + messages + tail`."""
 
     messages: bytes
-    """JSON of what this turn adds; for endpoints without conversations the whole body."""
+    """JSON that this turn adds; for endpoints without conversations, the whole body."""
     tail: bytes = b""
     delay_ns: int = 0
     """Pause after the end of the previous response."""
     input_tokens: int = -1
-    """Exact when a tokenizer is given; -1 unknown."""
+    """Number of input tokens, exact with a tokenizer; -1: unknown."""
     requested_tokens: int = -1
-    """Output tokens that the request asks for; -1 when it asks for no number."""
+    """Output tokens that the request asks for; -1: it asks for no number."""
 
 
 class Conversation(Value, frozen=True):
@@ -415,41 +415,41 @@ class DatasetBlock(Message, frozen=True):
     block_count: int
     entry_count: int
     warmup_entries: int
-    """The last so many entries are the warmup's own; the rest are profiling's."""
+    """Number of entries at the end that only the warmup uses; profiling uses the others."""
     first_entry: int
     conversations: tuple[Conversation, ...]
     starts: bytes
-    """uint32 little-endian: the first entry of each block. Blocks differ in length."""
+    """First entry of each block, uint32 little-endian. Blocks differ in length."""
 
 
 class DatasetShapeRequested(Message, frozen=True):
-    """The timing manager asks how many turns each entry has."""
+    """Asks for the number of turns of each entry; sent by the timing manager."""
 
 
 class DatasetShape(Message, frozen=True):
-    """What the timing manager needs to count requests."""
+    """Shape of the dataset, from which the timing manager counts requests."""
 
     entry_count: int
     warmup_entries: int
     turns: bytes
-    """uint16 little-endian, one per entry; empty when every entry has one turn."""
+    """Number of turns of each entry, uint16 little-endian; empty if every entry has one turn."""
 
 
 class ForcedLengthAsked(Message, frozen=True):
-    """A worker asks whether requests may force their output length, or says what the target does
-    with such a request."""
+    """Asks whether requests may force their output length, or reports the target's response to such
+    a request; sent by a worker."""
 
     finding: str = ""
-    """A `core.forced_length.Finding`; empty: it only asks."""
+    """A `core.endpoints.forced_length.Finding`; empty: the message only asks."""
     said: str = ""
-    """By the target."""
+    """Message of the target."""
 
 
 class ForcedLengthDecided(Message, frozen=True):
-    """What the worker is to do."""
+    """Tells a worker how to treat the forced output length."""
 
     decision: str
-    """A `core.forced_length.Decision`."""
+    """A `core.endpoints.forced_length.Decision`."""
 
 
 # --- records -------------------------------------------------------------------------------------
@@ -500,13 +500,13 @@ class ErrorSample(Value, frozen=True):
 
 
 class LineDetails(Value, frozen=True):
-    """What the lines of profile_export.jsonl say of a batch's requests beyond its rows."""
+    """Details of a batch's requests for the lines of profile_export.jsonl, beyond its rows."""
 
     gaps_ns: bytes
-    """Between content chunks, int64: of each completed request with more than one, in the order of
-    the rows."""
+    """Gaps between content chunks, int64, of each completed request with more than one, in the
+    order of the rows."""
     messages: tuple[str, ...]
-    """What went wrong, of each request with an error."""
+    """Error text of each request with an error."""
 
 
 class MetricBatch(Message, frozen=True):
@@ -516,7 +516,7 @@ class MetricBatch(Message, frozen=True):
     rows: bytes
     """METRIC_DTYPE rows."""
     details: LineDetails | None = None
-    """None where no more lines are wanted."""
+    """None if no more lines are wanted."""
     histograms: tuple[HistogramDelta, ...] = ()
     errors: tuple[ErrorSample, ...] = ()
     lost: tuple[SequenceSpan, ...] = ()

@@ -1,4 +1,5 @@
-"""Which socket binds where. The numbers are the same in every pod; locally they are file names.
+"""The port map: which service binds which socket. The numbers are the same in every pod; locally
+they are file names.
 
 port  bound by            pattern            who connects
 5661  system controller   proxy, front       dataset clients (DEALER)
@@ -14,7 +15,7 @@ port  bound by            pattern            who connects
 5667  record processor    ROUTER             its workers (DEALER), when records go direct
 9090  records manager     HTTP               the runner
 
-Who may connect is known by key: a service's socket admits those that are listed for its port.
+Clients are known by their keys: a service's socket admits the services listed for its port.
 """
 
 from collections.abc import Iterable
@@ -58,13 +59,13 @@ BOUND_BY: dict[Port, Service] = {
 """The service that binds each port; a Service object in a cluster has these and no others."""
 
 REPLICAS = frozenset({Service.WORKER, Service.RECORD_PROCESSOR})
-"""Services that come in numbers. They report, and tell nobody what to do."""
+"""Services with several instances. They report, and give no orders."""
 CONNECTED_BY: dict[Port, frozenset[Service]] = {
     Port.RECORDS: frozenset({Service.RECORD_PROCESSOR}),
     Port.CREDIT_DROP: frozenset({Service.WORKER}),
     Port.CREDIT_RETURN: frozenset({Service.WORKER}),
     Port.DATASET_FRONT: frozenset(
-        # The last of them keeps a copy of the prompts beside the results.
+        # The records manager keeps a copy of the prompts beside the results.
         {Service.WORKER, Service.TIMING_MANAGER, Service.RECORDS_MANAGER}
     ),
     Port.DATASET_BACK: frozenset({Service.DATASET_MANAGER}),
@@ -75,7 +76,7 @@ CONNECTED_BY: dict[Port, frozenset[Service]] = {
     Port.RAW_BACK: frozenset({Service.RECORD_PROCESSOR}),
     Port.RAW_DIRECT: frozenset({Service.WORKER}),
 }
-"""Which services connect to each port between services."""
+"""Services that connect to each port between services."""
 
 
 def with_peers(services: Iterable[Service]) -> frozenset[Service]:

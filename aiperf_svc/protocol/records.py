@@ -1,4 +1,4 @@
-"""The two packed row formats of the data path, and nothing else.
+"""The two packed row formats of the data path.
 
 Raw records go from worker to record processor, metric rows from record processor to records
 manager. They are the only messages whose volume grows with the load, so their fixed fields are
@@ -18,24 +18,25 @@ from numpy.typing import NDArray
 
 
 class Flag(IntFlag):
-    """Bits of `flags` in both formats."""
+    """Bits of the field `flags` in both formats."""
 
     FINAL = 1
     """This fragment ends its request."""
     REUSED = 2
-    """Sent on a connection that had carried a request before."""
+    """The request was sent on a connection that had carried a request before."""
     RETRIED = 4
-    """The reused connection was closed before any byte of the response; sent again on a new one."""
+    """The reused connection was closed before any byte of the response, and the request was sent
+    again on a new one."""
     LAST_TURN = 8
-    """Ends its conversation, by success or failure."""
+    """The request ends its conversation, by success or failure."""
     UNSTAMPED = 16
-    """At least one read without a kernel stamp; the loop's time stands in."""
+    """At least one read had no kernel timestamp; the event loop's time is used instead."""
     CLOCK_JUMP = 32
-    """Wall and monotonic clock parted by over 1 ms while the request was in flight."""
+    """Wall and monotonic clock drifted apart by over 1 ms while the request was in flight."""
     STREAMED = 64
     """The request asked for a stream."""
     CAPPED = 128
-    """Had to wait for the concurrency cap or the connection limit."""
+    """The request had to wait for the concurrency cap or the connection limit."""
 
 
 _FRAGMENT_FIELDS: list[tuple[str, str, str]] = [
@@ -129,7 +130,7 @@ Rows = NDArray[Any]
 
 
 class Framing:
-    """How the end of a response body is found (`framing` of a fragment)."""
+    """Values of a fragment's `framing`: how the end of the response body is found."""
 
     LENGTH = 0
     CHUNKED = 1

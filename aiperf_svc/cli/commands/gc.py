@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         force=args.force,
         yes=args.yes,
     )
-    with terminal.heard_or_not():
+    with terminal.ignore_closed_stderr():
         done = signals.run(collect_garbage(request))
     if done.folders:
         print(f"removed: temporary files of killed runs, {done.folders} folders", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A stack that is up, looked at from outside: `status`, `results`, `cancel`."""
+"""Access to a stack that is up, for `status`, `results` and `cancel`."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
@@ -20,7 +20,7 @@ from aiperf_svc.runner.stack.state_home import StateHome
 
 @dataclass(frozen=True, kw_only=True)
 class Attached:
-    """An open way to a stack's run."""
+    """Open access to a stack's run."""
 
     stack: str
     client: ResultsClient
@@ -35,7 +35,7 @@ async def attach(
     kubeconfig: str | None = None,
     context: str | None = None,
 ) -> AsyncIterator[Attached]:
-    """The results API of a stack that is up. Raises ConfigError, EnvironmentProblem."""
+    """Connect to the results API of a stack that is up. Raises ConfigError, EnvironmentProblem."""
     check_stack_name(stack)
     home = StateHome(environ)
     is_ephemeral = stack in home.ephemeral_stacks()
@@ -57,7 +57,7 @@ async def attach(
         stack, home.load(stack), environ, kubeconfig=kubeconfig, context=context
     )
     async with connect(kubeconfig=kubeconfig, context=context) as cluster:
-        # Who may not read kube-system knows the cluster by its address only.
+        # Without the right to read kube-system, the cluster is known by its address only.
         if cluster.identity != cluster.server:
             deployed.check_cluster(state, stack=stack, identity=cluster.identity)
         async with (
@@ -68,8 +68,8 @@ async def attach(
 
 
 async def fetch(attached: Attached, *, parent: Path) -> RunOutcome:
-    """Every result file into a new folder, or into that in which an earlier attempt broke off.
-    Raises EnvironmentProblem when the run is not over."""
+    """Download every result file into a new folder, or into the folder of an interrupted download.
+    Raises EnvironmentProblem if the run is not over."""
     status = await attached.client.status()
     if not status.is_settled:
         raise EnvironmentProblem(

@@ -122,7 +122,7 @@ async def first_record(
     known, before = home.load(request.stack), None
     if wanted.mode == "existing" and wanted.name:
         if known and known.before and known.before.namespace == wanted.name:
-            # An earlier run's objects may be there: they did not belong to the owner.
+            # Objects of an earlier run may still exist. They are not part of the original content.
             before = known.before
         else:
             before = await take_inventory(cluster, wanted.name)
@@ -185,10 +185,10 @@ async def up(
     deadline_mono_s: float | None,
     say: Say,
 ) -> bool:
-    """Create the stack. Returns whether it is up: False when the user stopped it.
+    """Create the stack. Returns whether it is up: False if the user stopped it.
 
     Raises EnvironmentProblem when it cannot come up, or not in time; StateLocked when nothing was
-    begun.
+    created.
     """
     await cli.select(create=True)
     for key, value in request.secrets.items():
@@ -237,11 +237,11 @@ async def up(
 
 
 async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -> RunRecord:
-    """The record with what the stack's objects hang on now, and its own namespace.
+    """Return the record with the UIDs of the stack's roots and of its own namespace.
 
-    The state knows what is the stack's, also of what was being made when its writer was stopped;
-    somebody else's stack may have the same name and label. Without a state it is what the record
-    knows or, if that is nothing, all that has the label. Raises Unreachable.
+    Pulumi's state lists what belongs to the stack, including objects that were being made when it
+    was interrupted. Another user's stack may have the same name and label, so without a state the
+    record's UIDs are used or, if it has none, everything with the label. Raises Unreachable.
     """
     there = await find_roots(cluster, stack=record.stack, or_namespace=record.namespace)
     own = {*(record.own or ()), *([record.namespace_uid] if record.namespace_uid else ())}

@@ -1,4 +1,4 @@
-"""What a stack is different from, and in what. Pure."""
+"""Differences between two versions of a stack. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,12 +7,12 @@ import msgspec
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One key."""
+    """Change of one key."""
 
     key: str
     """Dotted path."""
     before: Any
-    """None: it was not there, or had its default."""
+    """Previous value; None: the key was missing, or had its default."""
     after: Any
 
     def __str__(self) -> str:
@@ -20,22 +20,22 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A stack beside another version of itself."""
+    """Comparison of a stack with another version of it."""
 
     base: str
-    """In words: `what is deployed`."""
+    """Name of the other version in words: `what is deployed`."""
     is_deployed: bool = False
-    """Whether a new run replaces one whose results may not be collected yet."""
+    """True if a new run replaces one whose results may not be collected yet."""
     changed: tuple[Change, ...] | None = None
-    """Keys of the benchmark; None: there is nothing to compare with, or it could not be done."""
+    """Changed keys of the benchmark; None: there was nothing to compare with, or it failed."""
     is_new_run: bool = True
-    """Also when only the image, this program's version or the generation is another."""
+    """True also if only the image, this program's version or the generation differs."""
     not_compared: str = ""
-    """Why it could not be done."""
+    """Reason why the comparison failed."""
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Keys with another value, in the order of `after`, then those that are no more."""
+    """Return the keys whose values differ, in the order of `after`, then the removed keys."""
     old, new = flat(before), flat(after)
     keys = [*new, *(key for key in old if key not in new)]
     return tuple(
@@ -44,7 +44,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted paths to values; lists are values."""
+    """Map dotted paths to values; a list counts as a value."""
     found: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, Mapping) and value:

@@ -1,4 +1,4 @@
-"""What Pulumi's state says about a stack: which cluster, namespace, benchmark and run. Pure."""
+"""Reads from Pulumi's state which cluster, namespace, benchmark and run a stack has. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,14 +12,14 @@ Json = Mapping[str, Any]
 
 
 def resources(state: Json, kind: str) -> Iterator[Json]:
-    """Resources whose type begins like that; those that were replaced left out."""
+    """Yield the resources whose type begins with `kind`, except those that were replaced."""
     for each in state.get("deployment", {}).get("resources") or ():
         if each.get("type", "").startswith(kind) and not each.get("delete"):
             yield each
 
 
 def namespace_of(state: Json) -> tuple[str, str] | None:
-    """Name and UID of the stack's own namespace."""
+    """Return the name and UID of the stack's own namespace."""
     for each in resources(state, "kubernetes:core/v1:Namespace"):
         metadata = each.get("outputs", {}).get("metadata", {})
         if metadata.get("uid"):
@@ -28,8 +28,8 @@ def namespace_of(state: Json) -> tuple[str, str] | None:
 
 
 def roots_of(state: Json, *, stack: str) -> tuple[frozenset[str], frozenset[str]]:
-    """UIDs of what the stack's objects hang on, the stack's namespaces and anchors; and names of
-    those whose creation had not ended when the state was written."""
+    """Return the UIDs of the stack's roots, its namespaces and anchors, and the names of those
+    whose creation had not ended when the state was written."""
     deployment = state.get("deployment") or {}
     names = ("kubernetes:core/v1:Namespace", "kubernetes:core/v1:ConfigMap")
 
@@ -49,7 +49,7 @@ def roots_of(state: Json, *, stack: str) -> tuple[frozenset[str], frozenset[str]
 
 
 def benchmark_of(state: Json) -> dict[str, Any] | None:
-    """The benchmark as the services read it; None when nothing is deployed."""
+    """Return the benchmark as the services read it; None if nothing is deployed."""
     for each in resources(state, "kubernetes:core/v1:ConfigMap"):
         text = (each.get("inputs", {}).get("data") or {}).get("config.yaml")
         if text:
@@ -59,7 +59,8 @@ def benchmark_of(state: Json) -> dict[str, Any] | None:
 
 
 def runs_of(state: Json) -> frozenset[str]:
-    """Ids of the runs that the pods belong to: several when an `up` was interrupted."""
+    """Return the ids of the runs that the pods belong to. There are several if an `up` was
+    interrupted."""
     return frozenset(
         str(each["inputs"]["metadata"]["labels"][RUN_LABEL])
         for each in resources(state, "kubernetes:apps/v1:Deployment")
@@ -67,14 +68,15 @@ def runs_of(state: Json) -> frozenset[str]:
 
 
 def is_up(state: Json, *, run_id: str) -> bool:
-    """Whether an `up` of this run came to its end: its outputs are there, and all pods are its."""
+    """Return whether an `up` of this run has completed: its outputs exist, and all pods belong to
+    it."""
     outputs = [each.get("outputs") or {} for each in resources(state, "pulumi:pulumi:Stack")]
     has_outputs = any(each.get("runId") == run_id for each in outputs)
     return has_outputs and runs_of(state) == {run_id}
 
 
 def check_cluster(state: Json, *, stack: str, identity: str) -> None:
-    """Raises EnvironmentProblem when the state is of a stack in another cluster."""
+    """Raise EnvironmentProblem if the state belongs to a stack in another cluster."""
     if not any(resources(state, "kubernetes:")):
         return
     for each in resources(state, "pulumi:providers:kubernetes"):

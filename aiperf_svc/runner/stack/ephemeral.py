@@ -1,7 +1,7 @@
-"""A stack without a file of its own: made for one run, removed with its state.
+"""Runs a stack that has no file: made for one run, and removed with its state.
 
-Who owns the namespace is found out once, here, and written into the stack's config: a program that
-looked each time would take its own namespace for somebody else's.
+Whether the namespace exists is checked once, here, and written into the stack's config. A program
+that checked each time would mistake its own namespace for an existing one.
 """
 
 import copy
@@ -21,9 +21,9 @@ from aiperf_svc.runner.stack.run import run_stack
 def run_ephemeral(
     request: StackRequest, options: StackOptions, *, namespace: str | None
 ) -> ExitCode:
-    """Run it in `namespace`, which is kept if it is there and removed if it is not; None: in one
-    of a name of its own. Raises AiperfError as `run_stack` does."""
-    # What is wrong with the request is said before a cluster is asked.
+    """Run the stack in `namespace`, which is kept if it exists and removed if it does not; None: in
+    a namespace with a generated name. Raises AiperfError as `run_stack` does."""
+    # Errors of the request are reported before the cluster is contacted.
     request.check_secrets()
     if namespace is not None:
         mode = signals.run(_mode(request, namespace))

@@ -1,4 +1,4 @@
-"""What earlier runs left, found and removed: by the records of this machine, by the label in the
+"""Finds and removes what earlier runs left: by the records of this machine, by the label in the
 cluster, and in the state."""
 
 import contextlib
@@ -27,40 +27,41 @@ NOT_MADE = "which has the stack's label and was not made by a run of it"
 
 @dataclass(frozen=True, kw_only=True)
 class GarbageRequest:
-    """What to remove."""
+    """Stacks to remove, and how."""
 
     stacks: tuple[str, ...]
-    """None named: what this machine's records know, and what has outlived its own deadline."""
+    """Names of stacks. Empty: those that this machine has records of, and those past their
+    deadline."""
     environ: Mapping[str, str]
     kubeconfig: str | None = None
     context: str | None = None
     namespace: str | None = None
-    """Where to look when not all namespaces may be listed."""
+    """Namespace to search if not all namespaces may be listed."""
     force: bool = False
-    """Also without the stack's state, or when another machine holds its lock."""
+    """True to remove without the stack's state, or although another machine holds its lock."""
     yes: bool = False
 
 
 @dataclass
 class Collected:
-    """What became of each stack."""
+    """Outcome for each stack."""
 
     removed: dict[str, str] = field(default_factory=dict)
-    """With what the leak check says."""
+    """Removed stacks, each with the result of the leak check."""
     left: dict[str, list[str]] = field(default_factory=dict)
     not_checked: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     not_touched: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    """Named, and neither in the cluster nor in the state nor in a record of this machine."""
+    """Names found neither in the cluster nor in the state nor in a record of this machine."""
     declined: bool = False
     folders: int = 0
-    """Folders of temporary files that killed runs left on this machine, and that were removed: the
+    """Number of temporary folders of killed runs that were removed from this machine. The
     Kubernetes provider leaves the cluster's key in them."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """The first of these that applies."""
+        """Exit code for the outcome; the first that applies."""
         if self.left:
             return ExitCode.LEAKED
         if self.refused:
@@ -69,8 +70,8 @@ class Collected:
 
 
 async def collect_garbage(request: GarbageRequest) -> Collected:
-    """Remove what is left of stacks. Raises EnvironmentProblem when the cluster cannot be had, and
-    ConfigError for names that are none, or when nobody can be asked."""
+    """Remove what is left of stacks. Raises EnvironmentProblem if the cluster cannot be reached,
+    and ConfigError for invalid names or if nobody can confirm."""
     home, done = StateHome(request.environ), Collected(folders=folders.remove_stale())
     for name in request.stacks:
         check_stack_name(name)
@@ -130,17 +131,17 @@ async def collect_garbage(request: GarbageRequest) -> Collected:
 def _leftovers(
     home: StateHome, cluster: Cluster, found: Mapping[str, FoundStack]
 ) -> tuple[str, ...]:
-    """What is surely nobody's any more: another machine's runs are left to it and to their
+    """Return the stacks that surely nobody uses. Another machine's runs are left to it and to their
     deadline."""
     ours = [record.stack for record in home.records() if record.cluster == cluster.identity]
-    # A project without a record: its runner was gone before it made anything.
+    # A project without a record belongs to a runner that ended before it made anything.
     unborn = [name for name in home.ephemeral_stacks() if home.load(name) is None]
     overdue = [name for name, each in found.items() if each.is_overdue]
     return tuple(dict.fromkeys((*ours, *unborn, *overdue)))
 
 
 class _Removal:
-    """One stack. The caller holds its lock on this machine."""
+    """Removal of one stack. The caller holds its lock on this machine."""
 
     def __init__(
         self,
@@ -156,10 +157,11 @@ class _Removal:
         self._stack, self._found, self._held = stack, found, held
         is_recorded = home.load(stack) is not None or stack in home.ephemeral_stacks()
         self.was_known = found is not None or is_recorded
-        """Something was there of it before."""
+        """True if the stack was found or recorded beforehand."""
 
     async def all(self) -> LeakReport:
-        """What is left of it at the end. Raises EnvironmentProblem when it may not be removed."""
+        """Remove the stack and return what is left of it. Raises EnvironmentProblem if it may not
+        be removed."""
         record = self._record()
         if record.cluster != self._cluster.identity:
             raise EnvironmentProblem(
@@ -183,7 +185,7 @@ class _Removal:
                 return report
             if await cli.select(create=False):
                 teardown = Teardown(cluster=self._cluster, cli=cli, record=record, say=terminal.say)
-                if not await teardown.mend_state():
+                if not await teardown.update_state():
                     raise EnvironmentProblem(
                         f"{report.in_words} in the cluster, and the state still says otherwise; "
                         f"call `aiperf-svc gc {self._stack}` again"
@@ -209,8 +211,8 @@ class _Removal:
         )
 
     async def _state(self, stack: contextlib.ExitStack, record: RunRecord) -> PulumiCli | None:
-        """The CLI with the stack's state, on which nobody works; None when it cannot be had and the
-        user wants the objects gone all the same. Raises EnvironmentProblem."""
+        """Return the CLI with the stack's unlocked state; None if the state is not available and
+        the user forces the removal. Raises EnvironmentProblem."""
         environ = dict(self._request.environ)
         if record.backend and not record.is_ephemeral:
             environ[project.BACKEND] = record.backend
@@ -252,8 +254,8 @@ class _Removal:
         terminal.say(f"stack {self._stack}: removed without its state: {why}")
 
     async def _with_own(self, record: RunRecord, cli: PulumiCli | None) -> RunRecord:
-        """The record with what is meant: of a run of this machine what it made; of another stack
-        everything when it was named, else what has outlived its deadline."""
+        """Return the record with the roots to remove: for a run of this machine, what it made; for
+        another stack, everything if it was named, else what is past its deadline."""
         if self._home.load(self._stack) is not None and not record.is_ephemeral:
             return await bring_up.find_own(record, self._cluster, cli)
         own: tuple[str, ...] | None = None

@@ -117,7 +117,7 @@ class Launch:
         except AiperfError as error:
             return self._failed(error)
         except Exception as error:
-            # Whatever it is, what was made must be removed.
+            # The stack must be removed after any error.
             text = f"unexpected {type(error).__name__} in {stage}: {error}"
             return self._failed(EnvironmentProblem(text), cause=error)
 
@@ -127,7 +127,7 @@ class Launch:
         if self._failure is None:
             self._failure = error
         if self._record is not None:
-            # What follows takes a while, and its end tells the first one only.
+            # The teardown takes a while, and the final message names the first error only.
             self._say(str(error))
         return StageResult.FAILED
 
@@ -153,7 +153,7 @@ class Launch:
             agreed = await self._unless_interrupted(terminal.ask("Create this stack?"))
             if not agreed:
                 return StageResult.INTERRUPTED if agreed is None else StageResult.DECLINED
-        # What can still go wrong before anything is made, does so here.
+        # Errors that can be found before anything is made are raised here.
         request = self._request
         parent = Path(request.config.artifacts.dir)
         self._prepared = await bring_up.first_record(request, self._cluster, self._home, self._cli)
@@ -187,7 +187,7 @@ class Launch:
             self._failed(error)
             return StageResult.DECLINED
         finally:
-            # Also of a stack that is half there: its teardown must know where.
+            # The teardown of a partly created stack needs these UIDs too.
             await self._find_own()
         return StageResult.DONE if is_up else StageResult.INTERRUPTED
 
@@ -267,7 +267,7 @@ class Launch:
         try:
             self._evidence = saving.result()
         except OSError as error:
-            # A full disk is no fault of the run's.
+            # A full disk does not make the run fail.
             self._say(f"evidence could not be saved: {error}")
             return StageResult.FAILED
         self._say(f"saved {len(self._evidence)} files about the failure in {self._artifacts}")
@@ -307,7 +307,7 @@ class Launch:
         if report.left:
             raise LeakError(f"{len(report.left)} objects of stack {stack} are left")
         self._say(f"leak check: {report.in_words}")
-        if not self._is_destroyed and not await self._teardown().mend_state():
+        if not self._is_destroyed and not await self._teardown().update_state():
             self._is_state_behind = True
             raise EnvironmentProblem(
                 f"the state of stack {stack} still holds what is gone; `aiperf-svc gc {stack}` "

@@ -1,4 +1,5 @@
-"""Whether the lock on a stack's state is a live process's. Pure but for the questions about it."""
+"""Decides whether a lock on a stack's state belongs to a live process. Pure except for the queries
+about processes."""
 
 import os
 import socket
@@ -10,8 +11,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this machine is alive. One that has ended and that nobody asks about
-    is not."""
+    """Return whether a process of this machine is alive. A zombie process is not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -26,8 +26,8 @@ def is_alive(pid: int) -> bool:
 
 
 def is_pulumi(pid: int) -> bool:
-    """Whether a process of this machine is alive and, where that can be seen, is the CLI: numbers
-    are used again."""
+    """Return whether a process of this machine is alive and, if that can be seen, is the CLI, since
+    process numbers are reused."""
     if not is_alive(pid):
         return False
     try:
@@ -44,10 +44,10 @@ def check_locks(
     host: str | None = None,
     is_alive: Callable[[int], bool] = is_pulumi,
 ) -> None:
-    """Raises EnvironmentProblem unless every lock is a dead process's.
+    """Raise EnvironmentProblem unless every lock belongs to a dead process.
 
-    That of another machine is believed dead with `force` only; that of a live process of this
-    machine never.
+    A lock of another machine counts as dead with `force` only; one of a live process of this
+    machine never does.
     """
     here = host or socket.gethostname()
     for lock in locks:
@@ -70,8 +70,8 @@ def take_over(
     host: str | None = None,
     is_alive: Callable[[int], bool] = is_pulumi,
 ) -> bool:
-    """Whether all of these locks are processes' of this machine that have ended, which is said:
-    nobody works on the state, and they can be removed."""
+    """Return whether all of these locks belong to ended processes of this machine, and print so.
+    The locks can then be removed."""
     here = host or socket.gethostname()
     if not locks or any(lock.host != here or is_alive(lock.pid) for lock in locks):
         return False

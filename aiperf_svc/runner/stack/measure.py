@@ -1,4 +1,4 @@
-"""The run of a stack that is up: followed through its API, and its results fetched."""
+"""Follows the run of a stack that is up through its API, and fetches its results."""
 
 import asyncio
 import contextlib
@@ -28,14 +28,15 @@ STOPPING = "stopping: what was measured is collected, then the stack goes; once 
 STOPPING += "nothing"
 RETRY_S = 0.5
 UNRESPONSIVE_S = 90.0
-"""How long the results' pod may be silent: a lost one is made again, maybe on another node, and
-then says what the others have made of its loss."""
+"""Longest time without a response of the results' pod. A lost pod is made again, maybe on another
+node, and then reports how the run took its loss."""
 FETCH_S, FETCH_RETRY_S = 120.0, 2.0
-"""How long a way to the results may stay broken before they are given up, and between attempts."""
+"""Longest time that the connection to the results may be broken while fetching, and the time
+between two attempts."""
 
 
 class Measuring:
-    """One run, from its start to its results on this machine."""
+    """One run of a stack, from its start to its results on this machine."""
 
     def __init__(
         self, cluster: Cluster, outputs: Mapping[str, Any], plan: StackPlan, options: RunOptions
@@ -47,17 +48,17 @@ class Measuring:
         self.status: Status | None = None
         self.summary: dict[str, Any] | None = None
         self.failure: AiperfError | None = None
-        """Why there may be no results, or not those of the whole run."""
+        """Reason why there may be no results, or incomplete ones."""
 
     @property
     def has_results(self) -> bool:
-        """Whether there is something to fetch."""
+        """True if there are results to fetch."""
         return self.status is not None and self.status.results_ready
 
     @property
     def has_losses(self) -> bool:
-        """Whether something of the stack died, by what the run says: a service that was lost, or
-        a server of the stack's own that left requests without a good response."""
+        """True if a part of the stack died: the run reports a lost service, or requests without a
+        good response from a target of the stack's own."""
         found = own_part(self.summary or {})
         suspects = {"lost_processes", "errors"} if self._plan.target else {"lost_processes"}
         return bool(suspects & {reason["check"] for reason in found.get("reasons", ())})
@@ -65,8 +66,9 @@ class Measuring:
     async def follow(
         self, *, interrupts: Interrupts, deadline_mono_s: float | None, timeout_s: float | None
     ) -> dict[str, Any] | None:
-        """The summary, when the run comes to one. The first interrupt stops the run, the second
-        ends this. Raises AiperfError when the run cannot be followed any more."""
+        """Follow the run and return its summary, if there is one. The first interrupt stops the
+        run, the second ends this call. Raises AiperfError if the run cannot be followed any
+        more."""
         url = await self._open.enter_async_context(
             open_results(self._cluster, outputs=self._outputs)
         )
@@ -95,8 +97,8 @@ class Measuring:
         return self.summary
 
     async def _unless_lost(self, following: Following, display: Display) -> dict[str, Any] | None:
-        """The summary. Raises BenchmarkFailed with the cause, as soon as it is seen, when what the
-        run cannot go on without is lost."""
+        """Follow the run and return the summary. Raises BenchmarkFailed, with the cause, as soon as
+        something that the run needs is lost."""
         watch = RunWatch(
             self._cluster,
             self._plan,
@@ -121,7 +123,7 @@ class Measuring:
             await asyncio.gather(run, return_exceptions=True)
 
     def _handle_loss(self, loss: Loss, following: Following, display: Display) -> None:
-        """Raises BenchmarkFailed when there will be no results any more."""
+        """Report a loss. Raises BenchmarkFailed if there can be no results any more."""
         results_pod, target = self._plan.results_pod, self._plan.target
         if not loss.component or loss.component == results_pod:
             more = "" if not loss.component else ", and what was measured with it"
@@ -137,7 +139,8 @@ class Measuring:
         display.note(f"{self.failure}: what was measured is collected")
 
     async def fetch(self, folder: Path) -> str:
-        """Every result file, whole and verified; how much that was. Raises EnvironmentProblem."""
+        """Fetch and verify every result file. Returns the amount in words. Raises
+        EnvironmentProblem."""
         assert self._client is not None
         with folders.collecting(folder, self._plan.identity.run_id):
             manifest = await self._download(folder)
@@ -158,12 +161,12 @@ class Measuring:
                 await asyncio.sleep(FETCH_RETRY_S)
 
     async def close(self) -> None:
-        """End the connections. An end that fails is none that matters any more."""
+        """Close the connections. Errors while closing are ignored."""
         with contextlib.suppress(AiperfError, OSError):
             await self._open.aclose()
 
     async def _limit(self, deadline_mono_s: float | None, timeout_s: float | None) -> None:
-        """At the deadline, stop the run: what was measured until then is kept."""
+        """Stop the run at the deadline. What was measured until then is kept."""
         if deadline_mono_s is None:
             return
         await asyncio.sleep(max(0.0, deadline_mono_s - time.monotonic()))
@@ -179,7 +182,8 @@ class Measuring:
 
 
 def _result(run: "asyncio.Task[dict[str, Any] | None]", watch: RunWatch) -> dict[str, Any] | None:
-    """What the run came to. Raises BenchmarkFailed, with the cause that the cluster shows."""
+    """Return the summary of an ended run. Raises BenchmarkFailed, with the cause that the cluster
+    shows."""
     try:
         return run.result()
     except BenchmarkFailed as error:

@@ -1,4 +1,4 @@
-"""What a user chooses about the life of a stack."""
+"""Options of a user for the life of a stack."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from aiperf_svc.runner.options import RunOptions
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """How a stack is run."""
+    """How a stack is run and removed."""
 
     run: RunOptions
     yes: bool = False
-    """Ask nothing."""
+    """True to ask no questions."""
     keep: bool = False
-    """Leave the stack, whatever its run came to, unless the user stops it."""
+    """True to leave the stack whatever its outcome, unless the user stops it."""
     keep_on_failure: bool = False
     timeout_s: float | None = None
-    """From the start of `up` to the results; the way down is not limited."""
+    """Time limit from the start of `up` to the results; the teardown is not limited."""

@@ -1,4 +1,4 @@
-"""What a stack's file would change, without a cluster."""
+"""Shows what a stack's file would change, without a cluster."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +15,12 @@ from aiperf_svc.runner.stack.state_home import StateHome
 
 
 def compare_with(request: StackRequest, file: Path) -> Comparison:
-    """What is different from another version of the stack's file. Raises ConfigError."""
+    """Compare with another version of the stack's file. Raises ConfigError."""
     config = load_config(file)
     try:
         settings = read_settings(file)
     except ConfigError:
-        # A plain config says nothing beside the benchmark.
+        # A plain config holds only the benchmark.
         settings = dict(request.settings)
     before = replace(request, config=config, settings=settings).plan
     return Comparison(
@@ -31,8 +31,8 @@ def compare_with(request: StackRequest, file: Path) -> Comparison:
 
 
 def compare_with_deployed(request: StackRequest) -> Comparison:
-    """What is different from the state's; a review needs none, so one that cannot be opened is
-    only said."""
+    """Compare with the deployed state. A review needs no state, so one that cannot be opened is
+    only reported."""
     try:
         home = StateHome(request.environ)
         project = open_project(request.stack, request.file_content(), home, request.environ)

@@ -1,4 +1,4 @@
-"""What the Pulumi CLI is doing, in few lines, from its events."""
+"""Summarises the events of the Pulumi CLI in few lines."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from aiperf_svc.adapters.pulumi.cli import Event
 
 EVERY_S = 3.0
-"""Between two lines."""
+"""Seconds between two lines."""
 WORDS = {
     "create": "made",
     "create-replacement": "made anew",
@@ -19,7 +19,7 @@ KUBERNETES = "kubernetes:"
 
 
 class Progress:
-    """Counts what was done, and keeps what went wrong."""
+    """Counts the operations done, and keeps the errors."""
 
     def __init__(
         self, what: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
@@ -33,22 +33,22 @@ class Progress:
 
     @property
     def waiting(self) -> tuple[tuple[str, str], ...]:
-        """Kind and name, in the program, of what operations are under way for."""
+        """Kinds and names, in the program, of the objects with an operation under way."""
         pairs = (name.split(" ", 1) for name in self._open)
         return tuple((kind, name) for kind, name in pairs)
 
     @property
     def has_begun(self) -> bool:
-        """Whether any operation was."""
+        """True if any operation has begun."""
         return bool(self._counts or self._open)
 
     @property
     def quiet_s(self) -> float:
-        """Since an operation began or ended."""
+        """Seconds since an operation last began or ended."""
         return self._clock() - self._stepped_mono_s
 
     def handle(self, event: Event) -> None:
-        """One event of the CLI's log."""
+        """Handle one event of the CLI's log."""
         if "diagnosticEvent" in event:
             self._diagnose(event["diagnosticEvent"])
         for kind in ("resourcePreEvent", "resOutputsEvent", "resOpFailedEvent"):
@@ -59,7 +59,7 @@ class Progress:
             self._say(self.line())
 
     def line(self) -> str:
-        """Where it is: `up: 31 made; waiting for Deployment worker`."""
+        """Return the state as one line: `up: 31 made; waiting for Deployment worker`."""
         done = ", ".join(f"{count} {word}" for word, count in self._counts.items()) or "begun"
         waiting = f"; waiting for {', '.join(list(self._open)[:3])}" if self._open else ""
         more = f" and {len(self._open) - 3} more" if len(self._open) > 3 else ""

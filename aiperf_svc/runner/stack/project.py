@@ -1,7 +1,7 @@
 """A Pulumi project to run the CLI in: the program, and a copy of the stack's file.
 
-`stack init` writes a salt into the stack's file. A committed file must stay as it is, so the CLI
-never sees it: it works in a folder of its own, against the same state as the plain CLI would.
+`stack init` writes a salt into the stack's file. A committed file must not change, so the CLI works
+on a copy in a separate folder, with the same state that the plain CLI would use.
 """
 
 import os
@@ -29,13 +29,13 @@ PASSPHRASES = (PASSPHRASE, "PULUMI_CONFIG_PASSPHRASE_FILE")
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """Where the state is, and what opens it."""
+    """Location of the state, and the variables that open it."""
 
     url: str
-    """Empty: where `pulumi login` says."""
+    """URL of the backend; empty: the one that `pulumi login` chose."""
     environ: dict[str, str] = field(default_factory=dict)
     notice: str = ""
-    """What was decided because nothing was said."""
+    """Text for the user about a default that was chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Program:
 
 
 def find_program() -> Program:
-    """In a checkout beside the package, in an installed wheel inside it.
+    """Find the program: beside the package in a checkout, inside it in an installed wheel.
 
     Raises EnvironmentProblem.
     """
@@ -64,10 +64,10 @@ def find_program() -> Program:
 
 
 def make_project(folder: Path, *, stack: str, settings: Mapping[str, Any]) -> None:
-    """A project with one stack, whose file holds `settings` and nothing else."""
+    """Make a project with one stack, whose file holds `settings` and nothing else."""
     program = find_program()
     project = yaml.safe_load(program.project_file.read_text())
-    # This interpreter has what the program needs.
+    # This interpreter has the packages that the program needs.
     project["runtime"] = {"name": "python"}
     if sys.prefix != sys.base_prefix:
         project["runtime"]["options"] = {"virtualenv": sys.prefix}
@@ -78,15 +78,15 @@ def make_project(folder: Path, *, stack: str, settings: Mapping[str, Any]) -> No
 
 
 def write_stack_file(folder: Path, *, stack: str, settings: Mapping[str, Any]) -> None:
-    """The stack's file."""
+    """Write the stack's file."""
     path = folder / "stacks" / f"Pulumi.{stack}.yaml"
     path.write_text(yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True))
 
 
 def choose_backend(home: StateHome, environ: Mapping[str, str] = os.environ) -> Backend:
-    """The user's backend and passphrase; without a backend, a folder of this machine.
+    """Return the user's backend and passphrase. Without a backend, use a folder of this machine.
 
-    Raises ConfigError when a backend that needs a passphrase has none.
+    Raises ConfigError if a backend needs a passphrase and none is set.
     """
     url, notice = environ.get(BACKEND) or _logged_in(environ), ""
     chosen = {}
@@ -107,7 +107,7 @@ def choose_backend(home: StateHome, environ: Mapping[str, str] = os.environ) -> 
 
 
 def ephemeral_backend(folder: Path) -> Backend:
-    """State and passphrase inside an ephemeral stack's folder; made when they are not there."""
+    """Return the state and passphrase in an ephemeral stack's folder, made if needed."""
     state, passphrase = folder / "state", folder / PASSPHRASE_FILE
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not passphrase.exists():
@@ -117,8 +117,8 @@ def ephemeral_backend(folder: Path) -> Backend:
     return Backend(url=url, environ={BACKEND: url, PASSPHRASES[1]: str(passphrase)})
 
 
-def mend_state(backend: Backend, *, stack: str) -> tuple[str, ...]:
-    """Repair what a kill left of the stack's state in a folder; what was done, in words."""
+def repair_state(backend: Backend, *, stack: str) -> tuple[str, ...]:
+    """Repair what a kill left of the stack's state in a folder. Returns what was done, in words."""
     folder = file_state.folder_of(backend.url)
     if folder is None:
         return ()
@@ -134,7 +134,7 @@ def mend_state(backend: Backend, *, stack: str) -> tuple[str, ...]:
 def cli_environment(
     backend: Backend, given: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Variables of the CLI: `given` are for the program."""
+    """Return the variables of the CLI's process; `given` are those for the program."""
     kept = dict(environ)
     if PASSPHRASES[1] in backend.environ:
         kept.pop(PASSPHRASE, None)
@@ -152,7 +152,7 @@ def cli_environment(
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The content of a stack file: its config is checked elsewhere. Raises ConfigError."""
+    """Read a stack file, without checking its config. Raises ConfigError."""
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or STACK_KEY not in (content.get("config") or {}):
         raise ConfigError(
@@ -163,12 +163,12 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def stack_name(path: Path) -> str:
-    """`bench-smoke` of `stacks/Pulumi.bench-smoke.yaml`."""
+    """Return the stack's name: `bench-smoke` for `stacks/Pulumi.bench-smoke.yaml`."""
     return path.stem.removeprefix("Pulumi.")
 
 
 def _logged_in(environ: Mapping[str, str]) -> str | None:
-    """The backend that `pulumi login` chose; None when nobody did."""
+    """Return the backend that `pulumi login` chose; None if there is none."""
     if environ.get("PULUMI_ACCESS_TOKEN"):
         return "https://api.pulumi.com"
     home = Path(environ.get("PULUMI_HOME") or Path.home() / ".pulumi")

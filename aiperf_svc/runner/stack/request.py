@@ -1,4 +1,4 @@
-"""What is asked of a stack: by a committed file, or by flags that stand for one."""
+"""A user's request for a stack: a committed file, or flags that stand for one."""
 
 import copy
 import functools
@@ -24,33 +24,34 @@ from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
 NOTHING: dict[str, Any] = {"config": {"aiperf:removal": "true"}}
-"""A stack's file for commands that need none: without any value some of the engine's parts fail."""
+"""Content of a stack's file for commands that need none. Parts of the engine fail if it has no
+value."""
 IMAGE, CONTEXT = "AIPERF_IMAGE", "AIPERF_CONTEXT"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackRequest:
-    """One stack, and where it belongs."""
+    """Request for one stack: its config, and the cluster and backend to use."""
 
     stack: str
     config: BenchmarkConfig
     benchmark: Mapping[str, Any]
-    """The same as it was written."""
+    """The benchmark as it was written."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Everything else of the stack's file."""
+    """Everything else in the stack's file."""
     kubeconfig: str | None = None
-    """Path; None: what the stack's file says, KUBECONFIG, or the usual place."""
+    """Path; None: the one in the stack's file, KUBECONFIG, or the default one."""
     context: str | None = None
     generation: int | None = None
-    """Another number makes a new run of an unchanged config."""
+    """Number that makes a new run of an unchanged config."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Values of keys of the stack's configuration."""
+    """Secret values by key of the stack's configuration."""
     is_ephemeral: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @property
     def used_kubeconfig(self) -> str | None:
-        """Path of the kubeconfig; None: KUBECONFIG, or the usual place."""
+        """Path of the kubeconfig; None: KUBECONFIG, or the default one."""
         given = self.kubeconfig or self._setting("kubeconfig")
         return str(Path(given).expanduser().absolute()) if given else None
 
@@ -66,7 +67,7 @@ class StackRequest:
 
     @cached_property
     def plan(self) -> StackPlan:
-        """What the stack will be. Raises ConfigError."""
+        """The plan of the stack. Raises ConfigError."""
         return plan_stack(
             self.config,
             stack=self.stack,
@@ -77,13 +78,13 @@ class StackRequest:
 
     @property
     def missing_secrets(self) -> tuple[str, ...]:
-        """Keys of the stack's configuration that the plan needs and nobody has given."""
+        """Keys of the stack's configuration that the plan needs and that have no value."""
         known = {key.removeprefix("aiperf:") for key in self.settings.get("config", {})}
         wanted = [key for keys in self.plan.secret_keys.values() for key in keys]
         return tuple(key for key in wanted if key not in known and key not in self.secrets)
 
     def check_secrets(self) -> None:
-        """Raises ConfigError when a secret is missing."""
+        """Raise ConfigError if a secret is missing."""
         missing = self.missing_secrets
         if missing:
             commands = "; ".join(f"pulumi config set --secret aiperf:{key}" for key in missing)
@@ -94,7 +95,7 @@ class StackRequest:
             )
 
     def file_content(self) -> dict[str, Any]:
-        """What the stack's file holds for this run."""
+        """Content of the stack's file for this run."""
         content = copy.deepcopy(dict(self.settings))
         config = content.setdefault("config", {})
         config[STACK_KEY] = copy.deepcopy(dict(self.benchmark))
@@ -117,8 +118,9 @@ def find_place(
     kubeconfig: str | None,
     context: str | None,
 ) -> tuple[str | None, str | None]:
-    """Kubeconfig and context of a stack that is up: as the flags say, else as its run did, else as
-    its file and the environment say. Raises ConfigError when the file cannot be read."""
+    """Return kubeconfig and context of a stack that is up: from the flags, else from its run's
+    record, else from its file and the environment. Raises ConfigError if the file cannot be
+    read."""
     if record is not None and kubeconfig is None:
         return record.kubeconfig, context or record.context
     path = STACKS / f"Pulumi.{stack}.yaml"
@@ -132,7 +134,7 @@ def find_place(
 
 
 def secrets_from(config: BenchmarkConfig, environ: Mapping[str, str]) -> dict[str, str]:
-    """Secret values that the environment has, by key of the stack's configuration."""
+    """Return the secret values in the environment, by key of the stack's configuration."""
     sources = {v: k for k, v in (UPLOAD_KEYS | UPLOAD_TOKEN).items()} if config.artifacts.s3 else {}
     if config.endpoint.api_key_env:
         sources[TARGET_KEY] = config.endpoint.api_key_env
@@ -150,9 +152,9 @@ def open_project(
     is_ephemeral: bool = False,
     held: int | None = None,
 ) -> Iterator[PulumiCli]:
-    """The CLI in a project of the stack's own, which for an ephemeral stack stays.
+    """Open the CLI in a project folder of the stack. The folder of an ephemeral stack is kept.
 
-    `content` is the stack's file; None: as it is, or nothing. `held` is the descriptor of the
+    `content` is the stack's file; None: as it is on disk, or empty. `held` is the descriptor of the
     stack's lock. Raises ConfigError, EnvironmentProblem.
     """
     with folders.locked_private_folder() as (private, lock):
@@ -173,7 +175,7 @@ def open_project(
             given["KUBECONFIG"] = os.pathsep.join(parts)
         logs = private / "pulumi"
         logs.mkdir()
-        for line in project.mend_state(backend, stack=stack):
+        for line in project.repair_state(backend, stack=stack):
             terminal.say(f"note: state of stack {stack}: {line}")
         yield PulumiCli(
             folder=folder,

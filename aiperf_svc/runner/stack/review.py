@@ -1,4 +1,4 @@
-"""What a reviewer asks of a stack beyond its load, its pods and their sum. Pure."""
+"""The facts that a reviewer of a stack needs beyond its load, its pods and their totals. Pure."""
 
 from collections.abc import Callable
 
@@ -14,8 +14,8 @@ from aiperf_svc.runner.numbers import gibibytes
 
 
 def facts(plan: StackPlan) -> list[tuple[str, str]]:
-    """What a reviewer asks of a benchmark and its pods beyond load and totals: name and text of
-    each that applies."""
+    """Return the facts for a reviewer beyond load and totals: name and text of each that
+    applies."""
     config, deployment = plan.config, plan.config.deployment
     target = deployment.target
     found = [
@@ -37,7 +37,8 @@ def facts(plan: StackPlan) -> list[tuple[str, str]]:
 
 
 def whole_cost(plan: StackPlan) -> str:
-    """The most that the stack can cost: its price until it removes itself; empty without prices."""
+    """Return the highest possible cost of the stack, until it removes itself; empty without
+    prices."""
     totals, ttl = plan.totals, plan.config.deployment.ttl
     if not totals.cost_per_hour:
         return ""
@@ -83,7 +84,7 @@ def _secret_keys(plan: StackPlan) -> list[str]:
 
 
 def _by_pod(plan: StackPlan, said: Callable[[PodPlan], str]) -> str:
-    """What is said of the pods, once for all that share it."""
+    """Return a text about the pods, with pods of the same text grouped."""
     groups: dict[str, list[str]] = {}
     for pod in plan.pods:
         groups.setdefault(said(pod), []).append(pod.name)
@@ -95,7 +96,7 @@ def _by_pod(plan: StackPlan, said: Callable[[PodPlan], str]) -> str:
 
 
 def _nodes_of(pod: PodPlan) -> str:
-    """Which nodes a pod may use: spot nodes are a label or a taint."""
+    """Return which nodes a pod may use: spot nodes have a label or a taint."""
     place = pod.placement
     words = [f"{key}={value}" for key, value in place.node_selector.items()]
     words += [f"{key} in {'|'.join(values)}" for key, values in place.require_nodes.items()]
@@ -105,7 +106,7 @@ def _nodes_of(pod: PodPlan) -> str:
 
 
 def _egress(plan: StackPlan) -> list[str]:
-    """Who may reach what outside the stack, but for the cluster's DNS."""
+    """Return which pods may reach what outside the stack, except the cluster's DNS."""
     found = []
     for policy in plan.policies:
         for rule in policy.egress:

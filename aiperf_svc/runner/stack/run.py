@@ -1,4 +1,4 @@
-"""`run`: a stack from its file to its results and to nothing."""
+"""`run`: makes a stack, measures, collects the results, and removes the stack."""
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.domain.errors import AiperfError
@@ -15,11 +15,11 @@ from aiperf_svc.runner.stack.target_pods import with_target_pods
 
 
 def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
-    """Run the stack and print its results. Raises AiperfError for what prevents it before anything
-    was made; what happens later is told by the exit code."""
+    """Run the stack and print its results. Raises AiperfError for errors before anything was made;
+    later ones are reported by the exit code."""
     request.check_secrets()
     try:
-        with terminal.heard_or_not():
+        with terminal.ignore_closed_stderr():
             outcome = signals.run(_run(request, options))
     except AiperfError as error:
         if options.run.json:
@@ -34,7 +34,7 @@ def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
 async def _run(request: StackRequest, options: StackOptions) -> RunOutcome:
     home = StateHome(request.environ)
     connecting = connect(kubeconfig=request.used_kubeconfig, context=request.used_context)
-    # Before there is a cluster Ctrl-C ends this at once, as it does any program.
+    # Until the cluster is connected, Ctrl-C ends the program at once.
     await home.wait_for_killed(request.stack, terminal.say)
     with home.hold(request.stack) as held:
         async with connecting as cluster:

@@ -29,12 +29,12 @@ class Stage(StrEnum):
 
 
 class StageResult(StrEnum):
-    """How a stage ended."""
+    """Result of a stage."""
 
     DONE = "done"
     FAILED = "failed"
     DECLINED = "declined"
-    """Nothing was made: the user said no to the preview, or the state is somebody else's."""
+    """Nothing was made: the user declined the preview, or another user holds the state."""
     INTERRUPTED = "interrupted"
     """The user ended it early."""
 
@@ -73,7 +73,7 @@ class StackLifecycle:
 
     @property
     def may_exist(self) -> bool:
-        """Whether the cluster may hold objects of the stack."""
+        """True if the cluster may hold objects of the stack."""
         return self.stage not in (Stage.PREFLIGHT, Stage.PREVIEW, Stage.FINISHED)
 
     def end(self, stage: Stage, result: StageResult, *, interrupts: int = 0) -> Stage:

@@ -1,4 +1,4 @@
-"""What outlives a runner on this machine: where it keeps state, and what it was doing.
+"""The files on this machine that outlive a runner: Pulumi state, and records of runs.
 
     $XDG_STATE_HOME/aiperf-svc/
         backend/            Pulumi's state, when the user has configured no backend
@@ -26,13 +26,13 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.runner.stack.locks import is_alive
 
 POLL_S = 0.2
-"""Between looks at who holds a stack."""
+"""Seconds between two looks at the holder of a stack."""
 KILLED_S = cli_supervisor.STOP_S + 20.0
-"""After which the Pulumi CLI of a killed runner has been ended."""
+"""Time after which the Pulumi CLI of a killed runner has been ended."""
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a stack, as far as it is needed to remove what it made."""
+    """Record of one run of a stack, with what is needed to remove what it made."""
 
     stack: str
     cluster: str
@@ -43,18 +43,18 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """URL of the state's backend; empty: the one that `pulumi login` chose."""
     is_ephemeral: bool
     namespace: str | None = None
-    """None while it has no name yet."""
+    """Name of the namespace; None while it has none yet."""
     namespace_uid: str | None = None
-    """Of a namespace of the stack's own."""
+    """UID of the stack's own namespace."""
     before: Inventory | None = None
-    """Of a namespace that stays, from before the stack."""
+    """Inventory of an existing namespace, from before the stack."""
     own: tuple[str, ...] | None = None
-    """UIDs of what the stack's objects hang on: somebody else's stack may have the same name. None:
-    whatever has the label is meant."""
+    """UIDs of the stack's roots, since another stack may have the same name. None: every object
+    with the label belongs to it."""
 
 
 class StateHome:
-    """The folders. Nothing is made before it is needed."""
+    """The folders of this machine's state. Each is made when it is first needed."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         given = environ.get("XDG_STATE_HOME")
@@ -67,17 +67,17 @@ class StateHome:
         return self._made("backend")
 
     def ephemeral(self, stack: str) -> Path:
-        """The folder of an ephemeral stack's project."""
+        """Folder of an ephemeral stack's project."""
         return self._made("ephemeral") / stack
 
     def ephemeral_stacks(self) -> tuple[str, ...]:
-        """Names of those that are there."""
+        """Return the names of the ephemeral stacks."""
         return tuple(sorted(path.name for path in (self.folder / "ephemeral").glob("*")))
 
     def forget_ephemeral(self, stack: str) -> None:
-        """Remove its folder: state, passphrase, everything."""
+        """Remove the folder of an ephemeral stack, with its state and passphrase."""
         shutil.rmtree(self.ephemeral(stack), ignore_errors=True)
-        # Nobody uses the name again, so nobody waits for the file.
+        # The name is not used again, so no process waits for this lock.
         self._lock(stack).unlink(missing_ok=True)
 
     # --- runs ------------------------------------------------------------------------------------
@@ -90,27 +90,27 @@ class StateHome:
         part.replace(path)
 
     def load(self, stack: str) -> RunRecord | None:
-        """None when there is none."""
+        """Read the record of a stack's run; None if there is none."""
         try:
             return msgspec.json.decode(self._record(stack).read_bytes(), type=RunRecord)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
     def forget(self, stack: str) -> None:
-        """There is nothing any more that could be removed."""
+        """Delete the record of a stack of which nothing is left."""
         self._record(stack).unlink(missing_ok=True)
 
     def records(self) -> tuple[RunRecord, ...]:
-        """Of all runs that have not been removed."""
+        """Return the records of all runs that have not been removed."""
         names = sorted(path.stem for path in (self.folder / "runs").glob("*.json"))
         return tuple(record for name in names if (record := self.load(name)))
 
     @contextmanager
     def hold(self, stack: str) -> Iterator[int]:
-        """While this lasts no other runner of this user works on the stack; the descriptor of the
-        lock, which lasts for as long as a process that inherits it.
+        """Lock the stack against other runners of this user. Yields the descriptor of the lock,
+        which lasts as long as any process that inherits it.
 
-        Raises EnvironmentProblem when one does.
+        Raises EnvironmentProblem if another runner holds it.
         """
         with self._lock(stack).open("a+") as file:
             try:
@@ -137,8 +137,8 @@ class StateHome:
         is_alive: Callable[[int], bool] = is_alive,
         timeout_s: float = KILLED_S,
     ) -> None:
-        """Wait for the Pulumi CLI of a runner that was killed, which ends by itself and holds the
-        stack until then. Returns at once when nobody holds it, or a runner that is alive."""
+        """Wait for the Pulumi CLI of a killed runner, which ends by itself and holds the stack
+        until then. Returns at once if nobody holds it, or a live runner does."""
         give_up_mono_s, has_said = time.monotonic() + timeout_s, False
         while (holder := self.holder(stack)).isdecimal() and not is_alive(int(holder)):
             if not has_said:
@@ -151,7 +151,7 @@ class StateHome:
             await asyncio.sleep(POLL_S)
 
     def holder(self, stack: str) -> str:
-        """Number of the process that holds the stack; empty when none does."""
+        """Return the number of the process that holds the stack; empty if none does."""
         path = self._lock(stack)
         if not path.exists():
             return ""

@@ -1,4 +1,4 @@
-"""What a stack will be, for who has to agree to it: on a terminal, and in a pull request. Pure."""
+"""Describes a stack to those who approve it: on a terminal, and in a pull request. Pure."""
 
 import textwrap
 from collections.abc import Mapping
@@ -11,19 +11,19 @@ from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.review import facts, whole_cost
 
 WIDTH, INDENT = 100, 18
-"""Of the text for a terminal, and of a row's name in it."""
+"""Width of the text for a terminal, and of a row's name in it."""
 FEW = 40
-"""Changed keys that are shown; more is another benchmark."""
+"""Most changed keys that are shown; with more, it is another benchmark."""
 
 
 def title(plan: StackPlan) -> str:
-    """The run in a few words."""
+    """Return the name, target and model of the run."""
     endpoint = plan.config.endpoint
     return f"{plan.identity.stack} · {endpoint.url} · {endpoint.model}"
 
 
 def load_line(plan: StackPlan) -> str:
-    """What will be sent."""
+    """Return the load in one line."""
     load = plan.config.load
     words = []
     if load.request_rate is not None:
@@ -45,7 +45,7 @@ def load_line(plan: StackPlan) -> str:
 
 
 def totals_line(plan: StackPlan) -> str:
-    """What the stack asks of the cluster."""
+    """Return the resources that the stack requests from the cluster."""
     totals = plan.totals
     words = [
         count(totals.pods, "pod"),
@@ -59,7 +59,7 @@ def totals_line(plan: StackPlan) -> str:
 
 
 def namespace_line(plan: StackPlan) -> str:
-    """Whose the namespace is, and what becomes of it."""
+    """Return the namespace, and whether it is removed with the stack."""
     wanted = plan.config.deployment.namespace
     if wanted.mode == "existing":
         return f"{wanted.name}: there before, stays; only our own objects are removed"
@@ -68,7 +68,7 @@ def namespace_line(plan: StackPlan) -> str:
 
 
 def objects_line(plan: StackPlan) -> str:
-    """Kinds of objects, and how many of each."""
+    """Return the kinds of objects and their numbers."""
     exposed = plan.config.deployment.results.expose != "port-forward"
     counts = [
         (int(plan.config.deployment.namespace.mode != "existing"), "Namespace"),
@@ -88,7 +88,7 @@ def objects_line(plan: StackPlan) -> str:
 
 
 def as_text(plan: StackPlan, compared: Comparison) -> str:
-    """For a terminal."""
+    """Format the summary for a terminal."""
     rows = [
         ("load", load_line(plan)),
         ("target", _target(plan)),
@@ -112,7 +112,7 @@ def as_text(plan: StackPlan, compared: Comparison) -> str:
 
 
 def kept(plan: StackPlan, *, namespace: str | None) -> str:
-    """That the stack is still there, until when, and what can be done with it."""
+    """Return the message about a kept stack: until when it exists, and the commands for it."""
     stack, ttl = plan.identity.stack, format_duration(plan.config.deployment.ttl)
     return (
         f"kept: stack {stack} in namespace {namespace}, until {ttl} after its creation\n"
@@ -122,12 +122,12 @@ def kept(plan: StackPlan, *, namespace: str | None) -> str:
 
 
 def took(seconds: Mapping[str, float]) -> str:
-    """`took: preflight 0.3 s, up 21.4 s`."""
+    """Format the seconds of each stage: `took: preflight 0.3 s, up 21.4 s`."""
     return f"took: {', '.join(f'{stage} {value:.1f} s' for stage, value in seconds.items())}"
 
 
 def as_markdown(plan: StackPlan, compared: Comparison) -> str:
-    """For a pull request."""
+    """Format the summary for a pull request."""
     totals = plan.totals
     cost = f"{totals.cost_per_hour:g} {totals.currency}" if totals.cost_per_hour else "no prices"
     rows = [
@@ -167,7 +167,7 @@ def as_markdown(plan: StackPlan, compared: Comparison) -> str:
 
 
 def _about(compared: Comparison) -> str:
-    """The comparison in a sentence."""
+    """Describe the comparison in one sentence."""
     if compared.not_compared:
         return (
             f"Not compared with {compared.base}: {compared.not_compared}. Another version of the "
@@ -192,7 +192,7 @@ def _target(plan: StackPlan) -> str:
 
 
 def _row(name: str, text: str) -> list[str]:
-    """A name and its text, which may take several lines."""
+    """Format a name and its text, which may take several lines."""
     first, *more = textwrap.wrap(
         text, WIDTH - INDENT, break_long_words=False, break_on_hyphens=False
     ) or [""]

@@ -1,7 +1,8 @@
-"""Which pods a stack's requests end at, when its target is a Service of the cluster.
+"""Finds the pods behind a stack's target, if that is a Service of the cluster.
 
-NetworkPolicies never see a Service's own address, only its pods and their port, which a plan that
-is made without a cluster cannot know. The runner has one, and narrows the way to just these pods.
+NetworkPolicies never see a Service's own address, only its pods and their port, which a plan made
+without a cluster cannot know. The runner reads them and opens the network policy for these pods
+only.
 """
 
 import copy
@@ -16,8 +17,8 @@ from aiperf_svc.runner.stack.request import StackRequest
 async def with_target_pods(
     request: StackRequest, cluster: Cluster, *, say: Callable[[str], None]
 ) -> StackRequest:
-    """The request with `deployment.target.pods`, where its file says nothing about the way to the
-    target and the cluster knows; else as it is. Raises Unreachable."""
+    """Return the request with `deployment.target.pods` added, if the file does not restrict the way
+    to the target and the cluster knows the pods; else unchanged. Raises Unreachable."""
     config = request.config
     deployment, target = config.deployment, config.deployment.target
     if target.kind != "none" or target.pods or target.egress_cidrs:

@@ -1,6 +1,6 @@
-"""The end of a stack: its pods at once, the rest by Pulumi, by label what Pulumi does not know.
+"""Removes a stack: its pods at once, the rest by Pulumi, and by label what Pulumi does not know.
 
-Whether something is gone is asked of the cluster. Pulumi's provider waits for events and can miss
+Whether an object is gone is read from the cluster. Pulumi's provider waits for events and can miss
 one, so each of its attempts is watched.
 """
 
@@ -19,20 +19,21 @@ from aiperf_svc.runner.stack.progress import Progress
 from aiperf_svc.runner.stack.state_home import RunRecord
 
 FOLLOW_S = 20.0
-"""For the cluster's own garbage collection to follow a deletion."""
+"""Time for the cluster's own garbage collection to follow a deletion."""
 GONE_S = 60.0
-"""For what was deleted by label: pods may take their grace period."""
+"""Time for objects that were deleted by label: pods may use their grace period."""
 ATTEMPTS = 3
 QUIET_S, WATCH_S = 4.0, 1.0
-"""Without any step of the CLI, and between looks at that."""
-LOOKS = 2
-"""In a row, which find that what the CLI waits for is gone: its event may still be on its way."""
+"""Time without any step of the CLI before the cluster is checked, and time between two checks."""
+GONE_CHECKS = 2
+"""Consecutive checks in which everything that the CLI waits for is gone; its event may still be on
+its way."""
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Teardown:
-    """One stack to be removed."""
+    """Removal of one stack."""
 
     cluster: Cluster
     cli: PulumiCli
@@ -40,7 +41,7 @@ class Teardown:
     say: Say
 
     async def destroy(self) -> bool:
-        """Remove the stack; whether Pulumi says that it has. What goes wrong is said, and stops
+        """Remove the stack and return whether Pulumi reports success. Errors are printed and stop
         nothing."""
         begun = asyncio.create_task(self._begin(), name="begin the removal")
         try:
@@ -52,9 +53,9 @@ class Teardown:
         return not ended.code
 
     async def check(self) -> LeakReport:
-        """What is left, after another attempt by label when anything was.
+        """Return what is left. If anything is, try once more to remove it by label.
 
-        Raises EnvironmentProblem when the cluster cannot be looked at.
+        Raises EnvironmentProblem if the cluster cannot be read.
         """
         report = await self._look(FOLLOW_S)
         if not report.left:
@@ -63,9 +64,9 @@ class Teardown:
         await self._delete()
         return await self._look(GONE_S)
 
-    async def mend_state(self) -> bool:
-        """The objects are gone: have the state know it, so that the next `up` works. Whether that
-        went well; what did not is said."""
+    async def update_state(self) -> bool:
+        """Update Pulumi's state after the objects are gone, so that the next `up` works. Returns
+        whether that succeeded; errors are printed."""
         ended = await self.cli.refresh(clear_pending=True)
         if not ended.code:
             ended = await self._destroyed()
@@ -74,7 +75,8 @@ class Teardown:
         return not ended.code
 
     async def _begin(self) -> None:
-        """Have the pods end while Pulumi starts. What fails here is left to Pulumi."""
+        """Delete the stack's roots while Pulumi starts, so that the pods end early. Failures are
+        left to Pulumi."""
         record = self.record
         if not record.own:
             return
@@ -105,10 +107,10 @@ class Teardown:
         return ended
 
     async def _wait_until_stuck(self, progress: Progress) -> None:
-        """Until the CLI waits for deletions that have happened: a provider that looks a moment too
-        late never hears of them, and waits for as long as the object's timeout."""
+        """Wait until the CLI waits only for objects that are gone. A provider that starts watching
+        too late never gets their events, and waits until the object's timeout."""
         found_gone = 0
-        while found_gone < LOOKS:
+        while found_gone < GONE_CHECKS:
             await asyncio.sleep(WATCH_S)
             if progress.quiet_s < QUIET_S or not progress.waiting:
                 found_gone = 0
@@ -138,8 +140,8 @@ class Teardown:
 
 
 async def look_for(record: RunRecord, cluster: Cluster, *, timeout_s: float) -> LeakReport:
-    """What is left of the stack that the record knows, as soon as that is nothing. Raises
-    EnvironmentProblem when the cluster cannot be looked at."""
+    """Wait until nothing is left of the recorded stack, and return the last report. Raises
+    EnvironmentProblem if the cluster cannot be read."""
     return await wait_until_gone(
         cluster,
         stack=record.stack,
@@ -152,8 +154,8 @@ async def look_for(record: RunRecord, cluster: Cluster, *, timeout_s: float) -> 
 
 
 def are_gone(waiting: Iterable[tuple[str, str]], left: Iterable[ObjectRef]) -> bool:
-    """Whether nothing is left of what is waited for, by kind and name in the program: an object's
-    own name begins with that."""
+    """Return whether everything that the CLI waits for is gone, by kind and by name in the program,
+    which an object's own name begins with."""
     there = [(each.kind, each.name) for each in left]
     return not any(
         kind == wanted and name.startswith(prefix)

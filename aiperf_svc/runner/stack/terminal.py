@@ -1,4 +1,4 @@
-"""Words and questions on the terminal, outside of a run's display."""
+"""Messages and questions on the terminal, outside of a run's display."""
 
 import asyncio
 import os
@@ -11,16 +11,16 @@ from aiperf_svc.domain.foreign_text import lines
 
 
 def say(text: str) -> None:
-    """A text for people, on standard error."""
+    """Print a text for people on standard error."""
     print(lines(text), file=sys.stderr, flush=True)
 
 
 @contextmanager
-def heard_or_not() -> Iterator[None]:
-    """While this lasts nothing fails because nobody reads standard error any more: a terminal
-    that is gone must not keep a stack from being removed."""
+def ignore_closed_stderr() -> Iterator[None]:
+    """Ignore write errors on standard error while the context is open. A terminal that is gone must
+    not keep a stack from being removed."""
     before = sys.stderr
-    sys.stderr = cast(TextIO, _Patient(before))
+    sys.stderr = cast(TextIO, _IgnoringErrors(before))
     try:
         yield
     finally:
@@ -28,12 +28,13 @@ def heard_or_not() -> Iterator[None]:
 
 
 def can_ask() -> bool:
-    """Whether a user at a terminal can confirm."""
+    """Return whether a user at a terminal can confirm."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 async def ask(question: str) -> bool:
-    """Whether the user confirms. Can be cancelled, unlike `input` in a thread."""
+    """Ask the user and return whether they confirm. Can be cancelled, unlike `input` in a
+    thread."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     has_input = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -45,8 +46,8 @@ async def ask(question: str) -> bool:
         loop.remove_reader(sys.stdin)
 
 
-class _Patient:
-    """A text stream whose reader may leave."""
+class _IgnoringErrors:
+    """Text stream that ignores write errors once its reader is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -55,20 +56,20 @@ class _Patient:
         try:
             return self._stream.write(text)
         except OSError:
-            self._unhear()
+            self._discard()
             return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
         except OSError:
-            self._unhear()
+            self._discard()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def _unhear(self) -> None:
-        # What the stream still holds has to go somewhere, or the interpreter's end fails too.
+    def _discard(self) -> None:
+        # Buffered text must go somewhere, or the flush at the interpreter's exit fails too.
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())

@@ -89,7 +89,7 @@ class Played:
         self.note_watched("destroy")
         return self.is_destroyed
 
-    async def mend_state(self) -> bool:
+    async def update_state(self) -> bool:
         self.did.append("mend")
         return self.is_mended
 

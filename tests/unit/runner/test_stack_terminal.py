@@ -24,7 +24,7 @@ def test_a_reader_that_has_left_stops_nothing(
     left: TextIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", left)
-    with terminal.heard_or_not():
+    with terminal.ignore_closed_stderr():
         for _ in range(2):
             terminal.say("destroying the stack")
             Console(stderr=True).print("again")
@@ -35,12 +35,12 @@ def test_without_that_it_would(left: TextIO, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "stderr", left)
     with pytest.raises(BrokenPipeError):
         terminal.say("destroying the stack")
-    with terminal.heard_or_not():
+    with terminal.ignore_closed_stderr():
         # What the stream still holds would fail once more when it is closed.
         sys.stderr.flush()
 
 
 def test_what_is_read_arrives(capsys: pytest.CaptureFixture[str]) -> None:
-    with terminal.heard_or_not():
+    with terminal.ignore_closed_stderr():
         terminal.say("leak check: nothing is left")
     assert capsys.readouterr().err == "leak check: nothing is left\n"
