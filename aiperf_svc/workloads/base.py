@@ -212,6 +212,10 @@ class Workload(ABC, Generic[SpecT]):
         """The metrics that this config can have, for objectives and tables."""
         return self.metrics
 
+    def tools_of(self, config: WorkloadConfig[SpecT]) -> tuple[Tool, ...]:
+        """The tools that this config needs."""
+        return self.tools
+
     def plots(self, config: WorkloadConfig[SpecT]) -> tuple[Plot, ...]:
         """The plots of the report, made from series and tables."""
         return ()

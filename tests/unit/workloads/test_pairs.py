@@ -1,0 +1,47 @@
+"""Pairs of ranks that a benchmark of two ranks measures."""
+
+import pytest
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.workloads.base import Rank
+from aiperf_svc.workloads.loading import parse_any
+from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
+
+RANKS = tuple(
+    Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",
+         agent="/a") for n in range(3)
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_directed", "expected"),
+    [
+        ("one", True, [(0, 1)]),
+        ("one", False, [(0, 1)]),
+        ("all", False, [(0, 1), (0, 2), (1, 2)]),
+        ("all", True, [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]),
+    ],
+)
+def test_a_symmetric_test_measures_each_pair_once_and_a_directed_one_both_ways(
+    asked: str, is_directed: bool, expected: list[tuple[int, int]]
+) -> None:
+    config = parse_any(
+        {
+            "workload": {
+                "kind": "command",
+                "command": ["true"],
+                "metrics": {"n": {"unit": "s", "pattern": "(x)"}},
+            },
+            "deployment": {"ranks": {"pairs": asked}},
+        },
+        "",
+    )
+    assert isinstance(config, WorkloadConfig)
+    found = pairs(config, RANKS, is_directed=is_directed)
+    assert [(a.number, b.number) for a, b in found] == expected
+
+
+def test_a_pair_is_named_by_its_nodes() -> None:
+    pair = (RANKS[2], RANKS[0])
+    assert pair_name(pair) == "node-2 to node-0"
+    assert pair_labels(pair) == {"from": "node-2", "to": "node-0"}
