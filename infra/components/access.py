@@ -55,7 +55,7 @@ class Access(pulumi.ComponentResource):
             "keys",
             metadata=place.metadata("keys"),
             data=pulumi.Output.secret(_new_keys()),
-            # Made anew by every run of this program: only the first ones count.
+            # Each run of this program makes new keys; those in the state are kept.
             opts=place.options(self, ignore_changes=("data",)),
         )
         found: dict[str, pulumi.Input[str]] = {"keys": _name(keys)}
@@ -80,7 +80,7 @@ class Access(pulumi.ComponentResource):
 
 
 def _new_keys() -> dict[str, str]:
-    # Of all services, whatever the layout: the Secret stays the same when that changes.
+    # The Secret has the keys of all services, so that it does not depend on the layout.
     values = {name: key.decode() for name, key in CurveKeys.make().files().items()}
     return _encoded({**values, TOKEN_KEY: secrets.token_urlsafe(32)})
 

@@ -56,7 +56,7 @@ class Benchmark(pulumi.ComponentResource):
         place = place.depends_on(network, access)
         mounted = access.mounted
         if plan.target:
-            # Its start can take longer than the services wait for each other.
+            # The target may take longer to start than services wait for each other.
             pod = plan.target
             target = Target(
                 "target", TargetArgs(pod=pod, place=place, base=base, mounted=mounted), below
@@ -126,7 +126,7 @@ def _outputs(
             "port": PORT,
             "url": url,
             "portForward": forward,
-            # Each run has a folder of its own below it.
+            # Each run writes into its own folder of the bucket.
             **({"bucket": s3.url} if s3 else {}),
         },
         "resultsToken": token,
@@ -135,7 +135,7 @@ def _outputs(
         "cpu": format_cpu(totals.cpu_millis),
         "memory": format_size(totals.memory_bytes),
         "gpus": totals.gpus,
-        # Without prices nobody knows: nothing is said rather than 0.
+        # Without prices the cost is unknown, so there is no output instead of 0.
         **({"costPerHour": f"{totals.cost_per_hour:g} {totals.currency}"} if has_cost else {}),
         "podSecurity": plan.pod_security,
         "notes": list(plan.notes),

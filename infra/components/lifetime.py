@@ -60,13 +60,13 @@ class Lifetime(pulumi.ComponentResource):
         )
         anchor = self._anchor(replace(place, provider=args.strict_provider))
         place = replace(place.depends_on(anchor), owners=() if own else (_owned_by(anchor),))
-        # Pulumi waits for the deadline pod, and somebody else's namespace may deny what is not
-        # allowed.
+        # Pulumi waits for the deadline pod, and an existing namespace may deny all traffic that no
+        # policy allows.
         ways = [make_policy(policy, place, self) for policy in args.plan.deadline_policies]
         deadline = self._ttl_deployment(place.depends_on(*ways))
         self.foundation, self.place = place, place.depends_on(deadline)
         if args.plan.budget:
-            # Its time begins when the pod that deletes it is ready.
+            # The budget's time begins when the pod that deletes it is ready.
             self._budget(args.plan.budget, self.place)
         self.register_outputs({"namespace": self.namespace})
 

@@ -45,7 +45,7 @@ def make_policy(policy: Policy, place: Place, parent: pulumi.Resource) -> net.Ne
 def _spec(policy: Policy, identity: Identity) -> net.NetworkPolicySpecArgs:
     return net.NetworkPolicySpecArgs(
         pod_selector=_stack_pods(policy.components, identity),
-        # Both always: what a policy does not list is denied.
+        # Both types are always listed, so that traffic that a policy does not list is denied.
         policy_types=["Ingress", "Egress"],
         ingress=[
             net.NetworkPolicyIngressRuleArgs(from_=_peers(rule, identity), ports=_ports(rule))

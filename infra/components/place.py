@@ -26,10 +26,11 @@ class Place:
     provider: k8s.Provider
     delete_timeout_s: int
     owners: tuple[k8s.meta.v1.OwnerReferenceArgs, ...] = ()
-    """In an existing namespace: the anchor, whose deletion deletes everything else."""
+    """Owners of every object in an existing namespace: the anchor, whose deletion deletes
+    everything else."""
     deleted_with: pulumi.Resource | None = None
-    """In a namespace of the stack: the Namespace, whose deletion deletes everything else. Objects
-    with pods are deleted first, so that the pods end while Kubernetes empties the namespace."""
+    """Resource whose deletion deletes everything else: the stack's own Namespace. Objects with pods
+    are deleted first, so that the pods end while Kubernetes empties the namespace."""
     after: tuple[pulumi.Resource, ...] = ()
     """Resources that objects are created after and deleted before."""
 

@@ -74,7 +74,7 @@ def make_deployment(
         metadata=place.metadata(plan.name, component=plan.name),
         spec=apps.DeploymentSpecArgs(
             replicas=plan.replicas,
-            # A surge would break a tight quota and run two of what there may be one of.
+            # A surge could exceed a quota, and run two instances of a singleton.
             strategy=apps.DeploymentStrategyArgs(type="Recreate"),
             progress_deadline_seconds=plan.ready_timeout_s,
             revision_history_limit=0,
@@ -95,7 +95,7 @@ def make_deployment(
         opts=place.options(
             parent,
             create_timeout_s=plan.ready_timeout_s + AWAIT_MARGIN_S,
-            # Whoever keeps the deadline does so until the Namespace is being deleted.
+            # The deadline pod runs until the Namespace is being deleted.
             is_deleted_first=not plan.calls_api,
         ),
     )
@@ -224,7 +224,7 @@ def _startup(plan: PodPlan) -> core.ProbeArgs | None:
         exec_=core.ExecActionArgs(command=["cat", plan.ready_file]),
         period_seconds=1,
         timeout_seconds=5,
-        # Kubernetes gives up the Deployment first: the pod stays, and its log says why.
+        # The Deployment fails first, so the pod remains and its log shows the reason.
         failure_threshold=plan.ready_timeout_s + AWAIT_MARGIN_S,
     )
 

@@ -32,7 +32,7 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All settings of the components."""
+    """Settings of the components."""
 
     plan: StackPlan
     cluster: Cluster

@@ -1,18 +1,18 @@
-"""A worker's clock all through a run, in a fixed number of estimates.
+"""Keeps the history of a worker's clock during a run in a fixed number of estimates.
 
-Clocks that are disciplined do not keep to one line for hours, so the last estimate says little
-about the first hour. Estimates are kept at equal distances; whenever there are too many, every
-second one goes and the distance doubles.
+Disciplined clocks do not follow one straight line for hours, so the last estimate says little about
+the first hour. Estimates are kept at equal distances. When there are too many, every second one is
+dropped and the distance doubles.
 """
 
 from aiperf_svc.protocol.messages import ClockEstimate
 
 KEPT = 128
-"""In three hours of an estimate each second, one for every minute and a half."""
+"""Most estimates kept: in three hours, one for every minute and a half."""
 
 
 class ClockHistory:
-    """Collects one worker's estimates."""
+    """Collects the estimates of one worker's clock."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._most = kept
@@ -22,7 +22,7 @@ class ClockHistory:
         self._skipped = 0
 
     def add(self, estimate: ClockEstimate) -> None:
-        """Take the newest estimate; a repeated one is ignored."""
+        """Add the newest estimate; a repeated one is ignored."""
         if estimate == self._last:
             return
         self._last = estimate
@@ -37,7 +37,7 @@ class ClockHistory:
 
     @property
     def estimates(self) -> tuple[ClockEstimate, ...]:
-        """In order of time, the newest included."""
+        """Return the estimates in order of time, including the newest."""
         if self._last is None or self._kept[-1] is self._last:
             return tuple(self._kept)
         return (*self._kept, self._last)

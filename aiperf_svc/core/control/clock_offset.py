@@ -1,9 +1,9 @@
-"""How far one machine's wall clock is from another's, and how far that may be wrong.
+"""Estimates the offset between the wall clocks of two machines, and its uncertainty.
 
-Wall clocks are set and slewed, at any time and by any amount. The raw clock of a machine is not:
-it only drifts. So the offset is followed between the raw clocks (`core.control.offset_interval`),
-where bounds on the drift hold, and each end reads how its wall clock stands to its raw clock. A
-wall clock that is set is therefore seen at once at this end, and with the next probe at the other.
+Wall clocks are set and slewed, at any time and by any amount. The raw clock of a machine only
+drifts. So the offset between the raw clocks is tracked (`core.control.offset_interval`), where the
+drift is bounded, and each end compares its wall clock with its raw clock. A step of the wall clock
+is therefore seen at once at this end, and with the next probe at the other.
 """
 
 from typing import NamedTuple
@@ -13,18 +13,18 @@ from aiperf_svc.protocol.messages import ClockEstimate
 
 MAX_SLEW = 500e-6
 """Fastest usual slewing of a wall clock (Linux's kernel discipline, ntpd; RFC 5905). The other
-end's wall clock is known as of its last response and may have been slewed since."""
+end's wall clock is known at its last response and may have been slewed since."""
 LEAST_STEP_NS = 1_000_000
-"""What is beyond slewing by this much is a clock that was set."""
+"""Difference beyond slewing from which the clock counts as having been set."""
 
 
 class ClockReading(NamedTuple):
-    """A machine's two clocks at one moment."""
+    """Readings of a machine's two clocks at one moment."""
 
     raw_ns: int
     wall_ns: int
     slack_ns: int = 0
-    """The two were read within this time of each other."""
+    """Time within which the two clocks were read."""
 
 
 class ClockOffset:
@@ -32,7 +32,7 @@ class ClockOffset:
 
     def __init__(self) -> None:
         self.latest = ClockEstimate()
-        """The estimate at the arrival of the last response, where it is best."""
+        """Estimate at the arrival of the last response, when it is most exact."""
         self._interval = OffsetInterval()
         self._reference: ClockReading | None = None
         self._sent_raw_ns = 0
@@ -40,7 +40,7 @@ class ClockOffset:
         self._is_same_host = False
 
     def same_host(self) -> None:
-        """Both ends run on one kernel, hence on one clock: the offset is zero, exactly."""
+        """Record that both ends run on one kernel and share a clock: the offset is exactly zero."""
         self._is_same_host = True
         self.latest = ClockEstimate(same_host=True)
 
@@ -52,8 +52,8 @@ class ClockOffset:
         reference: ClockReading,
         local: ClockReading,
     ) -> None:
-        """Take one exchange: sent by the local raw clock, received by the reference's, `reference`
-        read when the response left and `local` when it arrived."""
+        """Add one exchange. The probe was sent by the local raw clock and received by the
+        reference's; `reference` was read when the response left and `local` when it arrived."""
         before = self._reference
         if before is not None:
             moved = (reference.wall_ns - reference.raw_ns) - (before.wall_ns - before.raw_ns)
@@ -66,11 +66,11 @@ class ClockOffset:
 
     @property
     def is_known(self) -> bool:
-        """Whether `at` has anything to go by."""
+        """True if `at` can give an estimate."""
         return self._is_same_host or self._reference is not None
 
     def at(self, local: ClockReading) -> ClockEstimate:
-        """The estimate for a moment after the last response. The true offset is within the
+        """Return the estimate for a moment after the last response. The true offset is within the
         uncertainty, unless the other wall clock has been set since that response."""
         if self._is_same_host:
             return ClockEstimate(same_host=True)

@@ -10,89 +10,94 @@ costs some 60 µs, so they wake less often the more of them share a core.
 """
 
 POLL_INTERVAL_NS = 500_000
-"""Two thousand wake-ups a second: 5 to 9% of a core."""
+"""Shortest time between two polls: two thousand wake-ups per second take 5 to 9% of a core."""
 HOUSEKEEPING_S = 0.05
 MOST_CROWDED = 8.0
-"""Workers a core from which on housekeeping and returns do not get rarer: three returns are then as
-long as the credits held ahead last."""
+"""Most workers per core by which intervals grow. Beyond that, three returns would take as long as
+the credits held ahead last."""
 LEAST_RETURN_S = 0.02
 RETURNS_PER_S = 5_000
-"""Of all workers together: a fifth of the timing manager's core."""
+"""Most returns per second of all workers together: a fifth of the timing manager's core."""
 LEAST_LOOKAHEAD_S = 0.5
 LOOKAHEAD_RETURNS = 3
-"""Intervals of returns for which a worker holds credits ahead: one passes until it reports, and at
-half of what it should hold it is given more."""
+"""Number of return intervals for which a worker holds credits ahead: one passes until it reports,
+and it gets more when it holds half of its target."""
 LEAST_BATCH_S = 0.1
-"""Making rows and lines of ten requests takes as long as of a hundred, so they wait for each other;
-of all that a run needs, records are the least urgent."""
+"""Shortest time between two batches of records. Making rows and lines of ten requests takes as long
+as of a hundred, and records are not urgent."""
 LEAST_PROBE_S = 1.0
 PROBES_PER_S = 500
-"""Questions for the timing manager's time, each served in about 0.15 ms. Between two of them a
-worker's clock drifts by some 10 us a second."""
+"""Most clock probes per second, each served in about 0.15 ms. Between two of them a worker's clock
+drifts by about 10 us per second."""
 BATCHES_PER_S = 2_500
-"""Of all workers' records together; each batch costs the records manager about 0.1 ms."""
+"""Most record batches per second of all workers together. Each costs the records manager about 0.1
+ms."""
 LEAST_ACKNOWLEDGE_S = 0.5
 ACKNOWLEDGED_PER_S = 1_000
-"""Workers named in acknowledgements a second. Everybody hears of everybody, so the bus carries this
-number times the workers, times about 25 bytes: 50 MB/s for 2,000 workers."""
+"""Most workers named in acknowledgements per second. Every worker receives them, so the bus carries
+this number times the workers, times about 25 bytes: 50 MB/s for 2,000 workers."""
 ROSTER_S_PER_MEMBER = 0.0004
-"""A roster of 2,500 members is 250 KB and takes milliseconds to read: at most once a second."""
+"""Seconds between two rosters for each member. A roster of 2,500 members is 250 KB and takes
+milliseconds to read, so it is sent at most once a second."""
 LEAST_REPUBLISH_S = 1.0
 REPUBLISH_S_PER_MEMBER = 0.004
-"""Confirmations come with heartbeats, and where thousands start at once both wait for their turn on
-the bus: with 2,500 members ten seconds pass before those who have not confirmed are told again."""
+"""Seconds until the roster is published again, for each member. Confirmations come with heartbeats,
+and if thousands start at once both are delayed on the bus: with 2,500 members, ten seconds pass
+before the roster is repeated."""
 GRANT_S_PER_WORKER = 10e-6
-"""Pause between two looks at all accounts: about twice what one look costs."""
+"""Seconds between two refills for each worker: about twice what a refill takes."""
 
 
 def poll_interval_ns(workers_a_core: float) -> int:
-    """Longest time between two polls of a worker's sockets. A later poll makes a stamp less
-    certain, and whether that matters is the verdict's to say."""
+    """Return the longest time between two polls of a worker's sockets. A later poll makes a
+    timestamp less certain; the verdict judges whether that matters."""
     return round(POLL_INTERVAL_NS * workers_a_core)
 
 
 def housekeeping_interval_s(workers_a_core: float) -> float:
-    """Time between two looks of a worker at its clocks and at what waits for a full batch."""
+    """Return the time between two checks of a worker's clocks and of its partly filled batches."""
     return HOUSEKEEPING_S * min(workers_a_core, MOST_CROWDED)
 
 
 def return_interval_s(workers: int, workers_a_core: float = 1.0) -> float:
-    """Time between two reports of a worker about its credits. The ledger's look-ahead is longer, so
-    no user waits for a credit."""
+    """Return the time between two reports of a worker's credits. The ledger's look-ahead is longer,
+    so no user waits for a credit."""
     least_s = LEAST_RETURN_S * min(workers_a_core, MOST_CROWDED)
     return max(least_s, workers / RETURNS_PER_S)
 
 
 def probe_interval_s(workers: int) -> float:
-    """Time between two comparisons of a worker's clock with the timing manager's."""
+    """Return the time between two comparisons of a worker's clock with the timing manager's."""
     return max(LEAST_PROBE_S, workers / PROBES_PER_S)
 
 
 def lookahead_s(workers: int) -> float:
-    """For how long a worker's credits last beyond those of its users."""
+    """Return the time for which a worker's credits last beyond those of its users."""
     return max(LEAST_LOOKAHEAD_S, LOOKAHEAD_RETURNS * return_interval_s(workers))
 
 
 def batch_interval_s(workers: int) -> float:
-    """Time over which a record processor gathers one worker's finished records into a message."""
+    """Return the time over which a record processor gathers one worker's finished records into a
+    message."""
     return max(LEAST_BATCH_S, workers / BATCHES_PER_S)
 
 
 def acknowledge_interval_s(workers: int) -> float:
-    """Time between two acknowledgements of the records of all workers."""
+    """Return the time between two acknowledgements of the records of all workers."""
     return max(LEAST_ACKNOWLEDGE_S, workers / ACKNOWLEDGED_PER_S)
 
 
 def roster_interval_s(members: int) -> float:
-    """Least time between two publications of the roster."""
+    """Return the shortest time between two publications of the roster."""
     return members * ROSTER_S_PER_MEMBER
 
 
 def republish_interval_s(members: int) -> float:
-    """Time after which a roster that somebody has not confirmed is published again."""
+    """Return the time after which a roster that some member has not confirmed is published
+    again."""
     return max(LEAST_REPUBLISH_S, members * REPUBLISH_S_PER_MEMBER)
 
 
 def grant_interval_s(workers: int) -> float:
-    """Least time between two looks at the accounts of all workers."""
+    """Return the shortest time between two checks of the accounts of all workers."""
     return workers * GRANT_S_PER_WORKER

@@ -1,36 +1,38 @@
-"""Guaranteed bounds of the offset between two clocks that nobody sets, from single probes.
+"""Computes guaranteed bounds of the offset between two free-running clocks, from single probes.
 
-A probe leaves at t1, arrives at t2, its response leaves at t3 and arrives at t4. Neither way takes
-less than no time, so the offset `reference - local` lies between t3 - t4 and t2 - t1. This holds
-whatever the two delays are. The offset moves between probes, so the bounds widen with time, and
-each probe cuts away what it excludes: a quick one leaves little, a slow one does no harm.
+A probe leaves at t1, arrives at t2, its response leaves at t3 and arrives at t4. Delays are never
+negative, so the offset `reference - local` lies between t3 - t4 and t2 - t1, whatever the two
+delays are. The offset changes between probes, so the bounds widen with time, and each probe narrows
+them: a fast one by much, a slow one by little.
 
 How fast the bounds widen depends on how well the difference of the clocks' rates is known. At first
-it is the worst that oscillators do. Bounds that are minutes apart then bound the rate as well.
+the worst case of oscillators is assumed. Bounds that are minutes apart then bound the rate as well.
 """
 
 from collections import deque
 from math import ceil
 
 MAX_RATE = 200e-6
-"""Two oscillators of 100 ppm each, the worst that are sold for computers."""
+"""Largest difference of the rates of two clocks: two oscillators of 100 ppm each, the worst in
+computers."""
 MAX_WANDER = 1e-7 / 1e9
-"""Change of the rate for each nanosecond: 0.1 ppm a second. A crystal changes by about 1 ppm for a
-kelvin, and a machine's temperature by a few kelvins a minute."""
+"""Largest change of the rate per nanosecond: 0.1 ppm per second. A crystal changes by about 1 ppm
+per kelvin, and a machine's temperature by a few kelvins per minute."""
 ANCHOR_NS = 10 * 10**9
 ANCHORS = 32
-"""Bounds of so many earlier moments are kept for the rate, five minutes in all. Older ones say
-less: the rate may have wandered."""
+"""Number of earlier bounds kept to bound the rate, five minutes in all. Older ones help less, since
+the rate may have changed."""
 
 
 class OffsetInterval:
-    """Bounds of `reference - local`, in nanoseconds; a few hundred bytes for any number of
+    """Bounds of `reference - local` in nanoseconds, in a few hundred bytes for any number of
     probes."""
 
     def __init__(self) -> None:
         self.is_known = False
         self.contradicted_ns = 0
-        """By how much probes left the bounds, all together: a clock did what none does."""
+        """Sum of the distances by which probes left the bounds. It is above 0 only if a clock was
+        set."""
         self._at = 0
         self._low = 0
         self._high = 0
@@ -39,8 +41,8 @@ class OffsetInterval:
         self._anchors: deque[tuple[int, int, int]] = deque(maxlen=ANCHORS)
 
     def add(self, t1: int, t2: int, t3: int, t4: int) -> None:
-        """Take one exchange: t1, t4 by the local clock, t2, t3 by the reference's."""
-        # What was true at t1 is stated for t4.
+        """Add one exchange: t1 and t4 by the local clock, t2 and t3 by the reference's."""
+        # The bound at t1 is widened to hold at t4.
         high = t2 - t1 + ceil(MAX_RATE * (t4 - t1))
         low = min(t3 - t4, high)
         if self.is_known:
@@ -60,14 +62,14 @@ class OffsetInterval:
             self._anchors.append((t4, self._low, self._high))
 
     def at(self, local_ns: int) -> tuple[int, int]:
-        """Lowest and highest offset at a local time after the last probe."""
+        """Return the lowest and highest offset at a local time after the last probe."""
         elapsed = max(0, local_ns - self._at)
         slowest, fastest = self._rates(elapsed)
         return self._low + int(slowest * elapsed) - 1, self._high + int(fastest * elapsed) + 1
 
     @property
     def rate(self) -> float:
-        """How much faster the reference runs, in the middle of what is possible."""
+        """Return how much faster the reference runs, in the middle of the possible range."""
         return (self._slowest + self._fastest) / 2
 
     def _rates(self, elapsed: int) -> tuple[float, float]:

@@ -1,9 +1,9 @@
-"""Who takes part in the run, and who has been lost: pure, fed with heartbeats and the time.
+"""Decides who takes part in the run, and who is lost. Pure: fed with heartbeats and the time.
 
-Members register by their first heartbeat. When everybody expected is there the roster is complete;
-when the run is ready it freezes: ranks are final, and an instance that appears later (a pod that
-Kubernetes replaced) stays out. A member that is silent for `SILENCE_NS` is lost for good: its
-epoch is fenced, whatever it says later is late.
+Members register by their first heartbeat. The roster is complete when every expected instance has
+registered. When the run is ready it freezes: ranks are final, and an instance that appears later (a
+pod that Kubernetes replaced) takes no part. A member that is silent for `SILENCE_NS` is lost for
+good: its epoch is fenced, and later messages of it are ignored.
 """
 
 from collections.abc import Iterable
@@ -13,22 +13,24 @@ import msgspec
 from aiperf_svc.protocol.messages import Heartbeat, Member, Service
 
 SILENCE_NS = 3_500_000_000
-"""Heartbeats come every second; a loss is declared within five seconds of the last sign of life."""
+"""Longest silence of a member. Heartbeats come every second, and a loss is declared within five
+seconds of the last one."""
 WAITING_WORKERS_A_CORE = 4.0
-"""Workers that share a core from which on each is given longer: it waits for its turn."""
+"""Number of workers per core from which on each is given more time, since it waits for its turn."""
 CONTROL_SILENCE_NS = 30_000_000_000
-"""The same for the five singletons. Losing one ends the run, nothing is taken over by another, and
-computing the results of millions of records may hold the interpreter for seconds."""
+"""Longest silence of the five singletons. Losing one ends the run, since no other can take over,
+and computing the results of millions of records may block the interpreter for seconds."""
 LISTENED_AT_ONCE_NS = 1_500_000_000
-"""An interval of heartbeats and a half."""
+"""Most time that the listening clock advances at once: one and a half heartbeat intervals."""
 
 
 class ListeningClock:
-    """The time during which members could be heard, by whoever listens to itself on the same bus.
+    """Counts the time in which members' heartbeats could be received, using the observer's own
+    heartbeats.
 
-    While the bus, its own process or the whole machine stands still nobody can be heard, and
-    nobody's silence means anything: between two heartbeats of its own this clock goes on by
-    `LISTENED_AT_ONCE_NS` at the most.
+    If the bus, the observer's process or the machine stops, no heartbeat can be received, and
+    silence means nothing. So between two of the observer's own heartbeats this clock advances by
+    `LISTENED_AT_ONCE_NS` at most.
     """
 
     def __init__(self) -> None:
@@ -36,7 +38,7 @@ class ListeningClock:
         self._heard_itself_mono_ns = 0
 
     def heard_itself(self, now_mono_ns: int) -> None:
-        """A heartbeat of one's own has come back."""
+        """Take in that the observer's own heartbeat has come back."""
         self.ns += min(now_mono_ns - self._heard_itself_mono_ns, LISTENED_AT_ONCE_NS)
         self._heard_itself_mono_ns = now_mono_ns
 
@@ -47,7 +49,7 @@ class _Entry(msgspec.Struct):
 
 
 class Roster:
-    """The members of a run. `number` grows with every change that others must know of."""
+    """The members of a run. `number` grows with every change that members must learn of."""
 
     def __init__(self, expected: dict[Service, int], *, workers_a_core: float = 1.0) -> None:
         self._expected = expected
@@ -55,14 +57,16 @@ class Roster:
         self._entries: dict[str, _Entry] = {}
         self._counts = dict.fromkeys(expected, 0)
         self._are_ranks_due = False
-        """Ranks and processors are given when somebody looks: thousands may join between."""
+        """True if ranks and processors must be assigned again. This is done when the roster is
+        read, since thousands may join in between."""
         self.number = 0
         self.is_frozen = False
         self.refused: set[str] = set()
-        """Ids that came too late or too many; each is worth one line in the log."""
+        """Ids that came too late, or beyond the expected number. Each is logged once."""
 
     def heard(self, beat: Heartbeat, now_ns: int) -> bool:
-        """Take a heartbeat, at that time of a `ListeningClock`; whether the roster changed."""
+        """Take in a heartbeat at a time of a `ListeningClock`. Returns whether the roster
+        changed."""
         entry = self._entries.get(beat.sender)
         if entry is not None and entry.member.epoch == beat.epoch:
             if not entry.member.lost:
@@ -92,11 +96,11 @@ class Roster:
         return True
 
     def lose_silent(self, now_ns: int) -> list[Member]:
-        """Declare the silent lost; before the freeze they are only forgotten. The newly lost."""
+        """Declare silent members lost and return them. Before the freeze they are only removed."""
         silent = [
             entry
             for entry in self._entries.values()
-            if not entry.member.lost and now_ns - entry.heard_ns > self._patience_ns(entry)
+            if not entry.member.lost and now_ns - entry.heard_ns > self._silence_limit_ns(entry)
         ]
         if not silent:
             return []
@@ -114,7 +118,7 @@ class Roster:
         return [entry.member for entry in silent] if self.is_frozen else []
 
     def freeze(self) -> None:
-        """From now on nobody joins."""
+        """Freeze the roster: later instances take no part."""
         if not self.is_frozen:
             self._rank()
             self.is_frozen = True
@@ -122,12 +126,12 @@ class Roster:
 
     @property
     def count(self) -> int:
-        """How many members there are."""
+        """Number of members."""
         return len(self._entries)
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All members, the lost ones included, by service and rank."""
+        """All members, including the lost ones, by service and rank."""
         if self._are_ranks_due:
             self._rank()
         return self._sorted()
@@ -137,9 +141,9 @@ class Roster:
         return tuple(sorted(members, key=lambda m: (m.service, m.rank)))
 
     def around(self) -> dict[str, tuple[Member, ...]]:
-        """For each member those that it deals with, itself included: a worker its processor, a
-        processor its workers, the others all. Processors come before the workers that will send to
-        them."""
+        """Return for each member those that it communicates with, including itself: a worker its
+        processor, a processor its workers, the others all members. Processors come before the
+        workers that will send to them."""
         members = self.members
         by_name = {member.id: member for member in members}
         workers: dict[str, list[Member]] = {m.id: [] for m in members if _processes(m)}
@@ -157,7 +161,7 @@ class Roster:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What is still expected, in words: `worker (3 of 4)`."""
+        """Return the instances that have not registered, in words: `worker (3 of 4)`."""
         words = []
         for service, count in sorted(self._expected.items()):
             have = self._counts[service]
@@ -175,7 +179,8 @@ class Roster:
         self._assign()
 
     def _assign(self) -> None:
-        """Give every worker a record processor; a worker keeps its own while that is alive."""
+        """Assign a record processor to every worker. A worker keeps its processor while that is
+        alive."""
         members = self._sorted()
         alive = [m.id for m in members if _processes(m) and not m.lost]
         known = set(alive)
@@ -188,7 +193,7 @@ class Roster:
         entry = self._entries[member.id]
         entry.member = msgspec.structs.replace(entry.member, processor=processor)
 
-    def _patience_ns(self, entry: _Entry) -> int:
+    def _silence_limit_ns(self, entry: _Entry) -> int:
         is_one_of_many = entry.member.service in (Service.WORKER, Service.RECORD_PROCESSOR)
         return self._silence_ns if is_one_of_many else CONTROL_SILENCE_NS
 
@@ -201,6 +206,6 @@ def _processes(member: Member) -> bool:
 
 
 def _natural(name: str) -> tuple[str, int, str]:
-    """Orders `worker-10` after `worker-9`."""
+    """Sort key that orders `worker-10` after `worker-9`."""
     stem, _, tail = name.rpartition("-")
     return (stem, int(tail), "") if tail.isdigit() else (name, -1, tail)

@@ -150,7 +150,7 @@ class RunMachine:
         if self.state is RunState.PENDING:
             return self._is_complete
         if early and not self._is_complete:
-            # A registered service is gone: until the roster is frozen another may take its place.
+            # A registered service is lost. Until the roster is frozen, another may replace it.
             return False
         return not self._still_waiting_for()
 
@@ -159,8 +159,8 @@ class RunMachine:
         return epoch == member.epoch and _INDEX[reached] >= _INDEX[self.state]
 
     def _takes_part(self, beat: Heartbeat) -> bool:
-        """Whether an error of this service concerns the run: after the freeze a latecomer's does
-        not."""
+        """Return whether an error of this service fails the run: after the freeze, that of a late
+        instance does not."""
         member = self._members.get(beat.sender)
         if member is None:
             return _INDEX[self.state] < _INDEX[RunState.READY]

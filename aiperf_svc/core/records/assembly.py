@@ -1,12 +1,13 @@
-"""From the batches of workers to finished requests: the pure heart of a record processor.
+"""Assembles the batches of workers into finished requests. This is the pure core of a record
+processor.
 
-A `RawBatch` holds fragments of requests: their fixed fields, the stamps of their reads, their raw
-bytes. Only the parsing of the bytes (`reader`) goes through them one by one. Everything else
-is done for many records at once, a column at a time (`metric_parts`).
+A `RawBatch` holds fragments of requests: their fixed fields, the timestamps of their reads, their
+raw bytes. Only the parsing of the bytes (`reader`) handles them one by one. Everything else is done
+for many records at once, a column at a time (`batch_builder`).
 
-A batch that is sent again, after another processor has died, may hold records that the manager
-already has. The manager can only drop a message whole, so each record of such a batch becomes a
-message of its own: its chunk gaps must not be counted twice.
+A batch that is sent again, after the loss of another processor, may hold records that the manager
+already has. The manager can only drop a message as a whole, so each record of such a batch becomes
+a separate message: its chunk gaps must not be counted twice.
 """
 
 from typing import Any, Final
@@ -41,21 +42,22 @@ _READ_FIELDS: Final = (
     "error",
     "status",
 )
-"""Of a fragment, what reading it takes."""
+"""Fields of a fragment that the reading of its bytes needs."""
 MAX_OPEN_BYTES: Final = 256 * 2**20
-"""What all unfinished responses together may hold, before the largest are given up."""
+"""Most bytes that all unfinished responses may hold together before the largest are dropped."""
 LARGE_BYTES: Final = 4 * 2**20
-"""A response that holds less is never given up: the gaps of a million chunks, or 60,000 tokens as
-text. Thousands of such streams at once are a load that somebody may want."""
+"""Smallest size of a response that may be dropped: the gaps of a million chunks, or 60,000 tokens
+as text. Thousands of such streams at once can be a valid load."""
 LOOK_BYTES: Final = 128 * 2**20
-"""Bytes of responses between two looks at what all of them hold."""
+"""Bytes of responses between two checks of the total."""
 
 
 class RecordAssembler:
-    """Puts together the records of all workers that send to one record processor."""
+    """Assembles the records of all workers that send to one record processor."""
 
     def __init__(self, config: BenchmarkConfig, *, counter: TokenCounter | None = None) -> None:
-        """With a `counter`, output tokens are counted by it, else taken from the server's usage."""
+        """Set up an assembler. With a `counter`, output tokens are counted by it, else they are
+        taken from the server's usage."""
         self._format = ResponseFormat(
             ENDPOINTS[config.endpoint.type],
             is_streaming=config.endpoint.streaming,
@@ -65,24 +67,24 @@ class RecordAssembler:
         self._known = ResponseCache(self._format)
         self._counter = counter
         self._open: dict[str, tuple[int, dict[int, ResponseReader]]] = {}
-        """Worker id to its epoch and its unfinished requests by id."""
+        """Epoch and unfinished requests (by id) of each worker."""
         self._unlooked_bytes = 0
-        """Of responses, since the last look at what they hold."""
+        """Bytes of responses since the last check of the total."""
 
     @property
     def unfinished(self) -> list[ResponseReader]:
-        """The requests of which some fragments have come, but not the last."""
+        """Requests of which some fragments have come, but not the last."""
         return [reader for _, readers in self._open.values() for reader in readers.values()]
 
     def drop_worker(self, worker_id: str) -> int:
-        """Forget the unfinished requests of a lost worker; how many they were."""
+        """Drop the unfinished requests of a lost worker and return their number."""
         _, readers = self._open.pop(worker_id, (0, {}))
         return len(readers)
 
     def process(
         self, batch: RawBatch, *, worker_rank: int, wants_lines: bool = True
     ) -> list[MetricParts]:
-        """The records that end in `batch`; nothing when none does.
+        """Return the records that end in `batch`.
 
         Raises ValueError for a batch whose parts do not fit together.
         """
@@ -90,11 +92,12 @@ class RecordAssembler:
         return parts_of(finished, self._counter, wants_lines=wants_lines, singly=batch.is_resent)
 
     def parts(self, finished: FinishedRequests, *, wants_lines: bool) -> list[MetricParts]:
-        """What is to be said of requests that have been parsed, none of them sent again."""
+        """Return the parts of a message for requests that have been parsed. None of them may come
+        from a resent batch."""
         return parts_of(finished, self._counter, wants_lines=wants_lines, singly=False)
 
     def parse(self, batch: RawBatch, *, worker_rank: int) -> FinishedRequests:
-        """The requests that end in `batch`.
+        """Return the requests that end in `batch`.
 
         Raises ValueError for a batch whose parts do not fit together.
         """
@@ -137,9 +140,9 @@ class RecordAssembler:
         finished: NDArray[np.object_],
         columns: ResponseColumns,
     ) -> list[int]:
-        """Read the fragments at these places; put the readers of those that end a request into
-        `finished`, and what they say into `columns`. The places of last fragments whose earlier
-        ones are unknown."""
+        """Read the fragments at these places. Readers of fragments that end a request go into
+        `finished`, and their results into `columns`. Returns the places of last fragments whose
+        earlier ones are missing."""
         lost: list[int] = []
         is_open, bodies = self._readers_of(batch), batch.bodies
         begins, first_reads = _begins(all_fragments)
@@ -200,7 +203,7 @@ class RecordAssembler:
         return lost
 
     def _bound_open_bytes(self) -> None:
-        """Give up the largest of the unfinished responses when all together hold too much."""
+        """Drop the largest unfinished responses if all together hold too much."""
         self._unlooked_bytes = 0
         readers = self.unfinished
         sizes = [reader.held_bytes for reader in readers]
@@ -223,7 +226,7 @@ class RecordAssembler:
 
 
 def _check(batch: RawBatch, fragments: Rows, reads: Rows) -> None:
-    """The lengths in the rows must be those of the bytes, or every record would be wrong."""
+    """Check that the lengths in the rows match the bytes; otherwise every record would be wrong."""
     body = int(fragments["body"].sum(dtype=np.int64))
     whole = body + int(fragments["message"].sum(dtype=np.int64))
     count = int(fragments["reads"].sum(dtype=np.int64))
@@ -236,7 +239,7 @@ def _check(batch: RawBatch, fragments: Rows, reads: Rows) -> None:
 
 
 def _begins(fragments: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each fragment begins: in the bodies, and in the reads."""
+    """Return the offsets of each fragment in the bodies, and in the reads."""
     sizes = fragments["body"].astype(np.int64) + fragments["message"]
     counts = fragments["reads"]
     return np.cumsum(sizes) - sizes, np.cumsum(counts, dtype=np.int64) - counts
@@ -245,7 +248,7 @@ def _begins(fragments: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _receive_lags(
     reads: Rows, counts: NDArray[Any], first_reads: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The largest receive lag of each fragment; 0 where it has no reads."""
+    """Return the largest receive lag of each fragment; 0 if it has no reads."""
     lags = np.zeros(len(counts), dtype=np.int64)
     if len(reads):
         some = np.flatnonzero(counts)

@@ -1,7 +1,8 @@
-"""What a record processor says of finished requests: rows, histograms, errors, numbers.
+"""Builds the messages of a record processor from finished requests: rows, histograms, errors,
+sequence numbers.
 
-Everything here is done for many requests at once, a column at a time: the cost of a step hardly
-grows with the number of its requests, so the requests of some batches wait for each other.
+Everything here is done for many requests at once, a column at a time. The cost of a step hardly
+grows with the number of its requests, so requests of several batches are gathered.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Rows
 
 
 class MetricParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What one MetricBatch says; its fields but the header, with the rows as an array."""
+    """Content of one MetricBatch without the header, and with the rows as an array."""
 
     rows: Rows
     details: LineDetails | None = None
@@ -40,7 +41,7 @@ class MetricParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FinishedRequests:
-    """Requests of one worker whose responses are read, in the order of their ends."""
+    """Finished requests of one worker, in the order of their ends."""
 
     __slots__ = (
         "columns",
@@ -59,23 +60,23 @@ class FinishedRequests:
         self.epoch = epoch
         self.rank = rank
         self.fragments: list[bytes] = []
-        """Their last ones: FRAGMENT_DTYPE rows of each batch."""
+        """Last fragments: FRAGMENT_DTYPE rows of each batch."""
         self.readers: list[ResponseReader] = []
         self.columns: list[ResponseColumns] = []
-        """What `metric_rows` takes of them, of each batch."""
+        """Columns for `metric_rows`, of each batch."""
         self.known: list[NDArray[np.int64]] = []
-        """Which of them are known responses, whose readers and columns have no times of their own:
-        ascending places, of each batch."""
+        """Places of the cached responses, whose readers and columns have no times of their own:
+        ascending, of each batch."""
         self.known_reads: list[bytes] = []
-        """The one read of each of those: READ_DTYPE rows of each batch."""
+        """The one read of each cached response: READ_DTYPE rows of each batch."""
         self.lost: list[Rows] = []
-        """Numbers of requests that ended, but whose beginnings are unknown."""
+        """Numbers of requests that ended, but whose first fragments are missing."""
 
     def __len__(self) -> int:
         return len(self.readers)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to say."""
+        """Return whether there is anything to send."""
         return bool(self.readers or self.lost)
 
     def add_batch(
@@ -86,7 +87,7 @@ class FinishedRequests:
         is_known: NDArray[np.bool_],
         known_reads: bytes,
     ) -> None:
-        """Those that end in the next batch."""
+        """Add the requests that end in the next batch."""
         self.fragments.append(fragments)
         self.known.append(len(self.readers) + np.flatnonzero(is_known))
         self.readers += readers.tolist()
@@ -94,7 +95,7 @@ class FinishedRequests:
         self.known_reads.append(known_reads)
 
     def add(self, later: "FinishedRequests") -> None:
-        """More of the same worker, from its next batch."""
+        """Add requests of the same worker from its next batch."""
         before = len(self.readers)
         self.known += [before + places for places in later.known]
         self.fragments += later.fragments
@@ -107,10 +108,10 @@ class FinishedRequests:
 def parts_of(
     finished: FinishedRequests, counter: TokenCounter | None, *, wants_lines: bool, singly: bool
 ) -> list[MetricParts]:
-    """The parts of one message, or with `singly` of one for each request; none when there is
-    nothing to say.
+    """Return the parts of one message or, with `singly`, of one for each request; none if there is
+    nothing to send.
 
-    With a `counter`, output tokens are counted by it, else taken from the server's usage.
+    With a `counter`, output tokens are counted by it, else they are taken from the server's usage.
     """
     if not finished:
         return []
@@ -154,7 +155,7 @@ def _rows(finished: FinishedRequests, counter: TokenCounter | None) -> Rows:
 
 
 def _spans(finished: FinishedRequests, numbers: Rows) -> tuple[SequenceSpan, ...]:
-    """Ascending sequence numbers as spans without holes."""
+    """Return ascending sequence numbers as spans without holes."""
     if not len(numbers):
         return ()
     breaks = np.flatnonzero(np.diff(numbers) != 1)
@@ -169,8 +170,8 @@ def _spans(finished: FinishedRequests, numbers: Rows) -> tuple[SequenceSpan, ...
 def _gaps(
     rows: Rows, readers: Sequence[ResponseReader]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How many gaps between content chunks go with each row, and all of them, one row's after the
-    other's."""
+    """Return the number of gaps between content chunks of each row, and all gaps one after the
+    other."""
     counts = gap_counts(rows)
     gaps = (np.asarray(readers[i].gaps_ns) for i in np.flatnonzero(counts).tolist())
     return counts, np.concatenate([np.empty(0, dtype=np.int64), *gaps])
@@ -186,7 +187,7 @@ def _details(
 def _histograms(
     rows: Rows, counts: NDArray[np.int64], gaps_ns: NDArray[np.int64]
 ) -> tuple[HistogramDelta, ...]:
-    """The pooled gaps, each phase by itself."""
+    """Return the pooled gaps of each phase."""
     if not len(gaps_ns):
         return ()
     phases = np.repeat(rows["phase"], counts)
@@ -197,7 +198,7 @@ def _histograms(
 
 
 def _errors(rows: Rows, readers: Sequence[ResponseReader]) -> tuple[ErrorSample, ...]:
-    """Errors by phase, kind and status, with the first message of each."""
+    """Return the errors by phase, kind and status, with the first message of each."""
     found: dict[tuple[int, int, int], list[Any]] = {}
     for i in np.flatnonzero(rows["error"]).tolist():
         key = (int(rows["phase"][i]), int(rows["error"][i]), int(rows["status"][i]))

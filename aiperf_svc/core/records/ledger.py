@@ -1,8 +1,8 @@
-"""Which records of which worker have arrived: every one once, and what is still missing.
+"""Tracks which records of each worker have arrived, and which are missing.
 
-A worker numbers its records 1, 2, … as requests end. Usually they arrive in that order; after the
-death of a record processor some come twice and some late. The ledger keeps, per worker, the number
-below which nothing is missing and the islands beyond it.
+A worker numbers its records 1, 2, … as requests end. Usually they arrive in that order. After the
+loss of a record processor some come twice and some late. For each worker, the ledger keeps the
+number below which no record is missing and the spans beyond it.
 """
 
 import msgspec
@@ -14,11 +14,11 @@ class _Worker(msgspec.Struct):
     epoch: int
     highest: int = 0
     islands: list[tuple[int, int]] = []
-    """Spans that arrived beyond a gap, ascending and apart."""
+    """Spans that arrived beyond a gap, in ascending order, not adjacent."""
 
 
 class RecordLedger:
-    """Arrivals by worker."""
+    """The records that have arrived, by worker."""
 
     def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}
@@ -27,7 +27,7 @@ class RecordLedger:
         """Records that came after their worker had been declared lost."""
 
     def accept(self, span: SequenceSpan) -> bool:
-        """Take a span; False when any of it is known already or its worker is fenced."""
+        """Add a span. Returns False if any of it is known already or its worker is fenced."""
         if self._fenced.get(span.worker) == span.worker_epoch:
             self.late += span.last - span.first + 1
             return False
@@ -49,15 +49,15 @@ class RecordLedger:
         return True
 
     def fence(self, worker: str, epoch: int) -> None:
-        """The worker is lost: what comes from now on is late."""
+        """Fence a lost worker: records that come from now on are late."""
         self._fenced[worker] = epoch
 
     def highest(self) -> dict[str, int]:
-        """Per worker the number below which nothing is missing."""
+        """Return for each worker the number below which no record is missing."""
         return {name: worker.highest for name, worker in self._workers.items()}
 
     def missing(self, worker: str, last: int) -> int:
-        """How many of a worker's records 1..last have not arrived."""
+        """Return how many of a worker's records 1..last have not arrived."""
         known = self._workers.get(worker)
         if known is None:
             return last

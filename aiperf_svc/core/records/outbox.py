@@ -1,9 +1,9 @@
 """The raw records of a worker, from the moment they are packed until they are confirmed.
 
-Batches wait here to be sent, and what was sent is kept, within `KEPT_BYTES`, until the records
-manager has it: when a record processor is lost, another one is sent it again. What waits has a
-bound too. A server may send faster than a record processor reads, and nothing in this tool may grow
-for as long as that goes on. At `FULL_BYTES` the worker holds back its load; no record is dropped.
+Batches wait here to be sent. Sent ones are kept, within `KEPT_BYTES`, until the records manager has
+them: if a record processor is lost, they are sent to another one. The waiting batches are bounded
+too, since a server may send faster than a record processor reads for any length of time. At
+`FULL_BYTES` the worker holds back its load; no record is dropped.
 """
 
 from collections import deque
@@ -14,12 +14,12 @@ import msgspec
 from aiperf_svc.protocol.messages import RawBatch
 
 KEPT_BYTES: Final = 16 * 2**20
-"""Unconfirmed record bytes that a worker keeps for sending again."""
+"""Most unconfirmed bytes of records that a worker keeps for sending again."""
 FULL_BYTES: Final = 64 * 2**20
-"""Record bytes that wait to be sent before the worker holds back its load: two seconds of 100,000
-chunks a second, so that a record processor that stops for a moment changes nothing."""
+"""Most bytes of records that wait to be sent before the worker holds back its load: two seconds of
+100,000 chunks per second, so that a short stop of a record processor changes nothing."""
 ROOM_BYTES: Final = FULL_BYTES // 2
-"""The load goes on when no more than this waits."""
+"""Most bytes that may wait when the load goes on again."""
 
 
 def _size(batch: RawBatch) -> int:
@@ -27,7 +27,7 @@ def _size(batch: RawBatch) -> int:
 
 
 class RecordOutbox:
-    """Batches in order, each with the number of the last request that ends in it."""
+    """Queue of batches, each with the number of the last request that ends in it."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[RawBatch, int]] = deque()
@@ -36,29 +36,29 @@ class RecordOutbox:
         self.kept_bytes = 0
         self._confirmed = 0
         self._forgotten = 0
-        """Number of the last request that had to go from `_kept` before it was confirmed."""
+        """Number of the last request that was removed from `_kept` before it was confirmed."""
 
     def __bool__(self) -> bool:
-        """Whether something waits to be sent."""
+        """Return whether a batch waits to be sent."""
         return bool(self._waiting)
 
     @property
     def is_full(self) -> bool:
-        """Whether the load must be held back."""
+        """True if the load must be held back."""
         return self.waiting_bytes > FULL_BYTES
 
     @property
     def has_room(self) -> bool:
-        """Whether a load that was held back may go on."""
+        """True if a held-back load may go on."""
         return self.waiting_bytes <= ROOM_BYTES
 
     def add(self, batch: RawBatch, last_seq: int) -> None:
-        """A new batch."""
+        """Add a new batch."""
         self._waiting.append((batch, last_seq))
         self.waiting_bytes += _size(batch)
 
     def take(self) -> RawBatch:
-        """The next batch to send, which is kept from here on. Raises IndexError when none waits."""
+        """Return the next batch to send, which is then kept. Raises IndexError if none waits."""
         batch, last_seq = self._waiting.popleft()
         size = _size(batch)
         self.waiting_bytes -= size
@@ -71,15 +71,16 @@ class RecordOutbox:
         return batch
 
     def confirm(self, highest: int) -> None:
-        """The records manager has all requests up to this number."""
+        """Take in that the records manager has all requests up to this number."""
         self._confirmed = highest
         while self._kept and self._kept[0][1] <= highest:
             self.kept_bytes -= _size(self._kept.popleft()[0])
 
     def send_again(self) -> tuple[int, int]:
-        """Put what is kept before all that waits, for another record processor.
+        """Put the kept batches in front of the waiting ones, for another record processor.
 
-        How many batches these are, and how many requests were not kept and are not confirmed.
+        Returns the number of these batches, and the number of requests that were neither kept nor
+        confirmed.
         """
         again = [
             (msgspec.structs.replace(batch, is_resent=True), last_seq)

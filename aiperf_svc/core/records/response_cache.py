@@ -1,10 +1,10 @@
-"""A cache of whole short responses: but for the request's id, many are equal byte for byte.
+"""A cache of complete short responses: many are equal byte for byte except for the request's id.
 
-Responses of a few tokens come in one read, and at their rate reading each one costs a record
-processor more than all the rest. Two responses that differ only in the value of `{"id":"…"` say the
-same, because no endpoint asks for an id and its length does not move what follows from one read to
-another. So such a response is read once, on a clock of its own on which it was sent at 1 and came
-at 2; what was 2 there is the read's stamp of every later one.
+Responses of a few tokens come in one read, and at their rate, reading each one costs a record
+processor more than all other work. Two responses that differ only in the value of `{"id":"…"` have
+the same content, since no endpoint uses the id, and its length does not move the rest from one read
+to another. So such a response is read once, with artificial times: sent at 1, received at 2. For
+every later one, the time 2 is replaced by the timestamp of its read.
 """
 
 import re
@@ -25,14 +25,16 @@ Bytes = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 
 MAX_RESPONSE: Final = 4_096
-"""Bytes of a response that is worth remembering; longer ones hardly come in one read."""
+"""Largest response that is cached, in bytes; longer ones hardly come in one read."""
 MAX_KNOWN: Final = 1_024
-"""About 2 MB. Responses that state the time at which they were made do not come again after it."""
+"""Most cached responses, about 2 MB. Responses that contain the time at which they were made never
+repeat."""
 LEARNED_PER_BATCH: Final = 16
-"""Where responses do not repeat, looking for them must cost little."""
+"""Most responses added per batch, so that the cache costs little if responses do not repeat."""
 
 MANY: Final = 8
-"""Responses of one length from which on to compare all at once costs less than one by one."""
+"""Number of responses of one length from which on comparing all at once is faster than one by
+one."""
 
 _FINAL: Final = int(Flag.FINAL)
 _COMPLETED: Final = int(Outcome.COMPLETED)
@@ -52,17 +54,17 @@ _is_id = re.compile(_ID).fullmatch
 _OUTSIDE_OF_ID: Final = bytes(
     re.fullmatch("[0-9A-Za-z_-]", chr(code)) is None for code in range(256)
 )
-"""By code: 0 for a character that an id may have, 1 for any other."""
+"""Table by character code: 0 for a character that an id may have, 1 for any other."""
 
 
 class CachedResponse:
-    """What a response says that came whole, in one read, and without any error."""
+    """Content of a response that came complete, in one read, and without any error."""
 
     __slots__ = ("_bytes", "_ids", "columns", "id_bytes", "parts", "reader")
 
     def __init__(self, reader: ResponseReader, id_bytes: int, parts: list[bytes]) -> None:
-        """`reader` has read it on the clock of this module; `parts` are what is left of the
-        response without the members of its id, each of `id_bytes`."""
+        """Cache a response. `reader` has read it with the artificial times; `parts` are the
+        response without its id members, each of `id_bytes`."""
         self.reader = reader
         self.id_bytes = id_bytes
         self.parts = parts
@@ -70,13 +72,13 @@ class CachedResponse:
         put_response(self.columns, 0, reader)
         value = bytes(id_bytes - len(_ID_BEGIN) - len(_ID_END))
         self._bytes = np.frombuffer((_ID_BEGIN + value + _ID_END).join(parts), dtype=np.uint8)
-        """With zeros for the id's values."""
+        """Response with zeros in place of the id's values."""
         ends = np.cumsum([len(part) + id_bytes for part in parts[:-1]]) - len(_ID_END)
         self._ids = [slice(end - len(value), end) for end in ends.tolist()]
 
     def are(self, responses: Bytes) -> Mask:
-        """Which of some responses of its length, shape (responses, bytes), are this one but for
-        their id; overwrites them."""
+        """Return which of some responses of the same length, shape (responses, bytes), equal this
+        one except for their id. Overwrites them."""
         first, *others = self._ids
         ids = responses[:, first].copy()
         for place in others:
@@ -88,8 +90,8 @@ class CachedResponse:
 
 
 def put_on_the_wall_clock(rows: Rows, reads: Rows) -> None:
-    """Give METRIC_DTYPE rows of known responses the times at which these came, and not at which
-    they were learned. `reads` are READ_DTYPE rows, the one read of each."""
+    """Replace the artificial times in METRIC_DTYPE rows of cached responses by the real ones.
+    `reads` are READ_DTYPE rows, the one read of each."""
     stamp_wall_ns = reads["stamp_wall_ns"]
     latest = np.maximum(rows["start_wall_ns"], reads["polled_wall_ns"])
     uncertainty = np.maximum(stamp_wall_ns - latest, 0)
@@ -101,20 +103,22 @@ def put_on_the_wall_clock(rows: Rows, reads: Rows) -> None:
 
 
 class ResponseCache:
-    """Those of a run."""
+    """The cached responses of a run."""
 
     def __init__(self, format: ResponseFormat) -> None:
         self._format = format
         self._known: dict[tuple[Any, ...], CachedResponse] = {}
         self._latest: dict[int, CachedResponse] = {}
-        """By length: where all responses are alike, looking at the latest is all that is needed."""
+        """Latest cached response by length. If all responses are alike, no other needs to be
+        compared."""
         self._may_learn = LEARNED_PER_BATCH
 
     def find_all(
         self, bodies: bytes, fragments: Rows, begins: Ints
     ) -> Iterator[tuple[Ints, CachedResponse]]:
-        """The known ones in a batch: the places of some of its fragments, and what is known of all
-        of those. `begins` are the offsets of all fragments in the `bodies`."""
+        """Find the cached responses in a batch. Yields the places of some of its fragments and the
+        cached response that all of those equal. `begins` are the offsets of all fragments in the
+        `bodies`."""
         self._may_learn = LEARNED_PER_BATCH
         places = np.flatnonzero(_are_whole(fragments))
         if not len(places):
@@ -141,8 +145,8 @@ class ResponseCache:
                     yield same, known
 
     def find(self, response: bytes, *, body_offset: int, framing: int) -> CachedResponse | None:
-        """What is known of a whole response, its head and framing included; None for one that must
-        be read by itself."""
+        """Return the cached content of a response with its head and framing; None if it must be
+        read."""
         latest = self._latest.get(len(response))
         if latest is not None:
             at = len(latest.parts[0])
@@ -153,7 +157,7 @@ class ResponseCache:
         if found is None:
             return None
         id_member = found[0]
-        # Joined by the id's member again, the parts are the response: nothing else is left out.
+        # The parts joined by the id's member are the whole response.
         parts = response.split(id_member)
         key = (len(id_member), *parts)
         known = self._known.get(key)
@@ -182,7 +186,8 @@ class ResponseCache:
 
 
 def _are_whole(fragments: Rows) -> Mask:
-    """Which hold a whole response, in one read, that ended well and is not too long."""
+    """Return which fragments hold a complete response in one read that ended well and is not too
+    long."""
     are: Mask = (
         (fragments["reads"] == 1)
         & (fragments["part"] == 0)
@@ -194,7 +199,7 @@ def _are_whole(fragments: Rows) -> Mask:
 
 
 def _slices(data: bytes, begins: Ints, size: int) -> Bytes:
-    """`size` bytes from each offset on, copied; shape (offsets, size)."""
-    # At every offset begins an item; picked out, each is copied as one.
+    """Return `size` bytes from each offset, copied; shape (offsets, size)."""
+    # A view with one item at every offset, so that each slice is copied as one item.
     items: NDArray[Any] = np.ndarray(len(data) - size + 1, np.dtype((np.void, size)), data, 0, (1,))
     return items[begins].view(np.uint8).reshape(-1, size)

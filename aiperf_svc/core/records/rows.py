@@ -1,4 +1,4 @@
-"""Finished responses and their last fragments to METRIC_DTYPE rows, a column at a time."""
+"""Converts finished responses and their last fragments to METRIC_DTYPE rows, a column at a time."""
 
 import struct
 from collections.abc import Sequence
@@ -39,16 +39,16 @@ _FROM_FRAGMENT: Final = tuple(
 _row = struct.Struct(f"={len(_FROM_RESPONSE)}q")
 
 ResponseColumns = NDArray[np.int64]
-"""What finished readers say of their responses, shape (responses, columns)."""
+"""Results of finished readers, shape (responses, columns)."""
 
 
 def response_columns(responses: int) -> ResponseColumns:
-    """Room for so many."""
+    """Return an empty array for `responses` responses."""
     return np.empty((responses, len(_FROM_RESPONSE)), dtype=np.int64)
 
 
 def put_response(columns: ResponseColumns, place: int, reader: ResponseReader) -> None:
-    """Write down what a finished reader says."""
+    """Write the results of a finished reader into `columns`."""
     first, gaps = reader.first_token_wall_ns, reader.gaps_ns
     _row.pack_into(
         columns.data,
@@ -73,8 +73,8 @@ def put_response(columns: ResponseColumns, place: int, reader: ResponseReader) -
 
 
 def metric_rows(fragments: Rows, responses: ResponseColumns, worker_rank: int) -> Rows:
-    """Rows for the last fragments of finished requests and the columns of their responses, which
-    are in the same order. Output tokens are those that the server states, see `set_tokens`."""
+    """Return rows for the last fragments of finished requests and the columns of their responses,
+    which have the same order. Output tokens are those that the server reports, see `set_tokens`."""
     rows = np.zeros(len(fragments), dtype=METRIC_DTYPE)
     for name in _FROM_FRAGMENT:
         rows[name] = fragments[name]
@@ -85,12 +85,12 @@ def metric_rows(fragments: Rows, responses: ResponseColumns, worker_rank: int) -
 
 
 def set_tokens(rows: Rows, readers: Sequence[ResponseReader], counter: TokenCounter | None) -> None:
-    """Fill in `output_tokens`, `reasoning_tokens` and, where the dataset does not know them,
+    """Fill in `output_tokens`, `reasoning_tokens` and, if the dataset does not have them,
     `input_tokens`.
 
-    `output_tokens` are all that were generated, the reasoning ones included. With a `counter` both
-    are counted in the text that came; without, they are the server's usage. -1 stays where there is
-    no text, or no usage.
+    `output_tokens` are all generated tokens, including reasoning. With a `counter`, both are
+    counted in the received text; without one, they are the server's usage. -1 stays if there is no
+    text, or no usage.
     """
     unknown = rows["input_tokens"] < 0
     if unknown.any():
@@ -98,7 +98,7 @@ def set_tokens(rows: Rows, readers: Sequence[ResponseReader], counter: TokenCoun
     if counter is None:
         rows["output_tokens"] = rows["usage_completion_tokens"]
         return
-    # One call for the whole batch: the library's cost for a call is larger than for a short text.
+    # One call for the whole batch: a call costs the library more than a short text.
     counts = counter.count_batch(
         [text for reader in readers for text in ("".join(reader.text), "".join(reader.reasoning))]
     )

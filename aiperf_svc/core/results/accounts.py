@@ -1,11 +1,11 @@
-"""The books of a run: nothing that was issued may be missing at the end.
+"""The accounts of a run: at its end, every credit and every request must be accounted for.
 
     issued   = granted - revoked
     issued   = completed + errored + cancelled + unsent + lost          (credits)
     sent     = metric records + records lost + retries                  (requests)
 
-A worker that is alive must account for every credit by itself. Of a lost worker only what had
-arrived is known; the rest is lost, and that is no violation, but it is never hidden either.
+A live worker must account for every credit itself. Of a lost worker only what has arrived is known.
+The rest counts as lost, which is reported but is no violation.
 """
 
 from collections.abc import Iterable
@@ -17,20 +17,21 @@ from aiperf_svc.protocol.messages import WorkerCounts
 
 
 class WorkerAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one worker's part of a phase when everything has arrived."""
+    """Accounts of one worker in one phase, when everything has arrived."""
 
     worker: str
     counts: WorkerCounts
-    """The last that it said; for a lost worker, `granted` is what the timing manager granted."""
+    """Latest counts of the worker; for a lost worker, `granted` is what the timing manager
+    granted."""
     records: int
-    """Metric records of requests that were sent."""
+    """Number of metric records of requests that were sent."""
     records_lost: int = 0
-    """Declared lost by record processors or never arrived from a lost worker."""
+    """Records that record processors declared lost, or that never arrived from a lost worker."""
     is_lost: bool = False
 
 
 class Accounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The sums over all workers, and every identity that does not hold."""
+    """Sums over all workers, and every identity that does not hold."""
 
     granted: int = 0
     revoked: int = 0
@@ -44,18 +45,19 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True):
     records: int = 0
     records_lost: int = 0
     retries: int = 0
-    """Sent and without a record, since they were to be sent again."""
+    """Requests sent that have no record, since they were sent again."""
     violations: tuple[str, ...] = ()
 
 
 COUNTED = ("granted", "revoked", "completed", "errored", "cancelled", "unsent", "retries")
-"""What is added up as the workers say it."""
+"""Counts that are added up from the workers' own reports."""
 
 
 def balance(
     phase: Phase, workers: Iterable[WorkerAccount], *, granted: int | None = None
 ) -> Accounts:
-    """Add up and check. `granted` is the timing manager's own total, when it is known."""
+    """Add up the accounts and check the identities. `granted` is the timing manager's own total, if
+    it is known."""
     sums = dict.fromkeys(Accounts.__struct_fields__[:-1], 0)
     violations: list[str] = []
     for account in workers:
@@ -79,13 +81,13 @@ def balance(
 
 
 def _lost_credits(account: WorkerAccount) -> int:
-    """Credits without an outcome; of a worker that is alive there must be none."""
+    """Return the number of credits without an outcome; for a live worker it must be 0."""
     c = account.counts
     return c.granted - c.revoked - c.completed - c.errored - c.cancelled - c.unsent
 
 
 def _sent(account: WorkerAccount) -> int:
-    # A lost worker's last word may be older than records that had already left it.
+    # A lost worker's last report may be older than its last records.
     sent = account.counts.requests_sent
     arrived = account.records + account.records_lost + account.counts.retries
     return max(sent, arrived) if account.is_lost else sent

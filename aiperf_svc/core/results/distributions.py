@@ -1,4 +1,4 @@
-"""The metrics that are distributions: one derived column at a time, exact, then forgotten."""
+"""Computes the metrics that are distributions, exactly, one derived column at a time."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,11 @@ PLOTTED = (
     "intended_request_latency",
 )
 _SHARES = np.unique(np.concatenate((np.linspace(0, 1, 201), 1 - np.geomspace(1e-6, 1e-2, 41))))
-"""Where a plotted distribution is sampled: evenly, and densely in the tail."""
+"""Shares at which a plotted distribution is sampled: evenly, and densely in the tail."""
 
 
 def distributions(rows: PhaseRows, *, unsent_without_row: int) -> dict[str, MetricSummary]:
-    """Every per-request metric of the catalog that has a value or a censored one."""
+    """Return every per-request metric of the catalog that has a value or a censored one."""
     found: dict[str, MetricSummary] = {}
     for metric in METRICS:
         if metric.kind is not Kind.RECORD:
@@ -35,7 +35,7 @@ def distributions(rows: PhaseRows, *, unsent_without_row: int) -> dict[str, Metr
 
 
 def pooled(tag: str, histogram: Histogram) -> MetricSummary | None:
-    """The statistics of a histogram of nanoseconds, in milliseconds; None when it is empty."""
+    """Return the statistics of a histogram of nanoseconds, in milliseconds; None if it is empty."""
     count = histogram.total
     if not count:
         return None
@@ -62,7 +62,7 @@ def _summarise(metric: Metric, rows: PhaseRows, unsent_without_row: int) -> Metr
     if metric.population is Population.DUE:
         values, bounds = _with_bounds(metric, rows)
         if len(values) or len(bounds):
-            # Due before the stop and never sent: later than anything that is known of it.
+            # Due before the stop and never sent: the only known bound is 0.
             bounds = np.concatenate((bounds, np.zeros(unsent_without_row)))
     else:
         values = rows.collect(metric.compute, metric.population)
@@ -74,7 +74,8 @@ def _summarise(metric: Metric, rows: PhaseRows, unsent_without_row: int) -> Metr
 
 
 def _with_bounds(metric: Metric, rows: PhaseRows) -> tuple[Floats, Floats]:
-    """Observed values, and lower bounds of the censored ones: how long each had already waited."""
+    """Return the observed values, and lower bounds of the censored ones: how long each had already
+    waited."""
     assert metric.compute is not None
     bounds: list[Floats] = []
     values = np.empty(rows.row_count, dtype=np.float64)
@@ -84,7 +85,7 @@ def _with_bounds(metric: Metric, rows: PhaseRows) -> tuple[Floats, Floats]:
         is_cut = _is_cut(chunk)
         is_known = ~np.isnan(some) & (chunk["outcome"] == Outcome.COMPLETED)
         if metric.tag == "intended_time_to_first_token":
-            # A request that was cut later had its first token all the same.
+            # A request that was cut off after its first token has a value for it.
             is_known |= ~np.isnan(some) & is_cut
             is_cut &= chunk["is_streamed"]
         seen = some[is_known]
@@ -98,7 +99,7 @@ def _with_bounds(metric: Metric, rows: PhaseRows) -> tuple[Floats, Floats]:
 
 
 def _is_cut(chunk: Chunk) -> NDArray[np.bool_]:
-    """Whether a request's response would have come later than it was waited for."""
+    """Return which requests were cut off before their response could come."""
     outcome = chunk["outcome"]
     cut: NDArray[np.bool_] = (outcome == Outcome.CANCELLED) | (outcome == Outcome.UNSENT)
     cut |= chunk["error"] == ErrorKind.TIMEOUT
@@ -108,6 +109,6 @@ def _is_cut(chunk: Chunk) -> NDArray[np.bool_]:
 def _sampled(
     ordered: Floats, distribution: Distribution
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The cumulative distribution at `_SHARES`; with censored values it ends below 1."""
+    """Return the cumulative distribution at `_SHARES`; with censored values it ends below 1."""
     place = np.rint(_SHARES * (len(ordered) - 1)).astype(np.int64)
     return _SHARES * (1.0 - distribution.censored_share), ordered[place]

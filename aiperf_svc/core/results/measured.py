@@ -7,21 +7,21 @@ import msgspec
 
 
 class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a metric is."""
+    """Description of a metric."""
 
     tag: str
     """`bandwidth_received`: small letters, digits and underscores."""
     name: str
-    """For people: `Bandwidth received`."""
+    """Name for people: `Bandwidth received`."""
     unit: str
     """`bit/s`, `bytes/s`, `ns`, `us`, `ms`, `s`, `ops/s`, `ratio`, `count`, `bytes`; or words of
     the tool's own field, such as `samples/s`."""
     better: Literal["higher", "lower", ""] = ""
-    """Empty: neither is."""
+    """Direction of improvement; empty: neither."""
     formula: str = ""
-    """Where the number comes from, for the docs: the tool's own field and what is done with it."""
+    """Source of the number, for the docs: the tool's own field and the conversion."""
     in_table: bool = True
-    """Whether the terminal's table shows it."""
+    """True if the terminal's table shows it."""
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """`bandwidth`: series of one name are drawn together."""
     unit: str
     times_s: tuple[float, ...]
-    """Since the step's start: the middle of each interval."""
+    """Middle of each interval, in seconds since the step's start."""
     values: tuple[float, ...]
     label: str = ""
     """Distinguishes series of one name: `stream 5`, `rank 1`."""
@@ -49,6 +49,6 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     columns: tuple[Column, ...]
-    """The first one is the parameter."""
+    """Columns; the first one is the parameter."""
     rows: tuple[tuple[float | None, ...], ...]
-    """None: not measured."""
+    """Values by row and column; None: not measured."""

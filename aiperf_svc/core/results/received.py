@@ -1,5 +1,5 @@
-"""How many records of which kind have come from each worker: what its own accounts are held
-against."""
+"""Counts the records that have arrived from each worker, by kind, to compare with its own
+accounts."""
 
 from typing import Any
 
@@ -13,25 +13,25 @@ from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import Flag
 
 _OUTCOMES = 8
-"""Places for outcomes; a power of two above the largest."""
+"""Number of places for outcomes: a power of two above the largest."""
 
 Source = tuple[int, int]
 """A worker's rank and a phase."""
 
 
 class ArrivedRecords(msgspec.Struct, frozen=True):
-    """Counts by worker and phase; what has none is left out."""
+    """Counts by worker and phase. A worker without records is left out."""
 
     sent: dict[Source, int]
-    """Requests of which a byte was written."""
+    """Requests of which at least one byte was written."""
     outcomes: dict[Source, dict[int, int]]
-    """Conversations that ended, by how."""
+    """Conversations that ended, by outcome."""
     whole: dict[Source, int]
-    """Conversations whose last response was good."""
+    """Conversations whose last response was complete."""
 
 
 def count_arrived(columns: Columns) -> ArrivedRecords:
-    """One pass over all records, a piece at a time."""
+    """Count all records in one pass, a piece at a time."""
     sent = ends = whole = np.zeros(0, dtype=np.int64)
     for begin in range(0, len(columns["phase"]), CHUNK_ROWS):
         piece = slice(begin, begin + CHUNK_ROWS)

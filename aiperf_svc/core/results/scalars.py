@@ -1,4 +1,4 @@
-"""The metrics that are one number over the whole phase, by tag."""
+"""Computes the metrics that are one number over the whole phase."""
 
 import numpy as np
 
@@ -11,11 +11,11 @@ from aiperf_svc.domain.metric_catalog import Population
 
 
 def scalars(totals: Totals, accounts: Accounts, load: Load, *, window_ns: int) -> dict[str, float]:
-    """Every scalar of the catalog that follows from totals and accounts; a tag is absent where it
-    has no meaning (rates of a run without duration, tokens that nobody counted).
+    """Return every scalar of the catalog that follows from totals and accounts. A tag is absent if
+    it is undefined (rates of a run without duration, tokens that were not counted).
 
-    Rates are over the load's whole window, failures included: what is left of a run in which
-    nearly all fail would else look fast.
+    Rates are over the load's whole window, including failures. Otherwise a run in which nearly all
+    requests fail would look fast.
     """
     finished = totals.completed + totals.errored
     values: dict[str, float] = {
@@ -77,8 +77,8 @@ def _rates(values: dict[str, float], seconds: float) -> dict[str, float]:
 def steady_state_throughput(
     rows: PhaseRows, clocks: ClockMap, *, begin_ns: int, stop_ns: int
 ) -> float | None:
-    """Completed requests a second that ended within `[begin_ns, stop_ns)`; None for an empty
-    window."""
+    """Return the completed requests per second that ended within `[begin_ns, stop_ns)`; None for an
+    empty window."""
     if stop_ns <= begin_ns:
         return None
     inside = 0

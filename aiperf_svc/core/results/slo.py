@@ -10,7 +10,7 @@ import numpy as np
 
 from aiperf_svc.config.models import Slo
 from aiperf_svc.config.units import parse_duration_ns
-from aiperf_svc.core.results.survivors import Failures, over_budget, too_few
+from aiperf_svc.core.results.survivors import Failures, over_budget, too_few_values
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.percentiles import Distribution
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population, nearest_tags
@@ -19,7 +19,7 @@ _NS_PER = {"ms": 1e6, "sec": 1e9}
 
 
 class ObjectiveResult(msgspec.Struct, frozen=True):
-    """One limit and what was measured against it."""
+    """Result of one limit."""
 
     metric: str
     stat: str
@@ -27,15 +27,15 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     """`max` or `min`."""
     limit: float
     measured: float | None
-    """None: not measured, or beyond every observed value."""
+    """Measured value; None: not measured, or beyond every observed value."""
     unit: str
     ok: bool
     reason: str = ""
-    """Why it does not hold; empty when it does."""
+    """Reason why the objective is missed; empty if it holds."""
 
 
 def check_slo(slo: Slo) -> list[str]:
-    """Every problem of an SLO as one line: what is wrong, what was expected."""
+    """Return every problem of an SLO as one line: what is wrong, and what was expected."""
     problems: list[str] = []
     for number, objective in enumerate(slo.objectives):
         where = f"slo.objectives.{number}"
@@ -64,7 +64,7 @@ def check_slo(slo: Slo) -> list[str]:
 
 
 def limit_of(metric: Metric, limit: float | str) -> float:
-    """A limit in the metric's unit. Raises ValueError that says what is expected."""
+    """Return a limit in the metric's unit. Raises ValueError that says what is expected."""
     if isinstance(limit, str):
         try:
             return float(limit)
@@ -81,23 +81,23 @@ def judge(
     distributions: Mapping[str, Distribution],
     failures: Failures,
 ) -> tuple[ObjectiveResult, ...]:
-    """Hold what was measured, `measured(tag, stat)`, against every limit.
+    """Compare the measured values, `measured(tag, stat)`, with every limit.
 
-    What has no value does not hold, nor does a percentile with too few values behind it, nor a
-    statistic that leaves out more requests than the error budget allows.
+    An objective is missed if it has no value, if a percentile has too few values, or if the
+    statistic leaves out more requests than the error budget allows.
     """
     results = []
     for objective in limits.objectives:
         metric, stat = CATALOG[objective.metric], objective.stat
         value, found = measured(metric.tag, stat), distributions.get(metric.tag)
-        doubts = _doubts(metric, stat, found, failures, limits.error_budget)
+        problems = _coverage_problems(metric, stat, found, failures, limits.error_budget)
         for bound in ("max", "min"):
             raw = getattr(objective, bound)
             if raw is None:
                 continue
             limit = limit_of(metric, raw)
             missed = _missed(value, bound, limit, stat, found)
-            reason = "; ".join([*missed, *doubts])
+            reason = "; ".join([*missed, *problems])
             if value is None and not reason:
                 reason = "not measured"
             results.append(
@@ -111,7 +111,7 @@ def judge(
 def _missed(
     value: float | None, bound: str, limit: float, stat: str, found: Distribution | None
 ) -> list[str]:
-    """Why the value is not within the limit: one text, or none when it is or is not known."""
+    """Return why the value is outside the limit: one text, or none if it is inside or not known."""
     if value is not None:
         if bound == "max":
             return [] if value <= limit else ["above the limit"]
@@ -121,19 +121,19 @@ def _missed(
     return []
 
 
-def _doubts(
+def _coverage_problems(
     metric: Metric, stat: str, found: Distribution | None, failures: Failures, budget: float
 ) -> list[str]:
-    """Why the statistic may not stand for all requests."""
+    """Return why the statistic may not represent all requests."""
     texts = [over_budget(metric, failures, budget)]
     if found is not None:
-        texts.append(too_few(stat, found))
+        texts.append(too_few_values(stat, found))
     return [text for text in texts if text]
 
 
 def count_good(rows: PhaseRows, limits: Mapping[str, float | str]) -> int:
-    """Completed requests within every limit. A request for which a metric is not defined is bad. A
-    limit is the highest good value, or the lowest where higher is better."""
+    """Count the completed requests within every limit. A request for which a metric is undefined is
+    bad. A limit is the highest good value, or the lowest if higher is better."""
     metrics = [(CATALOG[tag], limit_of(CATALOG[tag], limit)) for tag, limit in limits.items()]
     good = 0
     for chunk in rows.chunks(Population.COMPLETED):

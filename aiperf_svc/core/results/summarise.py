@@ -1,4 +1,4 @@
-"""From the records of a finished run to its results: the order of the work, and nothing else."""
+"""Computes the results of a finished run from its records. This module only orders the steps."""
 
 import numpy as np
 from msgspec.structs import asdict, replace
@@ -36,10 +36,10 @@ TIMELINE_TAGS = ("time_to_first_token", "request_latency")
 
 
 def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedRun) -> Summary:
-    """The results of the profiling phase.
+    """Return the results of the profiling phase.
 
     `columns` are the base columns of all records of the run, by METRIC_DTYPE's names; `chunk_gaps`
-    the pooled gaps between chunks. Memory: three columns of eight bytes at the most.
+    are the pooled gaps between chunks. Uses memory for three columns of eight bytes at most.
     """
     rows = PhaseRows(columns, phase=Phase.PROFILING)
     clocks = ClockMap((w.rank, w.clocks) for w in context.workers)
@@ -101,7 +101,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
 
 
 def _accounts(context: FinishedRun) -> Accounts:
-    """The profiling phase's books; the warmup's only have to balance too."""
+    """Return the accounts of the profiling phase. The warmup's are only checked."""
     accounts = balance(
         Phase.PROFILING, (w.account for w in context.workers), granted=context.credits_granted
     )
@@ -206,8 +206,8 @@ def _slot_use(
     context: FinishedRun,
     window: LoadWindow,
 ) -> SlotUse | None:
-    """None in open loop, and when a run is shorter than one usual request: its slots had no time to
-    be refilled, so nothing can be said."""
+    """Return the use of the concurrency slots. None in open loop, and if a run is shorter than one
+    typical request: its slots had no time to be refilled."""
     load = context.config.load
     latency = metrics.get("request_latency")
     if load.is_open_loop or load.concurrency is None or latency is None:
@@ -226,7 +226,8 @@ def _slot_use(
 
 
 def _arrivals(accounts: Accounts, load: Load, window: LoadWindow) -> tuple[float, float] | None:
-    """Only of a run that ends by time: one that ends by count has its count by definition."""
+    """Return the arrivals ratio of a run that ends by time. A run that ends by count has its count
+    by definition."""
     if load.request_rate is None or not window.stop_ns:
         return None
     spread = {"constant": 0.0, "poisson": 1.0, "gamma": load.arrival.burstiness**-0.5}

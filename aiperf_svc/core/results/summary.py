@@ -1,4 +1,4 @@
-"""What the results are made from, and what they are: the values that pass between the parts."""
+"""The inputs and the results of a run's summary."""
 
 from typing import Any
 
@@ -18,17 +18,17 @@ from aiperf_svc.protocol.messages import AddressUse, ClockEstimate, ErrorSample
 
 
 class WorkerRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker's part in the run."""
+    """Data on one worker's part in the run."""
 
     rank: int
     account: WorkerAccount
-    """Of the profiling phase."""
+    """Account of the profiling phase."""
     clocks: tuple[ClockEstimate, ...] = ()
-    """Its clock against the timing manager's, in order of time, all through the phase."""
+    """Estimates of its clock against the timing manager's during the phase, in order of time."""
 
 
 class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about a finished run that is not in its metric records."""
+    """Data on a finished run that are not in its metric records."""
 
     run_id: str
     config: BenchmarkConfig
@@ -38,44 +38,44 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     warmup: tuple[WorkerAccount, ...] = ()
     """The workers' accounts of the warmup, which must balance too."""
     credits_granted: int | None = None
-    """By the timing manager in the profiling phase."""
+    """Credits granted by the timing manager in the profiling phase."""
     lost_services: tuple[str, ...] = ()
     health: tuple[Health, ...] = ()
     errors: tuple[ErrorSample, ...] = ()
     failure: str = ""
-    """Why the run failed; empty when it did not."""
+    """Reason why the run failed; empty if it did not."""
     was_cancelled: bool = False
     is_complete: bool = True
     cli_command: str = ""
     topology: dict[str, Any] = {}
-    """For people: layout, number of workers, facts of the place."""
+    """Layout, number of workers and facts of the place, for people."""
     target_addresses: tuple[AddressUse, ...] = ()
-    """What each address of the target got; without what lost workers did."""
+    """Use of each address of the target, without that by lost workers."""
 
 
 class MetricSummary(msgspec.Struct, frozen=True):
-    """A distribution of the catalog's metric `tag`."""
+    """Distribution of the catalog's metric `tag`."""
 
     tag: str
     distribution: Distribution
     relative_error: float = 0.0
-    """Of each percentile; 0: exact."""
+    """Relative error of each percentile; 0: exact."""
     quantiles: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
-    """For plots: shares in 0..1 and the values there."""
+    """Points for plots: shares in 0..1 and the values there."""
 
     def stat(self, name: str) -> float | None:
-        """`avg`, `p99`, ... or None."""
+        """Return a statistic such as `avg` or `p99`, or None."""
         return self.distribution.stats.get(name)
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of one run, in memory: exports and report only write down what is here."""
+    """The results of one run in memory. Exports and report only write what is here."""
 
     context: FinishedRun
     metrics: dict[str, MetricSummary]
     scalars: dict[str, float]
     concurrency: dict[str, float]
-    """Statistics of `effective_concurrency`; empty when nothing was sent."""
+    """Statistics of `effective_concurrency`; empty if nothing was sent."""
     accounts: Accounts
     objectives: tuple[ObjectiveResult, ...]
     verdict: Verdict
@@ -83,15 +83,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     first_start_wall_ns: int
     last_end_wall_ns: int
     finish_reasons: dict[str, int] = {}
-    """How many requests ended with each `FinishReason` that occurs, by its name in lower case."""
+    """Number of requests that ended with each `FinishReason`, by its name in lower case."""
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether there is anything to report a latency of."""
+        """True if a request has completed, so that there are latencies."""
         return self.scalars["request_count"] > 0
 
     def measured(self, tag: str, stat: str) -> float | None:
-        """A statistic of any metric; of a scalar every statistic is the number itself."""
+        """Return a statistic of any metric. Every statistic of a scalar is the number itself."""
         if tag in self.scalars:
             return self.scalars[tag]
         if tag == "effective_concurrency":

@@ -1,9 +1,9 @@
-"""Whether a statistic of the requests that got a response may stand for all of them.
+"""Decides whether a statistic of the requests that got a response represents all requests.
 
 A latency exists only for a request that got a response. When a server refuses most requests, the
-few that are left are often the fast ones, and their percentiles look good. So a statistic is not
-held against a limit alone: it must also leave out no more than the error budget allows, and have
-enough values behind it.
+few that succeed are often the fast ones, and their percentiles look good. So an objective checks
+two more conditions besides its limit: the statistic leaves out no more requests than the error
+budget allows, and it has enough values.
 """
 
 import math
@@ -16,24 +16,24 @@ from aiperf_svc.domain.metric_catalog import Kind, Metric, Population
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the requests that were due in the phase."""
+    """Outcomes of the requests that were due in the phase."""
 
     completed: int
     errored: int = 0
     timed_out: int = 0
-    """Of the errored ones."""
+    """Those of `errored` that timed out."""
     cancelled: int = 0
     unsent: int = 0
     lost: int = 0
 
     @property
     def due(self) -> int:
-        """All of them."""
+        """Number of requests that were due."""
         return self.completed + self.errored + self.cancelled + self.unsent + self.lost
 
     def missing_from(self, metric: Metric) -> dict[str, int]:
-        """The requests that the metric's statistics know nothing of, by what became of them. What
-        is right-censored in a metric is known to it."""
+        """Return the number of requests that the metric's statistics leave out, by outcome. A
+        metric takes its right-censored values into account."""
         if metric.kind not in (Kind.RECORD, Kind.POOLED):
             return {}
         if metric.population is Population.DUE:
@@ -50,7 +50,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def over_budget(metric: Metric, failures: Failures, budget: float) -> str:
-    """Why the requests that the metric leaves out are too many; empty when they are not."""
+    """Return why the requests that the metric leaves out are too many; empty if they are not."""
     missing = {name: count for name, count in failures.missing_from(metric).items() if count > 0}
     count = sum(missing.values())
     if not count or count / failures.due <= budget:
@@ -62,8 +62,8 @@ def over_budget(metric: Metric, failures: Failures, budget: float) -> str:
     )
 
 
-def too_few(stat: str, distribution: Distribution) -> str:
-    """Why there are too few values for the percentile; empty when there are enough."""
+def too_few_values(stat: str, distribution: Distribution) -> str:
+    """Return why there are too few values for the percentile; empty if there are enough."""
     if stat not in distribution.unreliable:
         return ""
     q = QUANTILES[stat]

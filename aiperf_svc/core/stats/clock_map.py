@@ -1,7 +1,7 @@
-"""From the workers' clocks to the timing manager's, for what is compared between workers.
+"""Converts times of the workers' clocks to the timing manager's, for comparisons between workers.
 
-The duration of a request never leaves its worker's clock. Only the duration of the run and the
-number in flight over all workers need one clock.
+The duration of a request is always by its worker's clock. Only the duration of the run and the
+number in flight over all workers need a common clock.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,20 +15,21 @@ from aiperf_svc.protocol.messages import ClockEstimate
 Times = NDArray[np.int64]
 
 PIECES = 256
-"""Equal pieces of the run's time; within one the offset of a worker is a straight line."""
+"""Number of equal pieces of the run's time; within one, a worker's offset is a straight line."""
 
 
 class ClockMap:
-    """`timing = worker + offset`, with the offset of each worker rank as it was at that time."""
+    """Map `timing = worker + offset`, with the offset of each worker rank at that time."""
 
     def __init__(self, workers: Iterable[tuple[int, Sequence[ClockEstimate]]] = ()) -> None:
-        """Pairs of worker rank and its estimates in order of time. Ranks that are not named share
-        the timing manager's clock."""
+        """Make the map from pairs of worker rank and its estimates in order of time. Ranks without
+        estimates share the timing manager's clock."""
         known = [(rank, estimates) for rank, estimates in workers if estimates]
         self.uncertainty_ns = max((uncertainty_ns(some) for _, some in known), default=0)
-        """Largest of all workers at any time."""
+        """Largest uncertainty of all workers at any time."""
         self.steps_ns = max((some[-1].steps_ns - some[0].steps_ns for _, some in known), default=0)
-        """How far the timing manager's clock was set, as the worker says that saw the most."""
+        """Sum of the steps of the timing manager's clock, as seen by the worker that saw the
+        most."""
         longest = max((some[-1].at_wall_ns - some[0].at_wall_ns for _, some in known), default=0)
         self._piece_ns = max(1, -(-longest // PIECES))
         grid = np.arange(PIECES + 1, dtype=np.int64) * self._piece_ns
@@ -45,7 +46,7 @@ class ClockMap:
         self._is_identity = not self._offsets_ns.any()
 
     def to_timing(self, wall_ns: NDArray[Any], worker: NDArray[Any]) -> Times:
-        """Times of the workers' clocks on the timing manager's; 0 (no time) stays 0."""
+        """Convert times of the workers' clocks to the timing manager's; 0 (no time) stays 0."""
         if self._is_identity:
             return wall_ns
         rank = np.where(worker < len(self._offsets_ns), worker, 0)
@@ -58,11 +59,12 @@ class ClockMap:
 
 
 def uncertainty_ns(estimates: Sequence[ClockEstimate]) -> int:
-    """How far a worker's offset may be wrong at any time between its first and last estimate.
+    """Return how far a worker's offset may be wrong at any time between its first and last
+    estimate.
 
-    Between two estimates it is taken from a straight line. A bend of the true offset there leaves
-    the line by at most what one of the two is itself off the line through its neighbours, which is
-    therefore added to what each says of itself.
+    Between two estimates the offset is taken from a straight line. If the true offset bends there,
+    the error is at most the distance of one of the two from the line through its neighbours, which
+    is therefore added to each estimate's own uncertainty.
     """
     worst = max(0 if e.same_host else e.uncertainty_ns for e in estimates)
     for a, b, c in zip(estimates, estimates[1:], estimates[2:], strict=False):

@@ -1,8 +1,8 @@
-"""The rows of one phase, read a piece at a time, so that memory does not grow with the run.
+"""Reads the rows of one phase a piece at a time, so that memory does not grow with the run.
 
-The base columns are memory-mapped files (or arrays in a test). A formula sees `Chunk`s of at most
-`CHUNK_ROWS` rows, already reduced to the requests that a metric covers; only one derived column is
-ever whole in memory, as float64: 120 MB for 15 million requests.
+The base columns are memory-mapped files (or arrays in a test). A formula gets `Chunk`s of at most
+`CHUNK_ROWS` rows, with only the requests that a metric covers. Only one derived column at a time is
+complete in memory, as float64: 120 MB for 15 million requests.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,8 @@ from aiperf_svc.protocol.records import Flag
 Mask = NDArray[np.bool_]
 
 CHUNK_ROWS = 1 << 17
-"""Large enough that Python's cost per piece vanishes, small enough for the processor's cache."""
+"""Rows per piece: enough that Python's cost per piece is negligible, few enough for the processor's
+cache."""
 
 FLAG_COLUMNS = {
     "is_reused": Flag.REUSED,
@@ -29,11 +30,11 @@ FLAG_COLUMNS = {
     "is_streamed": Flag.STREAMED,
     "is_capped": Flag.CAPPED,
 }
-"""The boolean columns that formulas see, by the bit of `flags` that each stands for."""
+"""Boolean columns that formulas use, by the bit of `flags` that each stands for."""
 
 
 def padded(array: NDArray[Any], size: int, fill: int = 0) -> NDArray[Any]:
-    """An array that is numbered by worker or entry, at least so long."""
+    """Pad an array that is indexed by worker or entry to at least `size` items."""
     missing = size - len(array)
     return array if missing <= 0 else np.pad(array, (0, missing), constant_values=fill)
 
@@ -60,13 +61,13 @@ class Chunk(Mapping[str, NDArray[Any]]):
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
         if self._keep is None:
             return int(self._piece.stop - self._piece.start)
         return int(np.count_nonzero(self._keep))
 
     def where(self, keep: Mask) -> "Chunk":
-        """Those of its rows at which `keep`, of its own length, is true."""
+        """Return the rows at which `keep`, of the chunk's length, is true."""
         if keep.all():
             return self
         if self._keep is None:
@@ -83,12 +84,12 @@ class PhaseRows:
         self._columns = columns
         self._phase = phase
         self.row_count = len(columns["phase"])
-        """Rows of all phases: the most that any selection can have."""
+        """Number of rows of all phases: the most that any selection can have."""
         self._chunks: dict[Population, list[Chunk]] = {}
 
     def chunks(self, population: Population = Population.DUE) -> list[Chunk]:
-        """Its requests in pieces; `DUE` are all that have a row. Kept for the next metric:
-        a piece costs no more than a byte a row."""
+        """Return the phase's requests in pieces; `DUE` are all that have a row. The pieces are kept
+        for the next metric, at no more than one byte per row."""
         if population not in self._chunks:
             self._chunks[population] = list(self._select(population))
         return self._chunks[population]
@@ -105,8 +106,8 @@ class PhaseRows:
                 yield Chunk(self._columns, piece, None if keep.all() else keep)
 
     def collect(self, formula: Formula, population: Population) -> Floats:
-        """The defined values of a formula, in no particular order, in an array of the caller's
-        own."""
+        """Return the defined values of a formula, in no particular order, as an array that the
+        caller owns."""
         values = np.empty(self.row_count, dtype=np.float64)
         filled = 0
         for chunk in self.chunks(population):

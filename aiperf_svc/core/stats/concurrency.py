@@ -1,8 +1,8 @@
-"""How many requests were in flight, exactly, from their start and end times.
+"""Computes how many requests were in flight, exactly, from their start and end times.
 
-Starts and ends are put in order, each by itself; the number in flight at a time is the starts so
-far less the ends so far. Two int64 columns (240 MB at 15 million requests) and one pass in pieces
-are all it takes.
+Starts and ends are sorted separately. The number in flight at a time is the number of starts so far
+minus the number of ends. This takes two int64 columns (240 MB at 15 million requests) and one pass
+in pieces.
 """
 
 import itertools
@@ -18,7 +18,7 @@ _PIECE = 1 << 16
 
 
 class ConcurrencyStats(msgspec.Struct, frozen=True):
-    """Statistics of a level over a window, weighted by the time for which it was held."""
+    """Statistics of a level over a window, weighted by the time at each level."""
 
     avg: float
     p50: float
@@ -33,14 +33,14 @@ class ConcurrencyStats(msgspec.Struct, frozen=True):
 def held_over_time(
     starts: Times, ends: Times, *, begin_ns: int, stop_ns: int
 ) -> ConcurrencyStats | None:
-    """Statistics of the number of intervals `[start, end)` that are open at a time within
-    `[begin_ns, stop_ns)`; both arrays are put in order in place. None for an empty window."""
+    """Return statistics of the number of intervals `[start, end)` that are open at a time within
+    `[begin_ns, stop_ns)`. Sorts both arrays in place. None for an empty window."""
     if stop_ns <= begin_ns:
         return None
     starts.sort()
     ends.sort()
     seconds = np.zeros(1, dtype=np.float64)  # time spent at each level
-    # The pieces are cut at start times, so that a piece has at most so many of them.
+    # Pieces are cut at start times, so that each has at most `_PIECE` starts.
     cuts = [begin_ns, *(int(t) for t in starts[_PIECE::_PIECE] if begin_ns < t < stop_ns), stop_ns]
     for left, right in itertools.pairwise(cuts):
         seconds = _add(seconds, _levels(starts, ends, left, right))
@@ -48,14 +48,14 @@ def held_over_time(
 
 
 def _levels(starts: Times, ends: Times, left: int, right: int) -> NDArray[np.float64]:
-    """Time at each level within [left, right)."""
+    """Return the time at each level within [left, right)."""
     s0, s1 = np.searchsorted(starts, [left, right], side="right")
     e0, e1 = np.searchsorted(ends, [left, right], side="right")
     opened, closed = starts[s0:s1], ends[e0:e1]
     when = np.concatenate((opened, closed))
     steps = np.ones(len(when), dtype=np.int64)
     steps[len(opened) :] = -1
-    # Ends before starts at the same instant: a slot that is refilled at once is one slot.
+    # At the same instant, ends come before starts: a slot that is refilled at once counts once.
     order = np.lexsort((steps, when))
     levels = int(s0 - e0) + np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(steps[order])))
     edges = np.concatenate(([left], when[order], [right]))

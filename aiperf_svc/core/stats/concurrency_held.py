@@ -1,11 +1,11 @@
-"""Whether a closed loop held the concurrency that it was asked for.
+"""Computes whether a closed loop held the configured concurrency.
 
 The number in flight falls at the end of every run, when the last requests drain, and rises with the
-ramp; neither is the client's fault. So each worker is judged over its own window: from the end of
-the ramp to the stop, or, when a run ends by count, to the worker's last start, until which a free
-slot always had a next request to send. Asked for are the worker's slots times that window; used is
-the time from connecting to the last byte, or from the first connecting to the last byte of a
-conversation, whose think time holds the slot too.
+ramp. Neither is the client's fault. So each worker is judged over its own window: from the end of
+the ramp to the stop or, if a run ends by count, to the worker's last start, until which every free
+slot had a next request. The available time is the worker's slots times that window. The used time
+is from connecting to the last byte, or for a conversation from its first connecting to its last
+byte, since think time holds the slot too.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ Times = NDArray[np.int64]
 
 
 class SlotUse(msgspec.Struct, frozen=True):
-    """Slot time in seconds."""
+    """Use of the concurrency slots, in seconds of slot time."""
 
     used_s: float
     asked_s: float
@@ -32,7 +32,7 @@ class SlotUse(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """Held over asked concurrency."""
+        """Used over available slot time."""
         return self.used_s / self.asked_s
 
 
@@ -46,11 +46,12 @@ def slot_use(
     begin_ns: int,
     stop_ns: int,
 ) -> SlotUse | None:
-    """Over all workers, each with its share of `concurrency`; `begin_ns` is the end of the ramp,
-    `stop_ns` the end of sending or 0 when a count ended it. None when there is nothing to judge."""
+    """Compute the use over all workers, each with its share of `concurrency`. `begin_ns` is the end
+    of the ramp, `stop_ns` the end of sending, or 0 if a count ended it. None if there is no
+    window."""
     last_starts = np.zeros(max(worker_count, len(totals.last_start_by_worker)), dtype=np.int64)
     last_starts[: len(totals.last_start_by_worker)] = totals.last_start_by_worker
-    # A worker that never sent anything had slots all the same.
+    # A worker that never sent anything had slots too.
     stops = np.where(last_starts == 0, totals.last_start, last_starts)
     if stop_ns:
         stops = np.full_like(stops, stop_ns)
@@ -94,7 +95,8 @@ def _conversations(rows: PhaseRows, clocks: ClockMap, begin_ns: int, stops: Time
 
 
 def _taken(chunk: Chunk, clocks: ClockMap) -> NDArray[Any]:
-    """When the slot was taken: connecting belongs to the request, not to the client's lateness."""
+    """Return when each slot was taken. Connecting belongs to the request, not to the client's
+    schedule lag."""
     connecting_ns = chunk["connect_ns"] + chunk["tls_ns"]
     return clocks.to_timing(chunk["start_wall_ns"] - connecting_ns, chunk["worker"])
 

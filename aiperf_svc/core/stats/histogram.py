@@ -1,8 +1,8 @@
-"""A mergeable histogram of durations, log-linear as HdrHistogram's but laid out by IEEE 754.
+"""A mergeable histogram of durations, log-linear as HdrHistogram but with buckets from IEEE 754.
 
-A double's bits, read as an integer, grow with its value: the exponent and the top seven bits of the
-mantissa are a bucket number, 128 equal buckets for each factor of two. A bucket's middle is within
-1/256 of everything in the bucket, so percentiles are off by at most 0.4%. Count, sum, minimum and
+The bits of a double, read as an integer, grow with its value. The exponent and the top seven bits
+of the mantissa are a bucket number: 128 equal buckets for each factor of two. A bucket's middle is
+within 1/256 of every value in it, so percentiles are off by at most 0.4%. Count, sum, minimum and
 maximum are exact, and merging loses nothing: the histogram of the whole is the sum of those of the
 parts.
 """
@@ -21,16 +21,17 @@ RELATIVE_ERROR: Final = 1 / 256
 
 _SHIFT: Final = 52 - 7
 _FIRST: Final = 1023 << 7
-"""The raw bucket of 1.0; bucket 0 is for zero, so 1 ns is in bucket 1."""
+"""Raw bucket of 1.0. Bucket 0 is for zero, so 1 ns is in bucket 1."""
 _LARGEST_NS: Final = 1 << 53
-"""104 days; larger durations count as this much in the buckets."""
+"""Largest duration with a bucket: 104 days. Larger ones count as this."""
 _BUCKETS: Final = 53 * 128 + 2
 
 Durations = NDArray[np.int64]
 
 
 def buckets_of(durations_ns: Durations) -> NDArray[np.int64]:
-    """Bucket numbers of durations; negative ones, which only a clock step makes, count as zero."""
+    """Return the bucket numbers of durations. Negative ones, caused by a clock step, count as
+    zero."""
     values = np.minimum(durations_ns, _LARGEST_NS).astype(np.float64)
     numbers: NDArray[np.int64] = (values.view(np.int64) >> _SHIFT) - (_FIRST - 1)
     numbers[numbers < 0] = 0
@@ -38,7 +39,7 @@ def buckets_of(durations_ns: Durations) -> NDArray[np.int64]:
 
 
 def middle_of(bucket: int) -> float:
-    """The value that stands for a bucket: the middle of the whole nanoseconds in it."""
+    """Return the value that represents a bucket: the middle of the whole nanoseconds in it."""
     if bucket <= 0:
         return 0.0
     raw = np.array([bucket + _FIRST - 1, bucket + _FIRST], dtype=np.int64) << _SHIFT
@@ -47,7 +48,7 @@ def middle_of(bucket: int) -> float:
 
 
 def delta_of(durations_ns: Durations, *, phase: Phase, tag: str) -> HistogramDelta:
-    """What `durations_ns`, not empty, add to the histogram `tag`."""
+    """Return the counts that `durations_ns`, not empty, add to the histogram `tag`."""
     numbers, counts = np.unique(buckets_of(durations_ns), return_counts=True)
     floats = durations_ns.astype(np.float64)
     return HistogramDelta(
@@ -64,7 +65,7 @@ def delta_of(durations_ns: Durations, *, phase: Phase, tag: str) -> HistogramDel
 
 
 class Histogram:
-    """All durations of one kind in one phase."""
+    """Histogram of all durations of one kind in one phase."""
 
     relative_error: float = RELATIVE_ERROR
 
@@ -77,7 +78,7 @@ class Histogram:
         self._counts = np.zeros(_BUCKETS, dtype=np.int64)
 
     def merge(self, delta: HistogramDelta) -> None:
-        """Add what another process counted. Raises ValueError for buckets that do not exist."""
+        """Add the counts of another process. Raises ValueError for buckets that do not exist."""
         if not delta.total:
             return
         buckets = np.frombuffer(delta.buckets, dtype="<i4")
@@ -98,24 +99,24 @@ class Histogram:
 
     @property
     def zeros(self) -> int:
-        """How many durations are zero, or negative by a step of the clock."""
+        """Number of durations that are zero, or negative by a step of the clock."""
         return int(self._counts[0])
 
     @property
     def mean_ns(self) -> float:
-        """Exact; NaN when empty."""
+        """Exact mean; NaN if empty."""
         return self.sum_ns / self.total if self.total else math.nan
 
     @property
     def std_ns(self) -> float:
-        """The population's; from sums of doubles. NaN when empty."""
+        """Population standard deviation, from sums of doubles; NaN if empty."""
         if not self.total:
             return math.nan
         return math.sqrt(max(0.0, self.sum_squares / self.total - self.mean_ns**2))
 
     def percentile(self, q: float) -> float:
-        """The quantile `q`, 0 to 1, in ns, interpolated between the two nearest values as numpy
-        does; NaN when empty."""
+        """Return the quantile `q`, 0 to 1, in ns, interpolated between the two nearest values as
+        numpy does; NaN if empty."""
         if not self.total:
             return math.nan
         place = q * (self.total - 1)

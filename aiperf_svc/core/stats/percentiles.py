@@ -1,13 +1,13 @@
-"""One column of values to its statistics, exactly, and honestly about what was never observed.
+"""Computes the statistics of one column of values exactly, including values that were cut off.
 
 Percentiles interpolate linearly between the two nearest values, as numpy's default and AIPerf do
 (Hyndman and Fan, The American Statistician 50(4), 1996, definition 7). The standard deviation is
 the population's (divided by n), as AIPerf's.
 
 *Right-censored* values are known only to be larger than a bound: a request cancelled after 3 s
-would have taken longer than 3 s. They take their places above every observed value, so a percentile
-whose place is among them has no value. What is true is that it lies beyond the same percentile of
-the observed values and the bounds together; that number is stated instead.
+would have taken longer than 3 s. They rank above every observed value, so a percentile that falls
+among them has no value. It is known to lie beyond the same percentile of the observed values and
+the bounds together; that number is reported instead.
 
 A percentile is *thin* when fewer than one value is expected outside it: p99 needs 100 values, p99.9
 needs 1,000, p1 needs 100.
@@ -33,40 +33,41 @@ QUANTILES = {
     "p99_9": 0.999,
 }
 _PIECE = 1 << 14
-"""Values whose squares are added at a time: they stay in the processor's cache."""
+"""Number of values whose squares are added at a time, so that they stay in the processor's
+cache."""
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """The statistics of one metric, in its unit; None where there is no honest number."""
+    """Statistics of one metric, in its unit; None if a number is not known."""
 
     count: int
-    """Observed values."""
+    """Number of observed values."""
     stats: dict[str, float | None]
-    """`avg`, `min`, `max`, `std`, `sum` and the names of `QUANTILES`."""
+    """Values of `avg`, `min`, `max`, `std`, `sum` and the names of `QUANTILES`."""
     censored: int = 0
-    """Values known only to be larger than a bound."""
+    """Number of values known only to be larger than a bound."""
     beyond: dict[str, float] = {}
-    """For statistics that are None by censoring: what they are known to lie beyond."""
+    """Lower bounds of the statistics that are None because of censoring."""
     unreliable: tuple[str, ...] = ()
     """Percentiles with too few values outside them."""
 
     @property
     def censored_share(self) -> float:
-        """Of all values, 0 to 1."""
+        """Share of censored values, 0 to 1."""
         total = self.count + self.censored
         return self.censored / total if total else 0.0
 
 
 def is_thin(q: float, count: int) -> bool:
-    """Whether fewer than one of `count` values is expected outside the quantile `q`."""
+    """Return whether fewer than one of `count` values is expected outside the quantile `q`."""
     return round(count * min(q, 1 - q), 9) < 1.0
 
 
 def quantile(ordered: Floats, q: float, *, of: int | None = None) -> float | None:
-    """The quantile `q` of ascending values by linear interpolation.
+    """Return the quantile `q` of ascending values by linear interpolation.
 
-    With `of` over the length, so many more values lie above all that are given; None when the
-    quantile's place is among those.
+    If `of` is larger than the length, the difference is the number of values above all given ones.
+    None if the quantile falls among those.
     """
     place = q * ((len(ordered) if of is None else of) - 1)
     low = math.floor(place)
@@ -82,10 +83,10 @@ def quantile(ordered: Floats, q: float, *, of: int | None = None) -> float | Non
 def describe(
     values: Floats, *, bounds: Floats | None = None, is_thin_null: bool = False
 ) -> Distribution:
-    """The statistics of `values`, which are put in order in place.
+    """Return the statistics of `values`, which are sorted in place.
 
-    `bounds` are the lower bounds of right-censored values. With `is_thin_null` thin percentiles are
-    None instead of only named.
+    `bounds` are the lower bounds of right-censored values. With `is_thin_null`, thin percentiles
+    are None instead of only being listed.
     """
     values.sort()
     censored = 0 if bounds is None else len(bounds)
@@ -122,7 +123,8 @@ def _moments(ordered: Floats, stats: dict[str, float | None]) -> None:
 def _censor(
     ordered: Floats, bounds: Floats, stats: dict[str, float | None], beyond: dict[str, float]
 ) -> None:
-    """Withdraw what the censored values could change; say what it lies beyond."""
+    """Remove the statistics that the censored values could change, and record what they lie
+    beyond."""
     everything = np.concatenate((ordered, bounds))
     everything.sort()
     beyond["avg"] = float(everything.mean())

@@ -1,7 +1,7 @@
-"""The run over time, in at most `MAX_BINS` equal bins, for plots.
+"""The run over time in at most `MAX_BINS` equal bins, for plots.
 
-Rates and the number in flight are exact; the percentiles of a bin come from logarithmic buckets of
-2%, which no plot can show.
+Rates and the number in flight are exact. Percentiles of a bin come from logarithmic buckets of 2%,
+a difference that no plot can show.
 """
 
 import math
@@ -22,27 +22,27 @@ _WIDTHS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300,
 _GROWTH = math.log(1.02)
 _SMALLEST_MS = 1e-3
 _BUCKETS = 1200
-"""1.02 ** 1200 x 1 us is 5.8 hours."""
+"""Number of buckets: 1.02 ** 1200 x 1 us is 5.8 hours."""
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """Arrays of one value a bin; bin `i` is [i, i + 1) x width_s after the phase's start."""
+    """Arrays with one value per bin; bin `i` is [i, i + 1) x width_s after the phase's start."""
 
     width_s: float
     started_per_s: Floats
     completed_per_s: Floats
     errors_per_s: Floats
-    """Requests that ended in an error, a timeout included."""
+    """Requests per second that ended in an error, including timeouts."""
     in_flight: Floats
     latencies: dict[str, tuple[Floats, Floats]]
-    """Metric tag to p50 and p99 in ms by time of start; NaN where nothing started."""
+    """Metric tag to p50 and p99 in ms by time of start; NaN if no request started."""
     ramp_s: float
     stop_s: float | None
-    """When sending ended, if that was by time."""
+    """Time at which sending ended, if it ended by time."""
 
 
 def bin_width_s(duration_s: float) -> float:
-    """The narrowest round width with at most `MAX_BINS` bins."""
+    """Return the narrowest round width with at most `MAX_BINS` bins."""
     for width in _WIDTHS_S:
         if duration_s <= width * MAX_BINS:
             return width
@@ -59,7 +59,7 @@ def timeline(
     ramp_ns: int,
     stop_ns: int,
 ) -> Timeline | None:
-    """Bin the phase from its start to its last end; None when that is no time at all."""
+    """Bin the phase from its start to its last end; None if that takes no time."""
     if end_ns <= begin_ns:
         return None
     width_s = bin_width_s((end_ns - begin_ns) / 1e9)
@@ -109,9 +109,9 @@ class _Bins:
         return np.bincount(self.number(when), minlength=self.count)
 
     def occupied(self, start: NDArray[Any], end: NDArray[Any]) -> Floats:
-        """Nanoseconds of [start, end) within each bin, all intervals added up: the part of the
-        first bin after the start, the part of the last one before the end, and whole bins
-        between."""
+        """Return the nanoseconds of [start, end) within each bin, summed over all intervals: the
+        part of the first bin after the start, the part of the last one before the end, and whole
+        bins between."""
         limit = self.begin_ns + self.count * self.width_ns
         start = np.clip(start, self.begin_ns, limit)
         end = np.clip(end, start, limit)
@@ -137,7 +137,7 @@ def _bucket(counts: NDArray[np.int64], tag: str, sent: Chunk, bins: NDArray[np.i
 
 
 def _level(counts: NDArray[np.int64], q: float) -> Floats:
-    """The quantile of each row of bucket counts, as the middle of its bucket."""
+    """Return the quantile of each row of bucket counts, as the middle of its bucket."""
     reached = np.cumsum(counts, axis=1)
     total = reached[:, -1]
     place = np.argmax(reached >= np.maximum(np.ceil(total * q), 1)[:, None], axis=1)

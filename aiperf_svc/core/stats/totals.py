@@ -1,4 +1,4 @@
-"""Everything about a phase that is a count, a sum or an extreme, in one pass over its rows."""
+"""Computes every count, sum and extreme of a phase, in one pass over its rows."""
 
 from typing import Any
 
@@ -13,22 +13,23 @@ from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 
 USAGE_DISCREPANCY_PCT = 10.0
-"""AIPerf's threshold for `usage_discrepancy_count`."""
+"""Threshold for `usage_discrepancy_count`, as in AIPerf."""
 OSL_MISMATCH_PCT = 5.0
 OSL_MISMATCH_TOKENS = 50.0
-"""AIPerf's thresholds for `osl_mismatch_count`; the lower one counts."""
+"""Thresholds for `osl_mismatch_count`, as in AIPerf; the lower one counts."""
 OSL_ROUNDING_TOKENS = 1.0
-"""Text that is split into tokens again does not always give the tokens that made it."""
+"""Difference in output length that is ignored: splitting a text into tokens again does not always
+give the tokens that made it."""
 UNREACHABLE = (ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.SEND)
 _NEVER = 2**62
 
 
 class Totals(msgspec.Struct):
-    """Sums over the requests of one phase. Times are of the timing manager's clock."""
+    """Sums over the requests of one phase. Times are by the timing manager's clock."""
 
     requests: int = 0
     sent: int = 0
-    """Of which a byte was to be written: there was a connection."""
+    """Requests for which there was a connection, so that at least one byte was to be written."""
     completed: int = 0
     errored: int = 0
     cancelled: int = 0
@@ -39,7 +40,7 @@ class Totals(msgspec.Struct):
     unstamped: int = 0
     clock_jumps: int = 0
     impossible: int = 0
-    """Requests whose times are in an order that cannot be."""
+    """Requests whose times are in an impossible order."""
     is_streaming: bool = False
     is_multi_turn: bool = False
     input_tokens: float = 0.0
@@ -54,30 +55,30 @@ class Totals(msgspec.Struct):
     has_usage: bool = False
     usage_discrepancies: int = 0
     osl_known: int = 0
-    """Completed requests of which the output length and the one asked for are known."""
+    """Completed requests with a known output length and a known requested one."""
     osl_mismatches: int = 0
     osl_off: int = 0
-    """Of those the ones that are off by more than a tokenizer's rounding too."""
+    """Those of them whose length is off by more than a tokenizer's rounding."""
     osl_asked: float = 0.0
     osl_made: float = 0.0
-    """Both of those requests."""
+    """Output tokens of those requests: asked for, and generated."""
     finish_reasons: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(len(FinishReason), dtype=np.int64)
     )
-    """How many requests ended with each `FinishReason`."""
+    """Number of requests that ended with each `FinishReason`."""
     first_due: int = _NEVER
     last_due: int = 0
     first_start: int = _NEVER
     last_start: int = 0
     last_tried: int = 0
-    """The last start; for what had no connection, when it was due."""
+    """Time of the last start; for a request without a connection, its due time."""
     last_end: int = 0
-    """Of anything that was tried, with a response or not, connected or not."""
+    """End of the last request that was tried, whatever its outcome, connected or not."""
     distinct_entries: int = 0
     errors: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(len(ErrorKind), dtype=np.int64)
     )
-    """By `ErrorKind`."""
+    """Number of errors by `ErrorKind`."""
     sent_by_worker: NDArray[np.int64] = msgspec.field(
         default_factory=lambda: np.zeros(0, dtype=np.int64)
     )
@@ -87,18 +88,18 @@ class Totals(msgspec.Struct):
 
     @property
     def unreachable(self) -> int:
-        """Requests that the target did not take: no connection could be made, or it broke while the
-        request was written."""
+        """Number of requests that the target did not accept: no connection could be made, or it
+        broke while the request was written."""
         return int(sum(self.errors[kind] for kind in UNREACHABLE))
 
     @property
     def written(self) -> int:
-        """Requests that were written whole."""
+        """Number of requests that were written completely."""
         return self.sent - int(self.errors[ErrorKind.SEND])
 
 
 def add_up(rows: PhaseRows, clocks: ClockMap) -> Totals:
-    """One pass over all requests of a phase."""
+    """Sum up all requests of a phase in one pass."""
     totals = Totals()
     entries = np.zeros(0, dtype=np.bool_)
     for chunk in rows.chunks():
@@ -157,7 +158,8 @@ def _add_times(totals: Totals, chunk: Chunk, clocks: ClockMap) -> None:
 
 
 def _impossible(sent: Chunk) -> int:
-    """Requests whose response came before they were sent, or ended before they began."""
+    """Return the number of requests whose response came before they were sent, or ended before they
+    began."""
     start, ack, end = sent["start_wall_ns"], sent["ack_wall_ns"], sent["end_wall_ns"]
     first, last = sent["first_token_wall_ns"], sent["last_token_wall_ns"]
     wrong = (end != 0) & (end < start)
@@ -167,7 +169,7 @@ def _impossible(sent: Chunk) -> int:
 
 
 def _add_tokens(totals: Totals, done: Chunk) -> None:
-    """Sums over successes only, as AIPerf's."""
+    """Add sums over completed requests only, as AIPerf does."""
     if not done.rows:
         return
     given, made = done["input_tokens"], done["output_tokens"]
@@ -191,7 +193,7 @@ def _add_tokens(totals: Totals, done: Chunk) -> None:
 
 
 def _add_lengths(totals: Totals, done: Chunk) -> None:
-    """Output lengths against those that were asked for."""
+    """Compare output lengths with the requested ones."""
     asked, made = done["requested_tokens"], done["output_tokens"]
     is_known = (asked > 0) & (made >= 0)
     if not is_known.any():
