@@ -1,8 +1,8 @@
-"""Reads and writes human units: `250ms`, `5m`, `2Gi`, `500m` of a CPU.
+"""Reads and writes human units: `250ms`, `5m`, `2Gi`, `9Gbit/s`, `500m` of a CPU.
 
-Durations are integers of nanoseconds, sizes integers of bytes, CPUs integers of millicores. A plain
-number means seconds, bytes or cores. Written values are exact, so a resolved config can be run
-again.
+Durations are integers of nanoseconds, sizes integers of bytes, bit rates integers of bits per
+second, CPUs integers of millicores. A plain number means seconds, bytes, bits per second or cores.
+Written values are exact, so a resolved config can be run again.
 """
 
 import re
@@ -15,7 +15,9 @@ _NS_PER |= {"min": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
 _BYTES_PER = {"": 1, "B": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BYTES_PER |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _BYTES_PER |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_BITS_PER = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)\s*")
+_BIT_RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(?:bit/s|bps)?\s*")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:ns|us|µs|ms|s|min|m|h|d)\s*)+")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|min|s|m|h|d)")
 
@@ -76,6 +78,23 @@ def format_size(value: int) -> str:
     return str(value)
 
 
+def parse_bit_rate(value: Any) -> int:
+    """Return the bits per second of `1000000`, `"500M"`, `"9Gbit/s"`. Raises ValueError that says
+    what is expected."""
+    match = _BIT_RATE.fullmatch(str(value)) if not isinstance(value, bool) else None
+    if match is None:
+        raise ValueError('expected a bit rate such as "500M" or "9Gbit/s"')
+    return _scaled(match[1], _BITS_PER[match[2]])
+
+
+def format_bit_rate(value: int) -> str:
+    """The shortest exact spelling of a bit rate, in decimal units: 9000000000 is `9Gbit/s`."""
+    for unit in ("T", "G", "M", "k"):
+        if value and value % _BITS_PER[unit] == 0:
+            return f"{value // _BITS_PER[unit]}{unit}bit/s"
+    return f"{value}bit/s"
+
+
 def parse_cpu_millis(value: Any) -> int:
     """Return the millicores of `2`, `0.5`, `"500m"`. Raises ValueError that says what is
     expected."""
@@ -125,6 +144,8 @@ PositiveDurationNs = Annotated[
 """A duration that is not zero."""
 SizeBytes = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size)]
 """A size: human units in a file, bytes in the program."""
+BitRate = Annotated[int, BeforeValidator(parse_bit_rate), PlainSerializer(format_bit_rate)]
+"""A bit rate: human units in a file, bits per second in the program."""
 Share = Annotated[float, BeforeValidator(parse_share), PlainSerializer(format_share)]
 """A share: per cent in a file, a part of 1 in the program."""
 CpuMillis = Annotated[int, BeforeValidator(parse_cpu_millis), PlainSerializer(format_cpu)]

@@ -22,9 +22,18 @@ def pairs(
 
 def pair_name(pair: Pair) -> str:
     """Name of the step that measures a pair."""
-    return f"{pair[0].node} to {pair[1].node}"
+    return " to ".join(_places(pair))
 
 
 def pair_labels(pair: Pair) -> dict[str, str]:
     """Labels of the step that measures a pair."""
-    return {"from": pair[0].node, "to": pair[1].node}
+    source, target = _places(pair)
+    return {"from": source, "to": target}
+
+
+def _places(pair: Pair) -> tuple[str, str]:
+    """The nodes of a pair; the ranks' numbers tell them apart when they share a node."""
+    source, target = pair
+    if source.node == target.node:
+        return f"{source.node} rank {source.number}", f"{target.node} rank {target.number}"
+    return source.node, target.node

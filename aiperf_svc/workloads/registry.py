@@ -17,7 +17,7 @@ from aiperf_svc.workloads.base import Workload
 GROUP = "aiperf_svc.workloads"
 INFERENCE = "inference"
 """The kind of a config without `workload`."""
-OWN: tuple[str, ...] = ("command",)
+OWN: tuple[str, ...] = ("command", "iperf")
 """Kinds of this project. The folder is the kind's name with underscores."""
 
 

@@ -3,9 +3,11 @@
 import pytest
 
 from aiperf_svc.config.units import (
+    format_bit_rate,
     format_cpu,
     format_duration,
     format_size,
+    parse_bit_rate,
     parse_cpu_millis,
     parse_duration_ns,
     parse_size,
@@ -56,3 +58,24 @@ def test_a_size_written_back_is_the_same(size: int) -> None:
 def test_cpus_are_read_as_kubernetes_writes_them(written: object, millis: int) -> None:
     assert parse_cpu_millis(written) == millis
     assert parse_cpu_millis(format_cpu(millis)) == millis
+
+
+@pytest.mark.parametrize(
+    ("written", "bits"),
+    [
+        ("9Gbit/s", 9 * 10**9),
+        ("500M", 500 * 10**6),
+        ("2.5 Gbps", 2_500_000_000),
+        ("1000", 1000),
+        (0, 0),
+    ],
+)
+def test_a_bit_rate_is_read_and_written_back_the_same(written: object, bits: int) -> None:
+    assert parse_bit_rate(written) == bits
+    assert parse_bit_rate(format_bit_rate(bits)) == bits
+
+
+@pytest.mark.parametrize("written", ["fast", "", "9 GB/s", "9Gi", -1, True, None])
+def test_what_is_no_bit_rate_is_refused(written: object) -> None:
+    with pytest.raises(ValueError, match="expected a bit rate"):
+        parse_bit_rate(written)

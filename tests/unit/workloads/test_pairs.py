@@ -1,5 +1,6 @@
 """Pairs of ranks that a benchmark of two ranks measures."""
 
+import msgspec
 import pytest
 
 from aiperf_svc.config.workload import WorkloadConfig
@@ -45,3 +46,10 @@ def test_a_pair_is_named_by_its_nodes() -> None:
     pair = (RANKS[2], RANKS[0])
     assert pair_name(pair) == "node-2 to node-0"
     assert pair_labels(pair) == {"from": "node-2", "to": "node-0"}
+
+
+def test_both_directions_between_ranks_on_one_node_have_names_of_their_own() -> None:
+    one, other = RANKS[0], msgspec.structs.replace(RANKS[1], node="node-0")
+    assert pair_name((one, other)) == "node-0 rank 0 to node-0 rank 1"
+    assert pair_name((other, one)) == "node-0 rank 1 to node-0 rank 0"
+    assert pair_labels((one, other)) == {"from": "node-0 rank 0", "to": "node-0 rank 1"}

@@ -1,0 +1,261 @@
+"""The kind `iperf`: the commands of its steps, and what iperf3's JSON of both ends says."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.base import ClaimedBytes, Output, Rank, Reading, UnreadableOutput
+from aiperf_svc.workloads.iperf import WORKLOAD
+
+Configure = Callable[..., WorkloadConfig[Any]]
+Ranks = Callable[[int], tuple[Rank, ...]]
+Recorded = Callable[[str], bytes]
+
+
+def outputs_of(clients: list[bytes], servers: list[bytes], *, client: int = 0) -> list[Output]:
+    return [
+        *(Output(rank=client, exit_code=0, stdout=text) for text in clients),
+        *(Output(rank=1 - client, exit_code=0, stdout=text, is_server=True) for text in servers),
+    ]
+
+
+@pytest.fixture
+def reading(config: Configure, ranks: Ranks, recorded: Recorded) -> Callable[..., Reading]:
+    def read(*names: str, **spec: Any) -> Reading:
+        parsed = config("iperf", **spec)
+        step = WORKLOAD.steps(parsed, ranks(2))[0]
+        files = [
+            [recorded(f"iperf/iperf3-3.12-{name}-{end}.json") for name in names]
+            for end in ("client", "server")
+        ]
+        return WORKLOAD.read(parsed, step, outputs_of(*files, client=step.commands[0].rank))
+
+    return read
+
+
+def document(recorded: Recorded, name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(recorded(f"iperf/iperf3-3.12-{name}.json"))
+    return loaded
+
+
+def test_every_key_of_the_spec_reaches_iperf3(config: Configure, ranks: Ranks) -> None:
+    spec = {"streams": 4, "duration": "10s", "omit": "1s", "bitrate": "2G", "window": "1Mi"}
+    parsed = config("iperf", **spec, mss=1400, bidirectional=True, port=6000, processes=2)
+    (step,) = WORKLOAD.steps(parsed, ranks(2))
+    assert [(each.rank, each.argv, each.listens_on) for each in step.servers] == [
+        (1, ("iperf3", "-s", "-1", "-J", "-i", "1", "-p", "6000"), 6000),
+        (1, ("iperf3", "-s", "-1", "-J", "-i", "1", "-p", "6001"), 6001),
+    ]
+    head = "iperf3 -c 10.0.0.1 -p {} -J -i 1 --connect-timeout 5000 -t 10 -O 1 -P 4"
+    tail = "-b 2000000000 --bidir -w 1048576 -M 1400"
+    assert [(each.rank, " ".join(each.argv)) for each in step.commands] == [
+        (0, f"{head.format(6000)} {tail}"),
+        (0, f"{head.format(6001)} {tail}"),
+    ]
+    assert step.expected_ns == 11 * 10**9
+    assert step.timeout_ns == 82 * 10**9
+
+
+def test_with_reverse_the_rank_that_sends_runs_the_server(config: Configure, ranks: Ranks) -> None:
+    (step,) = WORKLOAD.steps(config("iperf", reverse=True), ranks(2))
+    assert (step.servers[0].rank, step.commands[0].rank) == (0, 1)
+    assert step.commands[0].argv[-1] == "-R"
+    assert step.commands[0].argv[2] == "10.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        (
+            {},
+            ["0 to 1", "0 to 2", "1 to 0", "1 to 2", "2 to 0", "2 to 1"],
+        ),
+        ({"bidirectional": True}, ["0 to 1", "0 to 2", "1 to 2"]),
+    ],
+)
+def test_all_pairs_are_ordered_unless_both_directions_are_measured_at_once(
+    config: Configure, ranks: Ranks, spec: dict[str, Any], names: list[str]
+) -> None:
+    steps = WORKLOAD.steps(config("iperf", on={"pairs": "all"}, **spec), ranks(3))
+    assert [step.name.replace("node-", "") for step in steps] == names
+    assert steps[0].labels == {"from": "node-0", "to": "node-1"}
+
+
+def test_what_arrived_is_the_servers_number_and_what_was_sent_the_clients(
+    reading: Callable[..., Reading], recorded: Recorded
+) -> None:
+    read = reading("tcp", streams=2)
+    client, server = (
+        document(recorded, "tcp-client")["end"],
+        document(recorded, "tcp-server")["end"],
+    )
+    assert read.values["bandwidth"] == server["sum_received"]["bits_per_second"]
+    assert read.values["bandwidth_sent"] == client["sum_sent"]["bits_per_second"]
+    assert read.values["retransmits"] == client["sum_sent"]["retransmits"] > 0
+    rtts = [stream["sender"]["mean_rtt"] for stream in client["streams"]]
+    assert read.values["rtt"] == sum(rtts) / 2
+    assert read.values["pmtu"] == 65535
+    assert read.values["cpu_client"] == client["cpu_utilization_percent"]["host_total"] / 100
+    assert read.values["cpu_server"] == server["cpu_utilization_percent"]["host_total"] / 100
+    assert (read.tool, read.tools) == ("iperf 3.12", {0: "iperf 3.12", 1: "iperf 3.12"})
+    assert read.facts["path MTU"] == "65535"
+
+
+def test_claimed_bytes_have_those_of_the_omitted_time(
+    reading: Callable[..., Reading], recorded: Recorded
+) -> None:
+    read = reading("tcp", streams=2)
+    client = document(recorded, "tcp-client")
+    omitted = [i["sum"]["bytes"] for i in client["intervals"] if i["sum"]["omitted"]]
+    sent = client["end"]["sum_sent"]["bytes"] + sum(omitted)
+    assert omitted[0] > 0
+    assert read.claimed_bytes[0] == ClaimedBytes(sent=sent, received=0)
+    assert read.claimed_bytes[1].sent == 0
+    assert read.claimed_bytes[1].received == pytest.approx(sent, rel=0.001)
+
+
+def test_series_start_after_the_omitted_time_and_end_without_the_remainder(
+    reading: Callable[..., Reading],
+) -> None:
+    series = {each.name: each for each in reading("tcp", streams=2).series}
+    assert set(series) == {"bandwidth", "rtt", "retransmits"}
+    assert series["bandwidth"].times_s == pytest.approx((1.5, 2.5, 3.5), abs=0.01)
+    assert min(series["bandwidth"].values) > 1e9
+
+
+def test_both_directions_are_told_apart(
+    reading: Callable[..., Reading], recorded: Recorded
+) -> None:
+    read = reading("bidirectional", bidirectional=True)
+    client = document(recorded, "bidirectional-client")["end"]
+    server = document(recorded, "bidirectional-server")["end"]
+    assert read.values["bandwidth"] == server["sum_received"]["bits_per_second"]
+    assert (
+        read.values["bandwidth_backward"] == client["sum_received_bidir_reverse"]["bits_per_second"]
+    )
+    assert read.values["rtt_backward"] == server["streams"][1]["sender"]["mean_rtt"]
+    assert {each.label for each in read.series} == {"", "backward"}
+    assert read.claimed_bytes[0].sent > 0
+    assert read.claimed_bytes[0].received > 0
+
+
+def test_processes_are_summed_and_with_reverse_the_server_knows_the_rtt(
+    reading: Callable[..., Reading], recorded: Recorded
+) -> None:
+    read = reading("reverse1", "reverse2", reverse=True, processes=2)
+    clients = [document(recorded, f"reverse{n}-client")["end"] for n in (1, 2)]
+    servers = [document(recorded, f"reverse{n}-server")["end"] for n in (1, 2)]
+    assert read.values["bandwidth"] == sum(
+        end["sum_received"]["bits_per_second"] for end in clients
+    )
+    assert read.values["rtt_min"] == min(end["streams"][0]["sender"]["min_rtt"] for end in servers)
+    assert {each.label for each in read.series} == {"process 0", "process 1"}
+    assert read.claimed_bytes[1].sent == 0
+    assert read.claimed_bytes[0].sent == pytest.approx(read.claimed_bytes[1].received, rel=0.001)
+
+
+def test_loss_is_the_receivers_because_the_clients_copy_counts_the_omitted_time(
+    reading: Callable[..., Reading], recorded: Recorded
+) -> None:
+    read = reading("udp", protocol="udp", bitrate=0)
+    seen = document(recorded, "udp-server")["end"]["sum_received"]
+    copied = document(recorded, "udp-client")["end"]["sum_received"]
+    assert read.values["loss"] == seen["lost_packets"] / seen["packets"]
+    assert copied["lost_packets"] > seen["lost_packets"]
+    assert read.values["jitter"] == seen["jitter_ms"] * 1000
+    assert "retransmits" not in read.values
+
+
+@pytest.mark.parametrize(
+    ("names", "spec"),
+    [
+        (["tcp"], {"streams": 2}),
+        (["bidirectional"], {"bidirectional": True}),
+        (["udp"], {"protocol": "udp", "bitrate": "0"}),
+    ],
+)
+def test_a_reading_has_exactly_the_metrics_that_the_config_announces(
+    reading: Callable[..., Reading], config: Configure, names: list[str], spec: dict[str, Any]
+) -> None:
+    announced = [info.tag for info in WORKLOAD.metrics_of(config("iperf", **spec))]
+    assert set(reading(*names, **spec).values) == set(announced)
+    assert announced[0] == WORKLOAD.metrics[0].tag == "bandwidth"
+
+
+def test_an_error_that_iperf3_reports_with_exit_code_0_is_an_error(
+    config: Configure, ranks: Ranks
+) -> None:
+    refused = (
+        b'{\n\t"start":\t{\n\t\t"connected":\t[],\n\t\t"version":\t"iperf 3.12"\n\t},\n'
+        b'\t"intervals":\t[],\n\t"end":\t{\n\t},\n'
+        b'\t"error":\t"unable to connect to server: Connection refused"\n}\n'
+    )
+    parsed = config("iperf")
+    step = WORKLOAD.steps(parsed, ranks(2))[0]
+    read = WORKLOAD.read(parsed, step, outputs_of([refused], [b"{}"]))
+    assert read.errors == ("iperf3 on rank 0: unable to connect to server: Connection refused",)
+    assert read.values == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (("end", "sum_sent", "retransmits"), "iperf3 client on rank 0.end.sum_sent: no field"),
+        (("start", "version"), "no field 'version'"),
+        (("intervals",), "no field 'intervals'"),
+        (("end", "cpu_utilization_percent"), "no field 'cpu_utilization_percent'"),
+    ],
+)
+def test_no_field_has_a_default(
+    config: Configure, ranks: Ranks, recorded: Recorded, field: tuple[str, ...], said: str
+) -> None:
+    client = document(recorded, "tcp-client")
+    part = client
+    for key in field[:-1]:
+        part = part[key]
+    del part[field[-1]]
+    server = recorded("iperf/iperf3-3.12-tcp-server.json")
+    parsed = config("iperf", streams=2)
+    step = WORKLOAD.steps(parsed, ranks(2))[0]
+    with pytest.raises(UnreadableOutput, match=said):
+        WORKLOAD.read(parsed, step, outputs_of([json.dumps(client).encode()], [server]))
+
+
+@pytest.mark.parametrize("text", [b"", b"Segmentation fault", b"[]", b'{"end": 1}', b"\xff\x00"])
+def test_garbage_is_unreadable(config: Configure, ranks: Ranks, text: bytes) -> None:
+    parsed = config("iperf")
+    step = WORKLOAD.steps(parsed, ranks(2))[0]
+    with pytest.raises(UnreadableOutput, match="iperf3 client on rank 0"):
+        WORKLOAD.read(parsed, step, outputs_of([text], [text]))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"protocol": "udp"}, "protocol udp needs bitrate"),
+        ({"protocol": "udp", "mss": 1400}, "mss is about TCP"),
+        ({"reverse": True, "bidirectional": True}, "bidirectional already measures both"),
+        ({"duration": "1500ms"}, "expected whole seconds"),
+        ({"streems": 2}, "did you mean workload.streams?"),
+        ({"protocol": "tpc"}, "tcp"),
+        ({"bitrate": "fast"}, "expected a bit rate"),
+        ({"streams": 0}, "streams"),
+    ],
+)
+def test_what_iperf3_would_refuse_is_refused_first(
+    config: Configure, spec: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match="workload") as error:
+        config("iperf", **spec)
+    assert said in str(error.value)
+
+
+def test_all_problems_of_a_spec_are_said_at_once(config: Configure) -> None:
+    with pytest.raises(ConfigError) as error:
+        config("iperf", protocol="udp", mss=1400, reverse=True, bidirectional=True)
+    for said in ("needs bitrate", "mss is about TCP", "no reverse"):
+        assert said in str(error.value)
