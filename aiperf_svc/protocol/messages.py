@@ -17,9 +17,19 @@ import msgspec
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
-
-VERSION = 1
-"""First byte of every message. Another version is refused with an error that names both."""
+from aiperf_svc.protocol.message_base import Message, Value
+from aiperf_svc.protocol.step_messages import (
+    CommandLaunched,
+    LaunchEnded,
+    LaunchRequested,
+    RankAttached,
+    RankFiles,
+    RankFilesRequested,
+    RankStatus,
+    StepOrder,
+    StepOutput,
+    StepRecord,
+)
 
 
 class Service(StrEnum):
@@ -52,20 +62,6 @@ class RunState(StrEnum):
     def is_final(self) -> bool:
         """True if no state follows."""
         return self in (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
-
-
-class Value(msgspec.Struct, frozen=True, array_like=True):
-    """Base of the parts of messages."""
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all messages."""
-
-    run_id: str
-    sender: str
-    """Id of the service that sent it, e.g. `worker-3`."""
-    epoch: int
-    """Wall-clock nanoseconds at which the sending process started."""
 
 
 # --- event bus, up: from every service to the control services -----------------------------------
@@ -159,7 +155,7 @@ class PhaseReport(Value, frozen=True):
     ramp_ns: int = 0
     granted: int = 0
     """Credits granted to all workers together."""
-    granted_to_lost: dict[str, int] = {}
+    granted_to_lost: dict[str, int] = msgspec.field(default_factory=dict)
     """Those granted to lost workers, by id. A lost worker's own last report may be older."""
 
 
@@ -544,4 +540,14 @@ AnyMessage = (
     | ForcedLengthDecided
     | RawBatch
     | MetricBatch
+    | RankAttached
+    | RankFilesRequested
+    | RankFiles
+    | StepOrder
+    | RankStatus
+    | LaunchRequested
+    | CommandLaunched
+    | LaunchEnded
+    | StepOutput
+    | StepRecord
 )

@@ -29,6 +29,7 @@ from aiperf_svc.core.load.phase_machine import (
 )
 from aiperf_svc.core.load.phase_plan import PhasePlan, plan_phase
 from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.message_base import Message
 from aiperf_svc.protocol.messages import (
     AnyMessage,
     ClockProbed,
@@ -37,7 +38,6 @@ from aiperf_svc.protocol.messages import (
     CreditsReturned,
     DatasetShape,
     DatasetShapeRequested,
-    Message,
     PhaseOpened,
     PhaseReport,
     PhaseStopped,

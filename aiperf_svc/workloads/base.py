@@ -101,6 +101,24 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """What distinguishes its values from those of other steps: `{"pair": "node-1 → node-2"}`."""
 
 
+class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step as one attempt at it is ordered."""
+
+    number: int
+    """1, 2, … over all attempts at steps of the run."""
+    attempt: int
+    """1, 2, … of the same step and repetition."""
+    repetition: int
+    """1, 2, …; 0: of a step that only prepares."""
+    step: Step
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder of its raw output."""
+        name = "".join(c if c.isalnum() or c in "-_." else "-" for c in self.step.name)
+        return f"{self.number:03d}-{name[:80]}"
+
+
 class Output(msgspec.Struct, frozen=True, kw_only=True):
     """What one command left."""
 

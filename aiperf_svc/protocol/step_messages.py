@@ -1,0 +1,207 @@
+"""The messages of a benchmark that runs a tool on ranks, in place of credits and requests.
+
+Orders to a rank and a rank's status are state: both are sent again until they agree, so that a lost
+or repeated message changes nothing. Output travels in numbered pieces and is complete when all of
+them have arrived.
+"""
+
+from enum import StrEnum
+
+from aiperf_svc.protocol.message_base import Message, Value
+
+
+class RankAttached(Message, frozen=True):
+    """Courier to timing manager: the rank is there. The first message on the credit socket."""
+
+    number: int
+    address: str
+    """At which the other ranks reach it."""
+    interface: str
+    node: str
+    work: str
+    """Paths as the rank's commands see them."""
+    volume: str
+    agent: str
+    cores: float
+    memory_bytes: int
+    """Limit of the rank; 0: none."""
+
+
+class RankFilesRequested(Message, frozen=True):
+    """Courier to dataset manager: asks for the workload's input files."""
+
+
+class RankFiles(Message, frozen=True):
+    """The workload's input files."""
+
+    files: dict[str, bytes]
+    """By path relative to the work folder."""
+    sha256: dict[str, str]
+
+
+# --- steps: timing manager <-> courier -----------------------------------------------------------
+
+
+class StepStage(StrEnum):
+    """What a rank is told to do in a step, and how far it is; in this order."""
+
+    PREPARE = "prepare"
+    """Empty the work folder, put the files there, start servers, wait until they listen."""
+    RUN = "run"
+    """Start the commands at the due time."""
+    FINISH = "finish"
+    """End the servers, bring back the output."""
+
+
+class StepOrder(Message, frozen=True):
+    """Timing manager to courier: what to do now."""
+
+    step: int
+    """1, 2, … over all attempts at steps of the run."""
+    stage: StepStage
+    is_aborted: bool
+    """With FINISH: end all commands, whatever they do."""
+    plan: bytes
+    """JSON of a `workloads.base.PlannedStep`."""
+    due_wall_ns: int = 0
+    """Of RUN, on the timing manager's clock."""
+
+
+class RankStatus(Message, frozen=True):
+    """Courier to timing manager, on each change and twice a second: how far the rank is."""
+
+    step: int
+    stage: StepStage | None
+    """The newest stage whose work is done; None before PREPARE is. RUN is done when the step's
+    commands have ended."""
+    problem: str = ""
+    """Why the step cannot succeed on this rank."""
+    progress: str = ""
+    """What the measured command says of itself, for people."""
+    pieces_sent: int = 0
+    """Of this step, when FINISH is done."""
+
+
+class LaunchRequested(Message, frozen=True):
+    """Courier to timing manager: a command of its rank asks to run another on the rank with an
+    address, as `ssh ADDRESS COMMAND` does."""
+
+    step: int
+    launch: str
+    """Unique within the run."""
+    address: str
+    command: str
+    """For a shell."""
+
+
+class CommandLaunched(Message, frozen=True):
+    """Timing manager to courier: run this for another rank."""
+
+    step: int
+    launch: str
+    command: str
+
+
+class LaunchEnded(Message, frozen=True):
+    """The end of such a command: courier to timing manager, and on to the courier that asked."""
+
+    launch: str
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+# --- output: courier -> record processor -> records manager --------------------------------------
+
+
+class RankWitness(Value, frozen=True):
+    """What a courier saw of a step, independent of the tool: counters are differences between the
+    step's due time and the end of its last command. Times are of the timing manager's clock."""
+
+    rank: int
+    node: str = ""
+    boot_id: str = ""
+    due_wall_ns: int = 0
+    started_wall_ns: int = 0
+    """When the last of its commands had been started; 0: it had none."""
+    ended_wall_ns: int = 0
+    clock_uncertainty_ns: int = 0
+    interface_rx_bytes: int = 0
+    """Of all interfaces but the loopback."""
+    interface_tx_bytes: int = 0
+    loopback_bytes: int = 0
+    dropped_packets: int = 0
+    tcp_retransmits: int = 0
+    udp_errors: int = 0
+    cpu_ns: int = 0
+    """Used by the rank's container; 0 where it is not known."""
+    throttled_ns: int = 0
+    memory_peak_bytes: int = 0
+    memory_limit_bytes: int = 0
+    oom_kills: int = 0
+    cpu_pressure: float = 0.0
+    """Share of the time in which some task of the node waited for a CPU."""
+    io_pressure: float = 0.0
+    memory_pressure: float = 0.0
+    stolen_ns: int = 0
+    """Time per core that the virtual machine's host gave to others."""
+    courier_cpu_ns: int = 0
+    """Used by the courier and the rank's loop."""
+    is_shared_network: bool = False
+    """Whether others use the counted interfaces too: the node's, or a local run's."""
+
+
+class CommandEnd(Value, frozen=True):
+    """How one command ended."""
+
+    index: int
+    exit_code: int
+    """Negative: the signal that ended it."""
+    started_wall_ns: int
+    ended_wall_ns: int
+    was_told_to_end: bool = False
+
+
+class RankReport(Value, frozen=True):
+    """What one rank says of a step when it is over."""
+
+    plan: bytes
+    """JSON of a `workloads.base.PlannedStep`."""
+    problem: str
+    """Why the step failed on this rank; empty when it did not."""
+    witness: RankWitness
+    ends: tuple[CommandEnd, ...]
+
+
+class StepOutput(Message, frozen=True):
+    """One piece of what a rank left in a step."""
+
+    step: int
+    rank: int
+    piece: int
+    """0, 1, … within the step and rank."""
+    command: int
+    """Index of the command that left it."""
+    file: str
+    """`stdout`, `stderr`, or a path in the work folder."""
+    data: bytes
+    is_last: bool
+    """Of the step and rank."""
+    report: RankReport | None = None
+    """With the last piece."""
+
+
+class StepRecord(Message, frozen=True):
+    """Record processor to records manager: what became of one attempt at a step."""
+
+    step: int
+    plan: bytes
+    """JSON of a `workloads.base.PlannedStep`."""
+    problem: str
+    """Why it failed; empty when it did not."""
+    reading: bytes
+    """JSON of a `workloads.base.Reading`; empty when there is none."""
+    witnesses: tuple[RankWitness, ...]
+    ends: tuple[CommandEnd, ...]
+    pieces: int
+    """Pieces of output of all its ranks."""

@@ -1,0 +1,257 @@
+"""The order of a run's steps."""
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from aiperf_svc.protocol.step_messages import RankStatus, StepStage
+from aiperf_svc.workloads.base import Command, PlannedStep, Step
+from aiperf_svc.workloads.step_machine import (
+    FINISH_NS,
+    PREPARE_NS,
+    REPEAT_NS,
+    START_AHEAD_NS,
+    Attempted,
+    Instruction,
+    OrderRank,
+    RankLost,
+    RunEnd,
+    StatusReceived,
+    StepMachine,
+    StopRequested,
+    TimePassed,
+)
+
+S = 10**9
+PREPARE, RUN, FINISH = StepStage
+
+
+def step(name: str, *ranks: int, measured: bool = True) -> Step:
+    return Step(
+        name=name,
+        commands=tuple(Command(rank=rank, argv=("tool",)) for rank in ranks or (0, 1)),
+        is_measured=measured,
+        timeout_ns=10 * S,
+    )
+
+
+def machine(*steps: Step, repetitions: int = 1, retries: int = 0) -> StepMachine:
+    return StepMachine(steps, repetitions=repetitions, retries=retries)
+
+
+def done(m: StepMachine, stage: StepStage, *ranks: int, problem: str = "") -> None:
+    assert m.plan is not None
+    for rank in ranks:
+        status = RankStatus("run", "c", 1, step=m.plan.number, stage=stage, problem=problem)
+        assert m.handle(StatusReceived(rank, status)) == []
+
+
+def orders(instructions: Sequence[Instruction]) -> list[tuple[int, StepStage, bool]]:
+    return [(i.rank, i.stage, i.is_aborted) for i in instructions if isinstance(i, OrderRank)]
+
+
+def attempted(instructions: Sequence[Instruction]) -> list[Attempted]:
+    return [i for i in instructions if isinstance(i, Attempted)]
+
+
+def test_no_stage_begins_before_all_ranks_have_finished_the_one_before() -> None:
+    m = machine(step("a"))
+    assert orders(m.handle(TimePassed(0))) == [(0, PREPARE, False), (1, PREPARE, False)]
+    done(m, PREPARE, 0)
+    assert m.handle(TimePassed(S // 2)) == []
+    done(m, PREPARE, 1)
+    run = m.handle(TimePassed(S))
+    assert orders(run) == [(0, RUN, False), (1, RUN, False)]
+    assert {i.due_wall_ns for i in run if isinstance(i, OrderRank)} == {S + START_AHEAD_NS}
+    done(m, RUN, 1)
+    assert m.handle(TimePassed(S + 1)) == []
+    done(m, RUN, 0)
+    assert orders(m.handle(TimePassed(2 * S))) == [(0, FINISH, False), (1, FINISH, False)]
+    done(m, FINISH, 0, 1)
+    (end,) = m.handle(TimePassed(3 * S))
+    assert isinstance(end, Attempted)
+    assert (end.problem, end.lost_ranks) == ("", ())
+    assert m.end is RunEnd.COMPLETE
+
+
+def test_an_order_is_sent_again_to_the_ranks_that_have_not_done_it() -> None:
+    m = machine(step("a"))
+    m.handle(TimePassed(0))
+    done(m, PREPARE, 0)
+    assert m.handle(TimePassed(REPEAT_NS - 1)) == []
+    assert orders(m.handle(TimePassed(REPEAT_NS))) == [(1, PREPARE, False)]
+
+
+def test_a_status_of_an_earlier_step_changes_nothing() -> None:
+    m = machine(step("a"), step("b"))
+    run_whole_step(m, 0)
+    assert m.plan is not None
+    assert m.plan.number == 2
+    late = RankStatus("run", "c", 1, step=1, stage=FINISH, problem="late")
+    m.handle(StatusReceived(0, late))
+    assert m.handle(TimePassed(9)) == []
+
+
+def run_whole_step(m: StepMachine, now: int, problem: str = "") -> list[Instruction]:
+    """Bring the next step to its end; the instructions of its last moment, with the orders of the
+    step after it."""
+    m.handle(TimePassed(now))
+    ranks = m.ranks
+    done(m, PREPARE, *ranks)
+    m.handle(TimePassed(now))
+    done(m, RUN, *ranks, problem=problem)
+    m.handle(TimePassed(now))
+    done(m, FINISH, *ranks)
+    return m.handle(TimePassed(now))
+
+
+def plans(m: StepMachine) -> list[tuple[str, int, int]]:
+    """Run everything without a fault: name, repetition, attempt of each."""
+    found = []
+    while m.end is None:
+        for each in attempted(run_whole_step(m, 0)):
+            found.append((each.plan.step.name, each.plan.repetition, each.plan.attempt))
+    return found
+
+
+def test_preparing_steps_come_first_and_once_measured_ones_as_often_as_asked() -> None:
+    m = machine(step("a"), step("mesh", measured=False), step("b"), repetitions=2)
+    assert plans(m) == [
+        ("mesh", 0, 1),
+        ("a", 1, 1),
+        ("b", 1, 1),
+        ("a", 2, 1),
+        ("b", 2, 1),
+    ]
+    assert (m.ended, m.total, m.failures) == (5, 5, [])
+
+
+def test_a_problem_ends_the_attempt_and_the_next_attempt_is_the_same_step() -> None:
+    m = machine(step("a"), retries=1)
+    m.handle(TimePassed(0))
+    done(m, PREPARE, 0, 1)
+    m.handle(TimePassed(0))
+    done(m, RUN, 1, problem="exit code 1")
+    # The other rank's command still runs: it is told to end it.
+    assert orders(m.handle(TimePassed(0))) == [(0, FINISH, True), (1, FINISH, True)]
+    done(m, FINISH, 0, 1)
+    (end,) = attempted(m.handle(TimePassed(0)))
+    assert end.problem == "rank 1: exit code 1"
+    assert m.plan is not None
+    assert (m.plan.attempt, m.plan.number, m.plan.step.name) == (2, 2, "a")
+    assert orders(m.handle(TimePassed(REPEAT_NS))) == [(0, PREPARE, False), (1, PREPARE, False)]
+
+
+def test_a_step_that_failed_is_not_repeated_and_the_others_go_on() -> None:
+    m = machine(step("a"), step("b"), repetitions=2)
+    run_whole_step(m, 0, problem="exit code 1")
+    assert plans(m) == [("b", 1, 1), ("b", 2, 1)]
+    assert m.failures == ["a: rank 0: exit code 1"]
+    assert (m.end, m.ended) == (RunEnd.COMPLETE, 4)
+
+
+def test_nothing_is_measured_after_a_preparing_step_that_failed() -> None:
+    m = machine(step("mesh", measured=False), step("a"))
+    run_whole_step(m, 0, problem="exit code 1")
+    assert m.end is RunEnd.PREPARATION_FAILED
+    assert m.handle(TimePassed(99 * S)) == []
+
+
+@pytest.mark.parametrize(
+    ("reached", "limit_ns", "said"),
+    [
+        ((), PREPARE_NS, "rank 1: not ready after 60 s"),
+        ((PREPARE,), START_AHEAD_NS + 10 * S, "rank 1: still running after 10 s"),
+    ],
+)
+def test_a_stage_that_takes_too_long_ends_the_attempt(
+    reached: tuple[StepStage, ...], limit_ns: int, said: str
+) -> None:
+    m = machine(step("a"))
+    m.handle(TimePassed(0))
+    for stage in reached:
+        done(m, stage, 0, 1)
+        m.handle(TimePassed(0))
+    done(m, m.stage, 0)
+    assert (1, FINISH, True) not in orders(m.handle(TimePassed(limit_ns - 1)))
+    assert (1, FINISH, True) in orders(m.handle(TimePassed(limit_ns)))
+    done(m, FINISH, 0, 1)
+    (end,) = attempted(m.handle(TimePassed(limit_ns)))
+    assert end.problem == said
+
+
+def test_a_rank_whose_output_never_comes_ends_the_run() -> None:
+    m = machine(step("a"), step("b"))
+    m.handle(TimePassed(0))
+    done(m, PREPARE, 0, 1)
+    m.handle(TimePassed(0))
+    done(m, RUN, 0, 1)
+    m.handle(TimePassed(0))
+    done(m, FINISH, 0)
+    (end,) = attempted(m.handle(TimePassed(FINISH_NS)))
+    assert end.lost_ranks == (1,)
+    assert end.problem == "rank 1: its output did not come after 120 s"
+    assert m.end is RunEnd.RANK_LOST
+
+
+def test_a_lost_rank_ends_the_attempt_and_the_steps_that_need_it() -> None:
+    m = machine(step("a", 0, 1), step("b", 0, 1))
+    m.handle(TimePassed(0))
+    done(m, PREPARE, 0, 1)
+    m.handle(TimePassed(0))
+    m.handle(RankLost(1))
+    assert orders(m.handle(TimePassed(1))) == [(0, FINISH, True)]
+    done(m, FINISH, 0)
+    (end,) = attempted(m.handle(TimePassed(2)))
+    assert (end.problem, end.lost_ranks) == ("rank 1 was lost", (1,))
+    assert m.end is RunEnd.RANK_LOST
+
+
+def test_a_stop_ends_what_runs_and_begins_nothing_more() -> None:
+    m = machine(step("a"), step("b"), retries=3)
+    m.handle(TimePassed(0))
+    done(m, PREPARE, 0, 1)
+    m.handle(TimePassed(0))
+    m.handle(StopRequested())
+    assert orders(m.handle(TimePassed(1))) == [(0, FINISH, True), (1, FINISH, True)]
+    done(m, FINISH, 0, 1)
+    (end,) = attempted(m.handle(TimePassed(2)))
+    assert end.problem == "stopped"
+    assert m.end is RunEnd.STOPPED
+
+
+def test_a_stop_before_the_first_step_starts_nothing() -> None:
+    m = machine(step("a"))
+    m.handle(StopRequested())
+    assert m.handle(TimePassed(0)) == []
+    assert m.end is RunEnd.STOPPED
+
+
+def test_any_order_of_events_ends_every_attempt_exactly_once() -> None:
+    for seed in range(300):
+        random = Random(seed)
+        steps = [step(f"s{n}", *range(3), measured=n > 0) for n in range(4)]
+        m = machine(*steps, repetitions=2, retries=1)
+        begun: list[PlannedStep] = []
+        ended: list[int] = []
+        now = 0
+        for _ in range(400):
+            now += random.choice((0, S // 3, 5 * S))
+            for each in m.handle(TimePassed(now)):
+                if isinstance(each, OrderRank) and each.plan not in begun:
+                    begun.append(each.plan)
+                if isinstance(each, Attempted):
+                    ended.append(each.plan.number)
+            if m.end is not None:
+                break
+            match random.randrange(40):
+                case 0:
+                    m.handle(RankLost(random.randrange(3)))
+                case 1:
+                    m.handle(StopRequested())
+                case n if m.plan is not None and m.ranks:
+                    problem = "failed" if n == 2 else ""
+                    done(m, m.stage, random.choice(m.ranks), problem=problem)
+        assert m.end is not None, seed
+        assert ended == [plan.number for plan in begun], seed
