@@ -12,11 +12,13 @@ from aiperf_svc.adapters.messaging.bus import ProtocolMismatch, decode, encode
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol import messages as m
+from aiperf_svc.protocol import step_messages as st
+from aiperf_svc.protocol.message_base import Message
 
 SAMPLES = Path(__file__).parent / "samples"
 HEAD = ("run-1", "worker-3", 1_700_000_000_000_000_000)
 
-EXAMPLES: tuple[m.Message, ...] = (
+EXAMPLES: tuple[Message, ...] = (
     m.Heartbeat(
         *HEAD,
         service=m.Service.WORKER,
@@ -128,7 +130,7 @@ EXAMPLES: tuple[m.Message, ...] = (
 )  # fmt: skip
 
 
-def sample(message: m.Message) -> Path:
+def sample(message: Message) -> Path:
     return SAMPLES / f"{type(message).__name__}.msgpack"
 
 
@@ -138,7 +140,7 @@ def test_every_message_has_an_example() -> None:
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda e: type(e).__name__)
 def test_a_message_reads_and_writes_as_its_committed_sample(
-    message: m.Message, request: pytest.FixtureRequest
+    message: Message, request: pytest.FixtureRequest
 ) -> None:
     path = sample(message)
     if request.config.getoption("--write-samples") and not path.exists():
@@ -155,6 +157,55 @@ def test_a_message_reads_and_writes_as_its_committed_sample(
         (b"\x01\x93", "truncated"),
         (b"\x01\x91\xa7Unknown", "Unknown"),
     ],
+    st.RankAttached(
+        *HEAD,
+        number=1,
+        address="10.0.0.7",
+        interface="eth0",
+        node="node-2",
+        work="/rank/work",
+        volume="/volume",
+        agent="/rank/agent",
+        cores=2.0,
+        memory_bytes=2**30,
+    ),
+    st.RankFilesRequested(*HEAD),
+    st.RankFiles(*HEAD, files={"a/b": b"x"}, sha256={"a/b": "cd"}),
+    st.StepOrder(
+        *HEAD, step=3, stage=st.StepStage.RUN, is_aborted=False, plan=b"{}", due_wall_ns=5
+    ),
+    st.RankStatus(
+        *HEAD, step=3, stage=st.StepStage.PREPARE, problem="p", progress="50%", pieces_sent=4
+    ),
+    st.LaunchRequested(*HEAD, step=3, launch="0-1", address="10.0.0.8", command="orted"),
+    st.CommandLaunched(*HEAD, step=3, launch="0-1", command="orted"),
+    st.LaunchEnded(*HEAD, launch="0-1", exit_code=-15, stdout=b"o", stderr=b"e"),
+    st.StepOutput(
+        *HEAD,
+        step=3,
+        rank=1,
+        piece=4,
+        command=0,
+        file="stdout",
+        data=b"text",
+        is_last=True,
+        report=st.RankReport(
+            plan=b"{}",
+            problem="",
+            witness=st.RankWitness(rank=1, node="node-2", started_wall_ns=7),
+            ends=(st.CommandEnd(index=0, exit_code=1, started_wall_ns=7, ended_wall_ns=8),),
+        ),
+    ),
+    st.StepRecord(
+        *HEAD,
+        step=3,
+        plan=b"{}",
+        problem="p",
+        reading=b"{}",
+        witnesses=(st.RankWitness(rank=1),),
+        ends=(st.CommandEnd(0, 0, 7, 8, was_told_to_end=True),),
+        pieces=5,
+    ),
 )
 def test_what_is_no_message_of_this_version_is_refused_by_name(data: bytes, words: str) -> None:
     with pytest.raises(ProtocolMismatch, match=words):

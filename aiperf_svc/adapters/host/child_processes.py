@@ -12,6 +12,12 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 _PR_SET_PDEATHSIG = 1
 
 
+def end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the parent is gone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+
+
 def die_with_parent() -> None:
     """Have the kernel send SIGTERM when the parent is gone. A process that ends then removes the
     run's private folder (AIPERF_STATE_DIR), which a killed parent could not.
@@ -19,8 +25,7 @@ def die_with_parent() -> None:
     Raises EnvironmentProblem when it is gone already: AIPERF_PARENT_PID, when set, names it. A
     parent that dies before the request to the kernel is known by that only.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    end_with_parent()
     atexit.register(_remove_orphaned_folder)
     if _is_orphan():
         expected = os.environ["AIPERF_PARENT_PID"]

@@ -1,0 +1,150 @@
+"""What a courier sees of its rank while a step runs, without asking the tool: interface counters,
+TCP's retransmits, CPU and memory of the container, pressure of the node."""
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from aiperf_svc.adapters.host.vitals import stolen_ns, throttled_ns
+
+_SIOCGIFADDR = 0x8915
+_PROC = Path("/proc")
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts since some moment in the past; only differences mean something."""
+
+    rx_bytes: int = 0
+    """Of all interfaces but the loopback."""
+    tx_bytes: int = 0
+    loopback_bytes: int = 0
+    drops: int = 0
+    tcp_retransmits: int = 0
+    udp_errors: int = 0
+    cpu_ns: int = 0
+    throttled_ns: int = 0
+    oom_kills: int = 0
+    pressure_us: dict[str, int] = {}
+    """`cpu`, `io`, `memory` to the time in which some task waited for it."""
+    stolen_ns: int = 0
+    own_cpu_ns: int = 0
+    """Of this process and its children that have ended."""
+
+
+def read_counters(container: Mapping[str, str] | None, proc: Path = _PROC) -> Counters:
+    """All counters at this moment. `container` are the rank's own as its loop copied them; None:
+    the rank runs beside this process, in the same cgroup."""
+    rx, tx, loopback, drops = _interfaces((proc / "net/dev").read_text())
+    snmp = _protocols((proc / "net/snmp").read_text())
+    times = os.times()
+    return Counters(
+        rx_bytes=rx,
+        tx_bytes=tx,
+        loopback_bytes=loopback,
+        drops=drops,
+        tcp_retransmits=snmp.get("Tcp", {}).get("RetransSegs", 0),
+        udp_errors=sum(snmp.get("Udp", {}).get(name, 0) for name in ("InErrors", "RcvbufErrors")),
+        cpu_ns=container_cpu_ns(container) if container is not None else 0,
+        throttled_ns=throttled_ns() if container is None else container_throttled_ns(container),
+        oom_kills=container_oom_kills(container) if container is not None else 0,
+        pressure_us=_pressures(proc / "pressure"),
+        stolen_ns=stolen_ns(proc / "stat"),
+        own_cpu_ns=round((times.user + times.system) * 1e9),
+    )
+
+
+def container_cpu_ns(container: Mapping[str, str]) -> int:
+    """CPU time that a container has used, of either version of cgroups."""
+    if "cpu.stat usage_usec" in container:
+        return int(container["cpu.stat usage_usec"]) * 1_000
+    return int(container.get("cpuacct/cpuacct.usage", 0))
+
+
+def container_throttled_ns(container: Mapping[str, str]) -> int:
+    """Time that a CPU quota has taken from a container."""
+    if "cpu.stat throttled_usec" in container:
+        return int(container["cpu.stat throttled_usec"]) * 1_000
+    return int(container.get("cpu/cpu.stat throttled_time", 0))
+
+
+def container_oom_kills(container: Mapping[str, str]) -> int:
+    """Processes of a container that the kernel killed for want of memory."""
+    names = ("memory.events oom_kill", "memory/memory.oom_control oom_kill")
+    return max(int(container.get(name, 0)) for name in names)
+
+
+def container_memory_peak(container: Mapping[str, str]) -> int:
+    """Most memory that a container has had, in bytes; 0 where it is not known."""
+    names = ("memory.peak", "memory/memory.max_usage_in_bytes")
+    return max(int(container.get(name, 0)) for name in names)
+
+
+def address_of_interface(name: str) -> str:
+    """IPv4 address of an interface; empty when it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            packed = struct.pack("256s", name.encode()[:15])
+            found = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, packed)
+        except OSError:
+            return ""
+    return socket.inet_ntoa(found[20:24])
+
+
+def interface_of(address: str) -> str:
+    """Name of the interface that has an address; empty when none has."""
+    names = (name for _, name in socket.if_nameindex())
+    return next((name for name in names if address_of_interface(name) == address), "")
+
+
+def listens(port: int, proc: Path = _PROC) -> bool:
+    """Whether a TCP socket of this network namespace listens on a port."""
+    wanted = f":{port:04X}"
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = (proc / "net" / name).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == "0A" and fields[1].endswith(wanted):
+                return True
+    return False
+
+
+def _interfaces(text: str) -> tuple[int, int, int, int]:
+    rx = tx = loopback = drops = 0
+    for line in text.splitlines()[2:]:
+        name, _, numbers = line.partition(":")
+        fields = [int(number) for number in numbers.split()]
+        if name.strip() == "lo":
+            loopback += fields[0]
+        else:
+            rx, tx, drops = rx + fields[0], tx + fields[8], drops + fields[3] + fields[11]
+    return rx, tx, loopback, drops
+
+
+def _protocols(text: str) -> dict[str, dict[str, int]]:
+    """/proc/net/snmp: a line of names, then one of numbers, for each protocol."""
+    lines = text.splitlines()
+    found = {}
+    for names, numbers in zip(lines[::2], lines[1::2], strict=True):
+        protocol, _, fields = names.partition(":")
+        values = map(int, numbers.partition(":")[2].split())
+        found[protocol] = dict(zip(fields.split(), values, strict=True))
+    return found
+
+
+def _pressures(folder: Path) -> dict[str, int]:
+    found = {}
+    for name in ("cpu", "io", "memory"):
+        try:
+            first = (folder / name).read_text().splitlines()[0]
+        except OSError:
+            continue  # A kernel without it.
+        found[name] = int(first.rpartition("total=")[2])
+    return found

@@ -1,0 +1,86 @@
+#!/bin/sh
+# Runs commands in a rank for its courier. Needs a POSIX shell; with setsid(1) each command is a
+# process group of its own, and without it the shell must be the first process of a container.
+#
+# usage: rank_loop.sh FOLDER
+#
+# FOLDER/orders (FIFO), from the courier:
+#   run ID          run FOLDER/commands/ID/run.sh
+#   TERM ID         send SIGTERM to its process group; KILL ID likewise
+#   stat NAME       copy the container's CPU and memory counters to FOLDER/stats/NAME
+#   end             end all commands and leave
+# FOLDER/events (FIFO), to the courier:
+#   ready PID       this loop listens
+#   started ID PID  before the command's first instruction
+#   ended ID CODE   as the shell knows it: 128 + number for a signal
+#   copied NAME     the counters are there
+#
+# The loop blocks in `read` while nothing is ordered: nothing polls beside a measurement.
+folder=$1
+cd "$folder" || exit 1
+groups=""
+command -v setsid >/dev/null 2>&1 && has_setsid=1 || has_setsid=""
+if [ -z "$has_setsid" ] && [ $$ -ne 1 ]; then
+  echo "rank_loop.sh: no setsid here, and not the first process of a container" >&2
+  exit 1
+fi
+
+# A group's number is the process id of its first command. Without setsid, everything else in the
+# container belongs to a command.
+send() {
+  if [ -z "$has_setsid" ]; then
+    kill -s "$1" -- -1
+  elif [ -f "commands/$2/pid" ]; then
+    read -r pid <"commands/$2/pid"
+    kill -s "$1" -- "-$pid"
+  fi
+} 2>/dev/null
+
+end_all() {
+  trap '' TERM INT HUP
+  for id in $groups; do send KILL "$id"; done
+  exit 0
+}
+trap end_all TERM INT HUP
+
+# Opened for reading and writing: neither end waits for the other, and no end of file is seen.
+exec 3<>orders 4<>events
+
+run() {
+  (
+    exec 3<&-
+    trap - TERM INT HUP
+    # One end of a pipe would do, but its process could not be waited for.
+    if [ -n "$has_setsid" ]; then
+      setsid sh "commands/$1/run.sh" 4<&- >"commands/$1/stdout" 2>"commands/$1/stderr" </dev/null &
+    else
+      sh "commands/$1/run.sh" 4<&- >"commands/$1/stdout" 2>"commands/$1/stderr" </dev/null &
+    fi
+    pid=$!
+    echo "$pid" >"commands/$1/pid"
+    echo "started $1 $pid" >&4
+    exec 2>/dev/null # Some shells print what a signal did.
+    wait "$pid"
+    echo "ended $1 $?" >&4
+  ) &
+}
+
+# Without any other program: the image may have none.
+stat() {
+  for file in cpu.stat cpu/cpu.stat cpuacct/cpuacct.usage memory.peak memory.max memory.events \
+    memory/memory.max_usage_in_bytes memory/memory.limit_in_bytes memory/memory.oom_control; do
+    [ -r "/sys/fs/cgroup/$file" ] || continue
+    while read -r line; do echo "$file $line"; done <"/sys/fs/cgroup/$file"
+  done >"stats/$1"
+  echo "copied $1" >&4
+}
+
+echo "ready $$" >&4
+while read -r order id <&3; do
+  case $order in
+    run) groups="$groups $id"; run "$id" ;;
+    TERM | KILL) send "$order" "$id" ;;
+    stat) stat "$id" ;;
+    end) end_all ;;
+  esac
+done

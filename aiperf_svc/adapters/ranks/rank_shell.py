@@ -1,0 +1,168 @@
+"""Runs commands in a rank, by the loop `rank_loop.sh` at the other end of two FIFOs.
+
+On a cluster the loop is the first process of a container from the workload's image, and the folder
+between the two is shared. Locally the loop is a child process.
+"""
+
+import asyncio
+import logging
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import time_ns
+
+from aiperf_svc.adapters.host.child_processes import end_with_parent
+from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
+
+LOOP = Path(__file__).with_name("rank_loop.sh")
+READY_S = 120.0
+"""Longest time for the loop to begin; on a cluster the rank's image is pulled meanwhile."""
+_SIGNALS = {128 + number: -number for number in signal.valid_signals()}
+ORDERS, EVENTS = "orders", "events"
+
+OnEvent = Callable[[str, int, int], None]
+"""Called with a command's id, a number and the wall-clock time in ns."""
+log = logging.getLogger(__name__)
+
+
+def make_folder(folder: Path) -> None:
+    """Make what the loop and its courier share: FIFOs, folders, and a copy of the loop. The two
+    may run as different users."""
+    for path in (folder, *(folder / name for name in ("commands", "stats", "work"))):
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o777)
+    for name in (ORDERS, EVENTS):
+        path = folder / name
+        if not path.exists():
+            os.mkfifo(path)
+            path.chmod(0o666)
+    shutil.copyfile(LOOP, folder / LOOP.name)
+    (folder / LOOP.name).chmod(0o755)
+
+
+class RankShell:
+    """The courier's end."""
+
+    def __init__(self, folder: Path, *, on_started: OnEvent, on_ended: OnEvent) -> None:
+        """`on_started` gets a command's process id, `on_ended` its exit code, negative for the
+        signal that ended it."""
+        self.folder = folder
+        self._on_started = on_started
+        self._on_ended = on_ended
+        self._is_ready = asyncio.Event()
+        self._copied: dict[str, asyncio.Event] = {}
+        self._partial = b""
+        self._orders = self._events = -1
+        self._child: subprocess.Popen[bytes] | None = None
+        self.restarts = -1
+        """Times that the loop has begun again: its container was ended and started anew."""
+
+    async def open(self, *, starts_loop: bool) -> None:
+        """Connect to the loop, or start it as a child first. Raises EnvironmentProblem."""
+        self._orders = os.open(self.folder / ORDERS, os.O_RDWR | os.O_NONBLOCK)
+        self._events = os.open(self.folder / EVENTS, os.O_RDWR | os.O_NONBLOCK)
+        asyncio.get_running_loop().add_reader(self._events, self._read_events)
+        if starts_loop:
+            self._child = self._start_loop()
+        try:
+            async with asyncio.timeout(READY_S):
+                await self._is_ready.wait()
+        except TimeoutError:
+            raise EnvironmentProblem(
+                f"the rank's loop did not begin within {READY_S:g} s; its image needs a POSIX shell"
+            ) from None
+
+    def _start_loop(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            ["sh", str(self.folder / LOOP.name), str(self.folder)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            # Told to end when the courier dies, it ends its commands first.
+            preexec_fn=end_with_parent,
+        )
+
+    def run(self, command: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+        """Start a command now. Its output goes to files in `output(command)`."""
+        self.write_script(command, argv, env, cwd)
+        self.start(command)
+
+    def write_script(
+        self, command: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path
+    ) -> None:
+        """Everything that a start needs, ahead of it."""
+        folder = self.output(command)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)
+        lines = [f"cd {shlex.quote(str(cwd))} || exit 126"]
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
+        lines.append(f"exec {shlex.join(argv)}")
+        (folder / "run.sh").write_text("\n".join(lines) + "\n")
+
+    def start(self, command: str) -> None:
+        """Start a command whose script is written."""
+        self._order(f"run {command}")
+
+    def signal(self, command: str, name: str) -> None:
+        """Send TERM or KILL to a command's process group, if it is there."""
+        self._order(f"{name} {command}")
+
+    def output(self, command: str) -> Path:
+        """Folder with the files `stdout` and `stderr` of a command."""
+        return self.folder / "commands" / command
+
+    async def counters(self, name: str) -> dict[str, str]:
+        """The lines of the container's counters, `FILE FIELD` or `FILE` to the value."""
+        copied = self._copied[name] = asyncio.Event()
+        self._order(f"stat {name}")
+        await copied.wait()
+        del self._copied[name]
+        found = {}
+        for line in (self.folder / "stats" / name).read_text().splitlines():
+            key, _, value = line.rpartition(" ")
+            found[key] = value
+        return found
+
+    def _order(self, line: str) -> None:
+        """An order is shorter than what a FIFO takes as a whole."""
+        try:
+            os.write(self._orders, f"{line}\n".encode())
+        except BlockingIOError as error:
+            raise BenchmarkFailed("the rank's loop takes no orders") from error
+
+    def _read_events(self) -> None:
+        now = time_ns()
+        with suppress(BlockingIOError):
+            self._partial += os.read(self._events, 65_536)
+        *lines, self._partial = self._partial.split(b"\n")
+        for line in lines:
+            match line.decode().split():
+                case ["ready", _]:
+                    self.restarts += 1
+                    self._is_ready.set()
+                case ["started", command, pid]:
+                    self._on_started(command, int(pid), now)
+                case ["ended", command, code]:
+                    self._on_ended(command, _SIGNALS.get(int(code), int(code)), now)
+                case ["copied", name] if name in self._copied:
+                    self._copied[name].set()
+                case _:
+                    log.warning("not understood from the rank's loop: %r", line)
+
+    async def close(self) -> None:
+        """End the loop with all its commands."""
+        if self._orders < 0:
+            return
+        asyncio.get_running_loop().remove_reader(self._events)
+        with suppress(BenchmarkFailed):
+            self._order("end")
+        if self._child is not None:
+            # Not from this side: it would take its commands' process ids with it.
+            await asyncio.to_thread(self._child.wait)
+        for fd in (self._orders, self._events):
+            os.close(fd)
+        self._orders = self._events = -1
