@@ -68,9 +68,7 @@ EXAMPLES: tuple[Message, ...] = (
         missing=(),
         members=(m.Member("worker-3", m.Service.WORKER, 1, 0, processor="record-processor-0"),),
     ),
-    m.RunStatePublished(
-        *HEAD, number=7, state=m.RunState.PROFILING, exit_code=ExitCode.BAD_CONFIG
-    ),
+    m.RunStatePublished(*HEAD, number=7, state=m.RunState.PROFILING, exit_code=ExitCode.BAD_CONFIG),
     m.RecordsAcknowledged(*HEAD, highest={"worker-3": 17}),
     m.WorkerAttached(*HEAD),
     m.ClockProbed(*HEAD, sent_wall_ns=1, sent_raw_ns=2),
@@ -120,43 +118,19 @@ EXAMPLES: tuple[Message, ...] = (
         details=m.LineDetails(gaps_ns=b"g", messages=("busy",)),
         histograms=(
             m.HistogramDelta(
-                Phase.PROFILING, "inter_chunk_latency", b"b", b"c", total=1, sum_ns=2, min_ns=2,
+                Phase.PROFILING,
+                "inter_chunk_latency",
+                b"b",
+                b"c",
+                total=1,
+                sum_ns=2,
+                min_ns=2,
                 max_ns=2,
             ),
         ),
         errors=(m.ErrorSample(Phase.PROFILING, kind=8, status=429, message="busy", count=1),),
         lost=(m.SequenceSpan("worker-4", 1, 5, 5),),
     ),
-)  # fmt: skip
-
-
-def sample(message: Message) -> Path:
-    return SAMPLES / f"{type(message).__name__}.msgpack"
-
-
-def test_every_message_has_an_example() -> None:
-    assert {type(e) for e in EXAMPLES} == set(typing.get_args(m.AnyMessage))
-
-
-@pytest.mark.parametrize("message", EXAMPLES, ids=lambda e: type(e).__name__)
-def test_a_message_reads_and_writes_as_its_committed_sample(
-    message: Message, request: pytest.FixtureRequest
-) -> None:
-    path = sample(message)
-    if request.config.getoption("--write-samples") and not path.exists():
-        path.write_bytes(encode(message))
-    assert decode(path.read_bytes()) == message
-    assert encode(message) == path.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"", "protocol version none"),
-        (b"\x02" + encode(EXAMPLES[0])[1:], "protocol version 02, expected 1"),
-        (b"\x01\x93", "truncated"),
-        (b"\x01\x91\xa7Unknown", "Unknown"),
-    ],
     st.RankAttached(
         *HEAD,
         number=1,
@@ -206,6 +180,36 @@ def test_a_message_reads_and_writes_as_its_committed_sample(
         ends=(st.CommandEnd(0, 0, 7, 8, was_told_to_end=True),),
         pieces=5,
     ),
+)
+
+
+def sample(message: Message) -> Path:
+    return SAMPLES / f"{type(message).__name__}.msgpack"
+
+
+def test_every_message_has_an_example() -> None:
+    assert {type(e) for e in EXAMPLES} == set(typing.get_args(m.AnyMessage))
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=lambda e: type(e).__name__)
+def test_a_message_reads_and_writes_as_its_committed_sample(
+    message: Message, request: pytest.FixtureRequest
+) -> None:
+    path = sample(message)
+    if request.config.getoption("--write-samples") and not path.exists():
+        path.write_bytes(encode(message))
+    assert decode(path.read_bytes()) == message
+    assert encode(message) == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "protocol version none"),
+        (b"\x02" + encode(EXAMPLES[0])[1:], "protocol version 02, expected 1"),
+        (b"\x01\x93", "truncated"),
+        (b"\x01\x91\xa7Unknown", "Unknown"),
+    ],
 )
 def test_what_is_no_message_of_this_version_is_refused_by_name(data: bytes, words: str) -> None:
     with pytest.raises(ProtocolMismatch, match=words):
