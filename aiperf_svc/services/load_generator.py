@@ -20,11 +20,11 @@ from typing import Final
 import numpy as np
 
 from aiperf_svc.adapters.inference.client import InferenceClient
-from aiperf_svc.adapters.inference.connection import Connection
 from aiperf_svc.adapters.inference.entry_cache import Entry, EntryCache
+from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.core.load.credit_queue import CreditQueue, PackedPairs
 from aiperf_svc.domain.outcomes import Outcome, Phase
-from aiperf_svc.domain.request_ids import INDEX_BASE, TURN_BASE, id_prefix
+from aiperf_svc.domain.request_ids import TURN_BASE, id_prefix
 from aiperf_svc.protocol.messages import CreditsGranted, PhaseOpened, PhaseStopped, WorkerCounts
 from aiperf_svc.protocol.records import Flag
 
@@ -65,10 +65,10 @@ class LoadGenerator:
         entries: EntryCache,
         is_streaming: bool,
         connection_limit: int,
-        extend_history: Callable[[bytes, bytes, Connection], bytes],
+        extend_history: Callable[[bytes, bytes, Request], bytes],
         on_starved: Callable[[], None],
     ) -> None:
-        """`extend_history(history, turn_messages, connection)` adds a response to a history;
+        """`extend_history(history, turn_messages, request)` adds a response to a history;
         `on_starved` is called when users wait because the credits have run out."""
         self._run_id = run_id
         self._entries = entries
@@ -239,13 +239,14 @@ class LoadGenerator:
         """Something is due."""
         self._run_due(now)
 
-    def on_end(self, conn: Connection, outcome: int, end: int) -> None:
+    def on_end(self, request: Request, outcome: int) -> None:
         """A request has ended: go on with its conversation, or end its credit and free its user."""
         if outcome == _COMPLETED:
-            session: _Session | None = conn.session
+            session: _Session | None = request.session
             if session is not None and session.turn + 1 < session.turns:
-                self._continue(session, conn, end)
+                self._continue(session, request)
                 return
+        end = request.end_wall_ns
         self._active -= 1
         if outcome == _COMPLETED:
             self.completed += 1
@@ -253,8 +254,7 @@ class LoadGenerator:
             self.cancelled += 1
         else:
             self.errored += 1
-            failed_at_once = conn.start == 0
-            pause = CONNECT_BACKOFF_NS if failed_at_once else 0
+            pause = 0 if request.was_written else CONNECT_BACKOFF_NS
             heapq.heappush(self._later, (end + pause, next(self._order), None))
             self._arm()
             return
@@ -349,47 +349,25 @@ class LoadGenerator:
             turns = min(self._turns.get(index, entry.turns), entry.turns)
             self._send_turn(_Session(index, entry, turns, flags), due)
             return
-        self.client.send(
-            entry.before,
-            self._first_id_prefix,
-            INDEX_BASE + index,
-            entry.after,
-            self.phase,
-            index,
-            entry.number,
-            0,
-            due,
-            self._base_flags | _LAST_TURN | flags,
-            entry.input_tokens,
-            entry.requested_tokens,
-        )
+        flags |= self._base_flags | _LAST_TURN
+        prefix = self._first_id_prefix
+        self.client.send(Request(entry.first, prefix, self.phase, index, due, flags))
 
     def _send_turn(self, session: _Session, due: int) -> None:
         is_last = session.turn + 1 == session.turns
-        entry = session.entry
-        before, after = entry.turn_request(session.turn, session.history)
+        prepared = session.entry.prepare(session.turn, session.history)
+        prefix = b"%b%d-" % (self._id_prefix, TURN_BASE + session.turn)
+        flags = self._base_flags | session.flags | (_LAST_TURN if is_last else 0)
+        kept = None if is_last else bytearray()
         self.client.send(
-            before,
-            b"%b%d-" % (self._id_prefix, TURN_BASE + session.turn),
-            INDEX_BASE + session.index,
-            after,
-            self.phase,
-            session.index,
-            entry.number,
-            session.turn,
-            due,
-            self._base_flags | session.flags | (_LAST_TURN if is_last else 0),
-            entry.turn_input_tokens(session.turn),
-            entry.turn_requested_tokens(session.turn),
-            session,
-            not is_last,
+            Request(prepared, prefix, self.phase, session.index, due, flags, session, kept)
         )
 
-    def _continue(self, session: _Session, conn: Connection, end: int) -> None:
-        entry = session.entry
+    def _continue(self, session: _Session, request: Request) -> None:
+        entry, end = session.entry, request.end_wall_ns
         messages = entry.turn_messages(session.turn)
         try:
-            session.history = self._extend_history(session.history, messages, conn)
+            session.history = self._extend_history(session.history, messages, request)
         except ValueError:
             # All bytes came, but they are no response; its record says so. The credit ends here.
             self._active -= 1
@@ -397,7 +375,6 @@ class LoadGenerator:
             heapq.heappush(self._later, (end, next(self._order), None))
             self._arm()
             return
-        conn.kept = None
         session.turn += 1
         due = end + entry.turn_delay_ns(session.turn)
         heapq.heappush(self._later, (due, next(self._order), session))

@@ -16,10 +16,10 @@ import zmq
 from aiperf_svc.adapters.host.clocks import read_clocks
 from aiperf_svc.adapters.host.vitals import fd_limit
 from aiperf_svc.adapters.inference.client import InferenceClient
-from aiperf_svc.adapters.inference.connection import Connection
 from aiperf_svc.adapters.inference.entry_cache import EntryCache
 from aiperf_svc.adapters.inference.forced_length_probe import probe
 from aiperf_svc.adapters.inference.name_lookup import look_up_apart
+from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target, resolve_target
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
 from aiperf_svc.core.control.clock_offset import ClockOffset, ClockReading
@@ -182,12 +182,12 @@ class Worker(BaseService):
             else:
                 return decision
 
-    def _extend_history(self, history: bytes, messages: bytes, conn: Connection) -> bytes:
+    def _extend_history(self, history: bytes, messages: bytes, request: Request) -> bytes:
         endpoint = self.context.config.endpoint
         text = response_text(
-            bytes(conn.kept or b""),
-            body_offset=conn.body_offset,
-            framing=conn.framing,
+            bytes(request.kept or b""),
+            body_offset=request.body_offset,
+            framing=request.framing,
             is_streaming=endpoint.streaming,
             endpoint=ENDPOINTS[endpoint.type],
         )

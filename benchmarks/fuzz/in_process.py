@@ -10,11 +10,10 @@ from time import time_ns
 import numpy as np
 
 from aiperf_svc.adapters.inference.client import InferenceClient
-from aiperf_svc.adapters.inference.connection import Connection
+from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.records.assembly import RecordAssembler
-from aiperf_svc.domain.request_ids import INDEX_BASE
 from aiperf_svc.protocol.messages import RawBatch
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows
 from benchmarks.fuzz.legal import MODEL
@@ -47,7 +46,8 @@ class _Requests:
     def __init__(self, trial: Trial, config: BenchmarkConfig) -> None:
         self._trial = trial
         self._target = target = resolve_target(config)
-        self._before, self._after = target.request(b'{"model": "%b"}' % MODEL.encode())
+        parts = target.request(b'{"model": "%b"}' % MODEL.encode())
+        self._prepared = PreparedTurn(*parts, 0, 0, -1, -1)
         self._assembler = RecordAssembler(config)
         self._rows: list[Rows] = []
         self._next = 0
@@ -86,22 +86,11 @@ class _Requests:
 
     def _send(self) -> None:
         index, self._next = self._next, self._next + 1
-        self._client.send(
-            self._before,
-            b"00000000-0000-8100-8000-",
-            INDEX_BASE + index,
-            self._after,
-            1,
-            index,
-            0,
-            0,
-            time_ns(),
-            int(Flag.LAST_TURN) | (int(Flag.STREAMED) if self._trial.is_streaming else 0),
-            -1,
-            -1,
-        )
+        flags = int(Flag.LAST_TURN) | (int(Flag.STREAMED) if self._trial.is_streaming else 0)
+        prefix = b"00000000-0000-8100-8000-"
+        self._client.send(Request(self._prepared, prefix, 1, index, time_ns(), flags))
 
-    def _on_end(self, _conn: Connection, _outcome: int, _end: int) -> None:
+    def _on_end(self, _request: Request, _outcome: int) -> None:
         self._ended += 1
         if self._next + self._wanted < self._trial.responses:
             self._wanted += 1

@@ -13,6 +13,7 @@ import numpy as np
 
 from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.connection import Connection
+from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import GetAddrInfo, Target, resolve_target
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Outcome
@@ -43,15 +44,15 @@ PADDED = (
 class Sent:
     """What the client reported."""
 
-    ends: list[tuple[Outcome, int]] = field(default_factory=list)
+    ends: list[tuple[Outcome, Request]] = field(default_factory=list)
     timers: list[int] = field(default_factory=list)
     fragments: bytes = b""
     reads: bytes = b""
     bodies: bytes = b""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def on_end(self, conn: Connection, outcome: int, end: int) -> None:
-        self.ends.append((Outcome(outcome), end))
+    def on_end(self, request: Request, outcome: int) -> None:
+        self.ends.append((Outcome(outcome), request))
         self.changed.set()
 
     def on_batch(self, fragments: bytes, reads: bytes, bodies: bytes, last_seq: int) -> None:
@@ -82,21 +83,19 @@ class Bench:
     target: Target
 
     def send(self, *, index: int = 0, body: bytes = b"{}", due: int = 0) -> None:
-        before, after = self.target.request(body)
-        self.client.send(
-            before,
-            b"id",
-            0,
-            after,
-            1,
-            index,
-            3,
-            0,
-            due or time_ns(),
-            int(Flag.LAST_TURN),
-            -1,
-            -1,
-        )
+        self.client.send(self.request(index=index, body=body, due=due))
+
+    def request(
+        self,
+        *,
+        index: int = 0,
+        body: bytes = b"{}",
+        due: int = 0,
+        kept: bytearray | None = None,
+    ) -> Request:
+        turn = PreparedTurn(*self.target.request(body), 3, 0, -1, -1)
+        flags = int(Flag.LAST_TURN)
+        return Request(turn, b"id", 1, index, due or time_ns(), flags, None, kept)
 
     @property
     def connections(self) -> list[Connection]:

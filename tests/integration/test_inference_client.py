@@ -133,13 +133,10 @@ async def test_a_long_response_leaves_in_fragments_that_add_up() -> None:
 
 async def test_a_response_is_kept_for_the_request_that_asks_for_it_and_no_other() -> None:
     async with bench(responses(LENGTH)) as b:
-        before, after = b.target.request(b"{}")
         for number, kept in enumerate((LENGTH, None, LENGTH), 1):
-            rest = 1, 0, 3, 0, time_ns(), int(Flag.LAST_TURN), -1, -1
-            b.client.send(before, b"id", 0, after, *rest, keep_response=kept is not None)
+            b.client.send(b.request(kept=None if kept is None else bytearray()))
             await b.sent.wait_for(number)
-            (conn,) = b.connections
-            assert conn.kept == kept
+            assert b.sent.ends[-1][1].kept == kept
 
 
 async def test_an_interim_response_is_passed_over() -> None:

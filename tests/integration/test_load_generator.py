@@ -2,10 +2,9 @@
 
 import tracemalloc
 from time import time_ns
-from types import SimpleNamespace
-from typing import Any
 
 from aiperf_svc.adapters.inference.entry_cache import EntryCache
+from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.load.credit_ledger import CreditLedger
@@ -33,7 +32,7 @@ class NotingClient:
         self.preconnected: list[int] = []
         self.lets_connect = True
 
-    def send(self, *_: Any) -> None:
+    def send(self, _: Request) -> None:
         self.requests_sent += 1
         self.in_flight += 1
 
@@ -65,12 +64,18 @@ def generator() -> LoadGenerator:
         entries=entries,
         is_streaming=False,
         connection_limit=100,
-        extend_history=lambda history, messages, conn: b"",
+        extend_history=lambda history, messages, request: b"",
         on_starved=lambda: None,
     )
     made.attach(NotingClient())  # type: ignore[arg-type]
     made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, False, 2, 0, 0, 1), 0)
     return made
+
+
+def ended() -> Request:
+    request = Request(PreparedTurn(b"", b"", 0, 0, -1, -1), b"", Phase.PROFILING, 0, PAST, 0)
+    request.start_wall_ns = request.end_wall_ns = PAST
+    return request
 
 
 def granted(first: int, count: int) -> CreditsGranted:
@@ -117,7 +122,7 @@ def test_a_closed_loop_with_a_duration_keeps_its_memory_however_reports_arrive()
     made.open_phase(PhaseOpened(*HEAD, Phase.PROFILING, PAST, 2**61, 0, False, 2, 0, 0, 1), 0)
     client: NotingClient = made.client  # type: ignore[assignment]
     ledger = CreditLedger(Phase.PROFILING, users={"w": 2}, total=None)
-    conn: Any = SimpleNamespace(session=None, start=1)
+    request = ended()
     peaks = []
     tracemalloc.start()
     for second in range(1, 9):
@@ -127,13 +132,13 @@ def test_a_closed_loop_with_a_duration_keeps_its_memory_however_reports_arrive()
                 made.grant(granted(grant.first, grant.count), 0)
             for _ in range(min(660, client.in_flight * 10_000)):
                 client.in_flight -= 1
-                made.on_end(conn, Outcome.COMPLETED, PAST)
+                made.on_end(request, Outcome.COMPLETED)
             for late_ns in (0, 10_000):
                 counts = made.counts(last_seq=0, records_dropped=0)
                 taken_ns = second * 10**9 + part * 20_000_000 + late_ns
                 ledger.returned("w", counts, is_idle=made.is_idle, taken_mono_ns=taken_ns)
                 client.in_flight -= 1
-                made.on_end(conn, Outcome.COMPLETED, PAST)
+                made.on_end(request, Outcome.COMPLETED)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.reset_peak()
     tracemalloc.stop()
@@ -147,10 +152,10 @@ def test_users_go_on_where_one_part_of_a_grant_ends_and_the_next_begins() -> Non
     made = generator()
     made.grant(granted(0, 5_000), 0)
     client: NotingClient = made.client  # type: ignore[assignment]
-    conn: Any = SimpleNamespace(session=None, start=1)
+    request = ended()
     for _ in range(5_000):
         client.in_flight -= 1
-        made.on_end(conn, Outcome.COMPLETED, PAST)
+        made.on_end(request, Outcome.COMPLETED)
     counts = made.counts(last_seq=0, records_dropped=0)
     assert (counts.completed, counts.requests_sent, made.is_idle) == (5_000, 5_000, True)
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.inference import client as inference_client
-from aiperf_svc.adapters.inference.client import READS_AT_ONCE, InferenceClient
+from aiperf_svc.adapters.inference import response_reader
+from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.connection import Connection
+from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
+from aiperf_svc.adapters.inference.response_reader import READS_AT_ONCE
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import Flag
@@ -42,7 +44,7 @@ class Table:
         self.ends: list[tuple[int, int]] = []
         self.client = InferenceClient(
             self.target,
-            on_end=lambda conn, outcome, _end: self.ends.append((conn.index, outcome)),
+            on_end=lambda request, outcome: self.ends.append((request.index, outcome)),
             on_timer=lambda now: None,
             on_batch=lambda *batch: None,
             poll_every_ns=10**6,
@@ -58,14 +60,19 @@ class Table:
             self.servers.append(server)
 
     def _send(self, index: int) -> None:
-        before, after = self.target.request(b"{}")
-        flags = int(Flag.LAST_TURN)
-        self.client.send(before, b"id", 0, after, 1, index, 0, 0, time_ns(), flags, -1, -1)
+        turn = PreparedTurn(*self.target.request(b"{}"), 0, 0, -1, -1)
+        self.client.send(Request(turn, b"id", 1, index, time_ns(), int(Flag.LAST_TURN)))
 
     def run(self) -> None:
         """One wake-up, when there is something."""
         assert select.select([self.client.fd], [], [], WAIT_S)[0]
         self.client.run_ready()
+
+
+def index_of(conn: Connection) -> int:
+    """Of the request that it carries."""
+    assert conn.request is not None
+    return conn.request.index
 
 
 @pytest.fixture
@@ -83,17 +90,17 @@ def test_a_first_token_does_not_wait_for_all_streams(
             table.run()
     order: list[int] = []
     late = STREAMS
-    take_ready = inference_client.take_ready
+    take_ready = response_reader.take_ready
 
     def note(
         events: list[tuple[int, int]], at: int, stop: int, by_fd: dict[int, Connection], *rest: Any
     ) -> Any:
-        order.extend(by_fd[fd].index for fd, _ in events[at:stop] if fd in by_fd)
+        order.extend(index_of(by_fd[fd]) for fd, _ in events[at:stop] if fd in by_fd)
         if len(order) == 2 * READS_AT_ONCE:
             table.servers[late].sendall(HEAD + CHUNK)
         return take_ready(events, at, stop, by_fd, *rest)
 
-    monkeypatch.setattr(inference_client, "take_ready", note)
+    monkeypatch.setattr(response_reader, "take_ready", note)
     for index in range(STREAMS):
         table.servers[index].sendall(CHUNK)
     table.run()
@@ -111,7 +118,7 @@ def test_what_comes_while_nothing_is_read_on_may_have_come_at_any_time_since_the
         in_its_middle.sendall(part)
         table.run()
     read: list[tuple[int, int]] = []
-    take_ready = inference_client.take_ready
+    take_ready = response_reader.take_ready
 
     def note(
         events: list[tuple[int, int]],
@@ -121,10 +128,12 @@ def test_what_comes_while_nothing_is_read_on_may_have_come_at_any_time_since_the
         polled_wall_ns: int,
         *rest: Any,
     ) -> Any:
-        read.extend((by_fd[fd].index, polled_wall_ns) for fd, _ in events[at:stop] if fd in by_fd)
+        read.extend(
+            (index_of(by_fd[fd]), polled_wall_ns) for fd, _ in events[at:stop] if fd in by_fd
+        )
         return take_ready(events, at, stop, by_fd, polled_wall_ns, *rest)
 
-    monkeypatch.setattr(inference_client, "take_ready", note)
+    monkeypatch.setattr(response_reader, "take_ready", note)
     table.client.hold_back()
     held_wall_ns = time_ns()
     begun.sendall(CHUNK)

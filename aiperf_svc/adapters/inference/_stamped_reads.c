@@ -29,8 +29,13 @@
  * out before letting go of it. */
 static char arrived[READ_SIZE];
 
-static long long chunked, fragment_bytes, first_parts, first_reads_bytes, max_response_bytes,
-    idle_state, head_state, body_state, flag_final, flag_reused, completed, not_written;
+/* Numbers of the Python sources, by the names that `stamped_reads` gives them. */
+#define CONSTANTS(X) \
+    X(CHUNKED) X(FRAGMENT_BYTES) X(FIRST_PARTS) X(FIRST_READS_BYTES) X(MAX_RESPONSE_BYTES) \
+    X(IDLE) X(HEAD) X(BODY) X(FINAL) X(REUSED) X(COMPLETED) X(INDEX_BASE) X(WAS_READ) X(FAILED) \
+    X(HAS_EVENT) X(IS_OTHER) X(IN_MIDDLE) X(HAS_ENDED)
+#define CONSTANT(name) static long long name;
+CONSTANTS(CONSTANT)
 
 typedef struct {
     Py_ssize_t size;
@@ -38,71 +43,118 @@ typedef struct {
     int64_t now;
 } Read;
 
-/* Of protocol.records: READ and FRAGMENT. */
+/* Rows of protocol.records, by the names and places of their columns there. */
+#define READ_COLUMNS(X) \
+    X(int64_t, stamp_wall_ns) X(int64_t, polled_wall_ns) X(int64_t, read_wall_ns) \
+    X(uint32_t, length)
+#define FRAGMENT_COLUMNS(X) \
+    X(uint64_t, request_id) X(uint64_t, seq) X(uint64_t, index) X(int64_t, due_wall_ns) \
+    X(int64_t, start_wall_ns) X(int64_t, sent_wall_ns) X(int64_t, ack_wall_ns) \
+    X(int64_t, end_wall_ns) X(int64_t, connect_ns) X(int64_t, tls_ns) X(uint32_t, bytes_out) \
+    X(uint32_t, body_offset) X(uint32_t, reads) X(uint32_t, body) X(uint32_t, message) \
+    X(uint32_t, entry) X(int32_t, input_tokens) X(uint16_t, part) X(uint16_t, turn) \
+    X(uint16_t, status) X(uint16_t, flags) X(uint8_t, phase) X(uint8_t, outcome) \
+    X(uint8_t, error) X(uint8_t, framing) X(int32_t, requested_tokens)
+#define COLUMN(type, name) type name;
 typedef struct __attribute__((packed)) {
-    int64_t stamp, polled, read;
-    uint32_t length;
+    READ_COLUMNS(COLUMN)
 } Row;
 typedef struct __attribute__((packed)) {
-    uint64_t request_id, seq, index;
-    int64_t due, start, sent, ack, end, connect, tls;
-    uint32_t bytes_out, body_offset, reads, body, message, entry;
-    int32_t input_tokens;
-    uint16_t part, turn, status, flags;
-    uint8_t phase, outcome, error, framing;
-    int32_t requested_tokens;
+    FRAGMENT_COLUMNS(COLUMN)
 } Fragment;
 
-/* --- the fields of a connection --------------------------------------------------------------- */
+/* Named tuples, by the names and places of their fields: adapters.inference.request and
+ * core.responses.layouts. */
+#define PREPARED_TURN_ITEMS(X) \
+    X(TURN_, before) X(TURN_, after) X(TURN_, entry) X(TURN_, turn) X(TURN_, input_tokens) \
+    X(TURN_, requested_tokens)
+#define LAYOUT_ITEMS(X) \
+    X(LAYOUT_, pick) X(LAYOUT_, picked) X(LAYOUT_, status) X(LAYOUT_, framing) \
+    X(LAYOUT_, body_offset) X(LAYOUT_, response) X(LAYOUT_, spans)
+#define ITEM(prefix, name) prefix##name,
+enum { PREPARED_TURN_ITEMS(ITEM) TURN_SIZE };
+enum { LAYOUT_ITEMS(ITEM) LAYOUT_SIZE };
 
-#define INTEGERS(X) \
-    X(ack) X(body_offset) X(bytes_in) X(bytes_out) X(connect_ns) X(due) X(entry) X(fd) X(flags) \
-    X(framing) X(index) X(input_tokens) X(left) X(opened_mono_ns) X(part) X(phase) X(request_id) \
-    X(requested_tokens) X(requests) X(sent) X(start) X(started_mono_ns) X(state) X(status) \
-    X(tls_ns) X(turn)
-#define OBJECTS(X) X(buffer) X(kept) X(line) X(payload) X(read_rows) X(session) X(tls) X(unsent)
+/* --- the fields of requests and connections --------------------------------------------------- */
 
+#define REQUEST_INTEGERS(X) \
+    X(ack_wall_ns) X(body_offset) X(bytes_in) X(bytes_out) X(connect_ns) X(due_wall_ns) \
+    X(end_wall_ns) X(entry) X(flags) X(framing) X(index) X(input_tokens) X(moves) X(part) X(phase) X(request_id) \
+    X(requested_tokens) X(sent_wall_ns) X(start_wall_ns) X(started_mono_ns) X(status) X(tls_ns) \
+    X(turn)
+#define REQUEST_OBJECTS(X) X(buffer) X(kept) X(payload) X(read_rows) X(session)
+#define CONNECTION_INTEGERS(X) \
+    X(connect_ns) X(fd) X(left) X(opened_mono_ns) X(requests) X(state) X(tls_ns)
+#define CONNECTION_OBJECTS(X) X(line) X(request) X(tls) X(unsent)
+#define CONNECTION_FLAGS(X) X(in_trailers) X(is_used) X(keep_alive)
+
+#define INTEGER(name) long long name;
+#define OBJECT(name) PyObject *name;
+#define FLAG(name) char name;
 typedef struct {
     PyObject_HEAD
-#define INTEGER(name) long long name;
-    INTEGERS(INTEGER)
-#define OBJECT(name) PyObject *name;
-    OBJECTS(OBJECT)
-    char is_used, keep_alive;
-} Fields;
+    REQUEST_INTEGERS(INTEGER)
+    REQUEST_OBJECTS(OBJECT)
+} Request;
+typedef struct {
+    PyObject_HEAD
+    CONNECTION_INTEGERS(INTEGER)
+    CONNECTION_OBJECTS(OBJECT)
+    CONNECTION_FLAGS(FLAG)
+} Connection;
 
-static PyMemberDef members[] = {
-#define INTEGER_MEMBER(name) {#name, T_LONGLONG, offsetof(Fields, name), 0, NULL},
-    INTEGERS(INTEGER_MEMBER)
-#define OBJECT_MEMBER(name) {#name, T_OBJECT, offsetof(Fields, name), 0, NULL},
-    OBJECTS(OBJECT_MEMBER)
-    {"is_used", T_BOOL, offsetof(Fields, is_used), 0, NULL},
-    {"keep_alive", T_BOOL, offsetof(Fields, keep_alive), 0, NULL},
+static PyMemberDef request_members[] = {
+#define REQUEST_INTEGER(name) {#name, T_LONGLONG, offsetof(Request, name), 0, NULL},
+    REQUEST_INTEGERS(REQUEST_INTEGER)
+#define REQUEST_OBJECT(name) {#name, T_OBJECT, offsetof(Request, name), 0, NULL},
+    REQUEST_OBJECTS(REQUEST_OBJECT)
+    {NULL, 0, 0, 0, NULL},
+};
+static PyMemberDef connection_members[] = {
+#define CONNECTION_INTEGER(name) {#name, T_LONGLONG, offsetof(Connection, name), 0, NULL},
+    CONNECTION_INTEGERS(CONNECTION_INTEGER)
+#define CONNECTION_OBJECT(name) {#name, T_OBJECT, offsetof(Connection, name), 0, NULL},
+    CONNECTION_OBJECTS(CONNECTION_OBJECT)
+#define CONNECTION_FLAG(name) {#name, T_BOOL, offsetof(Connection, name), 0, NULL},
+    CONNECTION_FLAGS(CONNECTION_FLAG)
     {NULL, 0, 0, 0, NULL},
 };
 
-/* None of its objects ever leads back to a connection, so the collector need not know of them. */
-static void free_fields(PyObject *self) {
-    Fields *fields = (Fields *)self;
-#define RELEASE(name) Py_XDECREF(fields->name);
-    OBJECTS(RELEASE)
+/* None of their objects ever leads back to a request or a connection, so the collector need not
+ * know of them. */
+static void free_object(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
 
-static PyType_Slot slots[] = {{Py_tp_members, members}, {Py_tp_dealloc, free_fields}, {0, NULL}};
-static PyType_Spec spec = {
-    "aiperf_svc.adapters.inference._stamped_reads.Fields", sizeof(Fields), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
-static PyTypeObject *fields_type;
+static void free_request(PyObject *self) {
+    Request *object = (Request *)self;
+#define RELEASE(name) Py_XDECREF(object->name);
+    REQUEST_OBJECTS(RELEASE)
+    free_object(self);
+}
+
+static void free_connection(PyObject *self) {
+    Connection *object = (Connection *)self;
+    CONNECTION_OBJECTS(RELEASE)
+    free_object(self);
+}
+
+static PyTypeObject *request_type, *connection_type;
 
 /* NULL with an exception set when it is none. */
-static Fields *fields_of(PyObject *connection) {
-    if (PyObject_TypeCheck(connection, fields_type))
-        return (Fields *)connection;
+static Connection *connection_of(PyObject *object) {
+    if (PyObject_TypeCheck(object, connection_type))
+        return (Connection *)object;
     PyErr_SetString(PyExc_TypeError, "not a connection");
     return NULL;
+}
+
+/* The request on a connection; NULL when there is none. */
+static Request *request_of(const Connection *conn) {
+    PyObject *object = conn->request;
+    return object != NULL && PyObject_TypeCheck(object, request_type) ? (Request *)object : NULL;
 }
 
 static int is_none(const PyObject *object) {
@@ -134,91 +186,132 @@ static int64_t now_of(clockid_t clock) {
     return nanoseconds(&time);
 }
 
-static PyObject *write_payload(Fields *fields) {
+/* How many bytes the kernel did not take. */
+static PyObject *write_payload(Connection *conn, Request *request) {
     char *bytes;
     Py_ssize_t size;
-    if (PyBytes_AsStringAndSize(fields->payload, &bytes, &size) < 0)
+    if (PyBytes_AsStringAndSize(request->payload, &bytes, &size) < 0)
         return NULL;
-    fields->state = head_state;
-    fields->requests++;
-    if (fields->is_used)
-        fields->flags |= flag_reused;
-    fields->status = fields->ack = fields->body_offset = 0;
-    fields->started_mono_ns = now_of(CLOCK_MONOTONIC);
-    fields->start = now_of(CLOCK_REALTIME);
+    conn->state = HEAD;
+    conn->requests++;
+    if (conn->is_used) {
+        request->flags |= REUSED;
+    } else {
+        request->connect_ns = conn->connect_ns;
+        request->tls_ns = conn->tls_ns;
+    }
+    request->started_mono_ns = now_of(CLOCK_MONOTONIC);
+    request->start_wall_ns = now_of(CLOCK_REALTIME);
     ssize_t sent;
     do {
-        sent = send((int)fields->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = send((int)conn->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
     } while (sent < 0 && errno == EINTR);
     if (sent < 0) {
         if (errno != EAGAIN && errno != EWOULDBLOCK)
             return PyErr_SetFromErrno(PyExc_OSError);
         sent = 0;
     }
-    fields->sent = now_of(CLOCK_REALTIME);
+    request->sent_wall_ns = now_of(CLOCK_REALTIME);
     return PyLong_FromSsize_t(size - sent);
 }
 
-static PyObject *write_request(PyObject *module, PyObject *connection) {
-    Fields *fields = fields_of(connection);
-    return fields == NULL ? NULL : write_payload(fields);
+static PyObject *write_request(PyObject *module, PyObject *object) {
+    Connection *conn = connection_of(object);
+    Request *request = conn == NULL ? NULL : request_of(conn);
+    if (request != NULL && request->payload != NULL)
+        return write_payload(conn, request);
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "a connection without a request");
+    return NULL;
 }
 
-/* Three parts with a number in decimal before the last. */
-static PyObject *joined(PyObject *const *parts, PyObject *number) {
-    char *bytes[3], digits[24];
-    Py_ssize_t sizes[3];
-    for (int i = 0; i < 3; i++)
-        if (PyBytes_AsStringAndSize(parts[i], &bytes[i], &sizes[i]) < 0)
-            return NULL;
-    long long value = PyLong_AsLongLong(number);
-    if (value == -1 && PyErr_Occurred())
+/* The items of a tuple. */
+static int64_t number_at(PyObject *tuple, Py_ssize_t place) {
+    PyObject *item = PyTuple_GetItem(tuple, place);
+    return item == NULL ? -1 : PyLong_AsLongLong(item);
+}
+
+static const char *bytes_at(PyObject *tuple, Py_ssize_t place, Py_ssize_t *size) {
+    PyObject *item = PyTuple_GetItem(tuple, place);
+    char *bytes;
+    return item == NULL || PyBytes_AsStringAndSize(item, &bytes, size) < 0 ? NULL : bytes;
+}
+
+/* The bytes of a prepared turn around its request's id, which ends with a number in decimal. */
+static PyObject *joined(PyObject *turn, const char *id, Py_ssize_t id_size, long long number) {
+    Py_ssize_t before_size, after_size;
+    const char *before = bytes_at(turn, TURN_before, &before_size);
+    const char *after = before == NULL ? NULL : bytes_at(turn, TURN_after, &after_size);
+    if (after == NULL)
         return NULL;
-    int digit_count = snprintf(digits, sizeof digits, "%lld", value);
-    PyObject *whole = PyBytes_FromStringAndSize(NULL, sizes[0] + sizes[1] + digit_count + sizes[2]);
+    char digits[24];
+    int digit_count = snprintf(digits, sizeof digits, "%lld", number);
+    PyObject *whole =
+        PyBytes_FromStringAndSize(NULL, before_size + id_size + digit_count + after_size);
     if (whole == NULL)
         return NULL;
     char *at = PyBytes_AsString(whole);
-    memcpy(at, bytes[0], sizes[0]);
-    memcpy(at += sizes[0], bytes[1], sizes[1]);
-    memcpy(at += sizes[1], digits, digit_count);
-    memcpy(at + digit_count, bytes[2], sizes[2]);
+    memcpy(at, before, before_size);
+    memcpy(at += before_size, id, id_size);
+    memcpy(at += id_size, digits, digit_count);
+    memcpy(at + digit_count, after, after_size);
     return whole;
 }
 
-static PyObject *begin(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    Fields *fields;
-    if (!has_arguments(count, 15) || (fields = fields_of(arguments[0])) == NULL)
+/* As `RequestFields.__init__` of the sources. */
+static PyObject *make_request(PyTypeObject *type, PyObject *arguments, PyObject *named) {
+    PyObject *turn, *session = Py_None, *kept = Py_None;
+    const char *id;
+    Py_ssize_t id_size;
+    long long phase, index, due_wall_ns, flags;
+    if (named != NULL && PyDict_Size(named) > 0) {
+        PyErr_SetString(PyExc_TypeError, "a request takes no arguments by name");
         return NULL;
-    PyObject *const parts[] = {arguments[1], arguments[2], arguments[4]};
-    PyObject *payload = joined(parts, arguments[3]);
+    }
+    if (!PyArg_ParseTuple(arguments, "O!y#LLLL|OO", &PyTuple_Type, &turn, &id, &id_size, &phase,
+                          &index, &due_wall_ns, &flags, &session, &kept))
+        return NULL;
+    PyObject *payload = joined(turn, id, id_size, INDEX_BASE + index);
     if (payload == NULL)
         return NULL;
-    set_object(&fields->payload, payload);
-    Py_DECREF(payload);
-    fields->bytes_out = PyBytes_Size(payload);
-    fields->request_id = PyLong_AsLongLong(arguments[5]);
-    fields->phase = PyLong_AsLongLong(arguments[6]);
-    fields->index = PyLong_AsLongLong(arguments[7]);
-    fields->entry = PyLong_AsLongLong(arguments[8]);
-    fields->turn = PyLong_AsLongLong(arguments[9]);
-    fields->due = PyLong_AsLongLong(arguments[10]);
-    fields->flags = PyLong_AsLongLong(arguments[11]);
-    fields->input_tokens = PyLong_AsLongLong(arguments[12]);
-    fields->requested_tokens = PyLong_AsLongLong(arguments[13]);
-    set_object(&fields->session, arguments[14]);
-    fields->start = fields->bytes_in = fields->part = 0;
-    if (PyErr_Occurred())
+    Request *request = (Request *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (request == NULL) {
+        Py_DECREF(payload);
         return NULL;
-    if (fields->state != idle_state || !is_none(fields->tls))
-        return PyLong_FromLongLong(not_written);
-    return write_payload(fields);
+    }
+    request->payload = payload;
+    request->bytes_out = PyBytes_Size(payload);
+    request->phase = phase;
+    request->index = index;
+    request->due_wall_ns = due_wall_ns;
+    request->flags = flags;
+    request->entry = number_at(turn, TURN_entry);
+    request->turn = number_at(turn, TURN_turn);
+    request->input_tokens = number_at(turn, TURN_input_tokens);
+    request->requested_tokens = number_at(turn, TURN_requested_tokens);
+    set_object(&request->session, session);
+    set_object(&request->kept, kept);
+    if (PyErr_Occurred()) {
+        Py_DECREF(request);
+        return NULL;
+    }
+    return (PyObject *)request;
+}
+
+static PyObject *begin(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    Connection *conn;
+    if (!has_arguments(count, 2) || (conn = connection_of(arguments[0])) == NULL)
+        return NULL;
+    set_object(&conn->request, arguments[1]);
+    if (conn->state != IDLE || !is_none(conn->tls))
+        Py_RETURN_NONE;
+    return write_request(module, arguments[0]);
 }
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
 /* 1: bytes have arrived; 0: there are none; -1: an exception is set. */
-static int read_socket(const Fields *fields, Read *read) {
+static int read_socket(const Connection *conn, Read *read) {
     union {
         char bytes[CMSG_SPACE(sizeof(struct timespec))];
         struct cmsghdr aligned;
@@ -227,7 +320,7 @@ static int read_socket(const Fields *fields, Read *read) {
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     do {
-        read->size = recvmsg((int)fields->fd, &message, MSG_DONTWAIT);
+        read->size = recvmsg((int)conn->fd, &message, MSG_DONTWAIT);
     } while (read->size < 0 && errno == EINTR);
     if (read->size < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK)
@@ -285,17 +378,6 @@ typedef struct {
 /* Attributes of records. */
 static PyObject *name_bodies, *name_fragments, *name_last_seq, *name_reads;
 
-static int64_t item_of(PyObject *tuple, Py_ssize_t place) {
-    PyObject *item = PyTuple_GetItem(tuple, place);
-    return item == NULL ? -1 : PyLong_AsLongLong(item);
-}
-
-static const char *bytes_of(PyObject *tuple, Py_ssize_t place, Py_ssize_t *size) {
-    PyObject *item = PyTuple_GetItem(tuple, place);
-    char *bytes;
-    return item == NULL || PyBytes_AsStringAndSize(item, &bytes, size) < 0 ? NULL : bytes;
-}
-
 /* The layout for responses of that size; NULL where there is none, or with an exception set. The
  * latest is kept: most responses have the one of the response before. */
 static const Layout *find_layout(PyObject *layouts, Py_ssize_t size) {
@@ -308,9 +390,10 @@ static const Layout *find_layout(PyObject *layouts, Py_ssize_t size) {
         return NULL;
     if (found != latest) {
         Py_ssize_t spans_size = 0;
-        Layout taken = {item_of(found, 2), item_of(found, 3), item_of(found, 4), NULL, NULL, 0, 0};
-        taken.response = bytes_of(found, 5, &taken.response_size);
-        taken.spans = bytes_of(found, 6, &spans_size);
+        Layout taken = {number_at(found, LAYOUT_status), number_at(found, LAYOUT_framing),
+                        number_at(found, LAYOUT_body_offset), NULL, NULL, 0, 0};
+        taken.response = bytes_at(found, LAYOUT_response, &taken.response_size);
+        taken.spans = bytes_at(found, LAYOUT_spans, &spans_size);
         taken.span_count = spans_size / 8;
         if (PyErr_Occurred())
             return NULL;
@@ -331,19 +414,9 @@ static int is_laid_out(const Layout *layout) {
 }
 
 /* Whether the connection waits for the beginning of a response whose bytes nobody else needs. */
-static int is_at_beginning(const Fields *fields) {
-    return fields->state == head_state && is_none(fields->buffer) && is_none(fields->kept) &&
-           is_none(fields->tls) && is_none(fields->unsent);
-}
-
-/* As Connection.become_idle. */
-static void become_idle(Fields *fields) {
-    set_object(&fields->payload, Py_None);
-    fields->state = idle_state;
-    if (!fields->is_used) {
-        fields->is_used = 1;
-        fields->connect_ns = fields->tls_ns = 0;
-    }
+static int is_at_beginning(const Connection *conn, const Request *request) {
+    return conn->state == HEAD && is_none(request->buffer) && is_none(request->kept) &&
+           is_none(conn->tls) && is_none(conn->unsent);
 }
 
 /* What there is of a response. */
@@ -354,67 +427,90 @@ typedef struct {
 
 /* As RawRecords._pack: of a response that goes on, then without a number, or the last of one that
  * completed. */
-static int pack(Fields *fields, PyObject *records, const Part *part, int64_t seq, int64_t end) {
+static int pack(Request *request, PyObject *records, const Part *part, int64_t seq) {
     Fragment fragment = {
-        .request_id = (uint64_t)fields->request_id,
+        .request_id = (uint64_t)request->request_id,
         .seq = (uint64_t)seq,
-        .index = (uint64_t)fields->index,
-        .due = fields->due,
-        .start = fields->start,
-        .sent = fields->sent,
-        .ack = fields->ack,
-        .end = end,
-        .connect = fields->connect_ns,
-        .tls = fields->tls_ns,
-        .bytes_out = (uint32_t)fields->bytes_out,
-        .body_offset = (uint32_t)fields->body_offset,
+        .index = (uint64_t)request->index,
+        .due_wall_ns = request->due_wall_ns,
+        .start_wall_ns = request->start_wall_ns,
+        .sent_wall_ns = request->sent_wall_ns,
+        .ack_wall_ns = request->ack_wall_ns,
+        .end_wall_ns = request->end_wall_ns,
+        .connect_ns = request->connect_ns,
+        .tls_ns = request->tls_ns,
+        .bytes_out = (uint32_t)request->bytes_out,
+        .body_offset = (uint32_t)request->body_offset,
         .reads = (uint32_t)(part->rows_size / (Py_ssize_t)sizeof(Row)),
         .body = (uint32_t)part->body_size,
-        .entry = (uint32_t)fields->entry,
-        .input_tokens = (int32_t)fields->input_tokens,
-        .part = (uint16_t)fields->part,
-        .turn = (uint16_t)fields->turn,
-        .status = (uint16_t)fields->status,
-        .flags = (uint16_t)(seq ? fields->flags | flag_final : fields->flags),
-        .phase = (uint8_t)fields->phase,
-        .outcome = (uint8_t)(seq ? completed : 0),
-        .framing = (uint8_t)fields->framing,
-        .requested_tokens = (int32_t)fields->requested_tokens,
+        .entry = (uint32_t)request->entry,
+        .input_tokens = (int32_t)request->input_tokens,
+        .part = (uint16_t)request->part,
+        .turn = (uint16_t)request->turn,
+        .status = (uint16_t)request->status,
+        .flags = (uint16_t)(seq ? request->flags | FINAL : request->flags),
+        .phase = (uint8_t)request->phase,
+        .outcome = (uint8_t)(seq ? COMPLETED : 0),
+        .framing = (uint8_t)request->framing,
+        .requested_tokens = (int32_t)request->requested_tokens,
     };
     if (add_to(records, name_fragments, &fragment, sizeof fragment) < 0 ||
         add_to(records, name_reads, part->rows, part->rows_size) < 0 ||
         add_to(records, name_bodies, part->body, part->body_size) < 0)
         return -1;
-    fields->part++;
+    request->part++;
     return 0;
 }
 
-/* As RawRecords.end, for a response that completed; None, or NULL with an exception set. */
-static PyObject *record(Fields *fields, PyObject *records, const Part *last, int64_t end) {
-    PyObject *number = PyObject_GetAttr(records, name_last_seq);
+typedef struct {
+    PyObject *connections, *layouts, *records, *left;
+    int64_t polled;
+} Ready;
+
+/* Leaves something to do for the caller; -1 with an exception set. */
+static int leave(const Ready *ready, PyObject *connection, long long kind, PyObject *what) {
+    PyObject *number = PyLong_FromLongLong(kind);
+    PyObject *step = number == NULL ? NULL : PyTuple_Pack(3, connection, number, what);
+    int failed = step == NULL || PyList_Append(ready->left, step) < 0;
+    Py_XDECREF(number);
+    Py_XDECREF(step);
+    return failed ? -1 : 0;
+}
+
+/* As RawRecords.end, for a response that completed. The connection is idle then, as by
+ * Connection.become_idle; its request is left to the caller. */
+static int record(Connection *conn, Request *request, const Ready *ready, const Part *last,
+                  int64_t end) {
+    PyObject *number = PyObject_GetAttr(ready->records, name_last_seq);
     int64_t seq = number == NULL ? 0 : PyLong_AsLongLong(number) + 1;
     Py_XDECREF(number);
     PyObject *next = PyErr_Occurred() ? NULL : PyLong_FromLongLong(seq);
     if (next == NULL)
-        return NULL;
-    int failed = PyObject_SetAttr(records, name_last_seq, next) < 0;
+        return -1;
+    int failed = PyObject_SetAttr(ready->records, name_last_seq, next) < 0;
     Py_DECREF(next);
-    if (failed || pack(fields, records, last, seq, end) < 0)
-        return NULL;
-    fields->ack = end;
-    become_idle(fields);
-    Py_RETURN_NONE;
+    request->end_wall_ns = end;
+    if (failed || pack(request, ready->records, last, seq) < 0)
+        return -1;
+    set_object(&request->buffer, Py_None);
+    set_object(&request->read_rows, Py_None);
+    conn->state = IDLE;
+    conn->is_used = 1;
+    if (leave(ready, (PyObject *)conn, HAS_ENDED, (PyObject *)request) < 0)
+        return -1;
+    set_object(&conn->request, Py_None);
+    return 0;
 }
 
-static PyObject *record_whole(Fields *fields, PyObject *records, const Layout *layout,
-                              const Read *read, int64_t polled) {
-    Row row = row_of(read, polled);
+static int record_whole(Connection *conn, Request *request, const Ready *ready,
+                        const Layout *layout, const Read *read) {
+    Row row = row_of(read, ready->polled);
     const Part whole = {arrived, &row, read->size, sizeof row};
-    fields->ack = read->stamp;
-    fields->status = layout->status;
-    fields->framing = layout->framing;
-    fields->body_offset = layout->body_offset;
-    return record(fields, records, &whole, read->stamp);
+    request->ack_wall_ns = read->stamp;
+    request->status = layout->status;
+    request->framing = layout->framing;
+    request->body_offset = layout->body_offset;
+    return record(conn, request, ready, &whole, read->stamp);
 }
 
 /* --- in the middle of responses --------------------------------------------------------------- */
@@ -447,17 +543,16 @@ static PyObject *pass_chunks(PyObject *module, PyObject *const *arguments, Py_ss
 }
 
 /* Whether the connection waits for more of a chunk, or for the line of the next one, in a body
- * whose bytes nobody else needs. Until a head is whole all that is known of the framing is of the
- * response before. */
-static int is_plain(const Fields *fields) {
-    return fields->state == body_state && fields->framing == chunked && fields->left >= 0 &&
-           is_none(fields->kept) && is_none(fields->tls) && fields->line != NULL &&
-           PyBytes_Check(fields->line) && PyBytes_Size(fields->line) == 0;
+ * whose bytes nobody else needs. */
+static int is_plain(const Connection *conn, const Request *request) {
+    return conn->state == BODY && request->framing == CHUNKED && !conn->in_trailers &&
+           is_none(request->kept) && is_none(conn->tls) && conn->line != NULL &&
+           PyBytes_Check(conn->line) && PyBytes_Size(conn->line) == 0;
 }
 
-static int64_t part_bytes(const Fields *fields) {
-    return fields->part ? fragment_bytes
-                        : fragment_bytes / first_parts * (1 + fields->request_id % first_parts);
+static int64_t part_bytes(const Request *request) {
+    return request->part ? FRAGMENT_BYTES
+                         : FRAGMENT_BYTES / FIRST_PARTS * (1 + request->request_id % FIRST_PARTS);
 }
 
 /* Adds to a buffer that may not be there yet, or be the bytes of one read. */
@@ -473,109 +568,92 @@ static int gather(PyObject **buffer, const void *bytes, Py_ssize_t size) {
     return add(*buffer, bytes, size);
 }
 
-static int add_read(Fields *fields, const Read *read, int64_t polled) {
+static int add_read(Request *request, const Read *read, int64_t polled) {
     Row row = row_of(read, polled);
-    if (gather(&fields->buffer, arrived, read->size) < 0 ||
-        gather(&fields->read_rows, &row, sizeof row) < 0)
+    if (gather(&request->buffer, arrived, read->size) < 0 ||
+        gather(&request->read_rows, &row, sizeof row) < 0)
         return -1;
-    fields->bytes_in += read->size;
+    request->bytes_in += read->size;
     return 0;
 }
 
-static Part gathered(const Fields *fields) {
+static Part gathered(const Request *request) {
     return (Part){
-        PyByteArray_AsString(fields->buffer), PyByteArray_AsString(fields->read_rows),
-        PyByteArray_Size(fields->buffer), PyByteArray_Size(fields->read_rows)};
+        PyByteArray_AsString(request->buffer), PyByteArray_AsString(request->read_rows),
+        PyByteArray_Size(request->buffer), PyByteArray_Size(request->read_rows)};
 }
 
-static void forget_gathered(Fields *fields) {
-    set_object(&fields->buffer, Py_None);
-    set_object(&fields->read_rows, Py_None);
-}
-
-/* The read goes on with a response: True when that has come to its middle. */
-static PyObject *take_more(Fields *fields, PyObject *records, const Read *read, int64_t polled) {
-    if (add_read(fields, read, polled) < 0)
-        return NULL;
-    int is_in_the_middle = PyByteArray_Size(fields->read_rows) == first_reads_bytes;
-    if (PyByteArray_Size(fields->buffer) >= part_bytes(fields)) {
-        const Part part = gathered(fields);
-        if (pack(fields, records, &part, 0, 0) < 0)
-            return NULL;
-        forget_gathered(fields);
+/* The read goes on with a response. */
+static int take_more(Connection *conn, Request *request, const Ready *ready, const Read *read) {
+    if (add_read(request, read, ready->polled) < 0)
+        return -1;
+    int is_in_the_middle = PyByteArray_Size(request->read_rows) == FIRST_READS_BYTES;
+    if (PyByteArray_Size(request->buffer) >= part_bytes(request)) {
+        const Part part = gathered(request);
+        if (pack(request, ready->records, &part, 0) < 0)
+            return -1;
+        set_object(&request->buffer, Py_None);
+        set_object(&request->read_rows, Py_None);
     }
-    return PyBool_FromLong(is_in_the_middle);
+    return is_in_the_middle ? leave(ready, (PyObject *)conn, IN_MIDDLE, Py_None) : 0;
 }
 
 /* Whether a good response on a connection that stays open ends at `at` and nothing follows. */
-static int is_end(const Fields *fields, Py_ssize_t at, Py_ssize_t size) {
+static int is_end(const Connection *conn, const Request *request, Py_ssize_t at, Py_ssize_t size) {
     static const char last_chunk[] = "0\r\n\r\n";
     return size - at == sizeof last_chunk - 1 && !memcmp(arrived + at, last_chunk, size - at) &&
-           fields->status < 400 && fields->keep_alive && is_none(fields->unsent);
+           request->status < 400 && conn->keep_alive && is_none(conn->unsent);
 }
 
 /* The read ends a response. */
-static PyObject *take_last(Fields *fields, PyObject *records, const Read *read, int64_t polled) {
-    if (add_read(fields, read, polled) < 0)
-        return NULL;
-    const Part last = gathered(fields);
-    PyObject *done = record(fields, records, &last, read->stamp);
-    if (done != NULL)
-        forget_gathered(fields);
-    return done;
+static int take_last(Connection *conn, Request *request, const Ready *ready, const Read *read) {
+    if (add_read(request, read, ready->polled) < 0)
+        return -1;
+    const Part last = gathered(request);
+    return record(conn, request, ready, &last, read->stamp);
 }
 
 /* --- what is ready ---------------------------------------------------------------------------- */
 
-typedef struct {
-    PyObject *connections, *layouts, *records, *left;
-    int64_t polled;
-} Ready;
-
-/* What is left to do for a connection, False for nothing; NULL with an exception set. */
-static PyObject *take(Fields *fields, const Ready *ready) {
+/* Reads for a connection, and leaves what the caller is to do; -1 with an exception set. */
+static int take(Connection *conn, const Ready *ready) {
     Read read;
-    int got = read_socket(fields, &read);
-    if (got < 0)
-        return NULL;
-    if (got == 0)
-        Py_RETURN_FALSE;
-    if (read.size && read.stamp && is_at_beginning(fields)) {
-        const Layout *layout = find_layout(ready->layouts, read.size);
-        if (layout == NULL && PyErr_Occurred())
-            return NULL;
-        if (layout != NULL && is_laid_out(layout))
-            return record_whole(fields, ready->records, layout, &read, ready->polled);
-    } else if (read.size && read.stamp && is_plain(fields) &&
-               fields->bytes_in + read.size <= max_response_bytes) {
-        Py_ssize_t after = after_chunks(arrived, fields->left, read.size);
-        if (after >= read.size) {
-            fields->left = after - read.size;
-            return take_more(fields, ready->records, &read, ready->polled);
+    int got = read_socket(conn, &read);
+    if (got <= 0)
+        return got;
+    Request *request = request_of(conn);
+    if (request != NULL && read.size && read.stamp) {
+        if (is_at_beginning(conn, request)) {
+            const Layout *layout = find_layout(ready->layouts, read.size);
+            if (layout == NULL && PyErr_Occurred())
+                return -1;
+            if (layout != NULL && is_laid_out(layout))
+                return record_whole(conn, request, ready, layout, &read);
+        } else if (is_plain(conn, request) && request->bytes_in + read.size <= MAX_RESPONSE_BYTES) {
+            Py_ssize_t after = after_chunks(arrived, conn->left, read.size);
+            if (after >= read.size) {
+                conn->left = after - read.size;
+                return take_more(conn, request, ready, &read);
+            }
+            if (is_end(conn, request, after, read.size))
+                return take_last(conn, request, ready, &read);
         }
-        if (is_end(fields, after, read.size))
-            return take_last(fields, ready->records, &read, ready->polled);
     }
-    return handed_back(&read);
+    PyObject *back = handed_back(&read);
+    int failed = back == NULL || leave(ready, (PyObject *)conn, WAS_READ, back) < 0;
+    Py_XDECREF(back);
+    return failed ? -1 : 0;
 }
 
-/* As `take`; an error of the socket is also something left to do. */
-static PyObject *taken_or_broken(Fields *fields, const Ready *ready) {
-    PyObject *left = take(fields, ready);
-    if (left == NULL && PyErr_ExceptionMatches(PyExc_OSError)) {
-        PyObject *type, *traceback;
-        PyErr_Fetch(&type, &left, &traceback);
-        PyErr_NormalizeException(&type, &left, &traceback);
-        Py_XDECREF(type);
-        Py_XDECREF(traceback);
-    }
-    return left;
-}
-
-static int leave(const Ready *ready, PyObject *connection, PyObject *what) {
-    PyObject *pair = PyTuple_Pack(2, connection, what);
-    int failed = pair == NULL || PyList_Append(ready->left, pair) < 0;
-    Py_XDECREF(pair);
+/* The error of a socket is something left to do. */
+static int leave_error(const Ready *ready, PyObject *connection) {
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    int failed = error == NULL || leave(ready, connection, FAILED, error) < 0;
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
     return failed ? -1 : 0;
 }
 
@@ -584,16 +662,15 @@ static int take_event(PyObject *event, const Ready *ready) {
     PyObject *fd = PyTuple_GetItem(event, 0), *mask = PyTuple_GetItem(event, 1);
     PyObject *found = mask == NULL ? NULL : PyDict_GetItemWithError(ready->connections, fd);
     if (found == NULL)
-        return PyErr_Occurred() ? -1 : leave(ready, Py_None, fd);
+        return PyErr_Occurred() ? -1 : leave(ready, Py_None, IS_OTHER, fd);
     if (PyLong_AsLong(mask) != EPOLLIN)
-        return leave(ready, found, mask);
-    Fields *fields = fields_of(found);
-    PyObject *what = fields == NULL ? NULL : taken_or_broken(fields, ready);
-    if (what == NULL)
+        return leave(ready, found, HAS_EVENT, mask);
+    Connection *conn = connection_of(found);
+    if (conn == NULL)
         return -1;
-    int failed = what == Py_False ? 0 : leave(ready, found, what);
-    Py_DECREF(what);
-    return failed;
+    if (take(conn, ready) == 0)
+        return 0;
+    return PyErr_ExceptionMatches(PyExc_OSError) ? leave_error(ready, found) : -1;
 }
 
 static PyObject *take_ready(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
@@ -623,18 +700,42 @@ static PyObject *take_ready(PyObject *module, PyObject *const *arguments, Py_ssi
 
 /* --- the module ------------------------------------------------------------------------------- */
 
-static PyObject *set_constants(PyObject *module, PyObject *arguments) {
-    long long fragment_size, row_size;
-    if (!PyArg_ParseTuple(arguments, "LLLLLLLLLLLLLL", &chunked, &fragment_bytes, &first_parts,
-                          &first_reads_bytes, &max_response_bytes, &idle_state, &head_state,
-                          &body_state, &fragment_size, &row_size, &flag_final, &flag_reused,
-                          &completed, &not_written))
-        return NULL;
-    if (fragment_size != sizeof(Fragment) || row_size != sizeof(Row)) {
-        PyErr_SetString(PyExc_ImportError, "_stamped_reads was compiled for other rows: `make`");
-        return NULL;
+/* Takes a number out of `given`; -1 with an exception set. */
+static int take_constant(PyObject *given, const char *name, long long *value) {
+    PyObject *found = PyDict_GetItemString(given, name);
+    if (found == NULL) {
+        PyErr_Format(PyExc_ImportError, "_stamped_reads needs the constant %s: `make`", name);
+        return -1;
     }
+    *value = PyLong_AsLongLong(found);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *set_constants(PyObject *module, PyObject *given) {
+    if (!PyDict_Check(given))
+        return PyErr_Format(PyExc_TypeError, "constants are a dict");
+#define TAKE(name) \
+    if (take_constant(given, #name, &name) < 0) \
+        return NULL;
+    CONSTANTS(TAKE)
     Py_RETURN_NONE;
+}
+
+/* What is shared with the sources, for `stamped_reads` to compare: each column of a row with its
+ * offset, its size and whether it has a sign, and each field of a tuple with its place. */
+static PyObject *shared(void) {
+#define COLUMN_FORMAT(type, name) "s(nii)"
+#define READ_COLUMN(type, name) \
+    , #name, (Py_ssize_t)offsetof(Row, name), (int)sizeof(type), (type)-1 < (type)1
+#define FRAGMENT_COLUMN(type, name) \
+    , #name, (Py_ssize_t)offsetof(Fragment, name), (int)sizeof(type), (type)-1 < (type)1
+#define ITEM_FORMAT(prefix, name) "si"
+#define ITEM_PLACE(prefix, name) , #name, prefix##name
+    return Py_BuildValue(
+        "{s{" READ_COLUMNS(COLUMN_FORMAT) "}s{" FRAGMENT_COLUMNS(COLUMN_FORMAT) "}"
+        "s{" PREPARED_TURN_ITEMS(ITEM_FORMAT) "}s{" LAYOUT_ITEMS(ITEM_FORMAT) "}}",
+        "READ" READ_COLUMNS(READ_COLUMN), "FRAGMENT" FRAGMENT_COLUMNS(FRAGMENT_COLUMN),
+        "PreparedTurn" PREPARED_TURN_ITEMS(ITEM_PLACE), "Layout" LAYOUT_ITEMS(ITEM_PLACE));
 }
 
 #define FAST(function) {#function, (PyCFunction)(void (*)(void))function, METH_FASTCALL, NULL}
@@ -643,24 +744,47 @@ static PyMethodDef functions[] = {
     FAST(pass_chunks),
     FAST(take_ready),
     {"write_request", write_request, METH_O, NULL},
-    {"set_constants", set_constants, METH_VARARGS, NULL},
+    {"set_constants", set_constants, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
+static PyType_Slot request_slots[] = {{Py_tp_new, make_request},
+                                      {Py_tp_members, request_members},
+                                      {Py_tp_dealloc, free_request},
+                                      {0, NULL}};
+static PyType_Slot connection_slots[] = {
+    {Py_tp_members, connection_members}, {Py_tp_dealloc, free_connection}, {0, NULL}};
+
+#define NAMED(name) "aiperf_svc.adapters.inference._stamped_reads." #name
+static PyType_Spec request_spec = {NAMED(RequestFields), sizeof(Request), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, request_slots};
+static PyType_Spec connection_spec = {NAMED(ConnectionFields), sizeof(Connection), 0,
+                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, connection_slots};
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_stamped_reads", NULL, -1, functions, NULL, NULL, NULL, NULL};
+
+/* The new type, which lives as long as the module does; NULL with an exception set. */
+static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
+    PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(spec);
+    return type == NULL || PyModule_AddType(module, type) < 0 ? NULL : type;
+}
 
 PyMODINIT_FUNC PyInit__stamped_reads(void) {
     if ((name_bodies = PyUnicode_InternFromString("bodies")) == NULL ||
         (name_fragments = PyUnicode_InternFromString("fragments")) == NULL ||
         (name_last_seq = PyUnicode_InternFromString("last_seq")) == NULL ||
-        (name_reads = PyUnicode_InternFromString("reads")) == NULL ||
-        (fields_type = (PyTypeObject *)PyType_FromSpec(&spec)) == NULL)
+        (name_reads = PyUnicode_InternFromString("reads")) == NULL)
         return NULL;
-    PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddType(module, fields_type) < 0) {
-        Py_DECREF(module);
+    PyObject *module = PyModule_Create(&definition), *layouts;
+    if (module == NULL || (request_type = add_type(module, &request_spec)) == NULL ||
+        (connection_type = add_type(module, &connection_spec)) == NULL ||
+        (layouts = shared()) == NULL) {
+        Py_XDECREF(module);
         return NULL;
     }
+    if (PyModule_AddObjectRef(module, "SHARED", layouts) < 0)
+        Py_CLEAR(module);
+    Py_DECREF(layouts);
     return module;
 }

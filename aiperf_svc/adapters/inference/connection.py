@@ -1,110 +1,143 @@
-"""State of one connection of the inference client, and of the request on it."""
+"""State of one connection of the inference client."""
 
 import select
 import socket
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
+from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.tls_stream import TlsStream
 from aiperf_svc.core.load.target_addresses import TargetAddress
 
 CONNECTING: Final = 0
 HANDSHAKING: Final = 1
 IDLE: Final = 2
-"""The connection carries no request."""
+"""The connection can carry a request, and carries none."""
 HEAD: Final = 3
 """The request is written, and the headers of the response are incomplete."""
 BODY: Final = 4
+CLOSED: Final = 5
+"""The pool has dropped the connection."""
 
+_IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
 try:
-    from aiperf_svc.adapters.inference._stamped_reads import Fields
+    from aiperf_svc.adapters.inference import _stamped_reads as compiled
 except ImportError:
-
-    class Fields:  # type: ignore[no-redef]  # no C compiler was there
-        """Fields that the compiled steps read and write without a look-up by name."""
-
-        __slots__ = (
-            "ack",
-            "body_offset",
-            "buffer",
-            "bytes_in",
-            "bytes_out",
-            "connect_ns",
-            "due",
-            "entry",
-            "fd",
-            "flags",
-            "framing",
-            "index",
-            "input_tokens",
-            "is_used",
-            "keep_alive",
-            "kept",
-            "left",
-            "line",
-            "opened_mono_ns",
-            "part",
-            "payload",
-            "phase",
-            "read_rows",
-            "request_id",
-            "requested_tokens",
-            "requests",
-            "sent",
-            "session",
-            "start",
-            "started_mono_ns",
-            "state",
-            "status",
-            "tls",
-            "tls_ns",
-            "turn",
-            "unsent",
-        )
+    compiled = None  # type: ignore[assignment]  # no C compiler was there
 
 
-class Connection(Fields):
-    """A socket and the request that it carries."""
+class PlainConnectionFields:
+    """The fields of a connection where no C compiler was there."""
 
-    __slots__ = ("address", "epoll", "moves", "sock")
+    __slots__ = (
+        "connect_ns",
+        "fd",
+        "in_trailers",
+        "is_used",
+        "keep_alive",
+        "left",
+        "line",
+        "opened_mono_ns",
+        "request",
+        "requests",
+        "state",
+        "tls",
+        "tls_ns",
+        "unsent",
+    )
 
-    def __init__(self, sock: socket.socket | None) -> None:
-        """Without a socket it only carries a request that could not even be tried to its record."""
-        self.sock: Any = sock
-        self.fd = -1 if sock is None else sock.fileno()
+    connect_ns: int
+    fd: int
+    in_trailers: bool
+    is_used: bool
+    keep_alive: bool
+    left: int
+    line: bytes
+    opened_mono_ns: int
+    request: Request | None
+    requests: int
+    state: int
+    tls: TlsStream | None
+    tls_ns: int
+    unsent: memoryview | None
+
+
+if TYPE_CHECKING or compiled is None:
+    ConnectionFields = PlainConnectionFields
+else:
+    ConnectionFields = compiled.ConnectionFields
+    """The same fields, which the compiled steps read and write without a look-up by name."""
+
+
+class Connection(ConnectionFields):
+    """A socket, the request that it carries, and how far the framing of its response has come."""
+
+    __slots__ = ("address", "epoll", "sock")
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        address: TargetAddress,
+        epoll: select.epoll,
+        *,
+        opened_mono_ns: int,
+    ) -> None:
+        """The connection is being made; `epoll` says when it is."""
+        self.sock = sock
+        self.address = address
+        self.epoll = epoll
+        """The set that watches it, until it is closed."""
+        self.fd = sock.fileno()
         self.state = CONNECTING
-        self.address: TargetAddress = None  # type: ignore[assignment]
-        """Address of the peer, if the connection has a socket."""
+        self.opened_mono_ns = opened_mono_ns
+        self.connect_ns = self.tls_ns = 0
         self.requests = 0
         """Requests written on it."""
-        self.moves = 0
-        """Addresses that its first request has been moved away from."""
-        self.epoll: select.epoll = None  # type: ignore[assignment]
-        """The set that watches it, as long as it has a socket."""
         self.is_used = False
-        self.opened_mono_ns = self.started_mono_ns = 0
-        self.connect_ns = self.tls_ns = 0
-        self.payload: bytes | None = None
-        """None without a request; empty once its response has begun, since then it is never sent
-        again, and prompts would be most of what held connections take."""
-        self.unsent: memoryview | None = None
-        # Bytes while there is one read, a bytearray from the second on.
-        self.buffer: Any = None
-        self.read_rows: Any = None
-        self.kept: bytearray | None = None
-        self.session: Any = None
-        self.tls: TlsStream | None = None
-        self.line = b""
-        self.request_id = self.index = self.due = self.start = self.sent = self.ack = 0
-        self.bytes_in = self.bytes_out = self.body_offset = self.framing = self.left = 0
-        self.entry = self.turn = self.part = self.phase = self.status = self.flags = 0
-        self.input_tokens = self.requested_tokens = -1
+        """Whether a response has ended on it."""
+        self.request = None
+        """A request that waits for the connection, is written on it, or gets its response."""
+        self.unsent = None
+        """Bytes that the kernel has not taken yet."""
+        self.tls = None
         self.keep_alive = True
+        """Whether the server keeps the connection open after the response."""
+        self.left = 0
+        """Bytes of the body, or of the chunk and the line end after it, that are still to come."""
+        self.line = b""
+        """The beginning of a line of the framing whose end is still to come."""
+        self.in_trailers = False
+        """Whether the last chunk has come, but not the empty line after it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the pool still has it."""
+        return self.state != CLOSED
+
+    @property
+    def is_being_made(self) -> bool:
+        """Whether it cannot carry a request yet."""
+        return self.state in (CONNECTING, HANDSHAKING)
+
+    @property
+    def may_reuse(self) -> bool:
+        """Whether another request may follow, for all that the connection knows by itself. The rest
+        of a request whose response came before all of it was out would have to follow."""
+        return self.unsent is None and (self.tls is None or not self.tls.is_closed)
 
     def become_idle(self) -> None:
         """Reset the connection for the next request."""
-        self.payload = None
+        self.request = None
         self.state = IDLE
-        if not self.is_used:
-            self.is_used = True
-            self.connect_ns = self.tls_ns = 0
+        self.is_used = True
+
+    def watch_in(self, epoll: select.epoll) -> None:
+        """Move the connection to another set."""
+        self.epoll.unregister(self.fd)
+        self.epoll = epoll
+        epoll.register(self.fd, _IN if self.unsent is None else _IN | _OUT)
+
+    def wait_to_write(self, unsent: memoryview) -> None:
+        """Keep bytes that the kernel did not take, until it takes more."""
+        self.unsent = unsent
+        self.epoll.modify(self.fd, _IN | _OUT)

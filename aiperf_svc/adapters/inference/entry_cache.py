@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 
+from aiperf_svc.adapters.inference.request import PreparedTurn
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.core.endpoints.forced_length import without_forced_length
 from aiperf_svc.domain.outcomes import Phase
@@ -24,11 +25,8 @@ class Entry:
     __slots__ = (
         "_conversation",
         "_target",
-        "after",
-        "before",
-        "input_tokens",
+        "first",
         "number",
-        "requested_tokens",
         "turns",
     )
 
@@ -39,44 +37,43 @@ class Entry:
         first = conversation.turns[0]
         self.number = number
         self.turns = len(conversation.turns)
-        # A single turn is whole in `after`; its parts would hold every prompt twice.
+        # A single turn is whole in `first`; its parts would hold every prompt twice.
         self._conversation = conversation if self.turns > 1 else Conversation("", ())
         self._target = target
-        self.before = before
-        self.after = target.request(conversation.head + first.messages + first.tail)[1]
-        self.input_tokens = first.input_tokens
-        self.requested_tokens = first.requested_tokens
+        body = conversation.head + first.messages + first.tail
+        self.first = PreparedTurn(
+            before, target.request(body)[1], number, 0, first.input_tokens, first.requested_tokens
+        )
+        """The first turn, which needs no history."""
 
-    def turn_request(self, turn: int, history: bytes) -> tuple[bytes, bytes]:
-        """HTTP bytes of a turn of several, before and after the request's id."""
-        part = self._conversation.turns[turn]
-        body = self._conversation.head + history + part.messages + part.tail
-        return self._target.request(body)
+    def prepare(self, number: int, history: bytes) -> PreparedTurn:
+        """Return a turn of several."""
+        turn = self._conversation.turns[number]
+        body = self._conversation.head + history + turn.messages + turn.tail
+        return PreparedTurn(
+            *self._target.request(body),
+            self.number,
+            number,
+            turn.input_tokens,
+            turn.requested_tokens,
+        )
 
     def turn_messages(self, turn: int) -> bytes:
-        """What a turn adds to the history."""
+        """Return what a turn adds to the history."""
         return self._conversation.turns[turn].messages
 
     def turn_delay_ns(self, turn: int) -> int:
-        """Pause before a turn."""
+        """Return the pause before a turn."""
         return self._conversation.turns[turn].delay_ns
-
-    def turn_input_tokens(self, turn: int) -> int:
-        """Tokens of a turn's own prompt, -1 unknown."""
-        return self._conversation.turns[turn].input_tokens
-
-    def turn_requested_tokens(self, turn: int) -> int:
-        """Output tokens that a turn asks for, -1 for no number."""
-        return self._conversation.turns[turn].requested_tokens
 
     @property
     def size(self) -> int:
-        """Bytes held, roughly."""
-        return len(self.after) * (2 if self.turns > 1 else 1)
+        """Return the bytes held, roughly."""
+        return len(self.first.after) * (2 if self.turns > 1 else 1)
 
 
 class EntryCache:
-    """Entries by phase and credit index. `request(block)` asks for a block that is missing."""
+    """Finds entries by phase and credit index; `request(block)` asks for a missing block."""
 
     def __init__(self, target: Target, request: Callable[[int], None]) -> None:
         self._target = target
@@ -152,7 +149,8 @@ class EntryCache:
             index += self._touch(phase, index)
 
     def find(self, phase: int, index: int) -> Entry | None:
-        """The entry that a credit sends; None, and asked for, when it is not there yet."""
+        """Return the entry that a credit sends. If it is not there yet, ask for it and return
+        None."""
         first, count = self._sizes[phase]
         number = first + index % count
         if self._all is not None:
@@ -165,16 +163,16 @@ class EntryCache:
         return block[number - self._starts[at]]
 
     def whole(self, phase: int) -> list[Entry] | None:
-        """All entries of a phase; credit `index` sends `whole[index % len(whole)]`. None while, or
-        where, not all of them are here."""
+        """Return all entries of a phase, of which credit `index` sends `whole[index % len(whole)]`;
+        None while, or where, not all of them are here."""
         if self._all is None:
             return None
         first, count = self._sizes[phase]
         return self._all[first : first + count]
 
     def _touch(self, phase: int, index: int) -> int:
-        """Ask for the block of a credit, or keep it longer; credits from this one on that have no
-        other block."""
+        """Ask for the block of a credit, or keep it longer. Returns the number of credits from this
+        one on that have no other block."""
         first, count = self._sizes[phase]
         number = first + index % count
         block = bisect_right(self._starts, number) - 1

@@ -7,14 +7,11 @@ of load every head and every chunk size has been seen, and finding the end is a 
 from typing import Final
 
 from aiperf_svc.adapters.inference.connection import BODY, Connection
+from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.stamped_reads import pass_chunks
 from aiperf_svc.core.responses.http1 import Head, ProtocolViolation, chunk_size, parse_head
 from aiperf_svc.protocol.records import Framing
 
-GOES_ON: Final = -1
-"""Instead of an offset: the end is not there yet."""
-BROKEN: Final = -2
-"""Instead of an offset: this is not HTTP/1.1."""
 MAX_HEAD_BYTES: Final = 65_536
 MAX_CHUNK_LINE: Final = 1_024
 KNOWN_HEADS: Final = 512
@@ -23,95 +20,108 @@ KNOWN_SIZES: Final = 4_096
 """Lines with chunk sizes that are remembered, at the most."""
 
 
+class HeadTooLarge(ProtocolViolation):
+    """Headers do not end within `MAX_HEAD_BYTES`."""
+
+
 class ResponseFraming:
-    """Follows the framing of responses; what must be kept between two reads is in the
-    connection."""
+    """Follows the framing of responses. What must be kept between two reads is in the connection
+    and its request. All methods return the offset just after the response, None while its end has
+    still to come, and raise ProtocolViolation for what is not HTTP/1.1."""
 
     def __init__(self) -> None:
         self._heads: dict[bytes, Head] = {}
         self._chunk_sizes: dict[bytes, int] = {}
 
-    def take_head(self, conn: Connection, data: bytes, stamp: int) -> int:
-        """Look for the end of the headers, then for the end of the body; as `end_of_body`."""
+    def take_head(
+        self, conn: Connection, request: Request, data: bytes, stamp_wall_ns: int
+    ) -> int | None:
+        """Look for the end of the headers in all that has come, then for the end of the body."""
         offset = 0
         while True:
             end = data.find(b"\r\n\r\n", offset)
             if end < 0:
-                return BROKEN if len(data) > MAX_HEAD_BYTES else GOES_ON
+                if len(data) > MAX_HEAD_BYTES:
+                    raise HeadTooLarge(f"headers of over {MAX_HEAD_BYTES // 2**10} KiB: cut off")
+                return None
             raw = data[offset : end + 4]
             head = self._heads.get(raw)
             if head is None:
-                try:
-                    head = parse_head(raw)
-                except ProtocolViolation:
-                    return BROKEN
+                head = parse_head(raw)
                 if len(self._heads) >= KNOWN_HEADS:
                     self._heads.clear()
                 self._heads[raw] = head
             offset = end + 4
             if head.status >= 200:
                 break
-        conn.ack = stamp
-        conn.status = head.status
+        request.ack_wall_ns = stamp_wall_ns
+        request.status = head.status
+        request.framing = head.framing
+        request.body_offset = offset
+        request.payload = b""
         conn.keep_alive = head.keep_alive
-        conn.framing = head.framing
-        conn.body_offset = offset
         conn.left = head.length
         conn.line = b""
+        conn.in_trailers = False
         conn.state = BODY
-        conn.payload = b""
-        return self.end_of_body(conn, data, offset)
+        return self.end_of_body(conn, request, data, offset)
 
-    def end_of_body(self, conn: Connection, data: bytes, at: int) -> int:
-        """Offset in `data` just after the body, or GOES_ON, or BROKEN."""
+    def end_of_body(self, conn: Connection, request: Request, data: bytes, at: int) -> int | None:
+        """Look for the end of the body in `data[at:]`."""
         size = len(data)
-        if conn.framing == Framing.LENGTH:
+        if request.framing == Framing.LENGTH:
             at += conn.left
             if at <= size:
                 return at
             conn.left = at - size
-            return GOES_ON
-        if conn.framing == Framing.UNTIL_CLOSE:
-            return GOES_ON
-        left, sizes, find = conn.left, self._chunk_sizes, data.find
+            return None
+        if request.framing == Framing.UNTIL_CLOSE:
+            return None
         if conn.line:
-            return self._end_of_split_line(conn, data, at)
-        if left >= 0:
+            # The last read ended within a line.
+            start, conn.line = conn.line, b""
+            end = self._end_of_chunks(conn, start + data[at:], 0)
+            return None if end is None else end - len(start) + at
+        return self._end_of_chunks(conn, data, at)
+
+    def _end_of_chunks(self, conn: Connection, data: bytes, at: int) -> int | None:
+        size = len(data)
+        left, in_trailers = conn.left, conn.in_trailers
+        sizes, find = self._chunk_sizes, data.find
+        if not in_trailers:
             at, left = pass_chunks(data, at + left), 0
         while True:
-            if left > 0:
-                at += left
-                left = 0
+            at += left
+            left = 0
             if at > size:
                 conn.left = at - size
-                return GOES_ON
+                return None
             stop = find(b"\n", at) + 1
             if not stop:
-                conn.left = left
+                conn.left, conn.in_trailers = 0, in_trailers
                 conn.line = data[at:]
-                return BROKEN if len(conn.line) > MAX_CHUNK_LINE else GOES_ON
+                if len(conn.line) > MAX_CHUNK_LINE:
+                    raise ProtocolViolation("a line of the framing without an end")
+                return None
             line = data[at:stop]
             at = stop
-            if left < 0:
-                # After the last chunk: trailers, then an empty line.
+            if in_trailers:
+                # The trailers end with an empty line.
                 if line == b"\r\n":
                     return at
                 continue
-            chunk = sizes.get(line, -1)
-            if chunk < 0:
+            chunk = sizes.get(line)
+            if chunk is None:
                 chunk = self._learn_size(line)
-                if chunk < 0:
-                    return BROKEN
-            left = chunk + 2 if chunk else GOES_ON
-
-    def _end_of_split_line(self, conn: Connection, data: bytes, at: int) -> int:
-        """The same, when the last read ended within a line of the framing."""
-        start, conn.line = conn.line, b""
-        end = self.end_of_body(conn, start + data[at:], 0)
-        return end if end < 0 else end - len(start) + at
+            if chunk:
+                left = chunk + 2
+            else:
+                in_trailers = True
 
     def _learn_size(self, line: bytes) -> int:
         chunk = chunk_size(line)
-        if chunk >= 0 and len(self._chunk_sizes) < KNOWN_SIZES:
+        if chunk < 0:
+            raise ProtocolViolation("no size of a chunk")
+        if len(self._chunk_sizes) < KNOWN_SIZES:
             self._chunk_sizes[line] = chunk
         return chunk

@@ -14,9 +14,9 @@ import socket
 from collections import deque
 from contextlib import suppress
 from time import monotonic_ns
-from typing import Final
+from typing import Final, NamedTuple
 
-from aiperf_svc.adapters.inference.connection import CONNECTING, IDLE, Connection
+from aiperf_svc.adapters.inference.connection import CLOSED, CONNECTING, Connection
 from aiperf_svc.adapters.inference.kernel_stamps import SO_TIMESTAMPNS, KernelStamps
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.core.load.target_addresses import TargetAddress, TargetAddresses
@@ -31,6 +31,19 @@ _IP_BIND_ADDRESS_NO_PORT: Final = 24
 _OUT_OF_SOCKETS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS)
 """Errors for which another address does not help."""
 _OWN_LIMITS: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
+
+
+class NotConnected(NamedTuple):
+    """Why a connection could not even be tried."""
+
+    code: int
+    """An errno."""
+    reason: str
+
+    @property
+    def kind(self) -> ErrorKind:
+        """The error of a request that waited for it."""
+        return _error_kind(self.code)
 
 
 class ConnectionPool:
@@ -58,27 +71,25 @@ class ConnectionPool:
         self._stamps = KernelStamps()
         _make_room(self._stamps.fileno())
 
-    def spare_or_new(self) -> Connection:
-        """One that is being made, ahead of need or now; its `fd` is below 0 when that failed."""
+    def spare_or_new(self) -> Connection | NotConnected:
+        """Return a connection that is being made, ahead of need or now."""
         while self._spare:
             conn = self._spare.pop()
-            if conn.fd < 0 or conn.state >= IDLE:
-                continue
-            if not conn.address.is_down or not self.addresses.has_up:
+            if conn.is_being_made and (not conn.address.is_down or not self.addresses.has_up):
                 return conn
         return self.new()
 
-    def new(self) -> Connection:
-        """One that is being made. Where not even that was possible its `fd` is below 0, with the
-        reason in `line` and `status`."""
+    def new(self) -> Connection | NotConnected:
+        """Begin to make a connection, to the next address for which that can be tried."""
         addresses = self.addresses
         while True:
-            address = addresses.next()
-            conn = self._open(address)
-            if conn.fd >= 0 or conn.status in _OUT_OF_SOCKETS or not addresses.has_up:
-                return conn
+            made = self._open(addresses.next())
+            if isinstance(made, Connection) or made.code in _OUT_OF_SOCKETS:
+                return made
+            if not addresses.has_up:
+                return made
 
-    def _open(self, address: TargetAddress) -> Connection:
+    def _open(self, address: TargetAddress) -> Connection | NotConnected:
         began = monotonic_ns()
         try:
             sock = _begin_connect(address)
@@ -87,33 +98,28 @@ class ConnectionPool:
             if error.errno not in _OUT_OF_SOCKETS:
                 self.addresses.failed(address, reason, began=began, now=began)
                 reason = self.connect_message(address)
-            conn = Connection(None)
-            conn.line = reason.encode()
-            conn.status = error.errno or 0
-            return conn
-        conn = Connection(sock)
-        conn.address = address
-        conn.opened_mono_ns = began
+            return NotConnected(error.errno or 0, reason)
+        conn = Connection(sock, address, self._epoll, opened_mono_ns=began)
         self.by_fd[conn.fd] = conn
         self._connecting += 1
         if len(self.addresses.in_use) > 1:
             self._attempts.append(conn)
-        conn.epoll = self._epoll
         self._epoll.register(conn.fd, select.EPOLLOUT)
         return conn
 
-    def connected(self, conn: Connection) -> int:
-        """The attempt of a connection has ended: 0, or an errno, and then it is to be dropped."""
+    def connected(self, conn: Connection) -> ErrorKind:
+        """Take the result of a connect attempt. If it is an error, the caller drops the
+        connection."""
         code: int = conn.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self.failed(conn, os.strerror(code))
-            return code
+            return _error_kind(code)
         self._connecting -= 1
         now = monotonic_ns()
         conn.connect_ns = now - conn.opened_mono_ns
         self.addresses.connected(conn.address, began=conn.opened_mono_ns, now=now)
         conn.epoll.modify(conn.fd, select.EPOLLIN)
-        return 0
+        return ErrorKind.NONE
 
     def failed(self, conn: Connection, reason: str) -> None:
         """Record a failed connect."""
@@ -131,14 +137,14 @@ class ConnectionPool:
         return message
 
     def overdue(self) -> list[Connection]:
-        """Attempts that should not be waited for; their addresses are down from here on. Each is
-        given once, and goes on."""
+        """Return attempts that should not be waited for; their addresses are down from here on.
+        Each is returned once, and goes on."""
         attempts, addresses, now = self._attempts, self.addresses, monotonic_ns()
         waits_ns = addresses.fallback_ns
         found = []
         while attempts:
             conn = attempts[0]
-            if conn.fd >= 0 and conn.state == CONNECTING:
+            if conn.state == CONNECTING:
                 if now - conn.opened_mono_ns < waits_ns:
                     break
                 began = conn.opened_mono_ns
@@ -151,20 +157,22 @@ class ConnectionPool:
         return found
 
     def keep_as_probe(self, conn: Connection) -> None:
-        """An overdue attempt without a request goes on, unless its address has one already."""
+        """Let an overdue attempt without a request go on, unless its address has one already."""
         probe = self._probes.get(conn.address)
-        if probe is None or probe.fd < 0:
+        if probe is None or not probe.is_open:
             self._probes[conn.address] = conn
         elif probe is not conn:
             self.drop(conn)
 
     def probe(self) -> None:
-        """Try again what is down: a connection that nobody waits for, and that is idle when it has
-        been made."""
+        """Try again what is down, by a connection that nobody waits for, and that is idle when it
+        has been made."""
         for address in self.addresses.probes(monotonic_ns()):
             before = self._probes.get(address)
-            if before is None or before.fd < 0 or before.state != CONNECTING:
-                self._probes[address] = self._open(address)
+            if before is None or before.state != CONNECTING:
+                made = self._open(address)
+                if isinstance(made, Connection):
+                    self._probes[address] = made
 
     def requests_by_address(self) -> dict[TargetAddress, int]:
         """Return the requests written to each address so far. Visits every connection."""
@@ -174,9 +182,11 @@ class ConnectionPool:
         return counts
 
     def preconnect(self, count: int) -> bool:
-        """Connect ahead until there are `count` connections, so that users start with them. False,
-        and nothing is done, when a connect has failed since the phase began: a target that is away
-        is not asked ahead of need."""
+        """Connect ahead until there are `count` connections, so that users start with them.
+
+        Returns False, and does nothing, when a connect has failed since the phase began: a target
+        that is away is not asked ahead of need.
+        """
         if self._has_refused:
             return False
         self.wanted = count
@@ -184,14 +194,15 @@ class ConnectionPool:
         return True
 
     def connect_ahead(self) -> None:
-        """A few at a time: the loop has more to do, and a server's backlog holds thousands only."""
+        """Make more of the wanted connections, a few at a time: the loop has more to do, and a
+        server's backlog holds thousands only."""
         wanted = self.wanted
         while len(self.by_fd) < wanted and self._connecting < CONNECTING_AT_ONCE:
-            conn = self.new()
-            if conn.fd < 0:
+            made = self.new()
+            if isinstance(made, NotConnected):
                 self._refused()
                 return
-            self._spare.append(conn)
+            self._spare.append(made)
         if len(self.by_fd) >= wanted:
             self.wanted = 0
 
@@ -206,7 +217,7 @@ class ConnectionPool:
     def drop(self, conn: Connection) -> None:
         """Forget a connection; its socket is closed after the current events, so that no event of
         this batch can meet a new connection with the same descriptor."""
-        if conn.fd < 0:
+        if not conn.is_open:
             return
         self.by_fd.pop(conn.fd, None)
         conn.address.requests += conn.requests
@@ -214,7 +225,7 @@ class ConnectionPool:
             self._connecting -= 1
         conn.epoll.unregister(conn.fd)
         self.closing.append(conn.sock)
-        conn.fd = -1
+        conn.state = CLOSED
 
     def close_sockets(self) -> None:
         """Close the sockets of dropped connections."""
@@ -224,14 +235,14 @@ class ConnectionPool:
 
     def close(self) -> None:
         """Close every socket."""
-        self.closing += [c.sock for c in self.by_fd.values() if c.sock is not None]
+        self.closing += [conn.sock for conn in self.by_fd.values()]
         self.by_fd.clear()
         self.idle.clear()
         self.close_sockets()
         self._stamps.close()
 
 
-def connect_error(code: int) -> ErrorKind:
+def _error_kind(code: int) -> ErrorKind:
     """Return the error kind of a failed connect by its errno."""
     return ErrorKind.NO_RESOURCES if code in _OWN_LIMITS else ErrorKind.CONNECT
 
@@ -257,7 +268,7 @@ def _begin_connect(address: TargetAddress) -> socket.socket:
 
 
 def _make_room(fd: int) -> None:
-    """Have the kernel's table of this process' descriptors as large as it may get.
+    """Make the kernel's table of this process' descriptors as large as it may get.
 
     It doubles when it is full, and in a process with threads whoever opens a descriptor then waits
     until every core has taken notice: 10 to 20 ms at 64, 128, 256 connections, in which no request

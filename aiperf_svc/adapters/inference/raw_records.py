@@ -1,6 +1,6 @@
-"""Raw records on their way out: what the client has of each request, as packed rows and raw bytes.
+"""Packs what the client has of each request into raw records: rows, and raw bytes.
 
-A response's bytes gather in its connection, and leave in fragments long before a long response has
+A response's bytes gather in its request, and leave in fragments long before a long response has
 ended, so that a held connection stays small. Fragments of all connections share a batch, which
 leaves when it is full or with the next housekeeping tick.
 """
@@ -8,7 +8,7 @@ leaves when it is full or with the next housekeeping tick.
 from collections.abc import Callable
 from typing import Final
 
-from aiperf_svc.adapters.inference.connection import Connection
+from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.domain.outcomes import Outcome
 from aiperf_svc.protocol.records import FRAGMENT, READ, Flag
 
@@ -35,75 +35,73 @@ class RawRecords:
         """Number of the request that ended last."""
 
     def add_read(
-        self, conn: Connection, data: bytes, stamp_wall_ns: int, polled_wall_ns: int, now: int
+        self, request: Request, data: bytes, stamp_wall_ns: int, polled_wall_ns: int, now: int
     ) -> None:
-        """One read of a response."""
-        conn.bytes_in += len(data)
+        """Add one read of a response."""
+        request.bytes_in += len(data)
         row = _pack_read(stamp_wall_ns, polled_wall_ns, now, len(data))
-        if conn.buffer is None:
-            conn.buffer = data
-            conn.read_rows = row
+        if request.buffer is None:
+            request.buffer = data
+            request.read_rows = row
         else:
-            if type(conn.buffer) is bytes:
-                conn.buffer = bytearray(conn.buffer)
-                conn.read_rows = bytearray(conn.read_rows)
-            conn.buffer += data
-            conn.read_rows += row
-        if conn.kept is not None:
-            conn.kept += data
+            if type(request.buffer) is bytes:
+                request.buffer = bytearray(request.buffer)
+                request.read_rows = bytearray(request.read_rows)
+            request.buffer += data
+            request.read_rows += row
+        if request.kept is not None:
+            request.kept += data
 
     def add_whole(
-        self, conn: Connection, data: bytes, stamp_wall_ns: int, polled_wall_ns: int, now: int
+        self, request: Request, data: bytes, stamp_wall_ns: int, polled_wall_ns: int, now: int
     ) -> None:
-        """A good response in one read: as `add_read` and `end` in one, because where responses are
-        short enough for the client to matter nearly all are like this."""
-        if conn.kept is not None:
-            conn.kept += data
+        """Add a good response in one read, as `add_read` and `end` do: where responses are short
+        enough for the client to matter, nearly all are like this."""
+        if request.kept is not None:
+            request.kept += data
         self.last_seq = seq = self.last_seq + 1
         size = len(data)
         self.fragments += _pack_fragment(
-            conn.request_id,
+            request.request_id,
             seq,
-            conn.index,
-            conn.due,
-            conn.start,
-            conn.sent,
+            request.index,
+            request.due_wall_ns,
+            request.start_wall_ns,
+            request.sent_wall_ns,
             stamp_wall_ns,
             stamp_wall_ns,
-            conn.connect_ns,
-            conn.tls_ns,
-            conn.bytes_out,
-            conn.body_offset,
+            request.connect_ns,
+            request.tls_ns,
+            request.bytes_out,
+            request.body_offset,
             1,
             size,
             0,
-            conn.entry,
-            conn.input_tokens,
+            request.entry,
+            request.input_tokens,
             0,
-            conn.turn,
-            conn.status,
-            conn.flags | _FINAL,
-            conn.phase,
+            request.turn,
+            request.status,
+            request.flags | _FINAL,
+            request.phase,
             _COMPLETED,
             0,
-            conn.framing,
-            conn.requested_tokens,
+            request.framing,
+            request.requested_tokens,
         )
         self.reads += _pack_read(stamp_wall_ns, polled_wall_ns, now, size)
         self.bodies += data
         self.flush_if_full()
 
-    def end(
-        self, conn: Connection, outcome: int, error: int, end_wall_ns: int, message: bytes
-    ) -> None:
-        """The last fragment of a request."""
+    def end(self, request: Request, outcome: int, error: int, message: bytes) -> None:
+        """Add the last fragment of a request."""
         self.last_seq += 1
-        conn.flags |= _FINAL
-        self._pack(conn, self.last_seq, outcome, error, end_wall_ns, message)
+        request.flags |= _FINAL
+        self._pack(request, self.last_seq, outcome, error, message)
 
-    def take_part(self, conn: Connection) -> None:
-        """What has come of a response that goes on, as a fragment."""
-        self._pack(conn, 0, 0, 0, 0, b"")
+    def take_part(self, request: Request) -> None:
+        """Add what has come of a response that goes on, as a fragment."""
+        self._pack(request, 0, 0, 0, b"")
 
     def flush(self) -> None:
         """Hand over the batch as it is, when it holds anything."""
@@ -116,49 +114,48 @@ class RawRecords:
 
     def _pack(
         self,
-        conn: Connection,
+        request: Request,
         seq: int,
         outcome: int,
         error: int,
-        end_wall_ns: int,
         message: bytes,
     ) -> None:
-        body, rows = conn.buffer, conn.read_rows
+        body, rows = request.buffer, request.read_rows
         self.fragments += _pack_fragment(
-            conn.request_id,
+            request.request_id,
             seq,
-            conn.index,
-            conn.due,
-            conn.start,
-            conn.sent,
-            conn.ack,
-            end_wall_ns,
-            conn.connect_ns,
-            conn.tls_ns,
-            conn.bytes_out,
-            conn.body_offset,
+            request.index,
+            request.due_wall_ns,
+            request.start_wall_ns,
+            request.sent_wall_ns,
+            request.ack_wall_ns,
+            request.end_wall_ns,
+            request.connect_ns,
+            request.tls_ns,
+            request.bytes_out,
+            request.body_offset,
             len(rows) // _READ_BYTES if rows is not None else 0,
             len(body) if body is not None else 0,
             len(message),
-            conn.entry,
-            conn.input_tokens,
-            conn.part,
-            conn.turn,
-            conn.status,
-            conn.flags,
-            conn.phase,
+            request.entry,
+            request.input_tokens,
+            request.part,
+            request.turn,
+            request.status,
+            request.flags,
+            request.phase,
             outcome,
             error,
-            conn.framing,
-            conn.requested_tokens,
+            request.framing,
+            request.requested_tokens,
         )
         if body is not None:
             self.bodies += body
             self.reads += rows
-            conn.buffer = conn.read_rows = None
+            request.buffer = request.read_rows = None
         if message:
             self.bodies += message
-        conn.part += 1
+        request.part += 1
         self.flush_if_full()
 
     def flush_if_full(self) -> None:

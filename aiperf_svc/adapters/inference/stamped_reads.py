@@ -12,14 +12,19 @@ import select
 import socket
 import struct
 from collections.abc import Mapping
+from enum import IntEnum
 from time import monotonic_ns, time_ns
 from typing import Any, Final
 
+import numpy as np
+
 from aiperf_svc.adapters.inference.connection import BODY, HEAD, IDLE, Connection
 from aiperf_svc.adapters.inference.raw_records import RawRecords
+from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.core.responses.layouts import Layout
 from aiperf_svc.domain.outcomes import Outcome
-from aiperf_svc.protocol.records import FRAGMENT, READ, Flag, Framing
+from aiperf_svc.domain.request_ids import INDEX_BASE
+from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ, READ_DTYPE, Flag, Framing
 
 try:
     from aiperf_svc.adapters.inference import _stamped_reads as compiled
@@ -40,9 +45,6 @@ MAX_RESPONSE_BYTES: Final = 255 * 2**20
 MAX_KEPT_BYTES: Final = 16 * 2**20
 """Of a response that a worker keeps whole, since the conversation's next request repeats it."""
 
-NOT_WRITTEN: Final = -1
-"""Instead of bytes that are left to write."""
-
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(16)
 _REUSED: Final = int(Flag.REUSED)
 _unpack_timespec = struct.Struct("@qq").unpack
@@ -50,87 +52,76 @@ _unpack_timespec = struct.Struct("@qq").unpack
 Read = tuple[bytes, int, int]
 """Bytes (none at the end of the stream), the kernel's stamp of the last of them (wall clock, ns; 0
 if it gave none), and the time at which our code had them (ns)."""
-Unhandled = Read | OSError | int | None
-"""What is left to do for a connection: take what was read; end it because reading failed; look at
-its event's mask, which says more than that there is something to read; with True, note that its
-response has come to its middle, by `FIRST_READS_BYTES` of rows; with None, go on after a response
-that is recorded and whose last stamp is in `ack`."""
 
 
-def interpreted_begin(
-    conn: Connection,
-    before: bytes,
-    id_prefix: bytes,
-    number: int,
-    after: bytes,
-    request_id: int,
-    phase: int,
-    index: int,
-    entry: int,
-    turn: int,
-    due_wall_ns: int,
-    flags: int,
-    input_tokens: int,
-    requested_tokens: int,
-    session: Any,
-) -> int:
-    """A connection's next request: its bytes are `before`, the prefix of its `X-Request-Id`, the
-    `number` in which that ends, and `after`. On an idle connection without TLS they are written.
+class Left(IntEnum):
+    """What is left to do for an event, and what comes with it."""
 
-    Bytes that the kernel did not take, or NOT_WRITTEN. Raises OSError.
+    WAS_READ = 0
+    """Process what was read, a `Read`."""
+    FAILED = 1
+    """End the request, because reading failed with this OSError."""
+    HAS_EVENT = 2
+    """Look at the event's mask, which says more than that there is something to read."""
+    IS_OTHER = 3
+    """Look at the descriptor, which is of no connection."""
+    IN_MIDDLE = 4
+    """Note that the response has come to its middle, by `FIRST_READS_BYTES` of rows."""
+    HAS_ENDED = 5
+    """Go on after this `Request`, whose good response is recorded."""
+
+
+WAS_READ, FAILED, HAS_EVENT = int(Left.WAS_READ), int(Left.FAILED), int(Left.HAS_EVENT)
+IS_OTHER, IN_MIDDLE, HAS_ENDED = int(Left.IS_OTHER), int(Left.IN_MIDDLE), int(Left.HAS_ENDED)
+
+
+def interpreted_begin(conn: Connection, request: Request) -> int | None:
+    """Give a request to a connection, and write it if that is idle and without TLS.
+
+    Returns the number of bytes that the kernel did not take; None if nothing was written. Raises
+    OSError.
     """
-    conn.payload = payload = b"%b%b%d%b" % (before, id_prefix, number, after)
-    conn.bytes_out = len(payload)
-    conn.request_id = request_id
-    conn.phase = phase
-    conn.index = index
-    conn.entry = entry
-    conn.turn = turn
-    conn.due = due_wall_ns
-    conn.flags = flags
-    conn.input_tokens = input_tokens
-    conn.requested_tokens = requested_tokens
-    conn.session = session
-    conn.start = conn.bytes_in = conn.part = 0
+    conn.request = request
     if conn.state != IDLE or conn.tls is not None:
-        return NOT_WRITTEN
+        return None
     return interpreted_write_request(conn)
 
 
-def part_bytes(conn: Connection) -> int:
-    """Buffered bytes at which the next part of a response leaves."""
-    if conn.part:
+def part_bytes(request: Request) -> int:
+    """Return the number of buffered bytes at which the next part of a response leaves."""
+    if request.part:
         return FRAGMENT_BYTES
-    return FRAGMENT_BYTES // FIRST_PARTS * (1 + conn.request_id % FIRST_PARTS)
+    return FRAGMENT_BYTES // FIRST_PARTS * (1 + request.request_id % FIRST_PARTS)
 
 
-def stamp_start(conn: Connection) -> None:
-    """The connection's request is about to be written."""
+def stamp_start(conn: Connection, request: Request) -> None:
+    """Note that the connection's request is about to be written."""
     conn.state = HEAD
     conn.requests += 1
     if conn.is_used:
-        conn.flags |= _REUSED
-    # Of the response before: a request that never gets a response has none of them.
-    conn.status = conn.ack = conn.body_offset = 0
-    conn.started_mono_ns = monotonic_ns()
-    conn.start = time_ns()
+        request.flags |= _REUSED
+    else:
+        request.connect_ns, request.tls_ns = conn.connect_ns, conn.tls_ns
+    request.started_mono_ns = monotonic_ns()
+    request.start_wall_ns = time_ns()
 
 
 def interpreted_write_request(conn: Connection) -> int:
-    """Write a connection's request with the times before and after; the bytes that the kernel did
-    not take. Raises OSError."""
-    stamp_start(conn)
-    assert conn.payload is not None
+    """Write a connection's request, with the times before and after. Returns the number of bytes
+    that the kernel did not take. Raises OSError."""
+    request = conn.request
+    assert request is not None
+    stamp_start(conn, request)
     try:
-        count: int = conn.sock.send(conn.payload)
+        count = conn.sock.send(request.payload)
     except BlockingIOError:
         count = 0
-    conn.sent = time_ns()
-    return len(conn.payload) - count
+    request.sent_wall_ns = time_ns()
+    return len(request.payload) - count
 
 
 def interpreted_receive(conn: Connection) -> Read | None:
-    """What has come for a connection; None when that is nothing. Raises OSError."""
+    """Read what has come for a connection; None when that is nothing. Raises OSError."""
     try:
         data, ancillary, _, _ = conn.sock.recvmsg(READ_SIZE, _ANCILLARY_BYTES)
     except BlockingIOError:
@@ -150,41 +141,90 @@ def interpreted_take_ready(
     polled_wall_ns: int,
     layouts: Mapping[int, Layout],
     records: RawRecords,
-) -> list[tuple[Connection | None, Unhandled]]:
+) -> list[tuple[Connection | None, int, Any]]:
     """Read what has come for the connections of `events[begin:end]`, descriptors and masks, of
     which none had anything at `polled_wall_ns`.
 
-    What is left to do of each, and for descriptors that are of no connection just these. Nothing is
-    left where nothing had come, or where it went on with a response: it has been added to the
-    connection, and is in the `records` as `take_part` puts it there when that was enough. A whole
-    response of one of the `layouts`, or a good one that ended and whose connection stays open, is
-    in the `records` as `add_whole` or `end` put it there, and its connection is idle.
+    Returns the connection of each event for which something is left to do, what that is, by `Left`,
+    and what comes with it. Nothing is left where nothing had come, or where it went on with a
+    response: it has been added to the request, and is in the `records` as `take_part` puts it there
+    when that was enough. A whole response of one of the `layouts`, or a good one that ended and
+    whose connection stays open, is in the `records` as `add_whole` or `end` put it there, and its
+    connection is idle.
     """
-    rest: list[tuple[Connection | None, Unhandled]] = []
+    left: list[tuple[Connection | None, int, Any]] = []
     for fd, mask in events[begin:end]:
         conn = connections.get(fd)
         if conn is None:
-            rest.append((None, fd))
+            left.append((None, IS_OTHER, fd))
         elif mask != select.EPOLLIN:
-            rest.append((conn, mask))
+            left.append((conn, HAS_EVENT, mask))
         else:
             try:
                 read = interpreted_receive(conn)
             except OSError as error:
-                rest.append((conn, error))
+                left.append((conn, FAILED, error))
             else:
                 if read is not None:
-                    rest.append((conn, read))
-    return rest
+                    left.append((conn, WAS_READ, read))
+    return left
 
 
 def interpreted_pass_chunks(data: bytes, at: int) -> int:
-    """Offset in `data` after the whole chunks from `at` on, beyond its end when the last of them
-    goes on in a later read.
+    """Return the offset in `data` after the whole chunks from `at` on, beyond its end when the last
+    of them goes on in a later read.
 
-    Where it stops the caller goes on, so none is a right response.
+    The caller goes on where this stops, so to pass none is right too.
     """
     return at
+
+
+def _columns_of(dtype: np.dtype[Any]) -> dict[str, tuple[int, int, bool]]:
+    """Offset and size of each column of a row, and whether it has a sign."""
+    fields = {name: dtype.fields[name] for name in dtype.names or ()} if dtype.fields else {}
+    return {name: (at, kind.itemsize, kind.kind == "i") for name, (kind, at, *_) in fields.items()}
+
+
+def _places_of(names: tuple[str, ...]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(names)}
+
+
+SHARED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "READ": _columns_of(READ_DTYPE),
+    "FRAGMENT": _columns_of(FRAGMENT_DTYPE),
+    "PreparedTurn": _places_of(PreparedTurn._fields),
+    "Layout": _places_of(Layout._fields),
+}
+"""What the compiled steps read and write by place. They state the same from their own sources."""
+CONSTANTS: Final = {
+    "CHUNKED": Framing.CHUNKED,
+    "FRAGMENT_BYTES": FRAGMENT_BYTES,
+    "FIRST_PARTS": FIRST_PARTS,
+    "FIRST_READS_BYTES": FIRST_READS_BYTES,
+    "MAX_RESPONSE_BYTES": MAX_RESPONSE_BYTES,
+    "IDLE": IDLE,
+    "HEAD": HEAD,
+    "BODY": BODY,
+    "FINAL": int(Flag.FINAL),
+    "REUSED": int(Flag.REUSED),
+    "COMPLETED": int(Outcome.COMPLETED),
+    "INDEX_BASE": INDEX_BASE,
+    **{left.name: int(left) for left in Left},
+}
+"""What they know by name."""
+
+
+def differences(compiled_shared: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names in `SHARED` whose place differs on the two sides, or that one side lacks."""
+    one, other = (
+        {
+            f"{kind}.{name}": place
+            for kind, places in shared.items()
+            for name, place in places.items()
+        }
+        for shared in (SHARED, compiled_shared)
+    )
+    return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
 
 if compiled is None:
@@ -192,11 +232,9 @@ if compiled is None:
     begin, write_request = interpreted_begin, interpreted_write_request
     take_ready = interpreted_take_ready
 else:
+    if different := differences(compiled.SHARED):
+        raise ImportError(f"_stamped_reads was compiled for other {', '.join(different)}: `make`")
+    compiled.set_constants(CONSTANTS)
     pass_chunks = compiled.pass_chunks
     begin, write_request = compiled.begin, compiled.write_request
     take_ready = compiled.take_ready
-    compiled.set_constants(
-        Framing.CHUNKED, FRAGMENT_BYTES, FIRST_PARTS, FIRST_READS_BYTES, MAX_RESPONSE_BYTES,
-        IDLE, HEAD, BODY, FRAGMENT.size, READ.size, Flag.FINAL, Flag.REUSED, Outcome.COMPLETED,
-        NOT_WRITTEN,
-    )  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from bare_client import connected, request_bytes
 from loopback_pairs import loopback_pair, received
 
-from aiperf_svc.mock_server import quick_serving
+from aiperf_svc.mock_server import quick_serving, serving_state
 from aiperf_svc.mock_server.accounts import Account
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.connections import Connections
@@ -195,6 +195,16 @@ def served() -> tuple[list[tuple[int, bytes]], dict[str, Any]]:
 def without_times(responses: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
     """Responses carry the second at which their server was started."""
     return [(status, re.sub(rb'"created":\d+', b"", body)) for status, body in responses]
+
+
+@pytest.mark.skipif(serving_state.compiled is None, reason="the steps are not compiled: `make`")
+@pytest.mark.parametrize(
+    ("kind", "plain"),
+    [("Connection", serving_state.PlainConnectionState), ("Tally", serving_state.PlainTally)],
+)
+def test_the_compiled_fields_are_the_plain_ones(kind: str, plain: type[Any]) -> None:
+    fields = getattr(serving_state.compiled, kind)
+    assert {name for name in dir(fields) if not name.startswith("__")} == set(plain.__slots__)
 
 
 def test_a_server_without_the_compiled_steps_is_the_same_server(

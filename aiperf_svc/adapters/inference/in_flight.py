@@ -1,0 +1,113 @@
+"""The ends of requests: each makes a record, frees or drops its connection, and is told."""
+
+import select
+from collections.abc import Callable
+from time import time_ns
+
+from aiperf_svc.adapters.inference.connection import Connection
+from aiperf_svc.adapters.inference.pool import ConnectionPool, NotConnected
+from aiperf_svc.adapters.inference.raw_records import RawRecords
+from aiperf_svc.adapters.inference.request import Request
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+
+_COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
+_CANCELLED = int(Outcome.CANCELLED)
+
+OnEnd = Callable[[Request, int], None]
+"""Called with a request that has ended and its outcome; it may send the next one at once."""
+
+
+class RequestsInFlight:
+    """Counts the requests that were sent and have not ended, and ends them."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        records: RawRecords,
+        first_set: select.epoll,
+        on_end: OnEnd,
+        *,
+        keeps_connections: bool,
+    ) -> None:
+        """Idle connections are watched in `first_set`."""
+        self._pool, self._records = pool, records
+        self._idle = pool.idle
+        self._first_set = first_set
+        self._on_end = on_end
+        self.keeps_connections = keeps_connections
+        self.count = 0
+        self.previous_poll_wall_ns = time_ns()
+        """Time of the previous poll of the set whose events are being handled. What has come since
+        then was not there yet at that time."""
+
+    def recorded(self, conn: Connection, request: Request) -> None:
+        """End a request whose good response is recorded; its connection is idle."""
+        self.count -= 1
+        self._free(conn)
+        self._on_end(request, _COMPLETED)
+
+    def complete(self, conn: Connection, end_wall_ns: int, *, may_reuse: bool) -> None:
+        """End a request whose good response is whole."""
+        self._end(conn, _COMPLETED, ErrorKind.NONE, end_wall_ns, may_reuse=may_reuse)
+
+    def refuse(self, conn: Connection, end_wall_ns: int, *, may_reuse: bool) -> None:
+        """End a request whose response is whole and has a bad status."""
+        self._end(conn, _ERRORED, ErrorKind.STATUS, end_wall_ns, may_reuse=may_reuse)
+
+    def cancel(self, conn: Connection, message: str) -> None:
+        """End the request on a connection before its response is whole, and drop the connection."""
+        self._end(conn, _CANCELLED, ErrorKind.NONE, time_ns(), message)
+
+    def fail(self, conn: Connection, kind: ErrorKind, message: str) -> None:
+        """Drop a connection. The request on it, if there is one, ends with this error."""
+        if conn.request is None:
+            self._pool.drop(conn)
+        else:
+            self._end(conn, _ERRORED, kind, time_ns(), message)
+
+    def fail_unconnected(self, request: Request, why: NotConnected) -> None:
+        """End a request for which no connection could be tried."""
+        self.count -= 1
+        request.end_wall_ns = time_ns()
+        self._records.end(request, _ERRORED, int(why.kind), why.reason.encode())
+        self._on_end(request, _ERRORED)
+
+    def revoke(self, conn: Connection) -> None:
+        """Forget the request that waits for a connection, without a record."""
+        conn.request = None
+        self.count -= 1
+        self._pool.drop(conn)
+
+    def _end(
+        self,
+        conn: Connection,
+        outcome: int,
+        error: ErrorKind,
+        end_wall_ns: int,
+        message: str = "",
+        *,
+        may_reuse: bool = False,
+    ) -> None:
+        request = conn.request
+        assert request is not None
+        if not request.was_written:
+            request.connect_ns, request.tls_ns = conn.connect_ns, conn.tls_ns
+        request.end_wall_ns = end_wall_ns
+        self._records.end(request, outcome, int(error), message.encode())
+        self.count -= 1
+        if may_reuse:
+            conn.become_idle()
+            self._free(conn)
+        else:
+            conn.request = None
+            self._pool.drop(conn)
+        self._on_end(request, outcome)
+
+    def _free(self, conn: Connection) -> None:
+        """Make an idle connection available, unless each request has a new one."""
+        if not self.keeps_connections:
+            self._pool.drop(conn)
+            return
+        if conn.epoll is not self._first_set:
+            conn.watch_in(self._first_set)
+        self._idle.append(conn)

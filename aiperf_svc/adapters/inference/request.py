@@ -1,0 +1,157 @@
+"""One request, from what is to be sent to the end of its response.
+
+The load generator makes it, a connection carries it, and its end is its record. A retry, or another
+address, is the same request on another connection.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiperf_svc.domain.request_ids import INDEX_BASE
+from aiperf_svc.protocol.records import Flag
+
+try:
+    from aiperf_svc.adapters.inference import _stamped_reads as compiled
+except ImportError:
+    compiled = None  # type: ignore[assignment]  # no C compiler was there
+
+_REUSED, _RETRIED = int(Flag.REUSED), int(Flag.RETRIED)
+
+
+class PreparedTurn(NamedTuple):
+    """One turn of a dataset entry, ready to send. Counts of tokens are -1 where they are unknown,
+    as in the record."""
+
+    before: bytes
+    """HTTP bytes before the value of the `X-Request-Id`."""
+    after: bytes
+    """HTTP bytes after it."""
+    entry: int
+    """Number of the entry."""
+    turn: int
+    input_tokens: int
+    requested_tokens: int
+    """Output tokens that it asks for."""
+
+
+class PlainRequestFields:
+    """The fields of a request where no C compiler was there."""
+
+    __slots__ = (
+        "ack_wall_ns",
+        "body_offset",
+        "buffer",
+        "bytes_in",
+        "bytes_out",
+        "connect_ns",
+        "due_wall_ns",
+        "end_wall_ns",
+        "entry",
+        "flags",
+        "framing",
+        "index",
+        "input_tokens",
+        "kept",
+        "moves",
+        "part",
+        "payload",
+        "phase",
+        "read_rows",
+        "request_id",
+        "requested_tokens",
+        "sent_wall_ns",
+        "session",
+        "start_wall_ns",
+        "started_mono_ns",
+        "status",
+        "tls_ns",
+        "turn",
+    )
+
+    ack_wall_ns: int
+    body_offset: int
+    buffer: Any
+    bytes_in: int
+    bytes_out: int
+    connect_ns: int
+    due_wall_ns: int
+    end_wall_ns: int
+    entry: int
+    flags: int
+    framing: int
+    index: int
+    input_tokens: int
+    kept: bytearray | None
+    moves: int
+    part: int
+    payload: bytes
+    phase: int
+    read_rows: Any
+    request_id: int
+    requested_tokens: int
+    sent_wall_ns: int
+    session: Any
+    start_wall_ns: int
+    started_mono_ns: int
+    status: int
+    tls_ns: int
+    turn: int
+
+    def __init__(
+        self,
+        prepared: PreparedTurn,
+        id_prefix: bytes,
+        phase: int,
+        index: int,
+        due_wall_ns: int,
+        flags: int,
+        session: Any = None,
+        kept: bytearray | None = None,
+    ) -> None:
+        before, after, self.entry, self.turn, self.input_tokens, self.requested_tokens = prepared
+        self.payload = b"%b%b%d%b" % (before, id_prefix, INDEX_BASE + index, after)
+        self.bytes_out = len(self.payload)
+        self.phase = phase
+        self.index = index
+        self.due_wall_ns = due_wall_ns
+        self.flags = flags
+        self.session = session
+        self.kept = kept
+        self.buffer = self.read_rows = None
+        self.start_wall_ns = self.sent_wall_ns = self.ack_wall_ns = self.end_wall_ns = 0
+        self.body_offset = self.bytes_in = self.framing = self.part = self.status = 0
+        self.connect_ns = self.tls_ns = self.started_mono_ns = self.moves = self.request_id = 0
+
+
+if TYPE_CHECKING or compiled is None:
+    RequestFields = PlainRequestFields
+else:
+    RequestFields = compiled.RequestFields
+    """The same fields, which the compiled steps read and write without a look-up by name."""
+
+
+class Request(RequestFields):
+    """One request, what is known of its response, and what of that has still to leave.
+
+    It is made from a prepared turn, the prefix of its `X-Request-Id` (which the index of its credit
+    completes), its phase, that index, the time at which it is due, and its flags. A `session` is
+    the caller's own. With a bytearray as `kept`, the raw response is gathered in it.
+
+    Times are 0 until they are known. `payload` holds the bytes to write until the response begins;
+    from then on the request is never written again, and the bytes are freed, since prompts would be
+    most of what held connections take. `buffer` and `read_rows` are what has come and has not left
+    for the record: bytes after one read, a bytearray after more. `part` counts the parts that have
+    left, `moves` the addresses that did not take the request.
+    """
+
+    __slots__ = ()
+
+    @property
+    def was_written(self) -> bool:
+        """Whether its first byte was written, on the connection that carried it last."""
+        return self.start_wall_ns != 0
+
+    def start_over(self, request_id: int) -> None:
+        """Prepare a request that had no byte of a response for another connection."""
+        self.request_id = request_id
+        self.flags = (self.flags | _RETRIED) & ~_REUSED
+        self.start_wall_ns = self.sent_wall_ns = self.connect_ns = self.tls_ns = 0

@@ -1,0 +1,207 @@
+"""From a request to its bytes on the wire: connections, TLS handshakes, writes and retries.
+
+A request gets an idle connection or one that is being made, and is written as soon as that can
+carry it. While no byte of it is written, another address may take it; when the connection breaks
+just after the write, it may be sent again (`keep_alive_race`).
+"""
+
+import select
+import ssl
+from time import monotonic_ns, time_ns
+
+from aiperf_svc.adapters.inference.connection import HANDSHAKING, HEAD, IDLE, Connection
+from aiperf_svc.adapters.inference.in_flight import RequestsInFlight
+from aiperf_svc.adapters.inference.keep_alive_race import race_window_ns
+from aiperf_svc.adapters.inference.pool import ConnectionPool, NotConnected
+from aiperf_svc.adapters.inference.request import Request
+from aiperf_svc.adapters.inference.resolved_target import Target
+from aiperf_svc.adapters.inference.stamped_reads import begin, stamp_start, write_request
+from aiperf_svc.adapters.inference.tls_stream import TlsStream, handshake_problem
+from aiperf_svc.domain.outcomes import ErrorKind
+from aiperf_svc.protocol.records import Flag
+
+_RETRIED = int(Flag.RETRIED)
+
+
+class RequestWriter:
+    """Writes requests; what fails ends in `in_flight`."""
+
+    def __init__(self, target: Target, pool: ConnectionPool, in_flight: RequestsInFlight) -> None:
+        self._tls_context, self._server_name = target.tls_context, target.server_name
+        self._pool, self._in_flight = pool, in_flight
+        self._idle = pool.idle
+        self._last_id = 0
+        self.requests_sent = 0
+        """Requests written, including those that are sent again."""
+        self.retries = 0
+        """Requests that had to be sent again."""
+
+    def send(self, request: Request) -> None:
+        """Write a request on an idle connection, or on a new one as soon as that is made."""
+        self._last_id = request.request_id = self._last_id + 1
+        self._in_flight.count += 1
+        idle = self._idle
+        while idle:
+            conn = idle.pop()
+            if conn.state == IDLE:  # else the server has closed it since, maybe with many others
+                break
+        else:
+            made = self._pool.spare_or_new()
+            if isinstance(made, NotConnected):
+                self._in_flight.fail_unconnected(request, made)
+                return
+            conn = made
+        try:
+            unsent = begin(conn, request)
+        except OSError as error:
+            self.requests_sent += 1
+            self.disconnected(conn, ErrorKind.SEND, error.strerror or str(error))
+            return
+        if unsent is not None:
+            self.requests_sent += 1
+            if unsent:
+                conn.wait_to_write(memoryview(request.payload)[-unsent:])
+        elif conn.state == IDLE:
+            self._write(conn, request)
+
+    # --- connecting ------------------------------------------------------------------------------
+
+    def connected(self, conn: Connection) -> None:
+        """Go on with a connection whose connect attempt has ended."""
+        error = self._pool.connected(conn)
+        if error:
+            self._not_connected(conn, error)
+        elif self._tls_context is not None:
+            conn.tls = TlsStream(self._tls_context, self._server_name)
+            conn.state = HANDSHAKING
+            self.shake_hands(conn, conn.tls)
+        else:
+            self._ready(conn)
+
+    def _not_connected(self, conn: Connection, kind: ErrorKind) -> None:
+        """Handle a failed connect: the request moves to another address while one is up."""
+        addresses, request = self._pool.addresses, conn.request
+        others = len(addresses.in_use) - 1
+        if request is not None and addresses.has_up and request.moves < others:
+            self.move(conn, request)
+            self._pool.drop(conn)
+        else:
+            self._in_flight.fail(conn, kind, self._pool.connect_message(conn.address))
+
+    def move(self, conn: Connection, request: Request) -> None:
+        """Take a request that is not written yet from its connection, for a new one."""
+        conn.request = None
+        request.moves += 1
+        self._give(request, self._pool.new())
+
+    def _give(self, request: Request, made: Connection | NotConnected) -> None:
+        if isinstance(made, NotConnected):
+            self._in_flight.fail_unconnected(request, made)
+        else:
+            made.request = request
+
+    def shake_hands(self, conn: Connection, tls: TlsStream) -> None:
+        """Go on with a TLS handshake."""
+        try:
+            is_done = tls.handshake()
+        except ssl.SSLError as error:
+            self._send_encrypted(conn, tls)
+            if conn.is_open:
+                self._in_flight.fail(conn, ErrorKind.TLS, handshake_problem(error))
+            return
+        if is_done:
+            conn.tls_ns = monotonic_ns() - conn.opened_mono_ns - conn.connect_ns
+        self._send_encrypted(conn, tls)
+        if is_done and conn.is_open:
+            self._ready(conn)
+
+    def _ready(self, conn: Connection) -> None:
+        conn.state = IDLE
+        if conn.request is not None:
+            self._write(conn, conn.request)
+        else:
+            self._idle.append(conn)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def _write(self, conn: Connection, request: Request) -> None:
+        self.requests_sent += 1
+        if conn.tls is not None:
+            stamp_start(conn, request)
+            conn.tls.encrypt(request.payload)
+            self._send_encrypted(conn, conn.tls)
+            request.sent_wall_ns = time_ns()
+            return
+        try:
+            unsent = write_request(conn)
+        except OSError as error:
+            self.disconnected(conn, ErrorKind.SEND, error.strerror or str(error))
+            return
+        if unsent:
+            conn.wait_to_write(memoryview(request.payload)[-unsent:])
+
+    def write_more(self, conn: Connection) -> None:
+        """Go on writing on a connection that takes bytes again."""
+        if conn.unsent is None:
+            return
+        try:
+            count = conn.sock.send(conn.unsent)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.disconnected(conn, ErrorKind.SEND, error.strerror or str(error))
+            return
+        if conn.request is not None:
+            conn.request.sent_wall_ns = time_ns()
+        conn.unsent = conn.unsent[count:]
+        if not conn.unsent:
+            conn.unsent = None
+            conn.epoll.modify(conn.fd, select.EPOLLIN)
+
+    def _send_encrypted(self, conn: Connection, tls: TlsStream) -> None:
+        data = tls.to_send()
+        if not data:
+            return
+        if conn.unsent is not None:
+            conn.unsent = memoryview(bytes(conn.unsent) + data)
+            return
+        try:
+            count = conn.sock.send(data)
+        except BlockingIOError:
+            count = 0
+        except OSError as error:
+            self.disconnected(conn, ErrorKind.SEND, error.strerror or str(error))
+            return
+        if count < len(data):
+            conn.wait_to_write(memoryview(data)[count:])
+
+    # --- broken connections ----------------------------------------------------------------------
+
+    def disconnected(self, conn: Connection, kind: ErrorKind, message: str) -> None:
+        """Handle a broken connection. If it was used before, and broke without a byte of a response
+        so soon that the close may have crossed the request, the request is sent once more."""
+        request = conn.request
+        if request is None or conn.state != HEAD or request.bytes_in:
+            self._in_flight.fail(conn, kind, message)
+        elif conn.is_used and not request.flags & _RETRIED and self._may_cross(conn, request):
+            self._retry(conn, request)
+        elif kind == ErrorKind.SEND:
+            self._in_flight.fail(conn, kind, message)
+        else:
+            after_ms = (time_ns() - request.start_wall_ns) / 1e6
+            text = f"closed by the server {after_ms:.3g} ms after the request, without a response"
+            self._in_flight.fail(conn, ErrorKind.NO_RESPONSE, text)
+
+    def _may_cross(self, conn: Connection, request: Request) -> bool:
+        # At the previous poll the close was not here: what we are late with is not the server's.
+        elapsed_ns = self._in_flight.previous_poll_wall_ns - request.start_wall_ns
+        return elapsed_ns <= race_window_ns(conn.sock)
+
+    def _retry(self, conn: Connection, request: Request) -> None:
+        self.retries += 1
+        self._last_id += 1
+        request.start_over(self._last_id)
+        conn.request = None
+        made = self._pool.new()
+        self._pool.drop(conn)
+        self._give(request, made)

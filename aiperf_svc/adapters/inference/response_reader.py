@@ -1,0 +1,343 @@
+"""Which sockets are read first, and where each response ends.
+
+Sockets are in two epoll sets, and one wake-up of the event loop reads every socket that has
+something. The first set, which the loop watches, has the sockets whose response is still to begin
+or has just begun, the timers, and the second set, in which are the sockets in the middle of a
+response. While those are read, the first set has its turn every few reads: under load a first
+token, and a request that is due, wait for a few reads and not for all of them. What waits then are
+chunks in the middle of streams, which move neither the time to the first token nor that to the
+last.
+
+A poll also bounds what a stamp can hide: segments that wait unread merge and keep the newest stamp,
+so with each read goes the time of the previous poll, at which this socket had nothing yet.
+"""
+
+import select
+import ssl
+from collections.abc import Callable
+from time import monotonic_ns, time_ns
+from typing import Final
+
+from aiperf_svc.adapters.inference.connection import (
+    BODY,
+    CLOSED,
+    CONNECTING,
+    HANDSHAKING,
+    HEAD,
+    Connection,
+)
+from aiperf_svc.adapters.inference.framing import HeadTooLarge, ResponseFraming
+from aiperf_svc.adapters.inference.in_flight import RequestsInFlight
+from aiperf_svc.adapters.inference.pool import ConnectionPool
+from aiperf_svc.adapters.inference.raw_records import RawRecords
+from aiperf_svc.adapters.inference.request import Request
+from aiperf_svc.adapters.inference.request_writer import RequestWriter
+from aiperf_svc.adapters.inference.stamped_reads import (
+    FIRST_READS_BYTES,
+    HAS_ENDED,
+    HAS_EVENT,
+    IN_MIDDLE,
+    MAX_KEPT_BYTES,
+    MAX_RESPONSE_BYTES,
+    WAS_READ,
+    Read,
+    part_bytes,
+    take_ready,
+)
+from aiperf_svc.adapters.inference.tls_stream import TlsStream
+from aiperf_svc.core.responses.http1 import ProtocolViolation
+from aiperf_svc.core.responses.layouts import MAX_LAYOUTS, Layout, layout_of
+from aiperf_svc.domain.outcomes import ErrorKind
+from aiperf_svc.protocol.records import Flag, Framing
+
+LAYOUTS_PER_TICK: Final = 32
+"""Layouts of responses learned between two housekeeping ticks: where lengths hardly repeat,
+learning costs more than it saves."""
+READS_AT_ONCE: Final = 16
+"""Reads in one step, a tenth of a millisecond. In the middle of responses there is a look at what
+must not wait between two steps."""
+MAX_EVENTS: Final = 65_536
+"""All that is ready must be taken by one poll, or the previous poll would not bound a stamp."""
+
+_IN, _OUT = select.EPOLLIN, select.EPOLLOUT
+_UNSTAMPED = int(Flag.UNSTAMPED)
+
+
+class ResponseReader:
+    """Reads what has come, and ends requests whose responses end.
+
+    `on_other(fd)` is called for a readable descriptor of the first set that is of no connection.
+    """
+
+    def __init__(
+        self,
+        first_set: select.epoll,
+        pool: ConnectionPool,
+        records: RawRecords,
+        in_flight: RequestsInFlight,
+        writer: RequestWriter,
+        on_other: Callable[[int], None],
+    ) -> None:
+        self._epoll = first_set
+        self._connections = pool.by_fd
+        self._records, self._in_flight, self._writer = records, in_flight, writer
+        self._on_other = on_other
+        self._bodies = select.epoll()
+        """The second set: connections in the middle of a response."""
+        self._bodies_fd = self._bodies.fileno()
+        self._epoll.register(self._bodies_fd, _IN)
+        self._framing = ResponseFraming()
+        self._layouts: dict[int, Layout] = {}
+        """Layouts by the length of a whole response that comes in one read."""
+        self._layouts_left = LAYOUTS_PER_TICK
+        self._has_bodies = False
+        """Whether the last poll of the first set reported the second set as readable."""
+        self._polled = self._bodies_polled = time_ns()
+        self._first_reads_bytes = FIRST_READS_BYTES
+        """Bytes of read rows at which a connection moves to the second set."""
+        self._is_held_back = False
+        self._held_since_mono_ns = 0
+        self._polled_before_hold = 0
+        self._held_back_ns = 0
+
+    def close(self) -> None:
+        """Release the second set."""
+        self._bodies.close()
+
+    def learn_more(self) -> None:
+        """Allow further layouts to be learned; called with each housekeeping tick."""
+        self._layouts_left = LAYOUTS_PER_TICK
+
+    # --- holding back ----------------------------------------------------------------------------
+
+    @property
+    def held_back_ns(self) -> int:
+        """Return the total time in which responses were held back."""
+        now = monotonic_ns() - self._held_since_mono_ns if self._is_held_back else 0
+        return self._held_back_ns + now
+
+    def hold_back(self) -> None:
+        """Stop reading responses that are in their middle until `go_on`."""
+        self._is_held_back = True
+        self._held_since_mono_ns = monotonic_ns()
+        self._polled_before_hold = self._bodies_polled
+        self._first_reads_bytes = 0
+        self._epoll.unregister(self._bodies_fd)
+        # Some are in the first set for good: those whose every read is large enough to leave.
+        for conn in self._connections.values():
+            if conn.state == BODY and conn.epoll is self._epoll:
+                conn.watch_in(self._bodies)
+
+    def go_on(self) -> None:
+        """Resume reading all responses."""
+        self._held_back_ns = self.held_back_ns
+        self._is_held_back = False
+        self._first_reads_bytes = FIRST_READS_BYTES
+        # What has come since then may have come at any time since then.
+        self._bodies_polled = self._polled_before_hold
+        self._epoll.register(self._bodies_fd, _IN)
+
+    # --- reading order ---------------------------------------------------------------------------
+
+    def read_all(self) -> None:
+        """Handle everything that is ready now."""
+        if self._poll_first():
+            self._poll_bodies()
+
+    def _poll_first(self) -> bool:
+        """Handle the first set. Returns whether the second set has something to read."""
+        events = self._epoll.poll(0, MAX_EVENTS)
+        previous, self._polled = self._polled, time_ns()
+        self._has_bodies = False
+        for at in range(0, len(events), READS_AT_ONCE):
+            self._take_some(events, at, previous)
+        if not self._has_bodies:
+            self._bodies_polled = self._polled
+        return self._has_bodies
+
+    def _poll_bodies(self) -> None:
+        events = self._bodies.poll(0, MAX_EVENTS)
+        previous, self._bodies_polled = self._bodies_polled, time_ns()
+        for at in range(0, len(events), READS_AT_ONCE):
+            if at:
+                self._poll_first()
+                if self._is_held_back:
+                    self._polled_before_hold = previous
+                    return
+            self._take_some(events, at, previous)
+
+    def _take_some(self, events: list[tuple[int, int]], at: int, previous_poll: int) -> None:
+        """Handle the next `READS_AT_ONCE` events of one poll."""
+        in_flight, records = self._in_flight, self._records
+        in_flight.previous_poll_wall_ns = previous_poll
+        stop = at + READS_AT_ONCE
+        for conn, left, value in take_ready(
+            events, at, stop, self._connections, previous_poll, self._layouts, records
+        ):
+            if conn is None:
+                self._look_at_other(value)
+            elif left == HAS_ENDED:
+                in_flight.recorded(conn, value)
+            elif conn.state == CLOSED:
+                continue  # what was done for another has ended it
+            elif left == WAS_READ:
+                self._take_read(conn, value)
+            elif left == IN_MIDDLE:
+                if conn.epoll is self._epoll:
+                    conn.watch_in(self._bodies)
+            elif left == HAS_EVENT:
+                self._look_at_event(conn, value)
+            else:
+                text = value.strerror or str(value)
+                self._writer.disconnected(conn, ErrorKind.DISCONNECTED, text)
+        records.flush_if_full()
+
+    def _look_at_other(self, fd: int) -> None:
+        """Handle a descriptor that is not a connection, or whose connection is gone."""
+        if fd == self._bodies_fd:
+            self._has_bodies = True
+        else:
+            self._on_other(fd)
+
+    def _look_at_event(self, conn: Connection, mask: int) -> None:
+        """Handle a connection that is writable or broken."""
+        if conn.state == CONNECTING:
+            self._writer.connected(conn)
+            return
+        if mask & _OUT:
+            self._writer.write_more(conn)
+        if conn.is_open and mask & ~_OUT:
+            self._take_some([(conn.fd, _IN)], 0, self._in_flight.previous_poll_wall_ns)
+
+    # --- one read --------------------------------------------------------------------------------
+
+    def _take_read(self, conn: Connection, read: Read) -> None:
+        """Process a read, encrypted or not."""
+        if conn.tls is None:
+            self._take_plain(conn, read)
+        else:
+            self._take_encrypted(conn, conn.tls, read)
+
+    def _take_encrypted(self, conn: Connection, tls: TlsStream, read: Read) -> None:
+        """Decrypt a read and process it. A response that ends by `close_notify` ends there: the
+        server may leave its socket open for long."""
+        data, stamp, now = read
+        if data:
+            tls.receive(data)
+            if conn.state == HANDSHAKING:
+                self._writer.shake_hands(conn, tls)
+                return
+            try:
+                plain = tls.decrypted()
+            except ssl.SSLError as error:
+                self._in_flight.fail(conn, ErrorKind.TLS, str(error))
+                return
+            if plain:
+                self._take_plain(conn, (plain, stamp, now))
+        if (tls.is_closed or not data) and conn.is_open:
+            self._take_plain(conn, (b"", stamp, now))
+
+    def _take_plain(self, conn: Connection, read: Read) -> None:
+        """Process a read for the request that waits for it."""
+        data, stamp, now = read
+        request = conn.request
+        if request is None or conn.state < HEAD:
+            # Idle and closed by the server, or closed while TLS was being set up.
+            self._in_flight.fail(conn, ErrorKind.TLS, "closed during the TLS handshake")
+            return
+        if not data:
+            self._take_close(conn, request, now)
+            return
+        if not stamp:
+            stamp = now
+            request.flags |= _UNSTAMPED
+        is_first = conn.state == HEAD and request.buffer is None
+        if is_first:
+            layout = self._layouts.get(len(data))
+            if layout is not None and conn.may_reuse and layout.pick(data) == layout.picked:
+                self._take_whole(conn, request, (data, stamp, now), layout)
+                return
+        previous_poll = self._in_flight.previous_poll_wall_ns
+        try:
+            end = self._end_in(conn, request, data, stamp)
+        except ProtocolViolation as error:
+            self._records.add_read(request, data, stamp, previous_poll, now)
+            if isinstance(error, HeadTooLarge):
+                self._in_flight.fail(conn, ErrorKind.TOO_LARGE, str(error))
+            else:
+                self._in_flight.fail(conn, ErrorKind.PROTOCOL, "broken HTTP/1.1 framing")
+            return
+        if end is None:
+            self._records.add_read(request, data, stamp, previous_poll, now)
+            self._bound(conn, request)
+            return
+        # With bytes after the response, nothing that comes on this connection can be trusted.
+        may_reuse = conn.keep_alive and conn.may_reuse and end == len(data)
+        may_reuse = may_reuse and self._in_flight.keeps_connections
+        data = data[:end]
+        self._records.add_read(request, data, stamp, previous_poll, now)
+        if request.status >= 400:
+            self._in_flight.refuse(conn, stamp, may_reuse=may_reuse)
+            return
+        if is_first and may_reuse and self._layouts_left:
+            self._learn_layout(request, data)
+        self._in_flight.complete(conn, stamp, may_reuse=may_reuse)
+
+    def _end_in(
+        self, conn: Connection, request: Request, data: bytes, stamp_wall_ns: int
+    ) -> int | None:
+        """Return the offset in `data` just after the response; None while it goes on."""
+        framing = self._framing
+        if conn.state == BODY:
+            return framing.end_of_body(conn, request, data, 0)
+        if request.buffer is None:
+            return framing.take_head(conn, request, data, stamp_wall_ns)
+        # The head came in parts.
+        before = bytes(request.buffer)
+        end = framing.take_head(conn, request, before + data, stamp_wall_ns)
+        return None if end is None else end - len(before)
+
+    def _bound(self, conn: Connection, request: Request) -> None:
+        """Pass on what has come of a response that goes on, and cut it off if it is too long."""
+        if conn.state == BODY:
+            if conn.epoll is self._epoll and len(request.read_rows) >= self._first_reads_bytes:
+                conn.watch_in(self._bodies)
+            if len(request.buffer) >= part_bytes(request):
+                self._records.take_part(request)
+        most = MAX_RESPONSE_BYTES if request.kept is None else MAX_KEPT_BYTES
+        if request.bytes_in > most:
+            text = f"over {most // 2**20} MiB: cut off"
+            self._in_flight.fail(conn, ErrorKind.TOO_LARGE, text)
+
+    def _learn_layout(self, request: Request, data: bytes) -> None:
+        self._layouts_left -= 1
+        layout = layout_of(
+            data,
+            status=request.status,
+            framing=request.framing,
+            body_offset=request.body_offset,
+        )
+        if layout is not None:
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[len(data)] = layout
+
+    def _take_whole(self, conn: Connection, request: Request, read: Read, layout: Layout) -> None:
+        """Process a good response in one read with a known layout, without parsing it."""
+        data, stamp, now = read
+        request.status, request.framing = layout.status, layout.framing
+        request.body_offset = layout.body_offset
+        request.ack_wall_ns = request.end_wall_ns = stamp
+        previous_poll = self._in_flight.previous_poll_wall_ns
+        self._records.add_whole(request, data, stamp, previous_poll, now)
+        conn.become_idle()
+        self._in_flight.recorded(conn, request)
+
+    def _take_close(self, conn: Connection, request: Request, now: int) -> None:
+        """Handle a close by the server, which may be the end of a body."""
+        if conn.state != BODY or request.framing != Framing.UNTIL_CLOSE:
+            self._writer.disconnected(conn, ErrorKind.DISCONNECTED, "closed by the server")
+        elif request.status >= 400:
+            self._in_flight.refuse(conn, now, may_reuse=False)
+        else:
+            self._in_flight.complete(conn, now, may_reuse=False)
