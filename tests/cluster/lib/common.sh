@@ -42,20 +42,33 @@ name_cluster() { # CLUSTER_ID
   NAME=aiperf-$ID           # network link, cgroup, kubeconfig context
   RUN=$CACHE/clusters/$ID   # everything that the cluster keeps on disk
   KUBECONFIG_FILE=$RUN/kubeconfig
-  CONTAINERD_SOCKET=$RUN/containerd.sock
 }
 name_cluster "$(printf %s "$CHECKOUT" | sha256sum | cut -c1-6)"
 
 # The addresses of a cluster: one of 16 slots, the first whose ranges nobody on this machine routes to.
-NODE=node1
 SLOTS=16
 name_addresses() { # SLOT
   SLOT=$1
-  LINK_CIDR=172.30.$SLOT.0/30 HOST_IP=172.30.$SLOT.1 NODE_IP=172.30.$SLOT.2
-  POD_CIDR=10.$((192 + SLOT)).0.0/16 NODE_POD_CIDR=10.$((192 + SLOT)).0.0/24
-  DNS_IP=10.$((192 + SLOT)).255.53
+  LINKS_CIDR=172.30.$SLOT.0/28 API_IP=172.30.$SLOT.2
+  POD_CIDR=10.$((192 + SLOT)).0.0/16 DNS_IP=10.$((192 + SLOT)).255.53
   SERVICE_CIDR=10.$((208 + SLOT)).0.0/16 API_SERVICE_IP=10.$((208 + SLOT)).0.1
   FAKE_POD_CIDR=10.$((224 + SLOT)).0.1/16
+}
+
+# The names and addresses of a node. The first one has the control plane and a link to the host, each other one a link
+# to the first.
+FIRST_NODE=node1
+MOST_NODES=4 # links that are in LINKS_CIDR
+name_node() { # NODE
+  NODE=$1
+  local number=${1#node}
+  NODE_RUN=$RUN/$NODE # everything that the node keeps on disk
+  CONTAINERD_SOCKET=$NODE_RUN/containerd.sock
+  GATEWAY_IP=172.30.$SLOT.$((4 * number - 3)) NODE_IP=172.30.$SLOT.$((4 * number - 2))
+  NODE_POD_CIDR=10.$((192 + SLOT)).$((number - 1)).0/24
+}
+nodes() { # prints the names of the cluster's nodes
+  find "$RUN" -mindepth 1 -maxdepth 1 -name 'node*' -printf '%f\n' | sort
 }
 
 # A process is remembered by its id and its start time: ids are used again.
@@ -70,22 +83,27 @@ still_runs() { # FILE written by identify
   [ -s "$1" ] && read -r pid start <"$1" && [ "$(identify "$pid")" = "$pid $start" ]
 }
 
+has_ended() { ! still_runs "$1"; }
+
 # Waits until a command succeeds; fails when the time is over or a given process has ended.
 wait_until() { # SECONDS WHAT FILE_OF_PROCESS|- COMMAND...
   local deadline=$((SECONDS + $1)) what=$2 process=$3
   shift 3
   until "$@" >/dev/null 2>&1; do
-    [ "$SECONDS" -lt "$deadline" ] || fail "$what: still not so after its time limit; logs: $RUN/log"
-    [ "$process" = - ] || still_runs "$process" || fail "$what: its process has ended; logs: $RUN/log"
+    [ "$SECONDS" -lt "$deadline" ] || fail "$what: still not so after its time limit; logs: $NODE_RUN/log"
+    [ "$process" = - ] || still_runs "$process" || fail "$what: its process has ended; logs: $NODE_RUN/log"
     sleep 0.05
   done
 }
 
+is_up() { still_runs "$RUN/$FIRST_NODE/init.process"; }
+
 require_up() {
-  still_runs "$RUN/init.process" || fail "no cluster is up for $CHECKOUT: run tests/cluster/up"
+  is_up || fail "no cluster is up for $CHECKOUT: run tests/cluster/up"
   # shellcheck source=/dev/null
   . "$RUN/addresses"
   name_addresses "$SLOT"
+  name_node $FIRST_NODE
 }
 
 # shellcheck source=lib/parts.sh

@@ -21,7 +21,7 @@ lock_clusters() {
 
 any_cluster_runs() {
   local process
-  for process in "$CACHE"/clusters/*/init.process; do
+  for process in "$CACHE"/clusters/*/node*/init.process; do
     ! still_runs "$process" || return 0
   done
   return 1
@@ -59,7 +59,7 @@ free_slot() { # prints the first slot none of whose ranges is routed on this mac
   local slot
   for ((slot = 0; slot < SLOTS; slot++)); do
     name_addresses $slot
-    if [ -z "$(for range in "$LINK_CIDR" "$POD_CIDR" "$SERVICE_CIDR"; do routes_to "$range"; done)" ]; then
+    if [ -z "$(for range in "$LINKS_CIDR" "$POD_CIDR" "$SERVICE_CIDR"; do routes_to "$range"; done)" ]; then
       echo $slot
       return
     fi
@@ -80,12 +80,12 @@ pod_processes() { # prints the ids
   find "$CGROUPS"/*/"$NAME" -name cgroup.procs -exec cat {} + 2>/dev/null | sort -un || true
 }
 
-# Killing the pid namespace's first process makes the kernel end all others in it.
+# Killing a pid namespace's first process makes the kernel end all others in it.
 end_processes() {
-  local pid tries
-  if still_runs "$RUN/init.process"; then
-    kill -KILL "$(cut -d' ' -f1 "$RUN/init.process")" || true
-  fi
+  local pid process tries
+  for process in "$RUN"/node*/init.process; do
+    if still_runs "$process"; then kill -KILL "$(cut -d' ' -f1 "$process")" || true; fi
+  done
   for ((tries = 0; tries < 200; tries++)); do
     [ -n "$(marked_processes)$(pod_processes)" ] || return 0
     if ((tries % 50 == 20)); then # whatever lives outside of that namespace, or has none yet
@@ -97,16 +97,18 @@ end_processes() {
 
 # ---- cgroups
 
-make_cgroups() {
-  local controller parent
+make_cgroups() { # for the pods of the node that name_node named
+  local controller parent group
   for controller in "${CONTROLLERS[@]}"; do
     parent=$CGROUPS/$controller
     [ -d "$parent" ] || continue
-    mkdir -p "$parent/$NAME"
-    if [ "$controller" = cpuset ]; then # a new cpuset is empty, and nothing can run in it
-      cat "$parent/cpuset.cpus" >"$parent/$NAME/cpuset.cpus"
-      cat "$parent/cpuset.mems" >"$parent/$NAME/cpuset.mems"
-    fi
+    for group in "$NAME" "$NAME/$NODE"; do
+      mkdir -p "$parent/$group"
+      if [ "$controller" = cpuset ]; then # a new cpuset is empty, and nothing can run in it
+        cat "$parent/cpuset.cpus" >"$parent/$group/cpuset.cpus"
+        cat "$parent/cpuset.mems" >"$parent/$group/cpuset.mems"
+      fi
+    done
   done
 }
 

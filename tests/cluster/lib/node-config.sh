@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# The configuration files of the node's components, written into $RUN/config.
+# The configuration files of the node's components, written into $NODE_RUN/config.
 
 write_node_config() { # ROOT_OF_THE_UNPACKED_PACKAGES
-  local packages=$1 config=$RUN/config pki=$RUN/pki
+  local packages=$1 config=$NODE_RUN/config pki=$RUN/pki
   mkdir -p "$config/cni"
 
   # Pods find DNS here; names outside of the cluster do not exist.
@@ -12,7 +12,7 @@ write_node_config() { # ROOT_OF_THE_UNPACKED_PACKAGES
   # the attempt with "can't get final child's PID from pipe".
   cat >"$config/containerd.toml" <<EOF
 version = 2
-root = "$RUN/containerd"
+root = "$NODE_RUN/containerd"
 state = "/run/containerd"
 oom_score = 0
 disabled_plugins = [
@@ -43,7 +43,7 @@ disabled_plugins = [
     conf_dir = "$config/cni"
 EOF
 
-  # Pods leave the node with their own addresses: the host has a route back to them.
+  # Pods leave the node with their own addresses: the host and the other nodes have routes back to them.
   cat >"$config/cni/10-bridge.conflist" <<EOF
 {"cniVersion": "0.4.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "ipMasq": false, "hairpinMode": true,
@@ -58,7 +58,7 @@ failCgroupV1: false
 failSwapOn: false
 featureGates: {KubeletInUserNamespace: true}
 cgroupDriver: cgroupfs
-cgroupRoot: /$NAME
+cgroupRoot: /$NAME/$NODE
 cgroupsPerQOS: true
 enforceNodeAllocatable: [pods]
 containerRuntimeEndpoint: unix://$CONTAINERD_SOCKET
@@ -67,8 +67,8 @@ authentication:
   webhook: {enabled: true}
   x509: {clientCAFile: $pki/ca.crt}
 authorization: {mode: Webhook}
-tlsCertFile: $pki/kubelet-server.crt
-tlsPrivateKeyFile: $pki/kubelet-server.key
+tlsCertFile: $pki/kubelet-$NODE.crt
+tlsPrivateKeyFile: $pki/kubelet-$NODE.key
 clusterDomain: cluster.local
 clusterDNS: [$DNS_IP]
 resolvConf: $config/resolv.conf

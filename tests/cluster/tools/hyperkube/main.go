@@ -1,5 +1,5 @@
 // Command hyperkube is a whole Kubernetes in one binary: etcd, the control plane, the node's agents, CoreDNS,
-// kubectl, and two small commands of its own that a one-node cluster needs (pki, netpol).
+// kubectl, and two small commands of its own that the cluster of this folder needs (pki, netpol).
 //
 // It acts as the component it is called as: by the name of a link to it (kube-apiserver -> hyperkube), or by
 // its first argument (hyperkube kube-apiserver ...).

@@ -1,8 +1,9 @@
-// Package netpol enforces NetworkPolicy on the one node of a cluster whose pods hang on a bridge.
+// Package netpol enforces NetworkPolicy on a node whose pods hang on a bridge. Each node has an enforcer, for the
+// pods of its own: of traffic between nodes the sender's node judges the egress and the receiver's the ingress.
 //
 // All policies together compile to one nftables table (rules.go), which is replaced whole, in one transaction,
 // whenever the text changes. The table filters what the node forwards (pod to pod, in and out of the node) and
-// what pods send to the node itself, where CoreDNS and the API server listen.
+// what pods send to the node itself, where on the first node CoreDNS and the API server listen.
 package netpol
 
 import (
@@ -10,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"time"
@@ -25,10 +27,15 @@ import (
 // settle is how long the enforcer waits after a change for the next: pods come in bursts.
 const settle = 20 * time.Millisecond
 
-// Main enforces until it is killed. Arguments: KUBECONFIG NODE POD_CIDR DNS_ADDRESS.
+// Main enforces until it is killed. Arguments: KUBECONFIG POD_CIDR NODE_POD_CIDR DNS_ADDRESS.
 func Main(args []string) error {
 	if len(args) != 4 {
-		return errors.New("usage: hyperkube netpol KUBECONFIG NODE POD_CIDR DNS_ADDRESS")
+		return errors.New("usage: hyperkube netpol KUBECONFIG POD_CIDR NODE_POD_CIDR DNS_ADDRESS")
+	}
+	cluster, err1 := netip.ParsePrefix(args[1])
+	own, err2 := netip.ParsePrefix(args[2])
+	if err := errors.Join(err1, err2); err != nil {
+		return err
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", args[0])
 	if err != nil {
@@ -38,7 +45,7 @@ func Main(args []string) error {
 	if err != nil {
 		return err
 	}
-	return enforce(context.Background(), client, node{name: args[1], podCIDR: args[2], dnsAddress: args[3]})
+	return enforce(context.Background(), client, node{pods: cluster, ownPods: own, dnsAddress: args[3]})
 }
 
 func enforce(ctx context.Context, client kubernetes.Interface, n node) error {

@@ -2,6 +2,7 @@ package netpol
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -15,9 +16,10 @@ import (
 // bridge is the interface by which every pod's traffic reaches the node.
 const bridge = "cni0"
 
-// node says which pods are enforced here and where its DNS answers.
+// node says which addresses the cluster's pods have, which of them are enforced here, and where DNS answers.
 type node struct {
-	name, podCIDR, dnsAddress string
+	pods, ownPods netip.Prefix
+	dnsAddress    string
 }
 
 // endpoint is one address that policies select.
@@ -25,6 +27,7 @@ type endpoint struct {
 	namespace string
 	labels    labels.Set
 	address   string
+	isOwn     bool // a pod of this node
 	ports     []corev1.ContainerPort
 }
 
@@ -55,8 +58,9 @@ func compile(n node, pods []*corev1.Pod, nsLabels map[string]labels.Set, policie
 	return t.render(len(policies) > 0)
 }
 
-// endpointsOf lists this node's pods that have an address of their own, and CoreDNS. That is a process on the node
-// with an address for itself alone, and policies know it by the labels that every distribution gives its DNS pods.
+// endpointsOf lists the cluster's pods that have an address in its range, and CoreDNS. That is a process on the first
+// node with an address for itself alone, and policies know it by the labels that every distribution gives its DNS
+// pods. Pods on the host's network have the node's address, and those of fake nodes one that nobody reaches.
 func endpointsOf(n node, pods []*corev1.Pod) []endpoint {
 	out := []endpoint{{
 		namespace: "kube-system",
@@ -69,10 +73,13 @@ func endpointsOf(n node, pods []*corev1.Pod) []endpoint {
 	}}
 	for _, p := range pods {
 		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		if p.Spec.NodeName != n.name || p.Spec.HostNetwork || p.Status.PodIP == "" || ended {
+		address, err := netip.ParseAddr(p.Status.PodIP) // fails while the pod has none
+		if err != nil || !n.pods.Contains(address) || ended {
 			continue
 		}
-		e := endpoint{namespace: p.Namespace, labels: p.Labels, address: p.Status.PodIP}
+		e := endpoint{
+			namespace: p.Namespace, labels: p.Labels, address: p.Status.PodIP, isOwn: n.ownPods.Contains(address),
+		}
 		for _, c := range p.Spec.Containers {
 			e.ports = append(e.ports, c.Ports...)
 		}
@@ -86,13 +93,13 @@ type table struct {
 	endpoints []endpoint
 	nsLabels  map[string]labels.Set
 	allowed   map[direction][]string // rules that end in "return"
-	isolated  map[direction][]string // addresses of pods that some policy selects
+	isolated  map[direction][]string // addresses of the node's own pods that some policy selects
 }
 
 func (t *table) add(p *netv1.NetworkPolicy) {
 	var selected []endpoint
 	for _, e := range t.endpoints {
-		if e.namespace == p.Namespace && matches(&p.Spec.PodSelector, e.labels) {
+		if e.isOwn && e.namespace == p.Namespace && matches(&p.Spec.PodSelector, e.labels) {
 			selected = append(selected, e)
 		}
 	}
@@ -214,17 +221,18 @@ func (t *table) render(anyPolicy bool) string {
 		}
 		b.WriteString("  }\n")
 	}
-	// A pod runs before the API server shows its address. Once there is any policy such a pod is cut off, not
-	// open. Its DNS queries pass: a lost one would cost its resolver five seconds.
+	// A pod runs before the API server shows its address. Once there is any policy such a pod of this node is cut
+	// off, not open. Its DNS queries pass: a lost one would cost its resolver five seconds.
 	strangers := map[direction]string{}
 	if anyPolicy {
 		for _, d := range []direction{egress, ingress} {
-			strangers[d] = fmt.Sprintf("ip %s %s ip %s != %s", d.self, t.node.podCIDR, d.self, set(addresses(t.endpoints)))
+			strangers[d] = fmt.Sprintf("ip %s %s ip %s != %s", d.self, t.node.ownPods, d.self, set(addresses(t.endpoints)))
 		}
 	}
 	b.WriteString("  chain forward {\n    type filter hook forward priority filter; policy accept;\n")
 	b.WriteString("    ct state established,related accept\n")
 	if anyPolicy {
+		fmt.Fprintf(&b, "    %s ip daddr %s udp dport 53 accept\n", strangers[egress], t.node.dnsAddress)
 		fmt.Fprintf(&b, "    %s drop\n    %s drop\n", strangers[egress], strangers[ingress])
 	}
 	b.WriteString("    jump egress\n    jump ingress\n  }\n")

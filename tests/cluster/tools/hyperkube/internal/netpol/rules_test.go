@@ -1,6 +1,7 @@
 package netpol
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -12,16 +13,19 @@ import (
 )
 
 var (
-	testNode   = node{name: "node1", podCIDR: "10.0.0.0/16", dnsAddress: "10.0.255.53"}
+	testNode = node{
+		pods:       netip.MustParsePrefix("10.0.0.0/16"),
+		ownPods:    netip.MustParsePrefix("10.0.0.0/24"),
+		dnsAddress: "10.0.255.53",
+	}
 	namespaces = map[string]labels.Set{
 		"bench":       {"kubernetes.io/metadata.name": "bench"},
 		"kube-system": {"kubernetes.io/metadata.name": "kube-system"},
 	}
 )
 
-func pod(nodeName, name, address string, ports ...corev1.ContainerPort) *corev1.Pod {
+func pod(name, address string, ports ...corev1.ContainerPort) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "bench", Name: name, Labels: labels.Set{"app": name}}}
-	p.Spec.NodeName = nodeName
 	p.Spec.Containers = []corev1.Container{{Ports: ports}}
 	p.Status.PodIP = address
 	return p
@@ -53,13 +57,13 @@ func expect(t *testing.T, got, want string) {
 }
 
 func TestWithoutPoliciesNothingIsDropped(t *testing.T) {
-	if got := compile(testNode, []*corev1.Pod{pod("node1", "a", "10.0.0.1")}, namespaces, nil); strings.Contains(got, "drop") {
+	if got := compile(testNode, []*corev1.Pod{pod("a", "10.0.0.1")}, namespaces, nil); strings.Contains(got, "drop") {
 		t.Errorf("a drop in:\n%s", got)
 	}
 }
 
 func TestIsolationDropsWhatNoPolicyAllows(t *testing.T) {
-	pods := []*corev1.Pod{pod("node1", "a", "10.0.0.1"), pod("node1", "b", "10.0.0.2")}
+	pods := []*corev1.Pod{pod("a", "10.0.0.1"), pod("b", "10.0.0.2")}
 	got := compile(testNode, pods, namespaces, []*netv1.NetworkPolicy{policy("a", netv1.PolicyTypeIngress)})
 	expect(t, chain(t, got, "ingress"), "    ip daddr { 10.0.0.1 } drop\n")
 	expect(t, chain(t, got, "egress"), "")
@@ -73,7 +77,7 @@ func TestNamedPortIsResolvedAtTheReceivingPod(t *testing.T) {
 		To:    []netv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: labels.Set{"app": "b"}}}},
 		Ports: []netv1.NetworkPolicyPort{{Port: &port}},
 	}}
-	pods := []*corev1.Pod{pod("node1", "a", "10.0.0.1"), pod("node1", "b", "10.0.0.2", http)}
+	pods := []*corev1.Pod{pod("a", "10.0.0.1"), pod("b", "10.0.0.2", http)}
 	got := compile(testNode, pods, namespaces, []*netv1.NetworkPolicy{p})
 	expect(t, chain(t, got, "egress"), "    ip saddr { 10.0.0.1 } ip daddr { 10.0.0.2 } ip daddr 10.0.0.2 tcp dport 8080 return\n"+
 		"    ip saddr { 10.0.0.1 } drop\n")
@@ -95,20 +99,43 @@ func TestDNSIsReachedByItsUsualLabelsAndTheAPIServerByItsAddress(t *testing.T) {
 			Ports: []netv1.NetworkPolicyPort{{Port: &api}},
 		},
 	}
-	got := compile(testNode, []*corev1.Pod{pod("node1", "a", "10.0.0.1")}, namespaces, []*netv1.NetworkPolicy{p})
+	got := compile(testNode, []*corev1.Pod{pod("a", "10.0.0.1")}, namespaces, []*netv1.NetworkPolicy{p})
 	expect(t, chain(t, got, "egress"), "    ip saddr { 10.0.0.1 } ip daddr 172.30.0.2/32 tcp dport 6443 return\n"+
 		"    ip saddr { 10.0.0.1 } ip daddr { 10.0.255.53 } udp dport 53 return\n"+
 		"    ip saddr { 10.0.0.1 } drop\n")
 	expect(t, chain(t, got, "input"), "    type filter hook input priority filter; policy accept;\n"+
 		"    iifname != \"cni0\" accept\n    ct state established,related accept\n"+
-		"    ip saddr 10.0.0.0/16 ip saddr != { 10.0.0.1, 10.0.255.53 } udp dport 53 accept\n"+
-		"    ip saddr 10.0.0.0/16 ip saddr != { 10.0.0.1, 10.0.255.53 } drop\n    jump egress\n")
+		"    ip saddr 10.0.0.0/24 ip saddr != { 10.0.0.1, 10.0.255.53 } udp dport 53 accept\n"+
+		"    ip saddr 10.0.0.0/24 ip saddr != { 10.0.0.1, 10.0.255.53 } drop\n    jump egress\n")
 }
 
-func TestPodsOfOtherNodesAndEndedPodsAreIgnored(t *testing.T) {
-	ended := pod("node1", "a", "10.0.0.3")
+func TestPodsOfOtherNodesArePeersAndNotEnforcedHere(t *testing.T) {
+	a, b := policy("a", netv1.PolicyTypeIngress), policy("b", netv1.PolicyTypeIngress)
+	a.Spec.Ingress = []netv1.NetworkPolicyIngressRule{{
+		From: []netv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: labels.Set{"app": "b"}}}},
+	}}
+	pods := []*corev1.Pod{pod("a", "10.0.0.1"), pod("b", "10.0.1.1")}
+	got := compile(testNode, pods, namespaces, []*netv1.NetworkPolicy{a, b})
+	expect(t, chain(t, got, "ingress"), "    ip daddr { 10.0.0.1 } ip saddr { 10.0.1.1 } return\n"+
+		"    ip daddr { 10.0.0.1 } drop\n")
+}
+
+func TestUnknownPodsOfThisNodeReachNothingButDNS(t *testing.T) {
+	pods := []*corev1.Pod{pod("a", "10.0.0.1")}
+	got := compile(testNode, pods, namespaces, []*netv1.NetworkPolicy{policy("a", netv1.PolicyTypeIngress)})
+	known := "{ 10.0.0.1, 10.0.255.53 }"
+	expect(t, chain(t, got, "forward"), "    type filter hook forward priority filter; policy accept;\n"+
+		"    ct state established,related accept\n"+
+		"    ip saddr 10.0.0.0/24 ip saddr != "+known+" ip daddr 10.0.255.53 udp dport 53 accept\n"+
+		"    ip saddr 10.0.0.0/24 ip saddr != "+known+" drop\n"+
+		"    ip daddr 10.0.0.0/24 ip daddr != "+known+" drop\n"+
+		"    jump egress\n    jump ingress\n")
+}
+
+func TestFakeNodesPodsAndEndedPodsAreIgnored(t *testing.T) {
+	ended := pod("a", "10.0.0.3")
 	ended.Status.Phase = corev1.PodSucceeded
-	pods := []*corev1.Pod{pod("kwok-1", "a", "10.0.0.1"), ended}
+	pods := []*corev1.Pod{pod("a", "10.1.0.1"), ended}
 	got := compile(testNode, pods, namespaces, []*netv1.NetworkPolicy{policy("a", netv1.PolicyTypeIngress)})
 	expect(t, chain(t, got, "ingress"), "")
 }

@@ -1,5 +1,5 @@
-// Package pki makes the keys and certificates of a one-node cluster: one CA, the servers' pairs, the
-// service-account key, and a kubeconfig with a client certificate for each component.
+// Package pki makes the keys and certificates of a cluster: one CA, the servers' pairs, the service-account key, and
+// a kubeconfig with a client certificate for each component.
 package pki
 
 import (
@@ -16,6 +16,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -24,26 +25,38 @@ var clients = []struct{ file, user, group string }{
 	{"admin", "kubernetes-admin", "system:masters"},
 	{"controller-manager", "system:kube-controller-manager", ""},
 	{"scheduler", "system:kube-scheduler", ""},
-	{"kubelet", "system:node:%s", "system:nodes"},
 	{"proxy", "system:kube-proxy", ""},
 	{"coredns", "coredns", "system:masters"},
 	{"netpol", "netpol", "system:masters"},
 }
 
-// Main writes everything into a folder. Arguments: DIR CLUSTER SERVER_URL NODE ADDRESS...; CLUSTER names the
-// kubeconfigs' cluster and context, the addresses are those at which the API server and the kubelet answer.
+type node struct {
+	name    string
+	address net.IP
+}
+
+var loopback = net.IPv4(127, 0, 0, 1)
+
+// Main writes everything into a folder. Arguments: DIR CLUSTER SERVICE_ADDRESS NODE=ADDRESS...; CLUSTER names the
+// kubeconfigs' cluster and context. The API server answers at the address of its Service and of the first node, a
+// kubelet at its node's: kubelet-NODE is the kubelet's pair as a server, and its kubeconfig.
 func Main(args []string) error {
-	if len(args) < 5 {
-		return errors.New("usage: hyperkube pki DIR CLUSTER SERVER_URL NODE ADDRESS...")
+	if len(args) < 4 {
+		return errors.New("usage: hyperkube pki DIR CLUSTER SERVICE_ADDRESS NODE=ADDRESS...")
 	}
-	dir, cluster, url, node := args[0], args[1], args[2], args[3]
-	var addresses []net.IP
-	for _, text := range args[4:] {
-		address := net.ParseIP(text)
-		if address == nil {
-			return fmt.Errorf("pki: %q is no IP address", text)
+	dir, cluster := args[0], args[1]
+	service, err := parseAddress(args[2])
+	if err != nil {
+		return err
+	}
+	var nodes []node
+	for _, arg := range args[3:] {
+		name, text, _ := strings.Cut(arg, "=")
+		address, err := parseAddress(text)
+		if err != nil {
+			return err
 		}
-		addresses = append(addresses, address)
+		nodes = append(nodes, node{name, address})
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -56,26 +69,40 @@ func Main(args []string) error {
 	if err != nil {
 		return err
 	}
-	apiNames := []string{"localhost", node, "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+	apiNames := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
 		"kubernetes.default.svc.cluster.local"}
+	apiAddresses := []net.IP{nodes[0].address, loopback, service}
+	url := fmt.Sprintf("https://%s:6443", nodes[0].address)
 	if err := errors.Join(
 		ca.write("sa.key", saKey),
-		ca.writePair("apiserver", pkix.Name{CommonName: "kube-apiserver"}, apiNames, addresses),
-		ca.writePair("kubelet-server", pkix.Name{CommonName: node}, []string{"localhost", node}, addresses),
+		ca.writePair("apiserver", pkix.Name{CommonName: "kube-apiserver"}, apiNames, apiAddresses),
 		ca.writePair("apiserver-kubelet", subject("kube-apiserver-kubelet-client", "system:masters"), nil, nil),
 	); err != nil {
 		return err
 	}
 	for _, c := range clients {
-		user := c.user
-		if c.file == "kubelet" {
-			user = fmt.Sprintf(c.user, node)
+		if err := ca.writeKubeconfig(c.file, cluster, url, subject(c.user, c.group)); err != nil {
+			return err
 		}
-		if err := ca.writeKubeconfig(c.file, cluster, url, subject(user, c.group)); err != nil {
+	}
+	for _, n := range nodes {
+		file, names, addresses := "kubelet-"+n.name, []string{"localhost", n.name}, []net.IP{n.address, loopback}
+		if err := errors.Join(
+			ca.writePair(file, pkix.Name{CommonName: n.name}, names, addresses),
+			ca.writeKubeconfig(file, cluster, url, subject("system:node:"+n.name, "system:nodes")),
+		); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func parseAddress(text string) (net.IP, error) {
+	address := net.ParseIP(text)
+	if address == nil {
+		return nil, fmt.Errorf("pki: %q is no IP address", text)
+	}
+	return address, nil
 }
 
 func subject(user, group string) pkix.Name {
