@@ -1,6 +1,9 @@
 """Fixtures for scenarios on a real cluster: the one that E2E_CONTEXT names, else the one of
 tests/cluster, which is started and taken down again if it is not up. Where neither can be had the
-scenarios are skipped, and fail under CI=true."""
+scenarios are skipped, and fail under CI=true.
+
+A session has one cluster. Tests marked `two_nodes` get one with two nodes, in a session of their
+own: `pytest -m two_nodes`. Where others are selected too, they are left out."""
 
 import fcntl
 import os
@@ -25,8 +28,23 @@ LOAD_S = 120.0
 def pytest_configure(config: pytest.Config) -> None:
     """The markers of what is here."""
     config.addinivalue_line("markers", "cluster: needs a real Kubernetes cluster")
+    config.addinivalue_line("markers", "two_nodes: needs two nodes, and a session of such tests")
     config.addinivalue_line("markers", "alone: measures, or changes what all stacks see")
     config.addinivalue_line("markers", "gate: run by `make test`, the others by `make test-stack`")
+
+
+@pytest.hookimpl(trylast=True)  # after `-m` has selected
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests for two nodes out of a session for one."""
+    for_two = [item for item in items if _needs_two_nodes(item)]
+    others = [item for item in items if not _needs_two_nodes(item)]
+    if for_two and any(item.get_closest_marker("cluster") for item in others):
+        items[:] = others
+        config.hook.pytest_deselected(items=for_two)
+
+
+def _needs_two_nodes(item: pytest.Item) -> bool:
+    return item.get_closest_marker("two_nodes") is not None
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySharing:
@@ -35,10 +53,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByShari
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The cluster; one that was not up is taken down in the end."""
+    nodes = 2 if any(map(_needs_two_nodes, request.session.items)) else 1
     try:
-        found = find_cluster()
+        found = find_cluster(fewest_nodes=nodes)
     except NoClusterError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(str(error), pytrace=False)
@@ -47,7 +66,7 @@ def cluster() -> Iterator[Cluster]:
         yield found
         return
     try:
-        yield start_cluster()
+        yield start_cluster(nodes=nodes)
     finally:
         stop_cluster()
 
@@ -79,6 +98,16 @@ def _built(cluster: Cluster, archive: Path) -> str:
         run((str(TOOLS / "load-image"), str(archive)), environ=cluster.environ, timeout_s=LOAD_S)
         archive.unlink()
     return name
+
+
+@pytest.fixture(scope="session")
+def base_image(cluster: Cluster) -> str:
+    """Name of an image with Python that the cluster's pods can have, and that takes no build."""
+    given = os.environ.get("E2E_IMAGE")
+    if not given and not cluster.is_ours:
+        pytest.fail("E2E_CONTEXT is set and E2E_IMAGE is not", pytrace=False)
+    load = (str(TOOLS / "load-image"), "--base")
+    return given or run(load, environ=cluster.environ, timeout_s=LOAD_S).strip()
 
 
 def _images(cluster: Cluster) -> set[str]:

@@ -19,6 +19,8 @@ GONE_S = 60.0
 """Longest time in which the cluster's own garbage collection must have followed a deletion."""
 EVENTS = ("events", "events.events.k8s.io")
 """What the cluster says about objects; kept for an hour whatever becomes of them."""
+FAKE_NODE = "aiperf.dev/fake-node"
+"""Label and taint of a node that only says that it runs pods."""
 FEWER_COLLECTIONS = {"GOGC": "400"}
 """Of garbage in Pulumi and kubectl, which otherwise spend a fifth of their time on it."""
 
@@ -53,6 +55,11 @@ class Cluster:
             "items"
         ]
         return found
+
+    def nodes(self) -> list[str]:
+        """Names of the nodes that run pods."""
+        found = self.objects("nodes", "-l", f"!{FAKE_NODE}")
+        return sorted(node["metadata"]["name"] for node in found)
 
     def types(self, *, namespaced: bool) -> list[str]:
         """Every type that can be listed; the tests add none."""
@@ -119,16 +126,19 @@ def said(found: Mapping[str, Any]) -> str:
     return f"{metadata.get('namespace', '-')}/{found['kind']}/{metadata['name']}"
 
 
-def find_cluster(environ: Mapping[str, str] = os.environ) -> Cluster | None:
-    """The cluster that E2E_CONTEXT names, else the one of tests/cluster if it is up, else None:
-    `start_cluster` can have one up.
+def find_cluster(
+    *, fewest_nodes: int = 1, environ: Mapping[str, str] = os.environ
+) -> Cluster | None:
+    """The cluster that E2E_CONTEXT names, else the one of tests/cluster if it is up with as many
+    nodes, else None: `start_cluster` can have one up.
 
     A KUBECONFIG alone says where contexts are found and chooses none: the tests never touch a
     cluster that nobody named. Raises NoClusterError when there is none and can be none.
     """
     context = environ.get("E2E_CONTEXT")
     if not context:
-        return _own_cluster(environ)
+        own = _own_cluster(environ)
+        return own if own and len(own.nodes()) >= fewest_nodes else None
     missing = [name for name in ("kubectl", "pulumi") if not shutil.which(name)]
     if missing:
         raise NoClusterError(f"E2E_CONTEXT is set, and {' and '.join(missing)} not on PATH")
@@ -136,12 +146,17 @@ def find_cluster(environ: Mapping[str, str] = os.environ) -> Cluster | None:
     silence = _silence(found)
     if silence:
         raise NoClusterError(f"cluster {context} of E2E_CONTEXT does not respond: {silence}")
+    if len(found.nodes()) < fewest_nodes:
+        raise NoClusterError(
+            f"cluster {context} of E2E_CONTEXT has fewer than {fewest_nodes} nodes"
+        )
     return found
 
 
-def start_cluster(environ: Mapping[str, str] = os.environ) -> Cluster:
-    """Has the cluster of tests/cluster up. `stop_cluster` takes it down."""
-    run((str(TOOLS / "up"),), environ=environ, timeout_s=UP_S)
+def start_cluster(*, nodes: int = 1, environ: Mapping[str, str] = os.environ) -> Cluster:
+    """Has the cluster of tests/cluster up, in the place of one that is up with fewer nodes.
+    `stop_cluster` takes it down."""
+    run((str(TOOLS / "up"), "--nodes", str(nodes)), environ=environ, timeout_s=UP_S)
     found = _own_cluster(environ)
     assert found is not None, "tests/cluster/up has ended well, and there is no cluster"
     return found

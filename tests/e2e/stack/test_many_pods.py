@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from commands import run
-from real_cluster import TOOLS, Cluster
+from real_cluster import FAKE_NODE, TOOLS, Cluster
 from real_stack import Config, Stack
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
-FAKE_NODE = "aiperf.dev/fake-node"
 NODES = 12
 WORKERS, PROCESSORS = 235, 59
 PODS = 300

@@ -1,0 +1,69 @@
+"""A node without power, seen from the other one: its pods say nothing, and come back with it."""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from commands import run
+from node_pods import PORT, NodePod, on_node, server, start, wait
+from real_cluster import TOOLS, Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes]
+
+SWITCH_S = 90.0
+"""Longest time to stop or start a node."""
+NOTICED_S = 90
+"""Longest time until the API server says that a node is silent. It takes 45 s."""
+_LISTEN = """
+import socket, sys
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+print(connection.recv(64).decode())
+connection.recv(64)
+"""
+
+
+def test_a_lost_node_closes_no_connection_and_comes_back_with_its_pods(
+    cluster: Cluster, base_image: str, owners_namespace: str
+) -> None:
+    if not cluster.is_ours:
+        pytest.skip("only nodes of tests/cluster are stopped")
+    first, second = cluster.nodes()
+    made = [
+        server("stays", image=base_image, **on_node(first)),
+        server("lost", image=base_image, **on_node(second)),
+    ]
+    pods = start(cluster, owners_namespace, made)
+    client, lost = pods["stays"], pods["lost"]
+    with listening(client, lost) as listener, without_power(cluster, second):
+        is_silent = ("--for=condition=Ready=Unknown", f"--timeout={NOTICED_S}s")
+        cluster.kubectl("wait", f"node/{second}", *is_silent, timeout_s=NOTICED_S + 10)
+        assert client.connect(lost.address) == "TimeoutError"
+        assert listener.poll() is None
+    back = wait(cluster, owners_namespace)["lost"]
+    assert back.node == second
+    assert client.connect(back.address) == client.address
+
+
+@contextlib.contextmanager
+def without_power(cluster: Cluster, node: str) -> Iterator[None]:
+    """The node is stopped."""
+    switch = str(TOOLS / "node")
+    run((switch, "stop", node), environ=cluster.environ, timeout_s=SWITCH_S)
+    try:
+        yield
+    finally:
+        run((switch, "start", node), environ=cluster.environ, timeout_s=SWITCH_S)
+
+
+@contextlib.contextmanager
+def listening(client: NodePod, other: NodePod) -> Iterator[subprocess.Popen[str]]:
+    """A process that ends when the connection between the two pods does."""
+    program = ("python3", "-uc", _LISTEN, other.address, str(PORT))
+    with client.popen("exec", client.name, "--", *program) as process:
+        assert process.stdout
+        assert process.stdout.readline().strip() == client.address
+        try:
+            yield process
+        finally:
+            process.terminate()
