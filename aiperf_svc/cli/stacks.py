@@ -4,7 +4,6 @@ import argparse
 import os
 import secrets
 import sys
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -127,10 +126,11 @@ def cluster_problems(config: "BenchmarkConfig") -> "list[Problem]":
     """What is wrong with running the config on a cluster."""
     from aiperf_svc.adapters.datasets.tokenizers import is_path
     from aiperf_svc.config.problems import Problem
+    from aiperf_svc.config.urls import is_loopback
 
     found = []
     host = urlsplit(config.endpoint.url).hostname or ""
-    if host == "localhost" or _is_loopback(host):
+    if is_loopback(host):
         text = f"{config.endpoint.url!r} is a pod itself when a pod asks for it; use an address "
         found.append(Problem("endpoint.url", text + "that the cluster's pods can reach"))
     files = {
@@ -204,10 +204,3 @@ def _generation(args: argparse.Namespace) -> int | None:
     if not args.generation.isdecimal() or not int(args.generation):
         raise ConfigError(f"--generation: {args.generation!r}: expected a whole number from 1")
     return int(args.generation)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -1,5 +1,6 @@
 """The address in a URL."""
 
+from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -17,3 +18,11 @@ def address_of(url: str) -> Address:
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"
     return Address(parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its name alone: nothing is looked up."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -27,7 +27,11 @@ from aiperf_svc.protocol.messages import CreditsReturned, PhaseReport, WorkerCou
 
 ANNOUNCE_NS = 500_000_000
 """Time between a phase's announcement and its start, in which every worker receives it and
-connects."""
+connects over a network."""
+NEAR_ANNOUNCE_NS = 100_000_000
+NEAR_ANNOUNCE_PER_WORKER_NS = 10_000_000
+"""The same where the target is on the workers' machine: connections take no time, but the workers
+share its cores."""
 CONNECTS_PER_S = 4_000
 """Connections that one worker opens per second. A phase with many users is announced earlier."""
 GRANT_AHEAD_NS = 200_000_000
@@ -206,7 +210,7 @@ class PhaseMachine:
     def _announce(self, now: int) -> list[Instruction]:
         plan = self.plan
         connecting_ns = math.ceil(self._most_users / CONNECTS_PER_S * 1e9)
-        self.start_wall_ns = now + ANNOUNCE_NS + connecting_ns
+        self.start_wall_ns = now + self._announce_ns() + connecting_ns
         if plan.duration_ns:
             self.stop_wall_ns = self.start_wall_ns + plan.duration_ns
             self._cancel_wall_ns = self.stop_wall_ns + plan.grace_ns
@@ -215,6 +219,10 @@ class PhaseMachine:
             AnnouncePhase(tuple(self._ledger.workers), self.start_wall_ns, self.stop_wall_ns),
             PublishReport(),
         ]
+
+    def _announce_ns(self) -> int:
+        near_ns = NEAR_ANNOUNCE_NS + len(self._ledger.workers) * NEAR_ANNOUNCE_PER_WORKER_NS
+        return min(near_ns, ANNOUNCE_NS) if self.plan.is_target_near else ANNOUNCE_NS
 
     # --- granting --------------------------------------------------------------------------------
 

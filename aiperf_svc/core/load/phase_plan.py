@@ -5,6 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.models import Arrival, BenchmarkConfig
+from aiperf_svc.config.urls import address_of, is_loopback
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import DatasetShape
 
@@ -30,6 +31,8 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     grace_ns: int = 0
     """Time from the stop at the end of the duration until requests in flight are cancelled."""
     ramp_ns: int = 0
+    is_target_near: bool = False
+    """Whether connections to the target cross no network."""
 
     @property
     def is_open_loop(self) -> bool:
@@ -55,6 +58,7 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
         duration_ns=limits.duration or 0,
         grace_ns=limits.grace_period,
         ramp_ns=0 if phase is Phase.WARMUP else load.ramp,
+        is_target_near=is_loopback(address_of(config.endpoint.url).host),
     )
 
 

@@ -13,6 +13,8 @@ from aiperf_svc.core.load.phase_machine import (
     ANNOUNCE_NS,
     CONNECTS_PER_S,
     GRANT_EVERY_S,
+    NEAR_ANNOUNCE_NS,
+    NEAR_ANNOUNCE_PER_WORKER_NS,
     REFILL_S,
     SETTLE_EVERY_S,
     SETTLE_NS,
@@ -97,6 +99,13 @@ def test_a_phase_with_many_users_is_announced_earlier() -> None:
     machine = machine_of("a", "b", concurrency=3 * CONNECTS_PER_S)
     machine.handle(PhaseRequested(NOW))
     assert machine.start_wall_ns == NOW + ANNOUNCE_NS + 3 * S // 2
+
+
+def test_where_the_target_is_near_a_phase_is_announced_later_but_by_the_number_of_workers() -> None:
+    near = started("a", "b", concurrency=0, is_target_near=True)
+    assert near.start_wall_ns == NOW + NEAR_ANNOUNCE_NS + 2 * NEAR_ANNOUNCE_PER_WORKER_NS
+    many = started(*(f"worker-{n}" for n in range(99)), concurrency=0, is_target_near=True)
+    assert many.start_wall_ns == NOW + ANNOUNCE_NS
 
 
 def test_an_open_loop_deals_arrivals_out_in_turn_ahead_of_their_time() -> None:

@@ -31,7 +31,7 @@ def test_warmup_has_its_own_limits_and_no_ramp() -> None:
         warmup={"requests": 5, "grace_period": "1s"},
     )
     assert plan_phase(Phase.WARMUP, load, shape()) == PhasePlan(
-        phase=Phase.WARMUP, credits=5, concurrency=8, random_seed=7, grace_ns=S
+        phase=Phase.WARMUP, credits=5, concurrency=8, random_seed=7, grace_ns=S, is_target_near=True
     )
     assert plan_phase(Phase.PROFILING, load, shape()) == PhasePlan(
         phase=Phase.PROFILING,
@@ -41,6 +41,7 @@ def test_warmup_has_its_own_limits_and_no_ramp() -> None:
         duration_ns=30 * S,
         grace_ns=4 * S,
         ramp_ns=2 * S,
+        is_target_near=True,
     )
 
 
