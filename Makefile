@@ -60,9 +60,10 @@ fuzz: $(STAMP) ## 10,000 legal and broken responses, 1,000 changed configs; ten 
 sanitize: $(STAMP) ## The same responses and the tests of the C steps under AddressSanitizer and UBSan (gcc)
 	@$(BIN)/python -m benchmarks.fuzz.sanitized $(FUZZ_FLAGS)
 
-# Two at a time; whole runs need both cores for themselves, since they are measurements.
+# Two at a time, but for the whole runs whose measured times are compared.
 test: test-fast ## Run all tests that need no cluster; `make test-stack` adds the life of stacks on Kubernetes
-	$(BIN)/python -m pytest tests/e2e --ignore tests/e2e/stack
+	$(BIN)/python -m pytest tests/e2e --ignore tests/e2e/stack -n 2 -m "not alone"
+	$(BIN)/python -m pytest tests/e2e --ignore tests/e2e/stack -m alone
 
 test-fast: $(STAMP) ## Run all tests that need no whole run and no cluster
 	$(BIN)/python -m pytest -n 2 --ignore tests/e2e

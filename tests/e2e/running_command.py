@@ -33,7 +33,7 @@ class Command:
     ) -> None:
         """`within` is a program, with its arguments, that starts the command."""
         self.folder = folder
-        self._ports: set[str] = set()
+        self._ports: dict[str, str] = {}
         self._before = private_folders()
         temporary = folder / "tmp"
         temporary.mkdir(exist_ok=True)
@@ -69,16 +69,16 @@ class Command:
         return found
 
     def service(self, name: str) -> int:
-        """Process id of one service by its AIPERF_SERVICE_ID."""
+        """Process id of one service, known by the file that its standard error goes to."""
         for pid in self.processes():
             with suppress(OSError):
-                environ = Path(f"/proc/{pid}/environ").read_bytes()
-                if f"AIPERF_SERVICE_ID={name}".encode() in environ.split(b"\0"):
+                if Path(f"/proc/{pid}/fd/2").readlink().name == f"{name}.stderr":
                     return pid
         raise AssertionError(f"no {name} among {self.processes()}")
 
-    def note_ports(self) -> set[str]:
-        """Addresses on which the command's processes listen; none of them may stay open."""
+    def note_ports(self) -> dict[str, str]:
+        """Inode to address of the sockets on which the command's processes listen; none of them may
+        stay open. Another command may take an address that this one has left."""
         inodes = set()
         for pid in (self.process.pid, *self.processes()):
             for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -87,7 +87,7 @@ class Command:
                     target = str(link.readlink())
                     if target.startswith("socket:["):
                         inodes.add(target[8:-1])
-        self._ports |= {a for inode, a in listening_sockets().items() if inode in inodes}
+        self._ports |= {i: a for i, a in listening_sockets().items() if i in inodes}
         return self._ports
 
     def wait_for_requests(self, mock: RunningMockServer, count: int) -> None:
@@ -100,14 +100,16 @@ class Command:
     def left_behind(self) -> list[str]:
         """What there is beside the artifacts: processes, open ports that `note_ports` has seen,
         files."""
+        seen = private_folders() - self._before
         left = [f"process {pid}" for pid in self.processes()]
-        left += [f"port {address}" for address in self._ports & set(listening_sockets().values())]
+        left += [f"port {self._ports[i]}" for i in self._ports.keys() & listening_sockets().keys()]
         own = list((self.folder / "tmp").iterdir())
         own += [
             p for p in self.folder.iterdir() if p.name not in ("tmp", "artifacts", "input.jsonl")
         ]
         left += [f"file {path.relative_to(self.folder)}" for path in own]
-        return left + [f"file {path}" for path in private_folders() - self._before]
+        # What another command was just making at the first look is in use at the second.
+        return left + [f"file {path}" for path in private_folders() & seen]
 
     def assert_nothing_is_left(self) -> None:
         """No process, no listening port, no file but the artifacts."""

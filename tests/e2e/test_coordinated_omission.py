@@ -20,6 +20,7 @@ from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from benchmarks.truth.client_runs import ClientRun, run_client
 
+pytestmark = pytest.mark.alone
 RATE, DURATION_S, CAP = 100, 8, 10
 TTFT_MS = 20.0
 REQUESTS = RATE * DURATION_S

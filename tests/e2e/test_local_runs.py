@@ -70,6 +70,7 @@ def test_the_resolved_config_runs_again_to_the_same_requests(
     assert mock.truth()["requests"] == 60
 
 
+@pytest.mark.alone
 @server(ttft="20ms", itl="5ms", tokens=50)
 def test_times_are_within_a_millisecond_of_the_servers_at_200_requests_a_second(
     mock: RunningMockServer, tmp_path: Path
@@ -139,6 +140,7 @@ def test_a_killed_worker_is_seen_accounted_for_and_not_valid(
     command.assert_nothing_is_left()
 
 
+@pytest.mark.alone
 @server(ttft="50ms", tokens=2)
 def test_a_killed_record_processor_is_seen_within_5_s_costs_no_record_and_is_not_valid(
     mock: RunningMockServer, tmp_path: Path

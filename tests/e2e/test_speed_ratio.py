@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.speed.cases import Figures, requests, streams
 
+pytestmark = pytest.mark.alone
 RECORDED = {"requests": 0.45, "streams": 0.93}
 """The ratios to wrk in docs/performance.md."""
 

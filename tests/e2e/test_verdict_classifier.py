@@ -8,6 +8,7 @@ import pytest
 from benchmarks.truth.trials import Trial
 from benchmarks.verdict_classifier import Finding, run_trial
 
+pytestmark = pytest.mark.alone
 DURATION_S = 1.5
 QUICK = {"tokens": 4, "duration_s": DURATION_S}
 HONEST = (

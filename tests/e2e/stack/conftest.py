@@ -29,7 +29,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """The markers of what is here."""
     config.addinivalue_line("markers", "cluster: needs a real Kubernetes cluster")
     config.addinivalue_line("markers", "two_nodes: needs two nodes, and a session of such tests")
-    config.addinivalue_line("markers", "alone: measures, or changes what all stacks see")
     config.addinivalue_line("markers", "gate: run by `make test`, the others by `make test-stack`")
 
 
