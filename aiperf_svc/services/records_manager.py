@@ -8,7 +8,8 @@ a worker has numbered is here or declared lost, then computes the summary and wr
 import asyncio
 import json
 from collections.abc import Coroutine
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -18,7 +19,6 @@ from aiperf_svc import __version__
 from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
 from aiperf_svc.adapters.exports.json_export import render as render_json
 from aiperf_svc.adapters.messaging.bus import DOWN, UP, Bus, receive_each
-from aiperf_svc.adapters.results_api import server as results_api
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import artifacts, uploads
 from aiperf_svc.adapters.storage.column_store import ColumnStore
@@ -62,6 +62,9 @@ from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns,
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.run_progress import RunProgress
 
+if TYPE_CHECKING:
+    from aiperf_svc.adapters.results_api.server import ResultsServer
+
 PROGRESS_S = 0.5
 INPUTS_SHARE = 4
 """Part of the pod's storage that inputs.json may take: results come first."""
@@ -102,7 +105,7 @@ class RecordsManager(BaseService):
         """By each record processor."""
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
-        self._api: results_api.ResultsServer | None = None
+        self._api: ResultsServer | None = None
         self.progress = RunProgress(context.config, context.topology)
         self.summary_json: dict[str, Any] | None = None
         self._cancel_reason = ""
@@ -376,6 +379,11 @@ class RecordsManager(BaseService):
 
     async def _start_api(self) -> None:
         context = self.context
+        # HTTP takes as long to import as all else: the other services of this process need not
+        # wait for it.
+        results_api = await asyncio.to_thread(
+            import_module, "aiperf_svc.adapters.results_api.server"
+        )
         self._api = await results_api.serve(
             self,
             token=context.api_token,

@@ -4,22 +4,16 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from aiperf_svc.adapters.datasets.downloads import (
-    SHAREGPT_SHA256,
-    SHAREGPT_URL,
-    cache_folder,
-    download,
-)
 from aiperf_svc.adapters.datasets.files import read_lines, read_list, sha256_of
 from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
-from aiperf_svc.config.models import BenchmarkConfig, DatasetKind
+from aiperf_svc.config.models import BenchmarkConfig, Dataset, DatasetKind
 from aiperf_svc.config.units import format_size
 from aiperf_svc.core.datasets import multi_turn, sharegpt, single_turn
 from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
 from aiperf_svc.core.datasets.built import BuiltDataset
 
 Progress = Callable[[str], None]
-"""Function called with a line for people, in the caller's event loop."""
+"""Called with a line for people, from the caller's loop."""
 
 _KINDS = {
     DatasetKind.SINGLE_TURN: (single_turn.parse, read_lines),
@@ -31,23 +25,26 @@ _KINDS = {
 async def build_dataset(
     config: BenchmarkConfig, *, progress: Progress = lambda text: None
 ) -> BuiltDataset:
-    """Build the dataset of `config`, rendered. The work is done in a thread, so the event loop is
-    not blocked.
+    """The dataset of `config`, rendered. The work is done in a thread, so the loop goes on.
 
-    Raises ConfigError (DatasetError for errors in a file), and EnvironmentProblem if a download
+    Raises ConfigError (DatasetError for what is in a file), and EnvironmentProblem when a download
     fails.
     """
     dataset = config.dataset
     file, name = dataset.file, dataset.file or "synthetic"
     if dataset.public is not None:
-        name = dataset.url or SHAREGPT_URL
-        sha256 = dataset.sha256 or (None if dataset.url else SHAREGPT_SHA256)
-        file = await _downloaded(name, dataset.max_download, sha256, progress)
+        name, file = await _downloaded(dataset, progress)
     progress(f"building the dataset from {name}")
     return await asyncio.to_thread(_build, config, name, file)
 
 
-async def _downloaded(url: str, max_bytes: int, sha256: str | None, progress: Progress) -> str:
+async def _downloaded(dataset: Dataset, progress: Progress) -> tuple[str, str]:
+    """Address and file of a public dataset."""
+    # HTTP takes long to import, and few runs download.
+    from aiperf_svc.adapters.datasets import downloads
+
+    url = dataset.url or downloads.SHAREGPT_URL
+    sha256 = dataset.sha256 or (None if dataset.url else downloads.SHAREGPT_SHA256)
     shown = -1
 
     def show(have: int, total: int) -> None:
@@ -58,10 +55,14 @@ async def _downloaded(url: str, max_bytes: int, sha256: str | None, progress: Pr
             of = f" of {format_size(total)}" if total else ""
             progress(f"downloading {url}: {have / 2**20:,.0f} MiB{of}")
 
-    result = await download(
-        url, folder=cache_folder(), max_bytes=max_bytes, sha256=sha256, progress=show
+    result = await downloads.download(
+        url,
+        folder=downloads.cache_folder(),
+        max_bytes=dataset.max_download,
+        sha256=sha256,
+        progress=show,
     )
-    return result.file
+    return url, result.file
 
 
 def _build(config: BenchmarkConfig, name: str, file: str | None) -> BuiltDataset:

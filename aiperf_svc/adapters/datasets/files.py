@@ -16,14 +16,13 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield lines and their numbers, from 1. Raises DatasetError if the file cannot be read."""
+    """Lines and their numbers, from 1. Raises DatasetError when the file cannot be read."""
     with _translated(path), _opened(path) as stream:
         yield from enumerate(stream, start=1)
 
 
 def read_list(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the elements of a JSON list and the lines on which they begin, without reading all at
-    once. Raises DatasetError if the file cannot be read or is not a list.
+    """Elements of a JSON list and the lines on which they begin, without reading all at once.
 
     Raises DatasetError when the file cannot be read or is no list.
     """
@@ -32,7 +31,7 @@ def read_list(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of the file on disk. Raises DatasetError if it cannot be read."""
+    """SHA-256 of the file as it is on disk. Raises DatasetError when it cannot be read."""
     with _translated(path), path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -48,9 +47,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _contents(stream: BinaryIO) -> Any:
-    """Return a memory map of a plain file, or the bytes of a compressed or empty one. A map is
-    freed with its last reader. It cannot be closed earlier: an exception may still hold views of it
-    in its frames.
+    """A memory map of a plain file; bytes of a packed one, and of an empty one.
 
     A map goes away with its last reader. To close it sooner is an error while views of it live, as
     they do whenever an exception carries the frame that holds them.

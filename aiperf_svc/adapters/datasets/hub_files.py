@@ -14,35 +14,35 @@ from typing import Any, TypeVar
 
 FILE = "tokenizer.json"
 ATTEMPT_S = 5.0
-"""Time for the hub to report that it has the file."""
+"""For the hub to say that it has the file."""
 RETRY_S = 1.0
 DOWNLOAD_S = 300.0
-"""Time for the download of the file, a few megabytes."""
+"""For the file, some megabytes, once the hub has said that it is there."""
 
 Result = TypeVar("Result")
 
 
 class HubRefused(Exception):
-    """Raised when the hub does not give the file; asking again will not help."""
+    """The hub has been asked and does not give the file: asking again will not help."""
 
 
 class HubUnreachable(Exception):
-    """Raised when the hub cannot be reached; it may be reachable from elsewhere, or later."""
+    """The hub could not be asked; it may be reached from elsewhere, or later."""
 
 
 class HubForbidden(HubUnreachable):
-    """Raised when the user has forbidden requests to the hub."""
+    """The user has said that the hub is not to be asked."""
 
 
 def hub_address() -> str:
-    """Return the address of the hub, which HF_ENDPOINT changes."""
+    """Where the hub is, which HF_ENDPOINT changes."""
     from huggingface_hub import constants
 
     return str(constants.ENDPOINT)
 
 
 def cached_file(name: str, revision: str) -> Path | None:
-    """Return the file in the cache on this machine, without any request."""
+    """The file in the cache on this machine. Asks nobody."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -54,8 +54,8 @@ def cached_file(name: str, revision: str) -> Path | None:
 
 
 def find_on_hub(name: str, revision: str, *, patience_s: float) -> None:
-    """Ask whether the hub has the file; repeat for `patience_s` while it cannot be reached. Raises
-    HubRefused, HubUnreachable."""
+    """Ask whether the hub has the file, again and again for `patience_s` while it cannot be
+    reached. Raises HubRefused, HubUnreachable."""
     until = time.monotonic() + patience_s
     while True:
         try:
@@ -70,8 +70,7 @@ def find_on_hub(name: str, revision: str, *, patience_s: float) -> None:
 
 
 def fetch_from_hub(name: str, revision: str) -> Path:
-    """Return the file, downloaded into the cache if it is not there. Raises HubRefused,
-    HubUnreachable."""
+    """The file, downloaded into the cache unless it is there. Raises HubRefused, HubUnreachable."""
     from huggingface_hub import hf_hub_download
 
     return Path(_translated(lambda: hf_hub_download(name, FILE, revision=revision), DOWNLOAD_S))
@@ -84,8 +83,7 @@ def _ask(name: str, revision: str) -> Any:
 
 
 def _translated(call: Callable[[], Result], limit_s: float) -> Result:
-    """Return the result of `call`, with the errors of the hub's client translated to those of this
-    module."""
+    """What `call` returns, with the errors of the hub's client as those of this module."""
     from huggingface_hub.errors import (
         EntryNotFoundError,
         HfHubHTTPError,
@@ -113,8 +111,8 @@ def _translated(call: Callable[[], Result], limit_s: float) -> Result:
 
 
 def _within(limit_s: float, call: Callable[[], Result]) -> Result:
-    """Return the result of `call` in a thread. Raises TimeoutError if it takes longer; the thread
-    is then abandoned."""
+    """The result of `call` in a thread; raises TimeoutError when it takes longer, and the thread is
+    left to itself."""
     results: list[Result] = []
     errors: list[Exception] = []
 

@@ -12,14 +12,14 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 
 _BATCH = 128
-"""Number of texts encoded at a time: an encoding takes 40 times the memory of its text."""
+"""Texts encoded at a time: an encoding takes 40 times the memory of its text."""
 _FILE = hub_files.FILE
 _REMEDY = "give the path of a tokenizer.json file, or of a folder that holds one"
 _OTHERS = "or leave tokenizer.name out and count by the server's usage"
 SERVICE_PATIENCE_S = 20.0
-"""Time for which a service retries: the network of a pod may open after the pod has started."""
+"""How long a service goes on asking: the network of a pod may open after the pod has started."""
 RUNNER_PATIENCE_S = 3.0
-"""Time for which the runner retries."""
+"""How long the runner does. Its network is there or not."""
 
 
 class LibraryTokenCounter:
@@ -34,16 +34,15 @@ class LibraryTokenCounter:
 
     @property
     def name(self) -> str:
-        """Name in the config."""
+        """What the config calls it."""
         return self._name
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of `text`."""
+        """Number of tokens of `text`."""
         return len(self._tokenizer.encode(text, add_special_tokens=False))
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text. Offsets are not computed, which saves a third
-        of the time."""
+        """Number of tokens of each text; leaves out the offsets, which cost a third of the time."""
         counts: list[int] = []
         for start in range(0, len(texts), _BATCH):
             batch = list(texts[start : start + _BATCH])
@@ -52,12 +51,12 @@ class LibraryTokenCounter:
         return counts
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of `text`."""
+        """Token ids of `text`."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids."""
+        """Text of token ids."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
@@ -102,18 +101,18 @@ def resolve_tokenizer(options: config.Tokenizer) -> str:
 
 
 def hub_name(options: config.Tokenizer) -> str | None:
-    """Return the name if it is one of the hub; None for paths."""
+    """The name when only the hub can know it; None for paths."""
     name = options.name
     return None if name is None or is_path(name) or existing_path(name) else name
 
 
 def is_path(name: str) -> bool:
-    """Return whether a name can only be a path: a hub's name is `owner/name` or `name`."""
+    """Whether a name can only be a path: a hub's is `owner/name` or `name`."""
     return name.endswith(".json") or name.startswith((".", "/", "~"))
 
 
 def existing_path(name: str) -> Path | None:
-    """Return the file or folder of this name; None if there is none."""
+    """The file or folder of this name, None when there is none."""
     try:
         path = Path(name).expanduser()
         return path if path.exists() else None
@@ -122,7 +121,7 @@ def existing_path(name: str) -> Path | None:
 
 
 def _local_file(name: str) -> Path | None:
-    """Return the file if the name is a path; None for a name of the hub. Raises ConfigError."""
+    """The file that the name is a path of; None for a name of the hub. Raises ConfigError."""
     path = existing_path(name)
     if path is None and is_path(name):
         raise ConfigError(f"tokenizer.name: there is no file {name}; {_REMEDY}")
@@ -135,8 +134,7 @@ def _local_file(name: str) -> Path | None:
 
 
 def _fetched(options: config.Tokenizer, patience_s: float) -> Path:
-    """Return the hub's file after checking within a short time that it exists. Raises
-    ConfigError."""
+    """The hub's file, asked for first within a short time. Raises ConfigError."""
     name, revision = str(options.name), options.revision
     try:
         hub_files.find_on_hub(name, revision, patience_s=patience_s)
