@@ -14,6 +14,7 @@ from aiperf_svc.domain.errors import ConfigError
 if TYPE_CHECKING:
     # Imported at once, the models would make `--help` four times slower.
     from aiperf_svc.cli.flag_config import Draft
+    from aiperf_svc.runner.fork_server import ForkServer
 
 Display = Literal["auto", "rich", "plain", "none"]
 DISPLAYS: dict[str, Display] = {"auto": "auto", "rich": "rich", "plain": "plain", "none": "none"}
@@ -77,8 +78,9 @@ def add_config_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_here(draft: "Draft", args: argparse.Namespace) -> int:
-    """Check everything, then measure on this machine; the exit code. Raises ConfigError."""
+def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None" = None) -> int:
+    """Check everything, then measure on this machine, with services that are forks of `forks`; the
+    exit code. Raises ConfigError."""
     from aiperf_svc.cli.checks import config_problems, local_problems
     from aiperf_svc.cli.flag_config import put
     from aiperf_svc.config.load_config import refusal
@@ -111,7 +113,7 @@ def run_here(draft: "Draft", args: argparse.Namespace) -> int:
         cli_command=args.command_line,
         verbose=args.verbose,
     )
-    return int(run_local(config, options))
+    return int(run_local(config, options, forks=forks))
 
 
 def display_of(args: argparse.Namespace) -> Display:

@@ -11,9 +11,10 @@ import msgspec
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.placement import Gpu, Placement, Pod
+from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.plan.identity import ANCHOR, Identity
 from aiperf_svc.plan.lifetime import DisruptionBudget
-from aiperf_svc.plan.topology import PROCESS_ENVIRONMENT, SINGLETONS, Group, Topology
+from aiperf_svc.plan.topology import SINGLETONS, Group, Topology
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import BOUND_BY, Port, key_file, with_peers
 

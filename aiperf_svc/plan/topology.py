@@ -35,18 +35,6 @@ PROXY_CONCURRENCY_LIMIT = 5_000
 23 MB/s of the 350 MB/s that one thread forwards under CURVE."""
 
 
-PROCESS_ENVIRONMENT = {
-    # No service multiplies matrices, and starting threads for it would take time.
-    "OPENBLAS_NUM_THREADS": "1",
-    # Batches of records are a megabyte and come many times a second: with these limits the
-    # allocator keeps their memory instead of asking the kernel for the same pages each time, which
-    # costs a record processor a tenth of its time.
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
-    "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
-}
-"""Environment variables of every process of a run, unless the user sets others."""
-
-
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Facts about the place where the run happens."""
 

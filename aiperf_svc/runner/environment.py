@@ -15,7 +15,8 @@ from aiperf_svc.adapters.storage.uploads import KEY_VARIABLES, TOKEN_VARIABLE
 from aiperf_svc.config.load_config import save_config
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.topology import PROCESS_ENVIRONMENT, Topology
+from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
+from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.runner.options import RunOptions

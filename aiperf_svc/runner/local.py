@@ -8,7 +8,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -19,15 +19,24 @@ from aiperf_svc.config.target_notices import target_notices
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.ceiling import beyond_ceiling
-from aiperf_svc.plan.topology import Group, plan
+from aiperf_svc.plan.topology import plan
 from aiperf_svc.protocol.messages import RunState, Service
 from aiperf_svc.runner import folders, log_tails, manifests, printing
 from aiperf_svc.runner.display import make_display
 from aiperf_svc.runner.environment import LOOPBACK, LocalRun
+from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.processes import Process, end_processes, leftovers, start_process
+from aiperf_svc.runner.processes import (
+    Process,
+    adopted_process,
+    end_processes,
+    ended,
+    leftovers,
+    start_process,
+)
 from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.services.forks import Order
 
 SERVICE_COMMAND = (sys.executable, "-m", "aiperf_svc", "service")
 END_S, KILL_S = 3.0, 5.0
@@ -36,12 +45,17 @@ LEFT_AT_ONCE = "left at once; no results were computed"
 
 
 def run_local(
-    config: BenchmarkConfig, options: RunOptions, *, command: Sequence[str] = SERVICE_COMMAND
+    config: BenchmarkConfig,
+    options: RunOptions,
+    *,
+    command: Sequence[str] = SERVICE_COMMAND,
+    forks: ForkServer | None = None,
 ) -> ExitCode:
     """Run the benchmark with processes of this machine and print its results.
 
-    `command` starts a process that runs the services named after it. Raises AiperfError for what
-    prevents the run; a run that went on to its end is told by the exit code.
+    The services are forks of `forks`; without it `command` starts each process, with the names of
+    its services added. Raises AiperfError for what prevents the run; a run that went on to its end
+    is told by the exit code.
     """
     facts = local_facts()
     topology = plan(config, facts)
@@ -60,7 +74,7 @@ def run_local(
         )
         run.write_files()
         try:
-            outcome = asyncio.run(_Launch(run, command).run(problem))
+            outcome = asyncio.run(_Launch(run, command, forks).run(problem))
         except AiperfError as error:
             if options.json:
                 printing.print_failure(run.run_id, error)
@@ -97,24 +111,34 @@ def _artifact_folder(config: BenchmarkConfig, private: Path) -> tuple[Path, Path
 class _Launch:
     """The processes of one run."""
 
-    def __init__(self, run: LocalRun, command: Sequence[str]) -> None:
+    def __init__(self, run: LocalRun, command: Sequence[str], forks: ForkServer | None) -> None:
         self._run = run
         self._command = command
+        self._forks = forks
         self._processes: list[Process] = []
         self._control: list[Process] = []
 
     async def run(self, artifact_error: str) -> RunOutcome:
         """From the first process to the last one gone."""
         status, summary, is_over = None, None, False
-        with Interrupts() as interrupts:
+        with Interrupts() as interrupts, socket.create_server((LOOPBACK, 0)) as listener:
             try:
-                base_url = self._start()
-                # HTTP takes as long to import as a service to start: both at the same time.
+                orders = self._orders()
+                if self._forks is not None:
+                    self._forks.order(list(orders.values()), listener)
+                else:
+                    self._execute(orders, listener)
+                # These take as long to import as the services to start: both at the same time.
+                import_module("aiperf_svc.runner.tables")
                 from aiperf_svc.adapters.results_api.client import ResultsClient
                 from aiperf_svc.runner.following import Following
 
                 display = make_display(self._run.options, self._run.title, self._run.topology)
                 try:
+                    if self._forks is not None:
+                        await self._adopt(self._forks, orders, listener, interrupts)
+                    base_url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+                    listener.close()
                     async with ResultsClient(base_url, token=self._run.token) as client:
                         following = Following(
                             client,
@@ -127,8 +151,6 @@ class _Launch:
                         )
                         summary = await following.run()
                         status, is_over = following.status, following.is_over
-                    # The processes take a moment to end: time enough to import what prints.
-                    import_module("aiperf_svc.runner.tables")
                 finally:
                     display.close()
             finally:
@@ -145,34 +167,67 @@ class _Launch:
                 was_interrupted=interrupts.count > 0,
             )
 
-    def _start(self) -> str:
-        """Start all processes; the API's address."""
+    def _orders(self) -> dict[str, Order]:
+        """What the processes are to be, by name."""
         shared = self._run.shared_environment()
-        with socket.create_server((LOOPBACK, 0)) as listener:
-            for group in self._run.topology.groups:
-                for number in range(group.replicas):
-                    self._start_one(group, number, shared, listener)
-            return f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+        orders = {}
+        for group in self._run.topology.groups:
+            for number in range(group.replicas):
+                name = f"{group.name}-{number}" if _is_many(group.services) else group.name
+                services = [service.value for service in group.services]
+                orders[name] = Order(
+                    services=services,
+                    environ=self._run.environment_of(name, group.services, shared),
+                    output=str(self._output(name)),
+                    command=[*SERVICE_COMMAND, *services],
+                    listens=Service.RECORDS_MANAGER in group.services,
+                )
+        return orders
 
-    def _start_one(
-        self, group: Group, number: int, shared: dict[str, str], listener: socket.socket
+    def _output(self, name: str) -> Path:
+        return self._run.logs / f"{name}.stderr"
+
+    def _execute(self, orders: Mapping[str, Order], listener: socket.socket) -> None:
+        for name, order in orders.items():
+            fds = [listener.fileno()] if order.listens else []
+            own = {"AIPERF_RESULTS_FD": str(fds[0])} if fds else {}
+            process = start_process(
+                name,
+                [*self._command, *order.services],
+                environ=order.environ | own,
+                stderr=self._output(name),
+                pass_fds=fds,
+            )
+            self._add(process, order)
+
+    async def _adopt(
+        self,
+        forks: ForkServer,
+        orders: Mapping[str, Order],
+        listener: socket.socket,
+        interrupts: Interrupts,
     ) -> None:
-        is_many = {Service.WORKER, Service.RECORD_PROCESSOR} & set(group.services)
-        name = f"{group.name}-{number}" if is_many else group.name
-        environ = self._run.environment_of(name, group.services, shared)
-        fds = []
-        if Service.RECORDS_MANAGER in group.services:
-            fds = [listener.fileno()]
-            environ["AIPERF_RESULTS_FD"] = str(listener.fileno())
-        process = start_process(
-            name,
-            [*self._command, *(service.value for service in group.services)],
-            environ=environ,
-            stderr=self._run.logs / f"{name}.stderr",
-            pass_fds=fds,
-        )
+        """Take over what was ordered; nothing when the user leaves before. Raises
+        EnvironmentProblem."""
+        server = asyncio.create_task(ended(forks.pid, forks.poll), name="fork server")
+        leave = asyncio.create_task(interrupts.reached(2), name="leave")
+        try:
+            await asyncio.wait((server, leave), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            server.cancel()
+            leave.cancel()
+            await asyncio.gather(server, leave, return_exceptions=True)
+        if server.cancelled():
+            return
+        pids = forks.adopt()
+        if not pids:
+            self._execute(orders, listener)
+        for (name, order), pid in zip(orders.items(), pids, strict=False):
+            self._add(adopted_process(name, pid, stderr=self._output(name)), order)
+
+    def _add(self, process: Process, order: Order) -> None:
         self._processes.append(process)
-        if not is_many:
+        if not _is_many(order.services):
             self._control.append(process)
 
     async def _end_all(self, *, is_over: bool, at_once: bool) -> None:
@@ -186,3 +241,7 @@ class _Launch:
         left = await leftovers(self._processes)
         if left:
             raise LeakError(f"still there: {', '.join(left)}")
+
+
+def _is_many(services: Iterable[str]) -> bool:
+    return bool({Service.WORKER, Service.RECORD_PROCESSOR} & set(services))

@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,17 +22,18 @@ LEFTOVER_LOOKS = 40
 class Process:
     """One child."""
 
-    def __init__(self, name: str, child: "subprocess.Popen[bytes]", stderr: Path) -> None:
+    def __init__(self, name: str, pid: int, poll: Callable[[], int | None], stderr: Path) -> None:
+        """`poll` reaps it and returns its exit code, None while it runs."""
         self.name = name
-        self.pid = child.pid
+        self.pid = pid
         self.stderr = stderr
         """What it wrote to its standard output and error."""
-        self._child = child
+        self._poll = poll
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; negative: the signal that ended it."""
-        return self._child.poll()
+        return self._poll()
 
     @property
     def how_it_ended(self) -> str:
@@ -44,14 +45,7 @@ class Process:
 
     async def wait(self) -> int:
         """Its exit code, as soon as it has ended."""
-        if self.exit_code is None:
-            if hasattr(os, "pidfd_open"):
-                await _readable(os.pidfd_open(self.pid))
-            while self.exit_code is None:  # noqa: ASYNC110 - systems without pidfd tell nobody
-                await asyncio.sleep(POLL_S)
-        code = self.exit_code
-        assert code is not None
-        return code
+        return await ended(self.pid, self._poll)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to it, if it is still there."""
@@ -90,7 +84,33 @@ def start_process(
             )
     except OSError as error:
         raise EnvironmentProblem(f"cannot start {name}: {error}") from error
-    return Process(name, child, stderr)
+    return Process(name, child.pid, child.poll, stderr)
+
+
+def adopted_process(name: str, pid: int, *, stderr: Path) -> Process:
+    """A child that another process has started."""
+    code: int | None = None
+
+    def poll() -> int | None:
+        nonlocal code
+        if code is None:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            code = os.waitstatus_to_exitcode(status) if found else None
+        return code
+
+    return Process(name, pid, poll, stderr)
+
+
+async def ended(pid: int, poll: Callable[[], int | None]) -> int:
+    """Exit code of a child, as soon as it has ended."""
+    if poll() is None:
+        if hasattr(os, "pidfd_open"):
+            await _readable(os.pidfd_open(pid))
+        while poll() is None:  # noqa: ASYNC110 - systems without pidfd tell nobody
+            await asyncio.sleep(POLL_S)
+    code = poll()
+    assert code is not None
+    return code
 
 
 async def end_processes(

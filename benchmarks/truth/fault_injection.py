@@ -183,6 +183,8 @@ def clock_step(folder: Path, *, step_ms: float, after_s: float) -> dict[str, str
     (folder / "sitecustomize.py").write_text(_CLOCK_PATCH)
     return {
         "PYTHONPATH": str(folder),
+        # Only a worker that is executed by itself can be changed at its start.
+        "AIPERF_FORK": "0",
         "STEP_NS": str(round(step_ms * 1e6)),
         "STEP_AFTER_NS": str(round(after_s * 1e9)),
     }

@@ -26,15 +26,13 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 
 NAME = "profile_export_all.jsonl"
-"""Name of the file, next to `profile_export.jsonl`, whose lines hold more."""
+"""Beside `profile_export.jsonl`, whose lines hold more."""
 BATCH_ROWS = 1 << 16
-"""Rows per batch: about 80 MB of lines, and hundreds of rows of each of 200 workers."""
+"""Some 80 MB of lines at a time, and hundreds of rows of each of 200 workers."""
 
 
 def write_lines(records: Path, path: Path) -> int:
-    """Write a line for every request of the profiling phase and return their number. Raises
-    OSError, and EnvironmentProblem for a file of another format. The caller has checked the file's
-    hash: the Parquet library panics on a damaged file, which no `except` catches.
+    """Write a line for every request of the profiling phase; how many.
 
     Raises OSError, and EnvironmentProblem for a file of another format. The caller has checked its
     hash: the Parquet library panics, past every `except`, when a file is not what it seems.

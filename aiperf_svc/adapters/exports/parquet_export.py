@@ -24,15 +24,14 @@ from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
 ROW_GROUP = 1 << 18
 FORMAT = "3"
-"""Version of the file's format; raised when a column changes its meaning or a metadata key is
-added."""
+"""Of this file; raised when a column changes its meaning or a key of the metadata is added."""
 FORMAT_KEY = "aiperf_svc.format"
 RUN_KEY = "aiperf_svc.run_id"
 CLOCKS_KEY = "aiperf_svc.clocks"
-"""Metadata key of the workers' clocks, by rank: times of the worker, the offset to the timing
-manager's clock, and its uncertainty; linear in between."""
+"""Workers by their rank, and their clocks: times of the worker, what to add to get the timing
+manager's, and how far that may be wrong; in between, a straight line."""
 MESSAGES_KEY = "aiperf_svc.error_messages"
-"""Metadata key of the first message of the profiling phase for each `error/status`."""
+"""`error/status` to the first message of the profiling phase."""
 WARMUP_KEY = "aiperf_svc.has_warmup"
 
 _TYPES = {
@@ -74,8 +73,8 @@ def write_records(path: Path, columns: Columns, context: FinishedRun) -> None:
 
 
 class _Sink(FileIO):
-    """File that stores its first error instead of raising it: the Parquet library panics on a full
-    disk, which no `except` catches."""
+    """A file that remembers its first error instead of raising it: the Parquet library aborts with
+    a panic on a full disk, past every `except`."""
 
     error: OSError | None = None
 
@@ -91,7 +90,7 @@ class _Sink(FileIO):
 
 
 def read_records(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the columns of a `records.parquet` into memory."""
+    """The columns of a `records.parquet`, whole in memory."""
     table = read_parquet(path, batch_size=ROW_GROUP).read_all()
     return {name: table.column(name).to_numpy() for name in table.column_names}
 
@@ -103,7 +102,7 @@ def _field(name: str) -> Field:
 
 
 def _metadata(context: FinishedRun) -> dict[str, str]:
-    """Return the metadata that a reader needs to interpret the numbers."""
+    """What a reader needs to make sense of the numbers."""
     clocks = {
         worker.rank: {
             "worker": worker.account.worker,

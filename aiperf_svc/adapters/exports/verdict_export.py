@@ -1,4 +1,4 @@
-"""`verdict.json`: the verdict on the run, with its reasons."""
+"""`verdict.json`: whether to believe the run, and why."""
 
 from typing import Any
 
@@ -9,13 +9,12 @@ from aiperf_svc.core.verdict.check_result import Reason
 
 
 def render(summary: Summary) -> bytes:
-    """Render the file's content."""
+    """The file's content."""
     return msgspec.json.format(msgspec.json.encode(export(summary)), indent=1) + b"\n"
 
 
 def export(summary: Summary) -> dict[str, Any]:
-    """Return the file's content: `reasons` are the checks that did not pass, the worst first;
-    `checks` are all of them."""
+    """`reasons` are the checks that did not pass, the worst first; `checks` are all of them."""
     verdict = summary.verdict
     return {
         "verdict": verdict.verdict,

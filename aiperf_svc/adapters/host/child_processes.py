@@ -1,4 +1,5 @@
-"""A service's process ends with the one that started it, and leaves nothing in its place."""
+"""Parents of processes, and their command lines. A service's process ends with the one that started
+it, and leaves nothing in its place."""
 
 import atexit
 import ctypes
@@ -6,10 +7,15 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_ARG_START, _ARG_END = 45, 46
+"""In /proc/PID/stat, counted from the state: where the command line is in memory."""
 
 
 def end_with_parent() -> None:
@@ -30,6 +36,23 @@ def die_with_parent() -> None:
     if _is_orphan():
         expected = os.environ["AIPERF_PARENT_PID"]
         raise EnvironmentProblem(f"process {expected}, which started this one, is gone")
+
+
+def adopt_orphans(is_wanted: bool) -> bool:
+    """Make this process the parent of descendants that lose theirs, or stop doing so; whether the
+    kernel can."""
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_wanted), 0, 0, 0) == 0)
+
+
+def set_command_line(words: Sequence[str]) -> None:
+    """Have `ps` show these words, as far as the present command line has room for them."""
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(stat[_ARG_START]), int(stat[_ARG_END])
+    room = end - start - 1
+    text = "\0".join(words).encode(errors="surrogateescape")[:room]
+    ctypes.memmove(start, text.ljust(room, b"\0"), room)
 
 
 def _is_orphan() -> bool:

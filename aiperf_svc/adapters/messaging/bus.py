@@ -1,11 +1,11 @@
-"""ZeroMQ sockets of the services: their addresses, limits and security.
+"""ZeroMQ sockets of the services: where they bind, how they are bounded, how they are secured.
 
 Every socket of the system is made here. The transport is chosen by addresses alone: `inproc://`
 within a test's loop, `ipc://` on one machine, `tcp://` with CURVE between pods; nothing else
 differs.
 
-Limits: no message is dropped silently. PUSH and DEALER block their sender at the high-water mark,
-ROUTER raises if a peer is unknown, REP has no mark, and PUB/SUB carries only state that is
+Bounds: nothing is dropped silently. PUSH and DEALER block their sender at the high-water mark,
+ROUTER raises when a peer is unknown, REP has no mark, and PUB/SUB carries only state that is
 published again.
 """
 
@@ -28,28 +28,25 @@ from aiperf_svc.protocol.messages import AnyMessage
 from aiperf_svc.protocol.ports import BOUND_BY, Port
 
 HIGH_WATER_MESSAGES = 1_000
-"""High-water mark per socket and direction. The largest messages, records with their chunks' gaps,
-are a few MiB."""
+"""Per socket and direction. The largest messages, records with their chunks' gaps, are some MiB."""
 RAW_HIGH_WATER = 32
-"""High-water mark per socket and direction for batches of raw records, most of which are over 256
-KiB. Further ones wait in the worker, which counts them."""
+"""Per socket and direction, of batches of raw records, most of which are over 256 KiB: what waits
+beyond that waits in the worker, which knows how much it is."""
 BACKLOG = 4_096
 HANDSHAKE_MS = 300_000
-"""Time for a handshake. A peer that gives up joins the end of the queue again and leaves a dead
-connection in it; if thousands connect at once, that would never end."""
+"""Who gives up a handshake that waits for its turn joins the end of the queue again, and leaves a
+dead connection in it: where thousands connect at once that goes on for ever."""
 ASK_AGAIN_S = 20.0
-"""Time after which a request is repeated: longer than a response takes if thousands of workers ask
-in the same second."""
+"""Longer than thousands of workers that ask in the same second wait for their responses."""
 RECEIVE_NS = 2_000_000
-"""Longest time in which messages are received without letting other tasks run."""
+"""Longest time for which messages are taken without letting other tasks run."""
 LINGER_MS = 2_000
-"""Longest time in which a closing socket still delivers messages."""
+"""Longest time that a closing socket goes on delivering."""
 _RAW_PORTS = frozenset((Port.RAW_FRONT, Port.RAW_BACK, Port.RAW_DIRECT))
 UP, DOWN = b"up", b"down"
-"""Topics of the event bus: to the control services, and to all services; see `topic_of`."""
+"""Topics of the event bus: to the control services, and to everybody; see `topic_of`."""
 REPORT = b"report"
-"""Topic of what workers and record processors report to the control services. They may publish
-nothing else."""
+"""What workers and record processors say to the control services, and all that they may say."""
 
 _VERSION_BYTE = bytes([VERSION])
 _encoder = msgspec.msgpack.Encoder()
@@ -58,21 +55,21 @@ log = logging.getLogger(__name__)
 
 
 def topic_of(name: str) -> bytes:
-    """Return the topic of one service instance. It is no prefix of another instance's topic."""
+    """What goes to one service instance, and to no other whose name begins like its own."""
     return f"to {name} ".encode()
 
 
 class ProtocolMismatch(Exception):
-    """Raised for a message of another protocol version, or an invalid message."""
+    """A message of another protocol version, or no message at all."""
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message."""
+    """Wire bytes of a message."""
     return _VERSION_BYTE + _encoder.encode(message)
 
 
 def decode(data: bytes) -> AnyMessage:
-    """Decode a message. Raises ProtocolMismatch."""
+    """The message in `data`. Raises ProtocolMismatch."""
     if data[:1] != _VERSION_BYTE:
         raise ProtocolMismatch(f"protocol version {data[:1].hex() or 'none'}, expected {VERSION}")
     try:
@@ -94,16 +91,15 @@ class Addresses(msgspec.Struct, frozen=True):
     ports: dict[str, int] = {}
     hosts: dict[str, str] = {}
     advertise: str = ""
-    """Host at which peers reach this process directly, over TCP."""
+    """Over TCP: the host at which peers reach this process directly."""
 
     @property
     def is_tcp(self) -> bool:
-        """True if other machines can take part."""
+        """Whether other machines can take part."""
         return self.base.startswith("tcp://")
 
     def bind(self, port: Port, instance: str = "") -> str:
-        """Return the address at which to bind `port`. `instance` separates several binders of one
-        port."""
+        """Address to bind `port` at; `instance` tells several binders of one port apart."""
         if not self.is_tcp:
             return self._local(port, instance)
         host = "*" if self.hosts else self.base.removeprefix("tcp://")
@@ -111,7 +107,7 @@ class Addresses(msgspec.Struct, frozen=True):
         return f"tcp://{host}:{number or '*'}"
 
     def connect(self, port: Port) -> str:
-        """Return the address at which the only binder of `port` is reached."""
+        """Address under which the one binder of `port` is reached."""
         if not self.is_tcp:
             return self._local(port, "")
         service = BOUND_BY[port]
@@ -124,9 +120,9 @@ class Addresses(msgspec.Struct, frozen=True):
 
 
 class _Authenticator(AsyncioAuthenticator):
-    """Authenticator that gives peers no user id. libzmq would pass it to the socket as a separate
-    frame as soon as a heartbeat arrives: the socket polls as readable, its `recv` finds nothing,
-    and `zmq.proxy` and `recv_multipart` fail with EAGAIN."""
+    """Gives peers no user id. libzmq would hand it to the socket as a frame of its own as soon as a
+    heartbeat arrives: the socket polls as readable, its `recv` finds nothing, and `zmq.proxy` and
+    `recv_multipart` end with EAGAIN."""
 
     def curve_user_id(self, client_public_key: bytes) -> str:
         return ""
@@ -140,7 +136,7 @@ class _Authenticator(AsyncioAuthenticator):
 
 
 class Bus:
-    """All sockets of one process."""
+    """The sockets of one process."""
 
     def __init__(self, addresses: Addresses, *, curve: CurveKeys | None = None) -> None:
         self.addresses = addresses
@@ -152,29 +148,27 @@ class Bus:
 
     @property
     def raw_context(self) -> zmq.Context[Any]:
-        """The context for sockets that a thread uses without an event loop."""
+        """The context for sockets that a thread uses without a loop."""
         return zmq.Context(self._context)
 
     async def start(self) -> None:
-        """Start the authentication of peers. Needed once before the first socket if there are
-        keys."""
+        """Begin to check peers; needed once before the first socket when there are keys."""
         if self._curve is not None:
             self._authenticator = _Authenticator(self._context)
             self._authenticator.start()
             for port in Port:
-                clients = _Clients(self._curve.admitted_keys(port))
+                clients = _Clients(self._curve.let_in(port))
                 self._authenticator.configure_curve_callback(port.name, clients)
 
     def bind(self, kind: int, port: Port, *, instance: str = "") -> zmq.asyncio.Socket:
-        """Make a socket that listens on `port`. Raises EnvironmentProblem if the address is
-        taken."""
+        """A socket that listens on `port`. Raises EnvironmentProblem when the address is taken."""
         sock = self._context.socket(kind)
         self._sockets.append(sock)
         self.bind_socket(sock, port, instance=instance)
         return sock
 
     def advertised(self, sock: zmq.Socket[Any]) -> str:
-        """Return the address under which peers reach a socket that this process has bound."""
+        """Address under which peers reach a socket that this process has bound."""
         address: str = sock.getsockopt_string(zmq.LAST_ENDPOINT)
         if self.addresses.is_tcp and self.addresses.advertise:
             return f"tcp://{self.addresses.advertise}:{address.rpartition(':')[2]}"
@@ -200,8 +194,8 @@ class Bus:
     def connect(
         self, kind: int, port: Port, *, address: str = "", identity: bytes = b""
     ) -> zmq.asyncio.Socket:
-        """Make a socket that connects to the one that listens on `port`; `address` is needed if
-        several processes bind it. Raises EnvironmentProblem if this process has no key for it."""
+        """A socket that talks to the one that listens on `port`: at `address`, where several
+        processes bind it. Raises EnvironmentProblem when this process has no key for it."""
         sock = self._context.socket(kind)
         self._sockets.append(sock)
         self._prepare(sock, port)
@@ -246,7 +240,7 @@ class Bus:
             sock.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
 
     def stop_authenticator(self) -> None:
-        """Admit no further peers; existing connections stay."""
+        """Let nobody else in; who is connected stays so."""
         if self._authenticator is not None:
             self._authenticator.stop()
             self._authenticator = None
@@ -261,21 +255,20 @@ class Bus:
 
 
 class _Clients:
-    """Admits the services that may connect to a port, and no others."""
+    """Lets in the services that may connect to a port and nobody else."""
 
     def __init__(self, public_keys: frozenset[bytes]) -> None:
         self._public_keys = public_keys
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether `key`, in Z85, may connect."""
+        """Whether `key`, Z85, may connect."""
         return key in self._public_keys
 
 
 async def receive_each(
     sock: zmq.asyncio.Socket, handle: Callable[[AnyMessage, bytes], Awaitable[None] | None]
 ) -> None:
-    """Pass every message of `sock` to `handle(message, first_frame)` until cancelled. An invalid
-    message is logged and dropped, since it cannot be replied to.
+    """Hand every message of `sock` to `handle(message, first_frame)` until cancelled.
 
     What is no message of this protocol is logged and dropped: it cannot get a reply.
     """
@@ -297,9 +290,10 @@ async def receive_each(
 
 
 async def ask(sock: zmq.asyncio.Socket, request: bytes, *, again_s: float = ASK_AGAIN_S) -> bytes:
-    """Send a request on a REQ socket and return the response. Repeats the request if none comes,
-    since a broken connection loses what was in transit. Each wait is twice as long as the one
-    before, since the response may not be ready."""
+    """The response to what a REQ socket asks, again where none comes: a connection that breaks
+    takes along what was on its way. Each time it waits twice as long, since the response may not be
+    ready.
+    """
     while True:
         await sock.send(request)
         try:
@@ -311,8 +305,7 @@ async def ask(sock: zmq.asyncio.Socket, request: bytes, *, again_s: float = ASK_
 
 
 async def _next_response(sock: zmq.asyncio.Socket) -> bytes:
-    """Return the next response. One to an earlier request makes the socket readable and is then
-    dropped."""
+    """A response to an earlier question makes the socket readable and is then thrown away."""
     while True:
         with contextlib.suppress(zmq.Again):
             response: bytes = await sock.recv()

@@ -1,4 +1,4 @@
-"""The status of a run in the results API, for displays and scrapers."""
+"""The state of a run as the results API shows it, for displays and scrapers."""
 
 from typing import Any
 
@@ -8,17 +8,17 @@ from aiperf_svc.domain.exit_codes import ExitCode
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Status of the run. Counts are of the phase that `phase` names."""
+    """The run as it is now. Counts are of the phase that `phase` names."""
 
     number: int
-    """Number that changes with every change, to wait for the next one."""
+    """Another one after every change; to wait for the next."""
     state: str
     reason: str
     phase: str
-    """Current phase: `warmup` or `profiling`."""
+    """`warmup` or `profiling`."""
     is_cancelling: bool
     elapsed_s: float
-    """Seconds since the records manager started."""
+    """Since the records manager started."""
     phase_elapsed_s: float
     requested_requests: int | None
     requested_duration_s: float | None
@@ -27,7 +27,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
     in_flight: int
     requests_per_s: float
-    """Rate over the last seconds."""
+    """Over the last seconds."""
     ttft_p50_ms: float | None
     ttft_p99_ms: float | None
     latency_p50_ms: float | None
@@ -36,17 +36,17 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     record_processors: int
     dataset: dict[str, Any]
     message: str
-    """Text about what the run waits for."""
+    """What the run waits for."""
     results_ready: bool
-    """True if the state is final and the summary can be fetched."""
+    """Final, and the summary can be fetched."""
     artifact_error: str
-    """Reason why files are missing."""
+    """Why files are missing."""
     verdict: str | None
     uploaded_to: str = ""
-    """URL of the uploaded results, `s3://...`; empty if there is none."""
+    """Where the results are as well, `s3://...`; empty when they are not."""
     is_settled: bool = False
-    """True if the state is final and nothing will follow: results are ready or there are none."""
+    """Final, and nothing more will come: results are ready or there are none."""
     exit_code: ExitCode | None = None
-    """Kind of failure; None unless the state is `failed`."""
+    """What kind of failure; None unless the state is `failed`."""
     finish_reasons: dict[str, int] = {}
-    """Number of requests of the profiling phase by finish reason."""
+    """How many requests of the profiling phase ended with each, by name."""

@@ -42,18 +42,17 @@ from aiperf_svc.domain.foreign_text import one_line
 ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_TIMEOUT_S = 10.0
 RETRY_S = 10.0
-"""Seconds between attempts, after any failure and after the deletion was requested."""
+"""Between attempts, after anything that did not work and after the deletion has been asked for."""
 SOON_S = 1.0
-"""Seconds between attempts before the first response: `up` waits for it, and a network may open
-after its pods."""
+"""The same before the first response: `up` waits for it, and a network may open after its pods."""
 RECHECK_S = 300.0
-"""Longest sleep, after which a suspended node or a new TTL is noticed."""
+"""Longest sleep: a node that was suspended, or a new time to live, is noticed after that."""
 
 log = logging.getLogger(__name__)
 
 
 class ApiRefusal(Exception):
-    """Raised when the API server responds with an error."""
+    """The API server responded, and not with what was asked for."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -62,17 +61,17 @@ class ApiRefusal(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """Response with an object, and its time by the API server's clock."""
+    """An object, and when the API server sent it by its own clock."""
 
     body: dict[str, Any]
     server_wall_s: float
 
 
 class ApiServer:
-    """Client of the API server, with the few requests that a deadline needs."""
+    """The few requests that a deadline needs."""
 
     def __init__(self, url: str, *, account: Path = ACCOUNT_DIR) -> None:
-        """Connect with an account's folder, which holds `token` and, for https, `ca.crt`."""
+        """`account` holds `token` and, for https, `ca.crt`."""
         self._url = url.rstrip("/")
         self._account = account
         is_https = url.startswith("https://")
@@ -80,11 +79,11 @@ class ApiServer:
         self._tls = ssl.create_default_context(cafile=authority) if is_https else None
 
     def get(self, path: str) -> Response:
-        """Return an object. Raises ApiRefusal, OSError."""
+        """Raises ApiRefusal, OSError."""
         return self._request("GET", path, None)
 
     def delete(self, path: str, *, uid: str) -> None:
-        """Delete the object if it still has this `uid`. Raises ApiRefusal, OSError."""
+        """Deletes the object if it is still the one with `uid`. Raises ApiRefusal, OSError."""
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -116,29 +115,28 @@ class ApiServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Expiring:
-    """Object that is deleted when its time is over."""
+    """An object that is deleted when its time is over."""
 
     path: str
-    """Path in the API."""
+    """In the API."""
     ttl_s: float
-    """Seconds from the object's creation to its deletion."""
+    """After the object's creation."""
     is_optional: bool = False
-    """True if the object may be missing."""
+    """Whether it may not be there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadline:
-    """Objects to delete, and when."""
+    """What is deleted, and when."""
 
     objects: tuple[Expiring, ...]
-    """Objects to delete; with the first one, the whole stack goes."""
+    """The first one is what takes the stack along."""
     ready_file: Path
-    """File made when the first object has been read."""
+    """Made when the first object has been seen."""
 
 
 def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
-    """Keep the deadline that the environment describes until SIGTERM, and return an exit code.
-    Raises EnvironmentProblem outside a pod of a stack.
+    """Keep the deadline that the environment describes until SIGTERM; an exit code.
 
     Raises EnvironmentProblem outside a pod of a stack.
     """
@@ -154,7 +152,7 @@ def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
 def read_deadline(
     environ: Mapping[str, str], *, account: Path = ACCOUNT_DIR
 ) -> tuple[Deadline, ApiServer]:
-    """Read the deadline and the API server of this pod. Raises EnvironmentProblem."""
+    """The deadline and the API server of this pod. Raises EnvironmentProblem."""
     try:
         namespace = f"namespaces/{environ['AIPERF_NAMESPACE']}"
         path = f"/api/v1/{namespace}"
@@ -180,7 +178,7 @@ def read_deadline(
 
 
 def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float], bool]) -> None:
-    """Delete each object when its time is over. Continues until `wait(seconds)` says to stop."""
+    """Delete each object when its time is over, and go on until `wait(seconds)` says to stop."""
     is_ready = False
     while True:
         looks = [_delete_if_over(each, api) for each in deadline.objects]
@@ -193,8 +191,7 @@ def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float],
 
 
 def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
-    """Delete the object if its time is over. Returns the seconds until the next check; None if it
-    could not be read."""
+    """Time in s until the next look at the object is due; None when it could not be seen."""
     path, pause_s = expiring.path, None
     try:
         found = api.get(path)

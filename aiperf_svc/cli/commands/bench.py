@@ -2,10 +2,14 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from aiperf_svc.cli.flags import FLAGS, GROUPS
 from aiperf_svc.cli.runs import add_flags, add_run_flags, run_here
 from aiperf_svc.domain.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from aiperf_svc.runner.fork_server import ForkServer
 
 DESCRIPTION = """Start the built-in mock server and measure it: about ten seconds of streaming chat.
 
@@ -41,6 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure the mock server, which lives no longer than this call."""
+    from aiperf_svc.runner import fork_server
+
+    with fork_server.starting() as forks:
+        return _run(args, forks)
+
+
+def _run(args: argparse.Namespace, forks: "ForkServer | None") -> int:
     from aiperf_svc.cli.flag_config import read_draft
     from aiperf_svc.mock_server.config import MockServerConfig
     from aiperf_svc.mock_server.processes import MockServerError
@@ -53,6 +64,6 @@ def run(args: argparse.Namespace) -> int:
         with running(server) as mock:
             print(f"mock server: {mock.url} (ttft {TTFT}, itl {ITL})", file=sys.stderr)
             draft.data["endpoint"]["url"] = mock.url
-            return run_here(draft, args)
+            return run_here(draft, args, forks)
     except MockServerError as error:
         raise EnvironmentProblem(f"mock server: {error}") from error

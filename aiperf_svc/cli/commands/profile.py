@@ -48,14 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure as the flags say."""
-    from aiperf_svc.cli.flag_config import read_draft
-
     if args.kubernetes:
         return _run_in_cluster(args)
     given = [f"--{name.replace('_', '-')}" for name in CLUSTER_ONLY if getattr(args, name)]
     if given:
         raise ConfigError(f"{', '.join(given)}: about a cluster; add --kubernetes or leave it out")
-    return run_here(read_draft(args), args)
+    from aiperf_svc.runner import fork_server
+
+    with fork_server.starting() as forks:
+        from aiperf_svc.cli.flag_config import read_draft
+
+        return run_here(read_draft(args), args, forks)
 
 
 def _run_in_cluster(args: argparse.Namespace) -> int:

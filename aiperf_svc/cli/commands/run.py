@@ -21,6 +21,7 @@ from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:
     from aiperf_svc.cli.flag_config import Draft
+    from aiperf_svc.runner.fork_server import ForkServer
 
 DESCRIPTION = """Measure as a stack file says: checks, `pulumi up`, the run, its results, `pulumi
 destroy`, and a look at whether anything is left.
@@ -43,21 +44,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure here or on a cluster."""
+    if args.local:
+        from aiperf_svc.runner import fork_server
+
+        _refuse_cluster_flags(args)
+        with fork_server.starting() as forks:
+            return _run_here(_draft(args), args, forks)
+    return _run_stack(_draft(args), args)
+
+
+def _draft(args: argparse.Namespace) -> "Draft":
     from aiperf_svc.cli.flag_config import read_draft
     from aiperf_svc.config.load_config import stack_path
 
     args.config = stack_path(args.stack)
-    draft = read_draft(args, flags=_OVERRIDES)
-    if not args.local:
-        return _run_stack(draft, args)
-    _refuse_cluster_flags(args)
+    return read_draft(args, flags=_OVERRIDES)
+
+
+def _run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None") -> int:
     config = draft.parse()
     target = config.deployment.target
     if target.kind != "mock" or not _is_own_target(config.endpoint.url):
-        return run_here(draft, args)
+        return run_here(draft, args, forks)
     with _mock_server(list(target.args)) as url:
         draft.data["endpoint"]["url"] = url
-        return run_here(draft, args)
+        return run_here(draft, args, forks)
 
 
 def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:

@@ -22,12 +22,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "records-manager, worker or record-processor; AIPERF_SERVICE, separated by commas, "
         "when none is given",
     )
+    # For `runner.fork_server` only.
+    parser.add_argument("--forks", type=int, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run until the run has ended. What is not expected goes into the log, where a pod's or a
     process' owner looks for it."""
     import os
+
+    if args.forks is not None:
+        from aiperf_svc.services.forks import become_ordered
+
+        args.names = become_ordered(args.forks)
 
     from aiperf_svc.protocol.messages import Service
 

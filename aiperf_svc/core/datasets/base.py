@@ -1,5 +1,5 @@
-"""Types and functions that all dataset kinds share: prompts before they are rendered, the reading
-of lines, the counting of tokens, and the seeds of random numbers.
+"""What all dataset kinds have in common: prompts before they are rendered, the reading of lines,
+the counting of tokens, and the seeds of everything that is drawn.
 
 A kind is one module with a pure `parse(lines, source)`; the adapter reads the file and gives its
 lines (or a JSON list's elements) with their numbers, so that an error can name the place.
@@ -26,19 +26,19 @@ class TokenCounter(Protocol):
 
     @property
     def name(self) -> str:
-        """Name for reports, as the user wrote it."""
+        """For reports: what the user wrote."""
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of `text`."""
+        """Number of tokens of `text`."""
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text; faster than one by one."""
+        """Number of tokens of each text; the fast way."""
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of `text`."""
+        """Token ids of `text`."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids."""
+        """Text of token ids."""
 
 
 class PromptTurn(msgspec.Struct, frozen=True):
@@ -48,9 +48,9 @@ class PromptTurn(msgspec.Struct, frozen=True):
     delay_ns: int = 0
     """Pause after the end of the previous response."""
     input_tokens: int = -1
-    """Exact number of tokens if the maker of the prompt knows it; -1: unknown."""
+    """When the maker of the prompt already knows it exactly."""
     response: str = ""
-    """Response in the file. Its length is the turn's output length, if it can be counted."""
+    """The file's own response: its length is the turn's output length, when that can be counted."""
 
 
 class PromptConversation(msgspec.Struct, frozen=True):
@@ -59,12 +59,12 @@ class PromptConversation(msgspec.Struct, frozen=True):
     id: str
     turns: tuple[PromptTurn, ...]
     place: str = ""
-    """Position `file:line`, for errors."""
+    """`file:line`, for errors."""
 
 
 class Purpose(IntEnum):
-    """Purposes of random numbers. Each has a stream of its own, so that a change of one setting
-    leaves everything else the same. The numbers are part of what a seed means and never change."""
+    """What random numbers are drawn for. Each has a stream of its own, so that a change of one
+    setting leaves everything else the same; numbers are part of what a seed means."""
 
     INPUT_LENGTHS = 1
     OUTPUT_LENGTHS = 2
@@ -73,21 +73,21 @@ class Purpose(IntEnum):
 
 
 _DATASET_KEY = 0xDA7A
-"""Key that separates the dataset's streams from others of the same seed."""
+"""Sets the dataset's streams apart from others that start from the same seed."""
 
 
 def generator(seed: int, purpose: Purpose) -> np.random.Generator:
-    """Return the stream of random numbers of one purpose."""
+    """The stream of random numbers of one purpose."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DATASET_KEY, purpose)))
 
 
 def default_id(index: int) -> str:
-    """Return the name of an entry that has none of its own."""
+    """Name of an entry that has none of its own."""
     return f"session_{index:06d}"
 
 
 def decode_line(line: bytes, decoder: Any, *, place: str, expected: str) -> Any:
-    """Decode one line of a file. Raises DatasetError that names place, fault and expectation."""
+    """Decodes one line of a file; raises DatasetError that names place, fault and expectation."""
     try:
         return decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -95,12 +95,12 @@ def decode_line(line: bytes, decoder: Any, *, place: str, expected: str) -> Any:
 
 
 def line_error(place: str, wrong: str, *, expected: str) -> DatasetError:
-    """Return an error about a file's content, in the common format."""
+    """The one form of errors about a file's content."""
     return DatasetError(f"{place}: {wrong}; expected {expected}")
 
 
 def numbered(lines: Lines) -> Iterable[tuple[int, bytes]]:
-    """Yield the lines with content, without byte order mark and surrounding space."""
+    """Lines that say something: without a byte order mark, surrounding space and empty ones."""
     for number, line in lines:
         text = (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip()
         if text:

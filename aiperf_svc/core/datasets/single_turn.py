@@ -1,4 +1,4 @@
-"""Parses JSONL with one prompt per line: an object (see `fields`) or a plain JSON string."""
+"""JSONL with one prompt a line: an object (see `fields`) or a plain JSON string."""
 
 import msgspec
 
@@ -22,8 +22,7 @@ _decoder = msgspec.json.Decoder(str | TurnFields)
 def parse(
     lines: Lines, source: str, *, limit: int | None = None
 ) -> tuple[list[PromptConversation], int]:
-    """Parse the first `limit` entries of a file. Returns them and the number of skipped ones, which
-    is 0.
+    """The first `limit` entries of a file, and the number of entries left out: none.
 
     Raises DatasetError that names file and line.
     """

@@ -12,7 +12,7 @@ from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
 
 class _Item(msgspec.Struct, gc=False):
     embedding: msgspec.Raw
-    """List of floats, or base64 of them."""
+    """A list of floats, or base64 of them."""
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -26,7 +26,7 @@ _NO_VECTOR = (b"null", b"[]", b'""')
 
 
 def parse_body(body: bytes) -> Delta:
-    """Count the embeddings in a body; an empty vector does not count."""
+    """A list of embeddings; an empty vector is none."""
     try:
         response = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -41,12 +41,12 @@ def parse_body(body: bytes) -> Delta:
 
 
 def parse_event(data: bytes) -> Delta:
-    """Raise MalformedResponse: the embeddings API sends no events."""
+    """Never right: whatever sends events is not this API."""
     raise base.malformed(ValueError("the embeddings API does not stream"), data)
 
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
-    """Render the whole body; several texts are sent as a list of inputs."""
+    """The whole body; several texts are sent as a list of inputs."""
     value = base.texts_of(prompt, prompt_key="input", api="embeddings")
     rest = base.finish_body(prompt, options, prompt_key="input", streams=False)
     return Rendered(body=msgspec.json.encode({"input": value} | rest))

@@ -1,11 +1,10 @@
-"""A cache of decoded events. Events of different responses differ in the id at their beginning; the
-rest is one of some thousand tokens, so its decoding is cached.
+"""Responses' events repeat: what differs from request to request is the id at their beginning, what
+follows is one of some thousand tokens. So the decoding of that rest is remembered.
 
-Why that is correct: JSON is decoded from left to right. If an event's beginning, up to its first
-`[`, is JSON without any content once `[]}` closes it, it always leaves the decoder in the same
-state, whatever the id in it: inside the list of choices, having seen nothing else. From there on,
-the rest alone decides the result. An event with any other beginning is decoded completely every
-time.
+Why that is sound: JSON is decoded from left to right. An event's beginning, up to its first `[`,
+that is JSON without any meaning once `[]}` closes it, leaves the decoder in one and the same state,
+whatever the id in it: within the list of choices, having seen nothing else. From there on the rest
+alone decides what the event says. An event with any other beginning is decoded whole, every time.
 """
 
 from collections.abc import Callable
@@ -17,34 +16,32 @@ CUT: Final = b"["
 _CLOSE: Final = b"[]}"
 _NO_MEANING: Final = Delta()
 MAX_REST: Final = 256
-"""Longest rest that is cached. Longer ones, with log probabilities for instance, hardly repeat."""
+"""Longer ones, with log probabilities for instance, hardly repeat."""
 MAX_KNOWN: Final = 8_192
-"""Most cached rests, about 4 MB. Frequent tokens, which are most of any text, soon return."""
+"""About 4 MB. The frequent tokens, which are most of any text, are soon known again."""
 MAX_SEVERAL: Final = 16
-"""Most choices with caches of their own. Responses with more are read event by event, since each
-number of choices takes memory."""
+"""Responses with more choices are read event by event: each number of choices takes memory."""
 
 
 class EventMemo:
-    """Caches the results of an endpoint's `parse_event`. Its deltas are shared and must not be
-    changed."""
+    """An endpoint's `parse_event` with a memory. Its deltas are shared: not to be changed."""
 
     def __init__(self, parse_event: Callable[[bytes], Delta]) -> None:
         self._parse_event = parse_event
         self.beginning = b""
-        """Latest beginning that was found to have no content. A stream has only one."""
+        """The latest that was found to be without meaning; a stream has but one."""
         self.known: dict[bytes, Delta] = {}
-        """Deltas by the rest that follows a beginning without content and `CUT`, without line
-        ends."""
+        """What follows a meaningless beginning and `CUT`, without line ends, to what it says."""
         self.content: dict[bytes, str] = {}
-        """Those that add only content to the first choice, as nearly all events do."""
+        """Of those the ones that add content to the first choice and nothing else, as nearly all
+        events do."""
         self.reasoning: dict[bytes, str] = {}
-        """Those that add only reasoning to the first choice."""
+        """The same for reasoning."""
         self._several: dict[int, tuple[dict[bytes, str], dict[bytes, str]]] = {}
-        """Content and reasoning of all choices up to an index."""
+        """Content and reasoning of all choices up to some index."""
 
     def parse(self, data: bytes) -> Delta:
-        """Decode an event as `parse_event` does. Raises MalformedResponse."""
+        """As `parse_event`. Raises MalformedResponse."""
         beginning, _, rest = data.partition(CUT)
         if not self.is_meaningless(beginning):
             return self._parse_event(data)
@@ -52,8 +49,8 @@ class EventMemo:
         return self._learn(data, rest) if delta is None else delta
 
     def plain(self, last_choice: int) -> tuple[dict[bytes, str], dict[bytes, str]]:
-        """Return the rests that add only content, and those that add only reasoning, to one of the
-        choices up to `last_choice`."""
+        """What is known that adds content, and reasoning, and nothing else, to one of the choices
+        up to that index."""
         if not last_choice:
             return self.content, self.reasoning
         found = self._several.get(last_choice)
@@ -81,7 +78,7 @@ class EventMemo:
         return delta
 
     def is_meaningless(self, beginning: bytes) -> bool:
-        """Return whether an event's beginning has no content."""
+        """Whether an event's beginning may be left out of account."""
         if beginning == self.beginning:
             return True
         if b"\n" in beginning:
@@ -99,7 +96,7 @@ class EventMemo:
 def _note(
     plain: tuple[dict[bytes, str], dict[bytes, str]], rest: bytes, delta: Delta, last_choice: int
 ) -> None:
-    """Add `delta` to the content or the reasoning, if it says no more than that."""
+    """Add what `delta` says to the content or the reasoning, if it says no more than that."""
     choice = delta.choice
     if choice > last_choice:
         return

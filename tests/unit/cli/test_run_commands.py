@@ -26,7 +26,7 @@ class Recorder:
         self.is_server_there = False
         self.code = ExitCode.OK
 
-    def run_local(self, config: BenchmarkConfig, options: RunOptions) -> ExitCode:
+    def run_local(self, config: BenchmarkConfig, options: RunOptions, *, forks: None) -> ExitCode:
         self.config, self.options = config, options
         address = urlsplit(config.endpoint.url)
         if address.port != 1:

@@ -1,0 +1,101 @@
+"""The runner's side of `services.forks`: starts the process that imports the services, sends it the
+orders, and takes over its forks.
+
+It is started before the command line is understood, so this module imports little.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from aiperf_svc.adapters.host.child_processes import adopt_orphans
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
+from aiperf_svc.services.forks import LENGTH_BYTES, Order
+
+COMMAND = (sys.executable, "-m", "aiperf_svc", "service", "--forks")
+ROOM = 120
+"""Characters in the server's command line for those of its forks: the names of five services."""
+SWITCH = "AIPERF_FORK"
+"""Variable; 0: each service is executed by itself, for what changes one at its start."""
+_READ_AT_START = ("HOME", "LANG", "PATH", "TMPDIR", "TZ")
+_READ_AT_START_PREFIXES = ("ASAN_", "LC_", "LD_", "LSAN_", "MALLOC_", "PYTHON", "UBSAN_")
+"""Variables that the loader, the allocator and the interpreter read before the first order. A fork
+is given the others with its order; what is not for it is never in its memory."""
+
+
+class ForkServer:
+    """The process whose forks the services will be."""
+
+    def __init__(self) -> None:
+        """Raises OSError when it cannot be started."""
+        self._sock, theirs = socket.socketpair()
+        with theirs:
+            fd = theirs.fileno()
+            environ = {k: v for k, v in os.environ.items() if _is_read_at_start(k)}
+            self._child = subprocess.Popen(
+                [*COMMAND, str(fd).ljust(ROOM)],
+                env=environ | PROCESS_ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=(fd,),
+            )
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._child.pid
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._child.poll()
+
+    def order(self, orders: Sequence[Order], listener: socket.socket) -> None:
+        """Ask for these processes. Raises EnvironmentProblem."""
+        body = json.dumps(orders).encode()
+        try:
+            head = len(body).to_bytes(LENGTH_BYTES, "little")
+            socket.send_fds(self._sock, [head], [listener.fileno()])
+            self._sock.sendall(body)
+        except OSError as error:
+            raise EnvironmentProblem(f"cannot start the services: {error}") from error
+
+    def close(self) -> None:
+        """End it; its forks that were not adopted end by themselves."""
+        self._sock.close()
+        self._child.kill()
+        self._child.wait()
+
+    def adopt(self) -> list[int]:
+        """Process ids of what was ordered, all running and children of this process; none where a
+        fork is not safe. To be called when the server has ended. Raises EnvironmentProblem."""
+        code = self._child.wait()
+        if code != 0:
+            raise EnvironmentProblem(f"cannot start the services: their process ended with {code}")
+        pids: list[int] = json.loads(self._sock.recv(1 << 20))
+        self._sock.sendall(b"." * len(pids))
+        return pids
+
+
+@contextmanager
+def starting() -> Iterator[ForkServer | None]:
+    """A server while the run is prepared; None where services have to be executed one by one."""
+    if os.environ.get(SWITCH) == "0" or not adopt_orphans(True):
+        yield None
+        return
+    try:
+        server = ForkServer()
+        try:
+            yield server
+        finally:
+            server.close()
+    finally:
+        adopt_orphans(False)
+
+
+def _is_read_at_start(name: str) -> bool:
+    return name in _READ_AT_START or name.startswith(_READ_AT_START_PREFIXES)

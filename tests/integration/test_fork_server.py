@@ -1,0 +1,138 @@
+"""Services as forks of one process: whose children they are, what they know, and how they end."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
+from aiperf_svc.runner import fork_server
+from aiperf_svc.runner.fork_server import ForkServer
+from aiperf_svc.runner.local import SERVICE_COMMAND
+from aiperf_svc.runner.processes import adopted_process, ended
+from aiperf_svc.services.forks import Order
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+def order(folder: Path, service: str, **environ: str) -> Order:
+    """A service that ends at once: its environment names no run."""
+    output = str(folder / f"{service}.stderr")
+    return Order([service], environ, output, [*SERVICE_COMMAND, service], listens=False)
+
+
+def start(server: ForkServer, orders: list[Order], listener: socket.socket) -> list[int]:
+    server.order(orders, listener)
+    asyncio.run(ended(server.pid, server.poll))
+    return server.adopt()
+
+
+def children() -> list[int]:
+    tasks = Path("/proc/self/task").iterdir()
+    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+
+
+def test_a_fork_is_a_child_with_its_own_session_environment_and_command_line(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    stuck = str(tmp_path / "stuck")
+    os.mkfifo(stuck)
+    with fork_server.starting() as server:
+        assert server is not None
+        # It waits for the config until somebody writes one.
+        environ = {
+            "AIPERF_RUN_ID": "run",
+            "AIPERF_SERVICE_ID": "worker-0",
+            "AIPERF_CONFIG": stuck,
+            "AIPERF_PARENT_PID": str(os.getpid()),
+        }
+        (pid,) = start(server, [order(tmp_path, "worker", **environ)], listener)
+    process = adopted_process("worker-0", pid, stderr=tmp_path / "worker.stderr")
+    with Path(stuck).open("w") as config:
+        assert pid in children()
+        assert os.getsid(pid) == pid
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
+        assert words == [*SERVICE_COMMAND, "worker"]
+        config.write("no config")
+    assert asyncio.run(process.wait()) == ExitCode.BAD_CONFIG
+    assert "expected a benchmark's keys" in process.stderr.read_text()
+
+
+def test_the_exit_code_of_a_fork_is_known_and_its_words_are_in_its_file(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    with fork_server.starting() as server:
+        assert server is not None
+        orders = [order(tmp_path, name) for name in ("worker", "record-processor")]
+        pids = start(server, orders, listener)
+    for pid, each in zip(pids, orders, strict=True):
+        process = adopted_process("fork", pid, stderr=Path(each.output))
+        assert asyncio.run(process.wait()) == ExitCode.ERROR
+        assert process.exit_code == ExitCode.ERROR
+        assert "AIPERF_RUN_ID is not set" in process.stderr.read_text()
+
+
+def test_what_is_not_read_at_the_start_is_not_in_the_servers_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "hush")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    with fork_server.starting() as server:
+        assert server is not None
+        environ = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
+    assert not any(b"hush" in each for each in environ)
+    assert b"OPENBLAS_NUM_THREADS=1" in environ
+
+
+def test_forks_that_nobody_adopts_end_by_themselves(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    before = set(children())
+    with fork_server.starting() as server:
+        assert server is not None
+        server.order([order(tmp_path, "worker"), order(tmp_path, "worker")], listener)
+        asyncio.run(ended(server.pid, server.poll))
+    left = set(children()) - before
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in left]
+    assert codes == [ExitCode.INTERRUPTED] * 2
+    assert (tmp_path / "worker.stderr").read_text() == ""
+
+
+def test_a_server_that_dies_is_an_error_of_the_environment(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    with fork_server.starting() as server:
+        assert server is not None
+        os.kill(server.pid, signal.SIGKILL)
+        with pytest.raises(EnvironmentProblem, match="cannot start the services"):
+            start(server, [order(tmp_path, "worker")], listener)
+
+
+def test_the_imports_of_the_services_start_no_thread() -> None:
+    code = "from aiperf_svc.services import forks as f; f._import_services()"
+    code += "; print(f._is_single_threaded())"
+    environ = os.environ | PROCESS_ENVIRONMENT
+    done = subprocess.run([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE)
+    assert done.stdout == b"True\n"
+
+
+def test_services_are_executed_one_by_one_where_forks_are_switched_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIPERF_FORK", "0")
+    with fork_server.starting() as server:
+        assert server is None
