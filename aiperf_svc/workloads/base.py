@@ -28,7 +28,7 @@ class Tool(msgspec.Struct, frozen=True):
     name: str
     """As it is found on PATH: `iperf3`."""
     package: str
-    """Debian package that has it."""
+    """Debian package that has it; empty: none."""
     roles: tuple[str, ...] = ()
     """Roles of the ranks that need it; empty: all."""
 
@@ -90,6 +90,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Started at one due time, when every server is ready."""
     servers: tuple[Command, ...] = ()
     """Started before, one after the other."""
+    agent_ranks: tuple[int, ...] = ()
+    """Ranks that take part without a command of their own: a command starts programs there by its
+    rank's agent, as `mpirun` does."""
     is_measured: bool = True
     """Whether its output is read, and whether it is repeated. A step that only prepares is run
     once."""

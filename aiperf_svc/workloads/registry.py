@@ -17,7 +17,11 @@ from aiperf_svc.workloads.base import Workload
 GROUP = "aiperf_svc.workloads"
 INFERENCE = "inference"
 """The kind of a config without `workload`."""
-OWN: tuple[str, ...] = ("command", "iperf")
+OWN: tuple[str, ...] = (
+    "command",
+    "iperf",
+    "mpi-pingpong",
+)
 """Kinds of this project. The folder is the kind's name with underscores."""
 
 

@@ -1,0 +1,155 @@
+"""Measures a ping-pong between two ranks by IMB-MPI1 or by a script of mpi4py."""
+
+from collections.abc import Sequence
+from importlib.resources import files as resources
+
+from aiperf_svc.config.base import SECOND_NS
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.results.measured import Column, MetricInfo, Table
+from aiperf_svc.workloads.base import (
+    ClaimedBytes,
+    Output,
+    Plot,
+    Rank,
+    Reading,
+    Role,
+    Step,
+    Tool,
+    Workload,
+    margin_ns,
+    timeout_of,
+)
+from aiperf_svc.workloads.mpi_launch import intel_mpi, open_mpi, rdma_privilege, rdma_problems
+from aiperf_svc.workloads.mpi_pingpong.output import read_output, read_row, sizes_to
+from aiperf_svc.workloads.mpi_pingpong.spec import MpiPingPongSpec
+from aiperf_svc.workloads.pairs import Pair, pair_labels, pair_name, pairs
+
+Config = WorkloadConfig[MpiPingPongSpec]
+_SCRIPT = "pingpong.py"
+_LONGEST_SIZE_NS = 10 * SECOND_NS
+"""Longest time of one message size: IMB-MPI1 ends each after so long."""
+
+
+class MpiPingPong(Workload[MpiPingPongSpec]):
+    """The kind `mpi-pingpong`."""
+
+    kind = "mpi-pingpong"
+    summary = "latency and bandwidth of MPI messages between two ranks, by message size"
+    spec = MpiPingPongSpec
+    metrics = (
+        MetricInfo(
+            tag="latency",
+            name="Latency at 0 bytes",
+            unit="us",
+            better="lower",
+            formula="t[usec] of the row of 0 bytes: half the mean round trip",
+        ),
+        MetricInfo(
+            tag="bandwidth",
+            name="Peak bandwidth",
+            unit="bytes/s",
+            better="higher",
+            formula="the largest #bytes / t[usec] of all rows",
+        ),
+    )
+
+    def roles(self, spec: MpiPingPongSpec) -> tuple[Role, ...]:
+        return (Role("rank", 2),)
+
+    def tools_of(self, config: Config) -> tuple[Tool, ...]:
+        spec = config.workload
+        mpirun = Tool("mpirun", "openmpi-bin" if spec.mpi == "open-mpi" else "")
+        if spec.program == "imb":
+            return (mpirun, Tool("IMB-MPI1", ""))
+        return (mpirun, Tool("python3", "python3-mpi4py"))
+
+    def files(self, config: Config) -> dict[str, bytes]:
+        if config.workload.program == "imb":
+            return {}
+        return {_SCRIPT: (resources(__package__) / "on_ranks" / _SCRIPT).read_bytes()}
+
+    def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
+        """One step for each pair. Both directions are in each round trip, so a pair is measured
+        once."""
+        return tuple(_step(config, pair) for pair in pairs(config, ranks, is_directed=False))
+
+    def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
+        spec = config.workload
+        output = read_output(outputs[0].text, sizes_to(spec.maxlog))
+        rates = [row.size / row.time_us * 1e6 for row in output.rows]
+        claimed = {}
+        if output.sent_bytes is not None and spec.transport == "tcp":
+            both = ClaimedBytes(sent=output.sent_bytes, received=output.sent_bytes)
+            claimed = dict.fromkeys((outputs[0].rank, *step.agent_ranks), both)
+        return Reading(
+            values={"latency": output.rows[0].time_us, "bandwidth": max(rates)},
+            tables=(
+                Table(
+                    name="pingpong",
+                    columns=(
+                        Column("size", "bytes"),
+                        Column("repetitions", "count"),
+                        Column("latency", "us"),
+                        Column("bandwidth", "bytes/s"),
+                    ),
+                    rows=tuple(
+                        (row.size, row.repetitions, row.time_us, rate)
+                        for row, rate in zip(output.rows, rates, strict=True)
+                    ),
+                ),
+            ),
+            tool=output.tool,
+            claimed_bytes=claimed,
+            facts={"transport": spec.transport, "mpi": spec.mpi},
+        )
+
+    def problems(self, config: Config) -> list[str]:
+        return rdma_problems(config, config.workload.transport)
+
+    def needs_privilege(self, config: Config) -> tuple[str, ...]:
+        return rdma_privilege(config.workload.transport)
+
+    def plots(self, config: Config) -> tuple[Plot, ...]:
+        by_size = tuple(
+            Plot(
+                title=title,
+                kind="table",
+                name="pingpong",
+                x="size",
+                y=(column,),
+                x_is_log=True,
+                y_is_log=True,
+            )
+            for title, column in (
+                ("Latency by message size", "latency"),
+                ("Bandwidth by message size", "bandwidth"),
+            )
+        )
+        if config.deployment.ranks.pairs == "one":
+            return by_size
+        return (
+            Plot(title="Latency at 0 bytes between nodes", kind="matrix", name="latency"),
+            Plot(title="Peak bandwidth between nodes", kind="matrix", name="bandwidth"),
+            *by_size,
+        )
+
+    def progress(self, config: Config, line: str) -> str:
+        row = read_row(line)
+        return "" if row is None else f"{row.size} bytes: {row.time_us:g} us"
+
+
+def _step(config: Config, pair: Pair) -> Step:
+    spec = config.workload
+    hosts = [(rank, 1) for rank in pair]
+    program = ["IMB-MPI1", "PingPong", "-msglog", f"0:{spec.maxlog}"]
+    program += ["-iter", str(spec.iterations)]
+    if spec.program == "mpi4py":
+        program = ["python3", _SCRIPT, str(spec.maxlog), str(spec.iterations)]
+    launch = open_mpi if spec.mpi == "open-mpi" else intel_mpi
+    return Step(
+        name=pair_name(pair),
+        commands=(launch(hosts, program, spec, spec.transport),),
+        agent_ranks=(pair[1].number,),
+        timeout_ns=timeout_of(spec, margin_ns((spec.maxlog + 2) * _LONGEST_SIZE_NS)),
+        labels=pair_labels(pair),
+    )

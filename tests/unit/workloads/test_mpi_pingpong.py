@@ -1,0 +1,133 @@
+"""The kind `mpi-pingpong`. The recorded output is of runs between two network namespaces."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.base import ClaimedBytes, Output, Rank, Reading, UnreadableOutput
+from aiperf_svc.workloads.loading import parse_any
+from aiperf_svc.workloads.mpi_pingpong import WORKLOAD
+from aiperf_svc.workloads.mpi_pingpong.spec import MpiPingPongSpec
+
+RECORDED = Path(__file__).parent / "recorded" / "mpi-pingpong"
+IMB = (RECORDED / "imb-2021.8-intel-mpi-2021.14.txt").read_text()
+MPI4PY = (RECORDED / "mpi4py-3.1.4-open-mpi-4.1.4.txt").read_text()
+RANKS = tuple(
+    Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",
+         agent="/a") for n in range(3)
+)  # fmt: skip
+
+
+def config_of(ranks: dict[str, Any] | None = None, **spec: Any) -> WorkloadConfig[MpiPingPongSpec]:
+    config = parse_any(
+        {"workload": {"kind": "mpi-pingpong", **spec}, "deployment": {"ranks": ranks or {}}}, ""
+    )
+    assert isinstance(config, WorkloadConfig)
+    return config
+
+
+def reading_of(text: str, **spec: Any) -> Reading:
+    config = config_of(**spec)
+    step = WORKLOAD.steps(config, RANKS)[0]
+    return WORKLOAD.read(config, step, [Output(rank=0, exit_code=0, stdout=text.encode())])
+
+
+def test_the_headline_is_the_latency_at_0_bytes_and_the_peak_is_over_all_sizes() -> None:
+    for text, tool in ((IMB, "IMB-MPI1 2021.8"), (MPI4PY, "mpi4py 3.1.4, Open MPI v4.1.4")):
+        reading = reading_of(text)
+        rows = reading.tables[0].rows
+        assert reading.tool == tool
+        assert [row[0] for row in rows] == [0, *(2**power for power in range(23))]
+        assert reading.values["latency"] == rows[0][2]
+        assert reading.values["bandwidth"] == max(row[3] or 0 for row in rows)
+
+
+def test_bandwidth_agrees_with_the_rate_that_the_tool_rounds() -> None:
+    rates = {row[0]: row[3] or 0 for row in reading_of(IMB).tables[0].rows}
+    printed = {
+        int(parts[0]): float(parts[3])
+        for parts in map(str.split, IMB.splitlines())
+        if len(parts) == 4 and parts[0].isdigit() and int(parts[0]) >= 4096
+    }
+    assert len(printed) == 11
+    for size, megabytes in printed.items():
+        assert rates[size] == pytest.approx(megabytes * 1e6, rel=1e-3)
+
+
+def test_bytes_are_claimed_where_the_program_counts_them_and_tcp_carries_them() -> None:
+    both = ClaimedBytes(sent=443_022_350, received=443_022_350)
+    assert reading_of(MPI4PY).claimed_bytes == {0: both, 1: both}
+    assert reading_of(MPI4PY, transport="rdma").claimed_bytes == {}
+    assert reading_of(IMB).claimed_bytes == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("garbage", "expected a line with the version"),
+        ("# mpi4py 3.1.4, Open MPI v4.1.4\n", "expected one line '#bytes #repetitions"),
+        (MPI4PY[: MPI4PY.index("\n2097152")], "no row of 2097152 bytes"),
+        (MPI4PY.replace("\n0 1000 ", "\n0 1000 x"), "found '0 1000 x"),
+        (MPI4PY.replace("\n1 1000 ", "\n1 1000 -"), "found '1 1000 -"),
+        (MPI4PY + MPI4PY, "found 2"),
+    ],
+)
+def test_output_without_every_size_is_unreadable(text: str, said: str) -> None:
+    with pytest.raises(UnreadableOutput) as error:
+        reading_of(text)
+    assert said in str(error.value)
+
+
+def test_rows_of_other_sizes_than_asked_are_unreadable() -> None:
+    with pytest.raises(UnreadableOutput, match="expected rows of 0 to 1024 bytes"):
+        reading_of(MPI4PY, maxlog=10)
+
+
+def test_our_script_is_a_file_of_the_ranks_and_imb_needs_none() -> None:
+    ours, imb = config_of(maxlog=10), config_of(program="imb", iterations=5)
+    assert list(WORKLOAD.files(ours)) == ["pingpong.py"]
+    command = WORKLOAD.steps(ours, RANKS)[0].commands[0]
+    assert command.argv[-4:] == ("python3", "pingpong.py", "10", "1000")
+    assert WORKLOAD.files(imb) == {}
+    command = WORKLOAD.steps(imb, RANKS)[0].commands[0]
+    assert command.argv[-6:] == ("IMB-MPI1", "PingPong", "-msglog", "0:22", "-iter", "5")
+    assert [tool.name for tool in WORKLOAD.tools_of(imb)] == ["mpirun", "IMB-MPI1"]
+
+
+def test_all_pairs_are_measured_once_each_from_their_first_rank() -> None:
+    config = config_of({"pairs": "all"})
+    steps = WORKLOAD.steps(config, RANKS)
+    assert [(s.name, s.commands[0].rank, s.agent_ranks) for s in steps] == [
+        ("node-0 to node-1", 0, (1,)),
+        ("node-0 to node-2", 0, (2,)),
+        ("node-1 to node-2", 1, (2,)),
+    ]
+    assert [plot.kind for plot in WORKLOAD.plots(config)][:2] == ["matrix", "matrix"]
+    assert len(WORKLOAD.steps(config_of(), RANKS)) == 1
+
+
+def test_rdma_needs_a_device_and_pinned_memory() -> None:
+    (problem,) = WORKLOAD.problems(config_of(transport="rdma"))
+    assert problem.startswith("workload.transport: rdma needs a device")
+    config = config_of({"devices": {"rdma/hca": 1}}, transport="rdma")
+    assert WORKLOAD.problems(config) == []
+    assert WORKLOAD.needs_privilege(config) == ("IPC_LOCK",)
+    assert WORKLOAD.needs_privilege(config_of()) == ()
+
+
+def test_all_mistakes_of_a_spec_are_said_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(transport="tpc", maxlog=31, iteration=5)
+    said = str(error.value)
+    assert "workload.transport: 'tpc'" in said
+    assert "workload.maxlog" in said
+    assert "iterations" in said
+
+
+def test_a_row_is_progress_and_other_lines_are_not() -> None:
+    config = config_of()
+    assert WORKLOAD.progress(config, "1024 1000 13.451 76.127") == "1024 bytes: 13.451 us"
+    assert WORKLOAD.progress(config, "# List of Benchmarks to run:") == ""
