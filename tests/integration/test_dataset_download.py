@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from aiperf_svc.adapters.datasets.builder import build_dataset
-from aiperf_svc.adapters.datasets.downloads import MAX_BARREN_ATTEMPTS, Downloaded, download
+from aiperf_svc.adapters.datasets.downloads import MAX_FRUITLESS_ATTEMPTS, Downloaded, download
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError, DatasetError, EnvironmentProblem
 
@@ -164,7 +164,7 @@ async def _broken_run(server: Server, folder: Path) -> None:
     server.cuts = [150_000]
 
     def progress(have: int, total: int) -> None:
-        server.statuses = [503] * MAX_BARREN_ATTEMPTS
+        server.statuses = [503] * MAX_FRUITLESS_ATTEMPTS
 
     with pytest.raises(EnvironmentProblem, match=r"status 503; what has arrived is kept"):
         await download(
@@ -227,7 +227,7 @@ async def test_a_server_in_trouble_is_asked_again_a_few_times(
     server.url += "?other"
     with pytest.raises(EnvironmentProblem, match=r"could not be downloaded: status 503"):
         await fetch(server, tmp_path)
-    assert len(server.statuses) == 100 - MAX_BARREN_ATTEMPTS
+    assert len(server.statuses) == 100 - MAX_FRUITLESS_ATTEMPTS
 
 
 async def test_a_server_that_is_not_there_is_a_problem_with_a_remedy(

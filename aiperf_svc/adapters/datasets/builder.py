@@ -13,7 +13,7 @@ from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompt
 from aiperf_svc.core.datasets.built import BuiltDataset
 
 Progress = Callable[[str], None]
-"""Called with a line for people, from the caller's loop."""
+"""Function called with a line for people, in the caller's event loop."""
 
 _KINDS = {
     DatasetKind.SINGLE_TURN: (single_turn.parse, read_lines),
@@ -25,9 +25,10 @@ _KINDS = {
 async def build_dataset(
     config: BenchmarkConfig, *, progress: Progress = lambda text: None
 ) -> BuiltDataset:
-    """The dataset of `config`, rendered. The work is done in a thread, so the loop goes on.
+    """Build the dataset of `config`, rendered. The work is done in a thread, so the event loop is
+    not blocked.
 
-    Raises ConfigError (DatasetError for what is in a file), and EnvironmentProblem when a download
+    Raises ConfigError (DatasetError for errors in a file), and EnvironmentProblem if a download
     fails.
     """
     dataset = config.dataset

@@ -27,20 +27,20 @@ SHAREGPT_URL = (
     "https://huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered/resolve/"
     "192ab2185289094fc556ec8ce5ce1e8e587154ca/ShareGPT_V3_unfiltered_cleaned_split.json"
 )
-"""A commit, and not the branch's newest one."""
+"""URL of a commit, so that the file does not change with the branch."""
 SHAREGPT_SHA256 = "35f0e213ce091ed9b9af2a1f0755e9d39f9ccec34ab281cd4ca60d70f6479ba4"
 
-MAX_BARREN_ATTEMPTS = 5
-"""Attempts in a row that brought no byte before the download is given up."""
+MAX_FRUITLESS_ATTEMPTS = 5
+"""Consecutive attempts without a new byte after which the download fails."""
 MAX_ATTEMPTS = 50
-"""Attempts in all, for a server that cuts every connection after a few bytes."""
+"""Most attempts in total, for a server that cuts every connection after a few bytes."""
 _RETRY_DELAY_S = 1.0
 _LOCK_POLL_S = 0.2
 _CHUNK_BYTES = 256 * 1024
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes there are and the bytes there will be (0 unknown)."""
+"""Function called with the bytes received and the total (0: unknown)."""
 
 
 class Downloaded(msgspec.Struct, frozen=True):
@@ -60,11 +60,11 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class _Retry(Exception):
-    """The attempt failed in a way that another may not."""
+    """Raised when an attempt failed in a way that another one may not."""
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept."""
+    """Return the folder in which downloads are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "aiperf-svc" / "datasets"
 
@@ -101,7 +101,7 @@ async def download(
 
 
 class _Paths:
-    """The files of one URL in the cache, and what is said in their notes."""
+    """The files of one URL in the cache, and the content of their notes."""
 
     def __init__(self, folder: Path, url: str) -> None:
         name = Path(urlsplit(url).path).name or "dataset"
@@ -114,7 +114,7 @@ class _Paths:
         self.lock = folder / f"{stem}.lock"
 
     def finished(self) -> Downloaded | None:
-        """The cached file, unless its size is not what its note says."""
+        """Return the cached file, unless its size differs from its note."""
         try:
             note = msgspec.json.decode(self.note.read_bytes(), type=Downloaded)
             return note if self.file.stat().st_size == note.bytes else None
@@ -122,7 +122,8 @@ class _Paths:
             return None
 
     def resumable(self) -> tuple[int, str]:
-        """Bytes of the part and the validator of their version; nothing when it is not known."""
+        """Return the size of the part and the validator of its version; nothing if the version is
+        not known."""
         try:
             note = msgspec.json.decode(self.part_note.read_bytes(), type=_Part)
             return self.part.stat().st_size, note.validator
@@ -130,19 +131,19 @@ class _Paths:
             return 0, ""
 
     def begin(self, validator: str) -> None:
-        """Empties the part; it may be resumed only if the version can be recognised."""
+        """Empty the part. It can be resumed only if the version can be recognised."""
         self.part_note.unlink(missing_ok=True)
         self.part.write_bytes(b"")
         if validator:
             self.part_note.write_bytes(msgspec.json.encode(_Part(self.url, validator)))
 
     def discard(self) -> None:
-        """Removes the part."""
+        """Remove the part."""
         self.part_note.unlink(missing_ok=True)
         self.part.unlink(missing_ok=True)
 
     def finish(self, sha256: str | None) -> Downloaded:
-        """Turns the part into the file; a crash in between leaves one or the other, whole."""
+        """Turn the part into the file. A crash in between leaves one of the two, complete."""
         with self.part.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             os.fsync(stream.fileno())
@@ -180,8 +181,8 @@ async def _locked(path: Path) -> AsyncIterator[None]:
 async def _fetch(
     url: str, paths: _Paths, max_bytes: int, progress: Progress, retry_delay_s: float
 ) -> None:
-    """Fills the part, over as many connections as it takes."""
-    barren = 0
+    """Fill the part, over as many connections as needed."""
+    fruitless = 0
     # Proxies of the environment apply, as they do to other tools that download.
     async with aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=True) as session:
         for _ in range(MAX_ATTEMPTS):
@@ -194,9 +195,9 @@ async def _fetch(
                     f"dataset.url: {url!r} is no address; expected http:// or https://"
                 ) from error
             except (_Retry, aiohttp.ClientError, TimeoutError) as error:
-                barren = barren + 1 if paths.resumable() == before else 0
+                fruitless = fruitless + 1 if paths.resumable() == before else 0
                 reason = one_line(str(error)) or type(error).__name__
-            if barren == MAX_BARREN_ATTEMPTS:
+            if fruitless == MAX_FRUITLESS_ATTEMPTS:
                 break
             await asyncio.sleep(retry_delay_s)
     raise EnvironmentProblem(
@@ -208,7 +209,7 @@ async def _fetch(
 async def _attempt(
     session: aiohttp.ClientSession, url: str, paths: _Paths, max_bytes: int, progress: Progress
 ) -> None:
-    """One request, for all or for the rest. Returns when the part is whole."""
+    """Send one request for all or for the rest. Returns when the part is complete."""
     have, validator = paths.resumable()
     # Packed on the way, ranges would count other bytes than those on disk.
     headers = {"Accept-Encoding": "identity"}
@@ -245,7 +246,7 @@ async def _attempt(
 
 
 def _validator(response: aiohttp.ClientResponse) -> str:
-    """What `If-Range` takes: a strong ETag, else the date; empty when there is neither."""
+    """Return the value for `If-Range`: a strong ETag, else the date; empty if there is neither."""
     etag = response.headers.get("ETag", "")
     if etag and not etag.startswith("W/"):
         return etag

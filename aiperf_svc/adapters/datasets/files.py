@@ -16,13 +16,14 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines and their numbers, from 1. Raises DatasetError when the file cannot be read."""
+    """Yield lines and their numbers, from 1. Raises DatasetError if the file cannot be read."""
     with _translated(path), _opened(path) as stream:
         yield from enumerate(stream, start=1)
 
 
 def read_list(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Elements of a JSON list and the lines on which they begin, without reading all at once.
+    """Yield the elements of a JSON list and the lines on which they begin, without reading all at
+    once. Raises DatasetError if the file cannot be read or is not a list.
 
     Raises DatasetError when the file cannot be read or is no list.
     """
@@ -31,7 +32,7 @@ def read_list(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of the file as it is on disk. Raises DatasetError when it cannot be read."""
+    """Return the SHA-256 of the file on disk. Raises DatasetError if it cannot be read."""
     with _translated(path), path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -47,7 +48,9 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _contents(stream: BinaryIO) -> Any:
-    """A memory map of a plain file; bytes of a packed one, and of an empty one.
+    """Return a memory map of a plain file, or the bytes of a compressed or empty one. A map is
+    freed with its last reader. It cannot be closed earlier: an exception may still hold views of it
+    in its frames.
 
     A map goes away with its last reader. To close it sooner is an error while views of it live, as
     they do whenever an exception carries the frame that holds them.

@@ -14,35 +14,35 @@ from typing import Any, TypeVar
 
 FILE = "tokenizer.json"
 ATTEMPT_S = 5.0
-"""For the hub to say that it has the file."""
+"""Time for the hub to report that it has the file."""
 RETRY_S = 1.0
 DOWNLOAD_S = 300.0
-"""For the file, some megabytes, once the hub has said that it is there."""
+"""Time for the download of the file, a few megabytes."""
 
 Result = TypeVar("Result")
 
 
 class HubRefused(Exception):
-    """The hub has been asked and does not give the file: asking again will not help."""
+    """Raised when the hub does not give the file; asking again will not help."""
 
 
 class HubUnreachable(Exception):
-    """The hub could not be asked; it may be reached from elsewhere, or later."""
+    """Raised when the hub cannot be reached; it may be reachable from elsewhere, or later."""
 
 
 class HubForbidden(HubUnreachable):
-    """The user has said that the hub is not to be asked."""
+    """Raised when the user has forbidden requests to the hub."""
 
 
 def hub_address() -> str:
-    """Where the hub is, which HF_ENDPOINT changes."""
+    """Return the address of the hub, which HF_ENDPOINT changes."""
     from huggingface_hub import constants
 
     return str(constants.ENDPOINT)
 
 
 def cached_file(name: str, revision: str) -> Path | None:
-    """The file in the cache on this machine. Asks nobody."""
+    """Return the file in the cache on this machine, without any request."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -54,8 +54,8 @@ def cached_file(name: str, revision: str) -> Path | None:
 
 
 def find_on_hub(name: str, revision: str, *, patience_s: float) -> None:
-    """Ask whether the hub has the file, again and again for `patience_s` while it cannot be
-    reached. Raises HubRefused, HubUnreachable."""
+    """Ask whether the hub has the file; repeat for `patience_s` while it cannot be reached. Raises
+    HubRefused, HubUnreachable."""
     until = time.monotonic() + patience_s
     while True:
         try:
@@ -70,7 +70,8 @@ def find_on_hub(name: str, revision: str, *, patience_s: float) -> None:
 
 
 def fetch_from_hub(name: str, revision: str) -> Path:
-    """The file, downloaded into the cache unless it is there. Raises HubRefused, HubUnreachable."""
+    """Return the file, downloaded into the cache if it is not there. Raises HubRefused,
+    HubUnreachable."""
     from huggingface_hub import hf_hub_download
 
     return Path(_translated(lambda: hf_hub_download(name, FILE, revision=revision), DOWNLOAD_S))
@@ -83,7 +84,8 @@ def _ask(name: str, revision: str) -> Any:
 
 
 def _translated(call: Callable[[], Result], limit_s: float) -> Result:
-    """What `call` returns, with the errors of the hub's client as those of this module."""
+    """Return the result of `call`, with the errors of the hub's client translated to those of this
+    module."""
     from huggingface_hub.errors import (
         EntryNotFoundError,
         HfHubHTTPError,
@@ -111,8 +113,8 @@ def _translated(call: Callable[[], Result], limit_s: float) -> Result:
 
 
 def _within(limit_s: float, call: Callable[[], Result]) -> Result:
-    """The result of `call` in a thread; raises TimeoutError when it takes longer, and the thread is
-    left to itself."""
+    """Return the result of `call` in a thread. Raises TimeoutError if it takes longer; the thread
+    is then abandoned."""
     results: list[Result] = []
     errors: list[Exception] = []
 

@@ -1,4 +1,4 @@
-"""inputs.json beside the results, where the prompts were built in another pod."""
+"""Copies inputs.json to the results, if the prompts were built in another pod."""
 
 import asyncio
 from pathlib import Path
@@ -26,8 +26,9 @@ async def copy_inputs(
     limit_bytes: int,
     block_s: float = BLOCK_S,
 ) -> None:
-    """Ask the dataset manager for every block over a REQ socket and write the file, whole or not
-    at all.
+    """Request every block from the dataset manager over a REQ socket and write the file atomically.
+    Raises EnvironmentProblem if a block does not come, if the file would be larger than
+    `limit_bytes`, or if it cannot be written.
 
     Raises EnvironmentProblem when a block does not come, when the file would be larger than
     `limit_bytes`, or when the disk does not take it.
@@ -60,7 +61,7 @@ async def _copy(blocks: "_Blocks", file: BinaryIO, limit_bytes: int) -> None:
 
 
 class _Blocks:
-    """The dataset manager's, one after another."""
+    """Reads the dataset manager's blocks, one after another."""
 
     def __init__(self, socket: zmq.asyncio.Socket, header: Header, block_s: float) -> None:
         self._socket, self._header, self._block_s = socket, header, block_s

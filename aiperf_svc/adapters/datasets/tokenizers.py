@@ -12,14 +12,14 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 
 _BATCH = 128
-"""Texts encoded at a time: an encoding takes 40 times the memory of its text."""
+"""Number of texts encoded at a time: an encoding takes 40 times the memory of its text."""
 _FILE = hub_files.FILE
 _REMEDY = "give the path of a tokenizer.json file, or of a folder that holds one"
 _OTHERS = "or leave tokenizer.name out and count by the server's usage"
 SERVICE_PATIENCE_S = 20.0
-"""How long a service goes on asking: the network of a pod may open after the pod has started."""
+"""Time for which a service retries: the network of a pod may open after the pod has started."""
 RUNNER_PATIENCE_S = 3.0
-"""How long the runner does. Its network is there or not."""
+"""Time for which the runner retries."""
 
 
 class LibraryTokenCounter:
@@ -34,15 +34,16 @@ class LibraryTokenCounter:
 
     @property
     def name(self) -> str:
-        """What the config calls it."""
+        """Name in the config."""
         return self._name
 
     def count(self, text: str) -> int:
-        """Number of tokens of `text`."""
+        """Return the number of tokens of `text`."""
         return len(self._tokenizer.encode(text, add_special_tokens=False))
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
-        """Number of tokens of each text; leaves out the offsets, which cost a third of the time."""
+        """Return the number of tokens of each text. Offsets are not computed, which saves a third
+        of the time."""
         counts: list[int] = []
         for start in range(0, len(texts), _BATCH):
             batch = list(texts[start : start + _BATCH])
@@ -51,12 +52,12 @@ class LibraryTokenCounter:
         return counts
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`."""
+        """Return the token ids of `text`."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids."""
+        """Return the text of token ids."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
@@ -101,18 +102,18 @@ def resolve_tokenizer(options: config.Tokenizer) -> str:
 
 
 def hub_name(options: config.Tokenizer) -> str | None:
-    """The name when only the hub can know it; None for paths."""
+    """Return the name if it is one of the hub; None for paths."""
     name = options.name
     return None if name is None or is_path(name) or existing_path(name) else name
 
 
 def is_path(name: str) -> bool:
-    """Whether a name can only be a path: a hub's is `owner/name` or `name`."""
+    """Return whether a name can only be a path: a hub's name is `owner/name` or `name`."""
     return name.endswith(".json") or name.startswith((".", "/", "~"))
 
 
 def existing_path(name: str) -> Path | None:
-    """The file or folder of this name, None when there is none."""
+    """Return the file or folder of this name; None if there is none."""
     try:
         path = Path(name).expanduser()
         return path if path.exists() else None
@@ -121,7 +122,7 @@ def existing_path(name: str) -> Path | None:
 
 
 def _local_file(name: str) -> Path | None:
-    """The file that the name is a path of; None for a name of the hub. Raises ConfigError."""
+    """Return the file if the name is a path; None for a name of the hub. Raises ConfigError."""
     path = existing_path(name)
     if path is None and is_path(name):
         raise ConfigError(f"tokenizer.name: there is no file {name}; {_REMEDY}")
@@ -134,7 +135,8 @@ def _local_file(name: str) -> Path | None:
 
 
 def _fetched(options: config.Tokenizer, patience_s: float) -> Path:
-    """The hub's file, asked for first within a short time. Raises ConfigError."""
+    """Return the hub's file after checking within a short time that it exists. Raises
+    ConfigError."""
     name, revision = str(options.name), options.revision
     try:
         hub_files.find_on_hub(name, revision, patience_s=patience_s)

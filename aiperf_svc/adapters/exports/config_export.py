@@ -6,6 +6,7 @@ from aiperf_svc.config.models import BenchmarkConfig
 
 
 def render(config: BenchmarkConfig) -> str:
-    """Every key with its value, defaults included, durations and sizes in exact human units."""
+    """Render every key with its value, including defaults, with durations and sizes in exact human
+    units."""
     resolved = config.model_dump(mode="json")
     return str(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True))

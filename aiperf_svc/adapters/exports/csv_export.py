@@ -9,11 +9,11 @@ from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 
 PERCENTILES = ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99")
 STATS = ("avg", "min", "max", "sum", *PERCENTILES, "std")
-"""In AIPerf's order."""
+"""Statistics in AIPerf's order."""
 
 
 def render(summary: Summary) -> bytes:
-    """The file's content. A number that is not known is an empty cell."""
+    """Render the file's content. An unknown number is an empty cell."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("Metric", *STATS))

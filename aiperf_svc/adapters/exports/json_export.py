@@ -17,17 +17,17 @@ from aiperf_svc.domain.outcomes import ErrorKind, Phase
 
 SCHEMA_VERSION = "1.4"
 STATS = ("avg", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "min", "max", "std")
-"""In AIPerf's order; `count` and `sum` follow, then ours."""
+"""Statistics in AIPerf's order; `count` and `sum` follow, then our own."""
 TIMED_STATS = ("avg", "p50", "p90", "p95", "p99", "min", "max", "std")
 
 
 def render(summary: Summary) -> bytes:
-    """The file's content."""
+    """Render the file's content."""
     return msgspec.json.format(msgspec.json.encode(export(summary)), indent=1) + b"\n"
 
 
 def export(summary: Summary) -> dict[str, Any]:
-    """The file's content as an object."""
+    """Return the file's content as an object."""
     context = summary.context
     return {
         "schema_version": SCHEMA_VERSION,
@@ -92,7 +92,7 @@ def _distribution(metric: MetricSummary) -> dict[str, Any]:
 
 
 def input_config(config: BenchmarkConfig) -> dict[str, Any]:
-    """The config in AIPerf's words, for the tools that read load and model from it."""
+    """Return the config with AIPerf's names, for tools that read load and model from it."""
     load, data = config.load, config.dataset
     phase: dict[str, Any] = {"name": "profiling", "kind": "profiling"}
     phase["type"] = load.arrival.pattern if load.is_open_loop else "concurrency"
@@ -125,7 +125,8 @@ def input_config(config: BenchmarkConfig) -> dict[str, Any]:
 
 
 def error_summary(context: FinishedRun) -> list[dict[str, Any]]:
-    """Errors of the profiling phase by kind, status and first message; the most frequent first."""
+    """Return the errors of the profiling phase by kind, status and first message, the most frequent
+    first."""
     counts: dict[tuple[int, int, str], int] = {}
     for sample in context.errors:
         if sample.phase is Phase.PROFILING:
@@ -146,7 +147,7 @@ def error_summary(context: FinishedRun) -> list[dict[str, Any]]:
 
 
 def iso_time(wall_ns: int) -> str:
-    """UTC without an offset, to the microsecond, as AIPerf writes it."""
+    """Format a time as AIPerf does: UTC without an offset, to the microsecond."""
     seconds, rest_ns = divmod(wall_ns, 10**9)
     moment = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None, microsecond=rest_ns // 1000)
     return moment.isoformat(timespec="microseconds")

@@ -26,13 +26,15 @@ from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 
 NAME = "profile_export_all.jsonl"
-"""Beside `profile_export.jsonl`, whose lines hold more."""
+"""Name of the file, next to `profile_export.jsonl`, whose lines hold more."""
 BATCH_ROWS = 1 << 16
-"""Some 80 MB of lines at a time, and hundreds of rows of each of 200 workers."""
+"""Rows per batch: about 80 MB of lines, and hundreds of rows of each of 200 workers."""
 
 
 def write_lines(records: Path, path: Path) -> int:
-    """Write a line for every request of the profiling phase; how many.
+    """Write a line for every request of the profiling phase and return their number. Raises
+    OSError, and EnvironmentProblem for a file of another format. The caller has checked the file's
+    hash: the Parquet library panics on a damaged file, which no `except` catches.
 
     Raises OSError, and EnvironmentProblem for a file of another format. The caller has checked its
     hash: the Parquet library panics, past every `except`, when a file is not what it seems.

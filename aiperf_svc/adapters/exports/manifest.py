@@ -10,9 +10,9 @@ from aiperf_svc.domain.foreign_text import one_line
 
 NAME = "manifest.json"
 TEMPORARY_SUFFIX = ".part"
-"""Of files that are not finished; never in a manifest."""
+"""Suffix of unfinished files, which are never in a manifest."""
 LONGEST_NAME = 255
-"""Bytes of a name in most file systems."""
+"""Longest name in most file systems, in bytes."""
 
 
 class ManifestEntry(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class ManifestEntry(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Everything in an artifact folder but the manifest itself."""
+    """List of all files in an artifact folder except the manifest itself."""
 
     run_id: str
     files: tuple[ManifestEntry, ...]
@@ -39,8 +39,8 @@ def build_manifest(folder: Path, run_id: str, *, known: Manifest | None = None) 
 
 
 def check_entry(entry: ManifestEntry) -> None:
-    """Raises EnvironmentProblem for an entry that names no file of a run. Whoever wrote a manifest
-    cannot make its reader touch anything but files below the folder."""
+    """Raise EnvironmentProblem for an entry that is not a valid file of a run. A manifest cannot
+    make its reader touch any file outside the folder."""
     parts = entry.name.split("/")
     is_plain = entry.name.isprintable() and entry.name != NAME
     if not is_plain or not all(map(_is_plain_part, parts)):
@@ -58,7 +58,7 @@ def _is_plain_part(part: str) -> bool:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a run's folder. Raises EnvironmentProblem."""
+    """Read the manifest of a run's folder. Raises EnvironmentProblem."""
     try:
         manifest = msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
     except OSError as error:
@@ -73,7 +73,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def is_whole(path: Path, entry: ManifestEntry) -> bool:
-    """Whether a file is the one that the manifest means. Raises OSError."""
+    """Return whether a file has the size and hash of its entry. Raises OSError."""
     if not path.is_file() or path.stat().st_size != entry.size:
         return False
     with path.open("rb") as file:

@@ -24,14 +24,15 @@ from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
 ROW_GROUP = 1 << 18
 FORMAT = "3"
-"""Of this file; raised when a column changes its meaning or a key of the metadata is added."""
+"""Version of the file's format; raised when a column changes its meaning or a metadata key is
+added."""
 FORMAT_KEY = "aiperf_svc.format"
 RUN_KEY = "aiperf_svc.run_id"
 CLOCKS_KEY = "aiperf_svc.clocks"
-"""Workers by their rank, and their clocks: times of the worker, what to add to get the timing
-manager's, and how far that may be wrong; in between, a straight line."""
+"""Metadata key of the workers' clocks, by rank: times of the worker, the offset to the timing
+manager's clock, and its uncertainty; linear in between."""
 MESSAGES_KEY = "aiperf_svc.error_messages"
-"""`error/status` to the first message of the profiling phase."""
+"""Metadata key of the first message of the profiling phase for each `error/status`."""
 WARMUP_KEY = "aiperf_svc.has_warmup"
 
 _TYPES = {
@@ -73,8 +74,8 @@ def write_records(path: Path, columns: Columns, context: FinishedRun) -> None:
 
 
 class _Sink(FileIO):
-    """A file that remembers its first error instead of raising it: the Parquet library aborts with
-    a panic on a full disk, past every `except`."""
+    """File that stores its first error instead of raising it: the Parquet library panics on a full
+    disk, which no `except` catches."""
 
     error: OSError | None = None
 
@@ -90,7 +91,7 @@ class _Sink(FileIO):
 
 
 def read_records(path: Path) -> dict[str, NDArray[Any]]:
-    """The columns of a `records.parquet`, whole in memory."""
+    """Read the columns of a `records.parquet` into memory."""
     table = read_parquet(path, batch_size=ROW_GROUP).read_all()
     return {name: table.column(name).to_numpy() for name in table.column_names}
 
@@ -102,7 +103,7 @@ def _field(name: str) -> Field:
 
 
 def _metadata(context: FinishedRun) -> dict[str, str]:
-    """What a reader needs to make sense of the numbers."""
+    """Return the metadata that a reader needs to interpret the numbers."""
     clocks = {
         worker.rank: {
             "worker": worker.account.worker,

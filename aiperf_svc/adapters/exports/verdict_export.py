@@ -1,4 +1,4 @@
-"""`verdict.json`: whether to believe the run, and why."""
+"""`verdict.json`: the verdict on the run, with its reasons."""
 
 from typing import Any
 
@@ -9,12 +9,13 @@ from aiperf_svc.core.verdict.check_result import Reason
 
 
 def render(summary: Summary) -> bytes:
-    """The file's content."""
+    """Render the file's content."""
     return msgspec.json.format(msgspec.json.encode(export(summary)), indent=1) + b"\n"
 
 
 def export(summary: Summary) -> dict[str, Any]:
-    """`reasons` are the checks that did not pass, the worst first; `checks` are all of them."""
+    """Return the file's content: `reasons` are the checks that did not pass, the worst first;
+    `checks` are all of them."""
     verdict = summary.verdict
     return {
         "verdict": verdict.verdict,

@@ -1,11 +1,11 @@
-"""ZeroMQ sockets of the services: where they bind, how they are bounded, how they are secured.
+"""ZeroMQ sockets of the services: their addresses, limits and security.
 
 Every socket of the system is made here. The transport is chosen by addresses alone: `inproc://`
 within a test's loop, `ipc://` on one machine, `tcp://` with CURVE between pods; nothing else
 differs.
 
-Bounds: nothing is dropped silently. PUSH and DEALER block their sender at the high-water mark,
-ROUTER raises when a peer is unknown, REP has no mark, and PUB/SUB carries only state that is
+Limits: no message is dropped silently. PUSH and DEALER block their sender at the high-water mark,
+ROUTER raises if a peer is unknown, REP has no mark, and PUB/SUB carries only state that is
 published again.
 """
 
@@ -28,25 +28,28 @@ from aiperf_svc.protocol.messages import AnyMessage
 from aiperf_svc.protocol.ports import BOUND_BY, Port
 
 HIGH_WATER_MESSAGES = 1_000
-"""Per socket and direction. The largest messages, records with their chunks' gaps, are some MiB."""
+"""High-water mark per socket and direction. The largest messages, records with their chunks' gaps,
+are a few MiB."""
 RAW_HIGH_WATER = 32
-"""Per socket and direction, of batches of raw records, most of which are over 256 KiB: what waits
-beyond that waits in the worker, which knows how much it is."""
+"""High-water mark per socket and direction for batches of raw records, most of which are over 256
+KiB. Further ones wait in the worker, which counts them."""
 BACKLOG = 4_096
 HANDSHAKE_MS = 300_000
-"""Who gives up a handshake that waits for its turn joins the end of the queue again, and leaves a
-dead connection in it: where thousands connect at once that goes on for ever."""
+"""Time for a handshake. A peer that gives up joins the end of the queue again and leaves a dead
+connection in it; if thousands connect at once, that would never end."""
 ASK_AGAIN_S = 20.0
-"""Longer than thousands of workers that ask in the same second wait for their responses."""
+"""Time after which a request is repeated: longer than a response takes if thousands of workers ask
+in the same second."""
 RECEIVE_NS = 2_000_000
-"""Longest time for which messages are taken without letting other tasks run."""
+"""Longest time in which messages are received without letting other tasks run."""
 LINGER_MS = 2_000
-"""Longest time that a closing socket goes on delivering."""
+"""Longest time in which a closing socket still delivers messages."""
 _RAW_PORTS = frozenset((Port.RAW_FRONT, Port.RAW_BACK, Port.RAW_DIRECT))
 UP, DOWN = b"up", b"down"
-"""Topics of the event bus: to the control services, and to everybody; see `topic_of`."""
+"""Topics of the event bus: to the control services, and to all services; see `topic_of`."""
 REPORT = b"report"
-"""What workers and record processors say to the control services, and all that they may say."""
+"""Topic of what workers and record processors report to the control services. They may publish
+nothing else."""
 
 _VERSION_BYTE = bytes([VERSION])
 _encoder = msgspec.msgpack.Encoder()
@@ -55,21 +58,21 @@ log = logging.getLogger(__name__)
 
 
 def topic_of(name: str) -> bytes:
-    """What goes to one service instance, and to no other whose name begins like its own."""
+    """Return the topic of one service instance. It is no prefix of another instance's topic."""
     return f"to {name} ".encode()
 
 
 class ProtocolMismatch(Exception):
-    """A message of another protocol version, or no message at all."""
+    """Raised for a message of another protocol version, or an invalid message."""
 
 
 def encode(message: Message) -> bytes:
-    """Wire bytes of a message."""
+    """Encode a message."""
     return _VERSION_BYTE + _encoder.encode(message)
 
 
 def decode(data: bytes) -> AnyMessage:
-    """The message in `data`. Raises ProtocolMismatch."""
+    """Decode a message. Raises ProtocolMismatch."""
     if data[:1] != _VERSION_BYTE:
         raise ProtocolMismatch(f"protocol version {data[:1].hex() or 'none'}, expected {VERSION}")
     try:
@@ -91,15 +94,16 @@ class Addresses(msgspec.Struct, frozen=True):
     ports: dict[str, int] = {}
     hosts: dict[str, str] = {}
     advertise: str = ""
-    """Over TCP: the host at which peers reach this process directly."""
+    """Host at which peers reach this process directly, over TCP."""
 
     @property
     def is_tcp(self) -> bool:
-        """Whether other machines can take part."""
+        """True if other machines can take part."""
         return self.base.startswith("tcp://")
 
     def bind(self, port: Port, instance: str = "") -> str:
-        """Address to bind `port` at; `instance` tells several binders of one port apart."""
+        """Return the address at which to bind `port`. `instance` separates several binders of one
+        port."""
         if not self.is_tcp:
             return self._local(port, instance)
         host = "*" if self.hosts else self.base.removeprefix("tcp://")
@@ -107,7 +111,7 @@ class Addresses(msgspec.Struct, frozen=True):
         return f"tcp://{host}:{number or '*'}"
 
     def connect(self, port: Port) -> str:
-        """Address under which the one binder of `port` is reached."""
+        """Return the address at which the only binder of `port` is reached."""
         if not self.is_tcp:
             return self._local(port, "")
         service = BOUND_BY[port]
@@ -120,9 +124,9 @@ class Addresses(msgspec.Struct, frozen=True):
 
 
 class _Authenticator(AsyncioAuthenticator):
-    """Gives peers no user id. libzmq would hand it to the socket as a frame of its own as soon as a
-    heartbeat arrives: the socket polls as readable, its `recv` finds nothing, and `zmq.proxy` and
-    `recv_multipart` end with EAGAIN."""
+    """Authenticator that gives peers no user id. libzmq would pass it to the socket as a separate
+    frame as soon as a heartbeat arrives: the socket polls as readable, its `recv` finds nothing,
+    and `zmq.proxy` and `recv_multipart` fail with EAGAIN."""
 
     def curve_user_id(self, client_public_key: bytes) -> str:
         return ""
@@ -136,7 +140,7 @@ class _Authenticator(AsyncioAuthenticator):
 
 
 class Bus:
-    """The sockets of one process."""
+    """All sockets of one process."""
 
     def __init__(self, addresses: Addresses, *, curve: CurveKeys | None = None) -> None:
         self.addresses = addresses
@@ -148,27 +152,29 @@ class Bus:
 
     @property
     def raw_context(self) -> zmq.Context[Any]:
-        """The context for sockets that a thread uses without a loop."""
+        """The context for sockets that a thread uses without an event loop."""
         return zmq.Context(self._context)
 
     async def start(self) -> None:
-        """Begin to check peers; needed once before the first socket when there are keys."""
+        """Start the authentication of peers. Needed once before the first socket if there are
+        keys."""
         if self._curve is not None:
             self._authenticator = _Authenticator(self._context)
             self._authenticator.start()
             for port in Port:
-                clients = _Clients(self._curve.let_in(port))
+                clients = _Clients(self._curve.admitted_keys(port))
                 self._authenticator.configure_curve_callback(port.name, clients)
 
     def bind(self, kind: int, port: Port, *, instance: str = "") -> zmq.asyncio.Socket:
-        """A socket that listens on `port`. Raises EnvironmentProblem when the address is taken."""
+        """Make a socket that listens on `port`. Raises EnvironmentProblem if the address is
+        taken."""
         sock = self._context.socket(kind)
         self._sockets.append(sock)
         self.bind_socket(sock, port, instance=instance)
         return sock
 
     def advertised(self, sock: zmq.Socket[Any]) -> str:
-        """Address under which peers reach a socket that this process has bound."""
+        """Return the address under which peers reach a socket that this process has bound."""
         address: str = sock.getsockopt_string(zmq.LAST_ENDPOINT)
         if self.addresses.is_tcp and self.addresses.advertise:
             return f"tcp://{self.addresses.advertise}:{address.rpartition(':')[2]}"
@@ -194,8 +200,8 @@ class Bus:
     def connect(
         self, kind: int, port: Port, *, address: str = "", identity: bytes = b""
     ) -> zmq.asyncio.Socket:
-        """A socket that talks to the one that listens on `port`: at `address`, where several
-        processes bind it. Raises EnvironmentProblem when this process has no key for it."""
+        """Make a socket that connects to the one that listens on `port`; `address` is needed if
+        several processes bind it. Raises EnvironmentProblem if this process has no key for it."""
         sock = self._context.socket(kind)
         self._sockets.append(sock)
         self._prepare(sock, port)
@@ -240,7 +246,7 @@ class Bus:
             sock.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
 
     def stop_authenticator(self) -> None:
-        """Let nobody else in; who is connected stays so."""
+        """Admit no further peers; existing connections stay."""
         if self._authenticator is not None:
             self._authenticator.stop()
             self._authenticator = None
@@ -255,20 +261,21 @@ class Bus:
 
 
 class _Clients:
-    """Lets in the services that may connect to a port and nobody else."""
+    """Admits the services that may connect to a port, and no others."""
 
     def __init__(self, public_keys: frozenset[bytes]) -> None:
         self._public_keys = public_keys
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether `key`, Z85, may connect."""
+        """Return whether `key`, in Z85, may connect."""
         return key in self._public_keys
 
 
 async def receive_each(
     sock: zmq.asyncio.Socket, handle: Callable[[AnyMessage, bytes], Awaitable[None] | None]
 ) -> None:
-    """Hand every message of `sock` to `handle(message, first_frame)` until cancelled.
+    """Pass every message of `sock` to `handle(message, first_frame)` until cancelled. An invalid
+    message is logged and dropped, since it cannot be replied to.
 
     What is no message of this protocol is logged and dropped: it cannot get a reply.
     """
@@ -290,10 +297,9 @@ async def receive_each(
 
 
 async def ask(sock: zmq.asyncio.Socket, request: bytes, *, again_s: float = ASK_AGAIN_S) -> bytes:
-    """The response to what a REQ socket asks, again where none comes: a connection that breaks
-    takes along what was on its way. Each time it waits twice as long, since the response may not be
-    ready.
-    """
+    """Send a request on a REQ socket and return the response. Repeats the request if none comes,
+    since a broken connection loses what was in transit. Each wait is twice as long as the one
+    before, since the response may not be ready."""
     while True:
         await sock.send(request)
         try:
@@ -305,7 +311,8 @@ async def ask(sock: zmq.asyncio.Socket, request: bytes, *, again_s: float = ASK_
 
 
 async def _next_response(sock: zmq.asyncio.Socket) -> bytes:
-    """A response to an earlier question makes the socket readable and is then thrown away."""
+    """Return the next response. One to an earlier request makes the socket readable and is then
+    dropped."""
     while True:
         with contextlib.suppress(zmq.Again):
             response: bytes = await sock.recv()

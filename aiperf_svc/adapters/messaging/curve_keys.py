@@ -1,8 +1,8 @@
-"""The key pairs with which services know each other over TCP: one for each service.
+"""The CURVE key pairs by which services recognise each other over TCP: one for each service.
 
-A pair is both what a service binds with and what it connects with. A process holds the secret keys
-of its own services and the public ones of those that it deals with (`ports.with_peers`), so that
-what a process may say is bounded by the ports that let its services in.
+A service binds and connects with the same pair. A process holds the secret keys of its own services
+and the public ones of those that it communicates with (`ports.with_peers`). So the ports that admit
+its services limit what a process may send.
 """
 
 from collections.abc import Iterable
@@ -17,21 +17,21 @@ from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port, key_file, wi
 
 
 class KeyPair(msgspec.Struct, frozen=True):
-    """Both halves, Z85."""
+    """A key pair, both halves in Z85."""
 
     public: bytes
     secret: bytes
 
 
 class CurveKeys(msgspec.Struct, frozen=True):
-    """What one process knows, Z85."""
+    """The keys that one process has, in Z85."""
 
     public: dict[Service, bytes]
     secret: dict[Service, bytes]
 
     @classmethod
     def make(cls) -> "CurveKeys":
-        """New random keys of all services."""
+        """Generate random keys for all services."""
         pairs = {service: zmq.curve_keypair() for service in Service}
         return cls(
             {service: public for service, (public, _) in pairs.items()},
@@ -39,7 +39,7 @@ class CurveKeys(msgspec.Struct, frozen=True):
         )
 
     def of(self, services: Iterable[Service]) -> "CurveKeys":
-        """What a process of these services needs, and no more."""
+        """Return only the keys that a process of these services needs."""
         own = frozenset(services)
         known = with_peers(own)
         return CurveKeys(
@@ -48,13 +48,13 @@ class CurveKeys(msgspec.Struct, frozen=True):
         )
 
     def files(self) -> dict[str, bytes]:
-        """Name and content of each key's file."""
+        """Return name and content of each key's file."""
         public = {key_file(service, "public"): key for service, key in self.public.items()}
         return public | {key_file(service, "secret"): key for service, key in self.secret.items()}
 
     @classmethod
     def load(cls, folder: Path) -> "CurveKeys":
-        """The keys whose files are in a folder. Raises EnvironmentProblem."""
+        """Load the keys from the files in a folder. Raises EnvironmentProblem."""
         try:
             found = {
                 path.name: path.read_bytes().strip()
@@ -79,12 +79,12 @@ class CurveKeys(msgspec.Struct, frozen=True):
             path.write_bytes(key)
 
     def to_bind(self, port: Port) -> KeyPair:
-        """The pair of the service that binds `port`. Raises EnvironmentProblem."""
+        """Return the key pair of the service that binds `port`. Raises EnvironmentProblem."""
         return self._pair([BOUND_BY[port]], f"bind {port.name}")
 
     def to_connect(self, port: Port) -> tuple[bytes, KeyPair]:
-        """The public key of the service that binds `port`, and the pair of one that may connect to
-        it. Raises EnvironmentProblem."""
+        """Return the public key of the service that binds `port`, and the pair of a service that
+        may connect to it. Raises EnvironmentProblem."""
         pair = self._pair(sorted(CONNECTED_BY[port]), f"connect to {port.name}")
         try:
             return self.public[BOUND_BY[port]], pair
@@ -94,8 +94,8 @@ class CurveKeys(msgspec.Struct, frozen=True):
                 f"connect to {port.name}"
             ) from None
 
-    def let_in(self, port: Port) -> frozenset[bytes]:
-        """Public keys of the services that may connect to `port`."""
+    def admitted_keys(self, port: Port) -> frozenset[bytes]:
+        """Return the public keys of the services that may connect to `port`."""
         clients = CONNECTED_BY.get(port, frozenset())
         return frozenset(self.public[service] for service in clients if service in self.public)
 

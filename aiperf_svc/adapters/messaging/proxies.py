@@ -1,9 +1,9 @@
-"""The three forwarders that the system controller hosts, a thread each.
+"""The three forwarders that the system controller hosts, one thread each.
 
-Everybody connects to the controller, nobody has to know where the others are. The event bus and the
+All services connect to the controller, so none needs the others' addresses. The event bus and the
 dataset path are plain ZeroMQ proxies. Raw records must reach the one processor that has the earlier
-fragments of the same request, so theirs routes by name and refuses to drop: a worker's frames are
-`[processor, payload]`.
+fragments of the same request, so their forwarder routes by name and never drops: a worker's frames
+are `[processor, payload]`.
 """
 
 import logging
@@ -18,8 +18,8 @@ from aiperf_svc.adapters.messaging.bus import REPORT, Bus
 from aiperf_svc.protocol.ports import Port
 
 RETRY_S = 0.005
-"""Between attempts to pass a batch to a processor whose queue is full: a ROUTER polls as writable
-as long as any of its peers has room."""
+"""Seconds between attempts to pass a batch to a processor whose queue is full: a ROUTER polls as
+writable as long as any of its peers has room."""
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +33,12 @@ class Proxies:
         self._lost: frozenset[str] = frozenset()
 
     def give_up(self, processors: Iterable[str]) -> None:
-        """Pass nothing more to these: one that hangs, connected and with a full queue, would hold
-        up the records of all others."""
+        """Forward no more records to these processors. One that hangs, connected and with a full
+        queue, would block the records of all others."""
         self._lost = frozenset(processors)
 
     def start(self) -> None:
-        """Bind all seven ports, then forward. Raises EnvironmentProblem when one is taken."""
+        """Bind all seven ports, then forward. Raises EnvironmentProblem if one is taken."""
         said, reports = (zmq.XSUB, Port.EVENTS_IN), (zmq.XSUB, Port.REPORTS_IN)
         asked, served = (zmq.ROUTER, Port.DATASET_FRONT), (zmq.DEALER, Port.DATASET_BACK)
         sent, taken = (zmq.ROUTER, Port.RAW_FRONT), (zmq.ROUTER, Port.RAW_BACK)
@@ -67,9 +67,10 @@ class Proxies:
     def _forward_events(
         said: zmq.Socket[Any], reports: zmq.Socket[Any], out: zmq.Socket[Any]
     ) -> None:
-        """As `zmq.proxy`, but subscriptions end here: every service has a topic of its own, and
-        each of thousands would be told to each of thousands of publishers. Of what comes on the
-        port for reports only reports go on: whoever has a worker's key gives no orders."""
+        """Forward the event bus as `zmq.proxy` does, but without passing on subscriptions: every
+        service has a topic of its own, and each of thousands would be sent to each of thousands of
+        publishers. From the port for reports only reports are passed on, so that a worker's key is
+        not enough to give orders."""
         poller = zmq.Poller()
         poller.register(out, zmq.POLLIN)
         for sock in (said, reports):

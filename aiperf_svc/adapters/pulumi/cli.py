@@ -1,4 +1,4 @@
-"""The Pulumi CLI as a child that can be asked to stop and that survives nobody.
+"""Runs the Pulumi CLI as a child process that can be interrupted and that ends if the runner dies.
 
 Each command runs in a session of its own, so that a terminal's Ctrl-C reaches the runner only: a
 second interrupt makes the CLI forget resources. Between the two is a process of one thread
@@ -28,14 +28,14 @@ from aiperf_svc.adapters.pulumi.error_text import causes_in, in_few_lines
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 POLL_S = 0.1
-"""Between looks at the child and its events."""
+"""Seconds between two checks of the child and its events."""
 SHORT_S = 120.0
-"""For commands that touch only the state; a bucket may be slow."""
+"""Timeout of commands that only touch the state; a bucket may be slow."""
 TOLD = ("up", "destroy", "refresh")
-"""Commands that tell people what they do: kept when they failed. Secrets are hidden in it."""
+"""Commands whose output is kept if they fail. Secrets are hidden in it."""
 NO_STACK = "no stack named"
 INTERRUPT = b"i"
-"""What the supervisor reads as a wish to stop; any byte is one."""
+"""Byte that asks the supervisor for an interrupt; any byte does."""
 _LOCK = re.compile(r"created by (?P<user>\S+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<at>\S+)")
 _CONFLICT = "[409] Conflict: Another update is currently in progress"
 """Messages of Pulumi's own service."""
@@ -47,13 +47,13 @@ TakeOver = Callable[[Sequence["Lock"]], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """Who works on a stack's state, or did when it died."""
+    """Lock on a stack's state: the process that works on it, or did when it died."""
 
     user: str
     host: str
     pid: int
     at: str
-    """RFC 3339."""
+    """Time of the lock in RFC 3339."""
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host}, pid {self.pid}, since {self.at}"
@@ -61,7 +61,7 @@ class Lock:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a command ended."""
+    """Result of a command that has ended."""
 
     code: int
     out: str
@@ -69,19 +69,19 @@ class Ended:
 
     @property
     def killed_by(self) -> int:
-        """Number of the signal that it died of, 0 when it ended by itself."""
+        """Number of the signal that ended it; 0 if it ended by itself."""
         return self.code - 128 if 128 < self.code < 160 else max(0, -self.code)
 
     @property
     def said(self) -> str:
-        """Why it failed, in few lines."""
+        """Reason of the failure, in few lines."""
         if self.killed_by:
             return f"it was killed by signal {self.killed_by} (9: perhaps for lack of memory)"
         return in_few_lines(causes_in(self.errors) or causes_in(self.out))
 
 
 class PulumiFailed(EnvironmentProblem):
-    """A command of the CLI ended with an error."""
+    """Raised when a command of the CLI ended with an error."""
 
     def __init__(self, command: str, ended: Ended) -> None:
         super().__init__(f"`pulumi {command}` failed: {ended.said}")
@@ -89,7 +89,7 @@ class PulumiFailed(EnvironmentProblem):
 
 
 class PulumiCli:
-    """Commands about one stack, in the project's folder."""
+    """Runs commands for one stack, in the project's folder."""
 
     def __init__(
         self,
@@ -103,26 +103,27 @@ class PulumiCli:
         held: Sequence[int] = (),
         take_over: TakeOver = lambda locks: False,
     ) -> None:
-        """`private` is removed when the runner is killed, `held` are descriptors of locks, which
-        then last until the CLI has ended. `take_over` is asked of the locks that refuse a command
-        whether they may be removed."""
+        """Set up the CLI. `private` is removed if the runner is killed; `held` are descriptors of
+        locks, which last until the CLI has ended. `take_over` decides whether locks that refuse a
+        command may be removed."""
         self._folder, self._stack, self._environ = folder, stack, environ
         self._private, self._held, self._take_over = private, tuple(held), take_over
         self.logs = logs
-        """Folder for what the commands say."""
+        """Folder for the output of the commands."""
         self.notice = notice
-        """What a user should know about where the state is."""
+        """Text for the user about where the state is."""
         self._count = 0
 
     @property
     def backend(self) -> str:
-        """URL of the state; empty: where `pulumi login` says."""
+        """URL of the state; empty: the one that `pulumi login` chose."""
         return self._environ.get("PULUMI_BACKEND_URL", "")
 
     # --- state and settings ----------------------------------------------------------------------
 
     async def select(self, *, create: bool) -> bool:
-        """Whether the stack is known to the state; with `create` it is made known."""
+        """Select the stack and return whether the state has it; with `create` it is added if
+        missing."""
         arguments = ("--create",) if create else ()
         ended = await self._run("stack", "select", self._stack, *arguments)
         if ended.code == 0:
@@ -132,11 +133,11 @@ class PulumiCli:
         raise PulumiFailed("stack select", ended)
 
     async def export(self) -> dict[str, Any]:
-        """The state, secrets encrypted."""
+        """Return the state, with secrets encrypted."""
         return await self._json("stack", "export", "-s", self._stack)
 
     async def outputs(self) -> dict[str, Any]:
-        """The stack's outputs, secrets in clear. Empty before the first `up`."""
+        """Return the stack's outputs, with secrets in plain text. Empty before the first `up`."""
         return await self._json("stack", "output", "-s", self._stack, "--json", "--show-secrets")
 
     async def set_secret(self, key: str, value: str) -> None:
@@ -147,7 +148,7 @@ class PulumiCli:
             raise PulumiFailed(f"config set --secret {name}", ended)
 
     async def forget(self) -> None:
-        """Remove the stack, which must be empty, from the state; its file stays."""
+        """Remove the stack, which must be empty, from the state. Its file stays."""
         ended = await self._run("stack", "rm", "-y", "--preserve-config", "-s", self._stack)
         if ended.code and NO_STACK not in ended.errors:
             raise PulumiFailed("stack rm", ended)
@@ -161,11 +162,13 @@ class PulumiCli:
     # --- the cluster -----------------------------------------------------------------------------
 
     async def up(self, on_event: OnEvent, *, stop: asyncio.Event) -> Ended:
-        """Make the stack. When `stop` is set the CLI is interrupted, once, and awaited."""
+        """Create the stack. If `stop` is set, the CLI is interrupted once and awaited."""
         return await self._work("up", ("--skip-preview",), on_event, stop)
 
     async def destroy(self, on_event: OnEvent, *, stop: asyncio.Event) -> Ended:
-        """Unmake it. A zero exit code is no evidence that it is gone.
+        """Delete the stack. A zero exit code does not prove that it is gone. There is no refresh
+        before, which would take half of the time: missing objects are noticed when they are
+        deleted.
 
         What is gone already is not asked for beforehand, which would take half of the time: it is
         noticed when it is deleted.
@@ -174,8 +177,8 @@ class PulumiCli:
         return await self._work("destroy", arguments, on_event, stop)
 
     async def refresh(self, *, clear_pending: bool = False) -> Ended:
-        """Have the state tell what is there. With `clear_pending` creations whose end nobody saw
-        are forgotten: what they made must have been found by label before."""
+        """Update the state from the cluster. With `clear_pending`, unfinished creations are removed
+        from the state; their objects must have been found by label before."""
         more = ("--clear-pending-creates",) if clear_pending else ()
         arguments = ("--skip-preview", *more)
         return await self._work("refresh", arguments, lambda event: None, asyncio.Event())
@@ -286,7 +289,8 @@ class PulumiCli:
 
 
 class _Stop:
-    """The supervisor's ear. Its end says that the runner is gone, so it is closed at the end."""
+    """Pipe to the supervisor. Closing it means that the runner is gone, so it is closed at the
+    end."""
 
     def __init__(self, control: int) -> None:
         self._control = control
@@ -299,7 +303,7 @@ class _Stop:
         os.close(self._control)
 
     def ask(self) -> None:
-        """Have the CLI interrupted, once."""
+        """Ask the supervisor once to interrupt the CLI."""
         if not self._was_asked:
             self._was_asked = True
             with contextlib.suppress(BrokenPipeError):
@@ -317,8 +321,8 @@ async def _end(
 
 
 async def _end_session(leader: int) -> None:
-    """Wait for a CLI that has lost its supervisor; then kill what is left of its session, which
-    plugins with process groups of their own belong to."""
+    """Wait for a CLI that has lost its supervisor, then kill the rest of its session, to which
+    plugins with process groups of their own belong."""
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + cli_supervisor.STOP_S
     while members := _session(leader):
@@ -330,7 +334,7 @@ async def _end_session(leader: int) -> None:
 
 
 def _session(leader: int) -> dict[int, str]:
-    """Processes of a session that are alive, with their names."""
+    """Return the processes of a session that are alive, with their names."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -348,7 +352,7 @@ def _supervised(control: int, temporary: str, private: Path | None) -> tuple[str
 
 
 class _Tail:
-    """Whole lines of a growing file, each once."""
+    """Reads the complete lines of a growing file, each once."""
 
     def __init__(self, file: BinaryIO, on_event: OnEvent) -> None:
         self._file, self._on_event = file, on_event
@@ -362,7 +366,7 @@ class _Tail:
 
 
 def executable(environ: Mapping[str, str]) -> str:
-    """The CLI. Raises EnvironmentProblem when there is none."""
+    """Return the path of the CLI. Raises EnvironmentProblem if there is none."""
     found = shutil.which("pulumi", path=environ.get("PATH"))
     if found is None:
         raise EnvironmentProblem(
@@ -372,12 +376,12 @@ def executable(environ: Mapping[str, str]) -> str:
 
 
 def is_locked(ended: Ended) -> bool:
-    """Whether a command was refused because another one works on the state."""
+    """Return whether a command was refused because another one works on the state."""
     return bool(locks_in(f"{ended.errors}\n{ended.out}")) or _CONFLICT in ended.errors + ended.out
 
 
 def locks_in(said: str) -> tuple[Lock, ...]:
-    """The locks that a refused command names."""
+    """Return the locks that a refused command names."""
     return tuple(
         Lock(user=each["user"], host=each["host"], pid=int(each["pid"]), at=each["at"])
         for each in _LOCK.finditer(said)

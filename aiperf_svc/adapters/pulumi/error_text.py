@@ -1,4 +1,4 @@
-"""What went wrong, found among all that the Pulumi CLI says. Pure."""
+"""Finds the causes of a failure in the output of the Pulumi CLI. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from aiperf_svc.domain.foreign_text import one_line
 
 LONGEST = 400
-"""Characters of one cause."""
+"""Most characters of one cause."""
 SHOWN = 3
 _COLOUR = re.compile(r"<\{%[^%]*%\}>|\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
@@ -19,24 +19,24 @@ _SUMMARY = re.compile(
     r"^(update|preview|destroy|refresh|resource (creation|deletion|update)) (failed|canceled)\b",
     re.IGNORECASE,
 )
-"""That something failed, which is known, and not why."""
+"""Lines that only report that something failed."""
 _ITEM = re.compile(r"(?:^(?:error: )?\d+ errors? occurred:)?\s*\n\s*\* ")
-"""Before each of several errors in one message."""
+"""Prefix of each of several errors in one message."""
 _POD = re.compile(r"^\[Pod ")
 _ERROR, _NO_ERROR = re.compile(r"^\s*error: "), re.compile(r"^\S|^\s*(warning|info|debug): |:$")
-"""The begin of an error in what a command prints, and a line that belongs to none."""
+"""Beginning of an error in a command's output, and a line that belongs to none."""
 _PROGRESS = re.compile(r"\s*(@|[+~-]{1,2} |warning: )")
 _TRACEBACK = "Traceback (most recent call last)"
 
 
 def causes(messages: Iterable[str]) -> tuple[str, ...]:
-    """Each error in one line, the words that Pulumi puts around it left out."""
+    """Return each error in one line, without the words that Pulumi adds."""
     found = dict.fromkeys(filter(None, map(_cause, messages)))
     return tuple(found)
 
 
 def causes_in(said: str) -> tuple[str, ...]:
-    """The same of the output of a command, whose lines of progress are left out."""
+    """Return the errors in a command's output, without its lines of progress."""
     blocks: list[str] = []
     is_error = False
     lines = [line for line in _COLOUR.sub("", said).splitlines() if line.strip()]
@@ -52,7 +52,7 @@ def causes_in(said: str) -> tuple[str, ...]:
 
 
 def in_few_lines(found: tuple[str, ...]) -> str:
-    """The first cause in the first line, some more below, and how many more there are."""
+    """Format the first cause in the first line, some more below, and the number of the others."""
     more = len(found) - SHOWN
     last = [f"and {more} more"] if more > 0 else []
     return "\n  ".join([*found[:SHOWN], *last]) or "it did not say why"

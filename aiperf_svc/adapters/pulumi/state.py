@@ -1,4 +1,4 @@
-"""Pulumi's state in a folder: written so that a kill cannot break it, and mended where one has.
+"""Pulumi's state in a folder: written so that a kill cannot break it, and repaired if it is broken.
 
 The CLI replaces a file by renaming, and keeps a second one beside it, `<file>.attrs`, which it
 makes empty and then fills. Who is killed in between leaves a state that no command can read. The
@@ -23,23 +23,23 @@ from urllib.parse import parse_qsl, urlencode
 SCHEME = "file://"
 ATTRIBUTES = ".attrs"
 UNFINISHED = "fileblob"
-"""How the names of files begin that are to be renamed when they are whole."""
+"""Beginning of the names of files that are renamed when they are complete."""
 OLD_S, LOCK_OLD_S = 60.0, 1.0
-"""Age of an unfinished file that nobody finishes any more; writing one takes milliseconds."""
+"""Age at which an unfinished file is abandoned; writing one takes milliseconds."""
 BROKEN = ".broken"
-"""Added to the name of a checkpoint that could not be read."""
+"""Suffix of a checkpoint that could not be read."""
 
 
 def folder_of(url: str) -> Path | None:
-    """The folder of a backend's URL; None for other backends."""
+    """Return the folder of a backend's URL; None for other backends."""
     if not url.startswith(SCHEME):
         return None
     return Path(url.removeprefix(SCHEME).partition("?")[0]).expanduser().absolute()
 
 
 def without_attributes(url: str) -> str:
-    """The URL of a backend in a folder with an absolute path, and with the wish for no second
-    files; any other URL as it is."""
+    """Return the URL of a backend in a folder with an absolute path, and with the option for no
+    second files; any other URL unchanged."""
     folder = folder_of(url)
     if folder is None:
         return url
@@ -47,9 +47,9 @@ def without_attributes(url: str) -> str:
     return f"{SCHEME}{folder}?{urlencode(query)}"
 
 
-def mend(folder: Path, *, project: str, stack: str) -> tuple[str, ...]:
-    """Remove or replace what a killed command left of a stack's state in a state that cannot be
-    read. What was done, in words. Raises OSError."""
+def repair(folder: Path, *, project: str, stack: str) -> tuple[str, ...]:
+    """Repair a stack's state that cannot be read because a command was killed, by removing or
+    replacing files. Returns what was done, in words. Raises OSError."""
     state = folder / ".pulumi"
     stacks = state / "stacks" / project
     locks = state / "locks" / "organization" / project / stack
@@ -102,7 +102,7 @@ def _name(entry: "os.DirEntry[str]") -> str:
 
 
 def _is_json(path: Path) -> bool:
-    """Whether a file holds a JSON object; one that is gone meanwhile is not broken."""
+    """Return whether a file holds a JSON object; a file that disappears meanwhile counts as one."""
     try:
         return isinstance(json.loads(path.read_bytes()), dict)
     except FileNotFoundError:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Sequence
 
 STOP_S = 180.0
-"""From the one signal to the end: the CLI waits for the operations that are under way."""
+"""Time from the signal to the end: the CLI waits for the operations that are under way."""
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that ask a process to stop."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -43,14 +43,14 @@ class Supervisor:
         for number in (signal.SIGCHLD, *ASKING):
             signal.signal(number, lambda *_: None)
         self.is_orphan = False
-        """The runner is gone."""
+        """True when the runner is gone."""
         self._was_stopped = False
         self._kill_at_s: float | None = None
         self._status: int | None = None
         self._child = _start(command, temporary)
 
     def wait(self) -> int:
-        """Until the command has ended; its exit code."""
+        """Wait until the command has ended and return its exit code."""
         watched = [self._woken, self._control]
         self._reap()
         while self._status is None:
@@ -59,7 +59,7 @@ class Supervisor:
             if self._woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._woken, 4096)
-            if self._control in ready and not self.hear():
+            if self._control in ready and not self.read_control():
                 watched.remove(self._control)
             if left_s is not None and left_s <= 0:
                 os.kill(self._child, signal.SIGKILL)
@@ -68,8 +68,8 @@ class Supervisor:
         code = os.waitstatus_to_exitcode(self._status)
         return code if code >= 0 else 128 - code
 
-    def hear(self) -> bool:
-        """Read one word of the runner's and obey it. False: there will be no other."""
+    def read_control(self) -> bool:
+        """Read one byte from the runner and act on it. Returns False if there will be no other."""
         word = os.read(self._control, 1)
         self.is_orphan = not word
         if self._status is None and not self._was_stopped:
@@ -85,8 +85,8 @@ class Supervisor:
 
 
 def end_descendants() -> None:
-    """Kill what the command started and left. Processes whose parent ends become children of this
-    one, so a number is never another process's."""
+    """Kill the remaining processes that the command started. Processes whose parent ends become
+    children of this one, so a number is never reused for another process."""
     with contextlib.suppress(ChildProcessError):
         while True:
             os.waitpid(-1, os.WNOHANG)
@@ -96,7 +96,7 @@ def end_descendants() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; its exit code."""
+    """Run the command and return its exit code."""
     control, temporary, private, *command = arguments
     os.set_inheritable(int(control), False)
     if _LIBC is not None:
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
         end_descendants()
     _remove(temporary)
     while not supervisor.is_orphan and select.select([int(control)], [], [], 0)[0]:
-        supervisor.hear()
+        supervisor.read_control()
     if supervisor.is_orphan and private:
         _remove(private)
     return code

@@ -1,4 +1,4 @@
-"""Which plots the report has, from the summary's distributions and timeline."""
+"""Chooses the plots of the report, from the summary's distributions and timeline."""
 
 import math
 
@@ -19,11 +19,11 @@ _CURVES = (
     ("inter_token_latency", "c"),
 )
 _LEAST_MS = 1e-3
-"""Where a logarithmic axis of milliseconds begins: stamps are no finer than a microsecond."""
+"""Start of a logarithmic axis of milliseconds: timestamps are no finer than a microsecond."""
 
 
 def latency_by_percentile(summary: Summary, *, is_wide: bool) -> str:
-    """Every percentile of the main latencies, logarithmic in time, by nines in share."""
+    """Plot every percentile of the main latencies, logarithmic in time, by nines in share."""
     curves = []
     highest, values = 0.9, [math.inf, 0.0]
     for tag, style in _CURVES:
@@ -52,7 +52,7 @@ def latency_by_percentile(summary: Summary, *, is_wide: bool) -> str:
 
 
 def over_time(summary: Summary) -> list[str]:
-    """Throughput, requests in flight, latencies and errors over the run."""
+    """Plot throughput, requests in flight, latencies and errors over the run."""
     line = summary.timeline
     if line is None:
         return []

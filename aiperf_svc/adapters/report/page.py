@@ -1,4 +1,4 @@
-"""`report.html`: the run on one page that needs nothing else, not even scripts.
+"""`report.html`: the run on one self-contained page without scripts.
 
 Every text that came from outside (names, URLs, error messages) is escaped.
 """
@@ -27,7 +27,7 @@ _CAUSES = {
 
 
 def render(summary: Summary) -> bytes:
-    """The file's content."""
+    """Render the file's content."""
     style = files(__package__).joinpath("style.css").read_text("utf-8")
     name = escape(summary.context.config.name)
     body = "\n".join(part for part in _sections(summary) if part)

@@ -1,4 +1,5 @@
-"""Line plots as inline SVG: nothing to load, sharp at any size, coloured by the page's style."""
+"""Draws line plots as inline SVG: self-contained, sharp at any size, coloured by the page's
+style."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,7 +9,7 @@ from html import escape
 from aiperf_svc.adapters.report.scales import Scale
 
 HALF, FULL = 560, 1150
-"""Width of a plot in one column and across both, in the unit of its text."""
+"""Width of a plot in one column and in both, in the unit of its text."""
 HEIGHT = 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 10, 30
 
@@ -52,7 +53,7 @@ def figure(
     bands: Iterable[Band] = (),
     hints: Iterable[Hint] = (),
 ) -> str:
-    """A titled plot with its legend."""
+    """Draw a titled plot with its legend."""
     legend = "".join(
         f'<span class="key"><svg width="22" height="8" aria-hidden="true">'
         f'<path class="line {s.style}" d="M1 4H21"/></svg>{escape(s.name)}</span>'

@@ -1,4 +1,4 @@
-"""Axes of the report's plots: value to position, and which values to label."""
+"""Axes of the report's plots: map values to positions, and choose which values to label."""
 
 import math
 from collections.abc import Callable
@@ -11,11 +11,11 @@ class Scale:
 
     place: Callable[[float], float]
     ticks: tuple[tuple[float, str], ...]
-    """Values and their labels."""
+    """Values of the ticks and their labels."""
 
 
 def linear(high: float, *, low: float = 0.0) -> Scale:
-    """From `low` to a round number at or above `high`, with about five ticks."""
+    """Scale from `low` to a round number at or above `high`, with about five ticks."""
     step = _round_step((high - low) / 4 or 1.0)
     count = max(1, math.ceil((high - low) / step - 1e-9))
     top = low + step * count
@@ -24,14 +24,15 @@ def linear(high: float, *, low: float = 0.0) -> Scale:
 
 
 def elapsed(high: float) -> Scale:
-    """Seconds from 0 to exactly `high`."""
+    """Scale of seconds from 0 to exactly `high`."""
     step = _round_step(high / 6)
     ticks = tuple((step * i, f"{short(step * i)} s") for i in range(int(high / step + 1e-9) + 1))
     return Scale(lambda value: value / high, ticks)
 
 
 def logarithmic(low: float, high: float) -> Scale:
-    """From below `low` to above `high`: 1, 2, 5 of each decade when there are few."""
+    """Scale from below `low` to above `high`, with ticks at 1, 2, 5 of each decade if there are
+    few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     steps = (1, 2, 5) if last - first <= 3 else (1,)
     values = [m * 10.0**e for e in range(first, last + 1) for m in steps]
@@ -45,7 +46,8 @@ def logarithmic(low: float, high: float) -> Scale:
 
 
 def nines(highest: float) -> Scale:
-    """Shares from 0 to `highest` (below 1), every further nine as wide as the one before."""
+    """Scale of shares from 0 to `highest` (below 1), where every further nine is as wide as the one
+    before."""
     end = -math.log10(1 - highest)
     labels = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999)
     ticks = tuple((q, f"p{q * 100:.6g}") for q in labels if q <= highest)
@@ -53,7 +55,7 @@ def nines(highest: float) -> Scale:
 
 
 def short(value: float) -> str:
-    """A number for an axis: 0.05, 2, 1,500, 20k, 1.5M."""
+    """Format a number for an axis: 0.05, 2, 1,500, 20k, 1.5M."""
     size = abs(value)
     for limit, divisor, unit in ((1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if size >= limit:
@@ -62,6 +64,6 @@ def short(value: float) -> str:
 
 
 def _round_step(rough: float) -> float:
-    """The smallest of 1, 2, 5 x 10^n that is not below `rough`."""
+    """Return the smallest of 1, 2, 5 x 10^n that is not below `rough`."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))

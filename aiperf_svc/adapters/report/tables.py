@@ -25,8 +25,8 @@ _SHORT_UNITS = {
 
 
 def number(value: float) -> str:
-    """Four significant digits, all digits of whole numbers: 0.0312, 12.35, 2,969, 12,346. Below a
-    thousandth (a microsecond, for most) there is nothing to say."""
+    """Format a number with four significant digits, or all digits of a whole number: 0.0312, 12.35,
+    2,969, 12,346. Below a thousandth (mostly a microsecond) it is empty."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) < 1e-3:
@@ -35,7 +35,7 @@ def number(value: float) -> str:
 
 
 def headline(summary: Summary, name: str, tag: str, stat: str) -> str:
-    """One large number, or nothing where it was not measured."""
+    """Render one large number; empty if it was not measured."""
     value = summary.measured(tag, stat)
     if value is None:
         return ""
@@ -46,7 +46,7 @@ def headline(summary: Summary, name: str, tag: str, stat: str) -> str:
 
 
 def distributions(summary: Summary, tags: set[str]) -> str:
-    """The per-request and pooled metrics among `tags`, a row each."""
+    """Render the per-request and pooled metrics among `tags`, one row each."""
     rows, notes = [], set()
     for metric in METRICS:
         if metric.tag == "effective_concurrency" and metric.tag in tags and summary.concurrency:
@@ -72,7 +72,7 @@ def distributions(summary: Summary, tags: set[str]) -> str:
 
 
 def scalars(summary: Summary, tags: set[str]) -> str:
-    """The metrics among `tags` that are one number."""
+    """Render the metrics among `tags` that are one number."""
     rows = [
         _row(metric.name, metric.unit, _cell(summary.scalars[metric.tag]))
         for metric in METRICS
@@ -82,7 +82,7 @@ def scalars(summary: Summary, tags: set[str]) -> str:
 
 
 def objectives(summary: Summary) -> str:
-    """Every SLO with what was measured."""
+    """Render every SLO with its measured value."""
     rows = [_objective(result, summary) for result in summary.objectives]
     head = "<th>Objective</th><th>Limit</th><th>Measured</th><th></th>"
     head += '<th class="text"></th>'
@@ -104,7 +104,7 @@ def _objective(result: ObjectiveResult, summary: Summary) -> str:
 
 
 def checks(reasons: Iterable[Reason]) -> str:
-    """All checks of the verdict."""
+    """Render all checks of the verdict."""
     rows = [
         f'<tr class="{reason.severity}"><th>{escape(reason.check.replace("_", " "))}</th>'
         f'<td class="state">{escape(reason.severity)}</td>'
@@ -117,7 +117,7 @@ def checks(reasons: Iterable[Reason]) -> str:
 
 
 def errors(summary: list[dict[str, Any]]) -> str:
-    """Errors by kind, with the first message of each."""
+    """Render the errors by kind, with the first message of each."""
     rows = []
     for error in summary:
         details = error["error_details"]
@@ -131,7 +131,7 @@ def errors(summary: list[dict[str, Any]]) -> str:
 
 
 def accounts(books: Accounts) -> str:
-    """The books: what was issued and what became of it."""
+    """Render the accounts: credits and requests by outcome."""
     figures = msgspec.structs.asdict(books)
     rows = [
         _row(name.replace("_", " "), "", _cell(float(value)))
@@ -142,7 +142,7 @@ def accounts(books: Accounts) -> str:
 
 
 def finish_reasons(counts: dict[str, int]) -> str:
-    """How many responses ended in which way, the most frequent first."""
+    """Render the number of responses by finish reason, the most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rows = [_row(name.replace("_", " "), "", _cell(float(count))) for name, count in ordered]
     return _table("<th>Finish reason</th><th>Requests</th>", rows)

@@ -1,6 +1,6 @@
 """Client of the results API: follows a run, stops it, and fetches its results.
 
-A download goes on where it broke off and is believed only when its SHA-256 is the manifest's.
+An interrupted download is resumed, and it is accepted only if its SHA-256 is the manifest's.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
 RESPONSE_S = 10.0
-"""Longest time without a byte of a response, beyond the time of a long poll."""
+"""Longest time without a byte of a response, in addition to the time of a long poll."""
 ATTEMPTS = 5
-"""Of one file without any new byte; port-forwards break often and come back."""
+"""Attempts for one file without any new byte; port-forwards break often and recover."""
 RETRY_S = 0.5
 CHUNK = 256 * 1024
 MESSAGE_BYTES = 4096
 
 
 class ApiUnavailable(EnvironmentProblem):
-    """The API cannot be reached or did not respond in time; trying again may help."""
+    """Raised when the API cannot be reached or does not respond in time; trying again may help."""
 
 
 class ApiRefused(EnvironmentProblem):
-    """The API responded with an error."""
+    """Raised when the API responds with an error."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class ApiRefused(EnvironmentProblem):
 
 
 class ResultsClient:
-    """One run's API. An async context manager."""
+    """Client for one run's API. An async context manager."""
 
     def __init__(self, base_url: str, *, token: str, retry_s: float = RETRY_S) -> None:
         self._base = base_url.rstrip("/")
@@ -69,31 +69,31 @@ class ResultsClient:
             self._session = None
 
     async def status(self, *, after: int | None = None, timeout_s: float = 0.0) -> Status:
-        """The run's state; with `after`, not before its number is another one or the time is up."""
+        """Return the run's state. With `after`, wait until its number differs or the time is up."""
         query = "" if after is None else f"?after={after}&timeout={timeout_s:g}"
         body = await self._call("GET", f"/v1/status{query}", wait_s=timeout_s)
         return msgspec.json.decode(body, type=Status)
 
     async def summary(self) -> dict[str, Any]:
-        """The content of profile_export_aiperf.json."""
+        """Return the content of profile_export_aiperf.json."""
         content: dict[str, Any] = msgspec.json.decode(await self._call("GET", "/v1/summary"))
         return content
 
     async def manifest(self) -> Manifest:
-        """Name, size and hash of every result file."""
+        """Return name, size and hash of every result file."""
         return msgspec.json.decode(await self._call("GET", "/v1/results"), type=Manifest)
 
     async def cancel(self, reason: str) -> None:
-        """Stop the run, keep and report what was measured."""
+        """Stop the run; what was measured is kept and reported."""
         await self._call("POST", "/v1/cancel", body=msgspec.json.encode({"reason": reason}))
 
     async def collected(self) -> None:
-        """Tell the run that nobody needs it any more."""
+        """Tell the records manager that the results were fetched, so that it may end."""
         await self._call("POST", "/v1/collected")
 
     async def download_all(self, folder: Path) -> Manifest:
-        """Every result file and the manifest into `folder`; files that are there already and have
-        the right hash are kept. Raises EnvironmentProblem."""
+        """Download every result file and the manifest into `folder`. Existing files with the right
+        hash are kept. Raises EnvironmentProblem."""
         manifest = await self.manifest()
         _check_room(folder, manifest)
         for entry in manifest.files:
@@ -103,7 +103,7 @@ class ResultsClient:
         return manifest
 
     async def download(self, entry: ManifestEntry, folder: Path) -> Path:
-        """One result file, whole and verified. Raises EnvironmentProblem."""
+        """Download and verify one result file. Raises EnvironmentProblem."""
         path, part = _places(folder, entry)
         if await asyncio.to_thread(is_whole, path, entry):
             return path
@@ -174,7 +174,7 @@ class ResultsClient:
 
 
 def _inside(folder: Path, entry: ManifestEntry) -> Path:
-    """The path of a result; a server cannot make a client write elsewhere."""
+    """Return the path of a result. A server cannot make a client write outside the folder."""
     check_entry(entry)
     path = (folder / entry.name).resolve()
     if not path.is_relative_to(folder.resolve()):
@@ -184,7 +184,7 @@ def _inside(folder: Path, entry: ManifestEntry) -> Path:
 
 
 def _check_room(folder: Path, manifest: Manifest) -> None:
-    """Raises EnvironmentProblem when the disk has no room for what is still to come."""
+    """Raise EnvironmentProblem if the disk has no room for the remaining files."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     missing = sum(
         entry.size - min(entry.size, max(0, *(_size(path) for path in _places(folder, entry))))
@@ -199,13 +199,13 @@ def _check_room(folder: Path, manifest: Manifest) -> None:
 
 
 def _places(folder: Path, entry: ManifestEntry) -> tuple[Path, Path]:
-    """Of a result file, and of its part."""
+    """Return the paths of a result file and of its part."""
     path = _inside(folder, entry)
     return path, path.with_name(path.name + TEMPORARY_SUFFIX)
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; -1 when there is none, which is less than an empty one."""
+    """Return the size of a file; -1 if it does not exist."""
     return path.stat().st_size if path.exists() else -1
 
 

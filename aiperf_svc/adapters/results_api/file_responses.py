@@ -1,7 +1,7 @@
-"""One file over HTTP: ranges that can be resumed, and an entity tag that is the content's hash.
+"""Sends one file over HTTP, with ranges for resuming, and the content's hash as entity tag.
 
-A file's size and hash are those of the manifest. A log that has grown since is sent as far as the
-manifest covers it, so that what is received always has the stated hash.
+A file's size and hash are those of the manifest. A log that has grown since is sent up to the size
+in the manifest, so that the received content always has the stated hash.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 CHUNK = 1024 * 1024
 _PACKED = (".parquet", ".gz", ".zst")
-"""Compressed in themselves."""
+"""Suffixes of files that are compressed already."""
 _TYPES = {
     ".json": "application/json",
     ".jsonl": "application/x-ndjson",
@@ -29,8 +29,8 @@ _TYPES = {
 async def send_file(
     request: web.Request, path: Path, *, size: int, sha256: str
 ) -> web.StreamResponse:
-    """Respond to `request` with the first `size` bytes of `path`, or the range of them it asks
-    for."""
+    """Respond to `request` with the first `size` bytes of `path`, or the requested range of
+    them."""
     etag = f'"{sha256}"'
     wants_gzip = "gzip" in request.headers.get("Accept-Encoding", "").lower()
     use_gzip = wants_gzip and "Range" not in request.headers and path.suffix not in _PACKED
@@ -81,7 +81,7 @@ async def _copy(file: BinaryIO, response: web.StreamResponse, size: int) -> None
 
 
 def _wanted(request: web.Request, size: int, etag: str, headers: dict[str, str]) -> tuple[int, int]:
-    """First and last byte to send. Raises HTTPRequestRangeNotSatisfiable."""
+    """Return the first and last byte to send. Raises HTTPRequestRangeNotSatisfiable."""
     whole = (0, size - 1)
     text = request.headers.get("Range", "")
     condition = request.headers.get("If-Range")

@@ -1,10 +1,10 @@
-"""Connections to the results API, few and short until they have shown the token.
+"""Limits connections to the results API that have not shown the token.
 
-Whoever reaches the port may open connections and send nothing, or a header a byte at a time, or
-never read what is sent back. Until a request with the token has come on it, a connection is a
-stranger's: it is cut after a fixed time whatever it does, and when there are too many of them the
-oldest one makes room for the newest, so that a client with the token always gets in. Connections
-that have shown the token are only closed when they are idle.
+Anyone who reaches the port may open connections and send nothing, or a header one byte at a time,
+or never read the response. Until a request with the token has come on it, a connection counts as a
+stranger's. It is closed after a fixed time whatever it does, and if there are too many of them the
+oldest is closed for the newest, so that a client with the token always gets in. Connections that
+have shown the token are closed only when they are idle.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from aiohttp import web
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
-    """How much is granted before the token, and after it."""
+    """Limits of connections before and after they have shown the token."""
 
     strangers: int = 256
-    """Connections at a time without the token."""
+    """Most connections at a time without the token."""
     stranger_s: float = 10.0
     """Longest time until a request with the token; a kubelet's probe takes milliseconds."""
     idle_s: float = 75.0
-    """Between the requests of a client that has the token."""
+    """Longest time between the requests of a client that has the token."""
 
 
 class GuardedConnections:
-    """Makes the protocol of each new connection to `server`, and cuts those of strangers."""
+    """Makes the protocol of each new connection to `server`, and closes those of strangers."""
 
     def __init__(self, server: web.Server, limits: ConnectionLimits) -> None:
         self._server = server
@@ -35,7 +35,7 @@ class GuardedConnections:
         self._strangers: dict[GuardedConnection, asyncio.TimerHandle] = {}
 
     def __call__(self) -> "GuardedConnection":
-        """The protocol of one connection, as `loop.create_server` asks for it."""
+        """Return the protocol of a new connection, as `loop.create_server` needs it."""
         return GuardedConnection(
             self,
             self._server,
@@ -47,14 +47,14 @@ class GuardedConnections:
         )
 
     def admit(self, connection: "GuardedConnection") -> None:
-        """A stranger has connected; the oldest one is cut if that is one too many."""
+        """Add a stranger's connection; if there are too many, close the oldest."""
         later = asyncio.get_running_loop().call_later
         self._strangers[connection] = later(self._limits.stranger_s, self._cut, connection)
         if len(self._strangers) > self._limits.strangers:
             self._cut(next(iter(self._strangers)))
 
     def forget(self, connection: "GuardedConnection") -> None:
-        """This one has gone, or is no stranger any more."""
+        """Remove a connection that has closed or shown the token."""
         timer = self._strangers.pop(connection, None)
         if timer is not None:
             timer.cancel()
@@ -74,7 +74,7 @@ class GuardedConnection(web.RequestHandler):
         self._guard = guard
 
     def trust(self) -> None:
-        """A request with the token has come on it."""
+        """Record that a request with the token has come on this connection."""
         self._guard.forget(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

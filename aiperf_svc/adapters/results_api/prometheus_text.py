@@ -1,4 +1,4 @@
-"""A run's status in Prometheus' text format, version 0.0.4."""
+"""Formats a run's status as Prometheus text, version 0.0.4."""
 
 from aiperf_svc.adapters.results_api.status import Status
 
@@ -6,7 +6,7 @@ _PREFIX = "aiperf_"
 
 
 def render_metrics(status: Status) -> str:
-    """One gauge or counter a line, each with its help; absent values are left out."""
+    """Format one gauge or counter per line, each with its help; absent values are left out."""
     phase = f'{{phase="{status.phase}"}}'
     state = f'{{state="{status.state}"}}'
     counter, gauge = "counter", "gauge"

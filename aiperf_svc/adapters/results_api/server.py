@@ -1,4 +1,4 @@
-"""The HTTP API of the records manager: what the run is doing, its results, and how to stop it.
+"""The HTTP API of the records manager: the status of the run, its results, and a way to stop it.
 
 GET  /healthz  /readyz                         no token
 GET  /metrics                                  Prometheus text
@@ -39,42 +39,42 @@ from aiperf_svc.domain.foreign_text import one_line
 LONGEST_POLL_S = 60.0
 OPEN_PATHS = ("/healthz", "/readyz")
 BACKLOG = 1_024
-"""Connections that wait to be accepted."""
+"""Most connections that wait to be accepted."""
 LARGEST_BODY = 16 * 1024
-"""Of a request; a cancel's reason is all that anybody sends."""
+"""Largest body of a request; only a cancel sends one."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ResultsProvider(Protocol):
-    """What the API shows; the records manager is one."""
+    """Provider of what the API serves, implemented by the records manager."""
 
     def status(self) -> Status:
-        """The run as it is now."""
+        """Status of the run."""
         ...
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Until the status has another number than `after`, at most so long."""
+        """Wait until the status has another number than `after`, or the time is up."""
         ...
 
     def cancel(self, reason: str) -> None:
-        """Ask for the end of the run."""
+        """Request the end of the run."""
         ...
 
     def collected(self) -> None:
-        """Nobody needs this process any more."""
+        """Take in that the results were fetched, so that this process may end."""
         ...
 
     def summary(self) -> dict[str, Any] | None:
-        """The content of profile_export_aiperf.json, once it is computed."""
+        """Content of profile_export_aiperf.json, once it is computed."""
         ...
 
     def folder(self) -> Path:
-        """Where the artifacts are."""
+        """Folder of the artifacts."""
         ...
 
     def manifest(self) -> dict[str, Any] | None:
-        """The content of manifest.json, once it is written."""
+        """Content of manifest.json, once it is written."""
         ...
 
 
@@ -87,11 +87,11 @@ class ResultsServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port on which it listens."""
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop listening and end the responses under way."""
+        """Stop listening and end the open responses."""
         self._listener.close()
         await self._runner.cleanup()
 
@@ -105,7 +105,8 @@ async def serve(
     port: int,
     limits: ConnectionLimits | None = None,
 ) -> ResultsServer:
-    """Start the API on the listening socket `fd`, or on `host:port` without one.
+    """Start the API on the listening socket `fd`, or on `host:port` without one. Raises
+    EnvironmentProblem if it cannot listen there.
 
     Raises EnvironmentProblem when it cannot listen there.
     """
@@ -129,7 +130,7 @@ async def serve(
 
 
 def make_app(provider: ResultsProvider, *, token: str) -> web.Application:
-    """The application, without a socket."""
+    """Make the application, without a socket."""
     routes = _Routes(provider)
     app = web.Application(middlewares=[_token_check(token)], client_max_size=LARGEST_BODY)
     app.router.add_get("/healthz", routes.healthy)

@@ -1,4 +1,4 @@
-"""The artifact folder of a run: every file written whole or not at all."""
+"""The artifact folder of a run. Every file is written atomically."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def write_all(
 
 
 def write_manifest(folder: Path, run_id: str, *, known: tuple[ManifestEntry, ...] = ()) -> Manifest:
-    """Write `manifest.json` over all that `folder` holds; again when files were added."""
+    """Write `manifest.json` for all files in `folder`. Repeated when files were added."""
     try:
         manifest = build_manifest(folder, run_id, known=Manifest(run_id, known))
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all.
+"""Writes files atomically.
 
-A file is written under a temporary name and renamed when it is complete, so that a half-written one
-is never mistaken for a result.
+A file is written under a temporary name and renamed when it is complete, so that a partial one is
+never mistaken for a result.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,8 @@ def write_file(path: Path, render: Callable[[], bytes]) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file, then give it its name; remove it when that fails.
+    """Let `write` fill a temporary file and rename it; remove it on failure. Raises
+    EnvironmentProblem for a failure of the disk.
 
     Raises EnvironmentProblem for a failure of the disk.
     """
@@ -37,7 +38,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> EnvironmentProblem:
-    """The error for a file or folder that cannot be written."""
+    """Return the error for a file or folder that cannot be written."""
     return EnvironmentProblem(
         f"cannot write {path}: {error.strerror or error}; "
         "free some space or choose another folder (artifacts.dir)"

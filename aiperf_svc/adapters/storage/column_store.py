@@ -1,9 +1,8 @@
-"""Metric records on disk, one file a column, while the run goes on.
+"""Stores metric records on disk during the run, one file per column.
 
 A record is 183 bytes and a run may have 15 million of them, so they are appended to files and later
-read back as memory maps: what stays in the process is one buffer, the rest is the page cache's.
-
-A disk that fills up does not end the measurement: from there on records are kept in memory.
+read back as memory maps. The process holds only one buffer; the rest is in the page cache. A full
+disk does not end the measurement: from there on records are kept in memory.
 """
 
 import shutil
@@ -19,9 +18,9 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 
 BUFFER_ROWS = 16_384
-"""Rows gathered before they are split into columns and written: 3 MB, one write a column."""
+"""Rows gathered before they are split into columns and written: 3 MB, one write per column."""
 KEPT_ROWS = 2_000_000
-"""Rows that are kept in memory when the disk is full, at the most: 370 MB."""
+"""Most rows kept in memory when the disk is full: 370 MB."""
 
 
 class MappedColumns(Mapping[str, NDArray[Any]]):
@@ -51,7 +50,7 @@ class ColumnStore:
     names the folder, at the start and when too much would have to be kept in memory."""
 
     def __init__(self, folder: Path) -> None:
-        """Creates `folder`, which must not hold another store's columns."""
+        """Create `folder`, which must not hold another store's columns."""
         self._folder = folder
         self._buffer = np.empty(BUFFER_ROWS, dtype=METRIC_DTYPE)
         self._buffered = 0
@@ -60,7 +59,7 @@ class ColumnStore:
         self._kept: list[Rows] = []
         self._kept_count = 0
         self.error = ""
-        """Why the records are no longer written; empty while they are."""
+        """Reason why records are no longer written; empty while they are."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name in METRIC_DTYPE.names or ():
@@ -77,11 +76,11 @@ class ColumnStore:
 
     @property
     def count(self) -> int:
-        """Records appended so far."""
+        """Number of records appended so far."""
         return self._written + self._kept_count + self._buffered
 
     def append(self, rows: Rows) -> None:
-        """Take records (METRIC_DTYPE, shape (n,))."""
+        """Append records (METRIC_DTYPE, shape (n,))."""
         done = 0
         while done < len(rows):
             if self._buffered == BUFFER_ROWS:
@@ -92,18 +91,18 @@ class ColumnStore:
             done += len(some)
 
     def open(self) -> MappedColumns:
-        """All records appended so far, by column."""
+        """Return all records appended so far, by column."""
         self._flush()
         return MappedColumns(self._folder, self._written, self._kept)
 
     def close(self) -> None:
-        """Close the files; their content stays until `remove`."""
+        """Close the files. Their content stays until `remove`."""
         for file in self._files.values():
             file.close()
         self._files.clear()
 
     def remove(self) -> None:
-        """Close and delete everything."""
+        """Close and delete all files."""
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

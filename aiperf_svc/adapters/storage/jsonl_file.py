@@ -1,8 +1,8 @@
-"""profile_export.jsonl: what its lines are made of is kept while requests are sent, and the lines
-are written afterwards.
+"""Writes profile_export.jsonl: batches are kept while requests are sent, and their lines are
+written afterwards.
 
-A disk that fills up ends the file, not the run. A file that could not be written to its end is
-removed: cut short it could be taken for the whole, and its space is what the results need.
+A full disk ends the file, not the run. A file that could not be completed is removed: it could be
+mistaken for a complete one, and the results need its space.
 """
 
 import hashlib
@@ -24,15 +24,16 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import MetricBatch
 
 LINES_AT_ONCE: Final = 1_024
-"""2 MB without their gaps, which stay in a cache until they are written."""
+"""Lines rendered at a time: 2 MB without their gaps, which stay in a cache until they are
+written."""
 _HEAD: Final = struct.Struct("<II")
-"""Before a batch that is kept: its bytes, its lines."""
+"""Header of a batch that is kept: its bytes, its lines."""
 
 log = logging.getLogger(__name__)
 
 
 class JsonlFile:
-    """Takes batches up to a limit of lines, then writes these."""
+    """Keeps batches up to a limit of lines, then writes the lines."""
 
     def __init__(self, path: Path, renderer: LineRenderer, *, limit: int) -> None:
         self._path = path
@@ -40,15 +41,15 @@ class JsonlFile:
         self._left = limit
         self._limit = limit
         self._kept: IO[bytes] | None = None
-        """The batches, in a file without a name on the disk that their lines need too."""
+        """The batches, in a file without a name on the disk that will hold their lines."""
         self._hash = hashlib.sha256()
         self._size = 0
         self.error = ""
-        """Why there is no file; empty while it goes well."""
+        """Reason why there is no file; empty if there is no error."""
 
     def append(self, batch: bytes, lines: int) -> None:
-        """Take an encoded MetricBatch with its details, of which so many lines are to be made.
-        Not once `write` has been called."""
+        """Keep an encoded MetricBatch with its details, for `lines` lines. Not allowed after
+        `write`."""
         if not lines or self._left <= 0 or self.error:
             return
         self._left -= lines
@@ -63,8 +64,8 @@ class JsonlFile:
             self._fail(str(unwritable(self._path, error)))
 
     def write(self) -> None:
-        """Write the file; once, in any thread. Whatever goes wrong is an `error`: the other results
-        do not need it."""
+        """Write the file; once, in any thread. A failure is stored in `error`, since the other
+        results do not depend on it."""
         if self._kept is None:
             return
         kept = self._kept
@@ -78,7 +79,7 @@ class JsonlFile:
         self.close()
 
     def close(self) -> None:
-        """Forget what has been taken."""
+        """Drop the batches."""
         kept, self._kept = self._kept, None
         # What is still buffered cannot be written where the disk is full.
         with suppress(OSError):
@@ -86,7 +87,7 @@ class JsonlFile:
                 kept.close()
 
     def entry(self) -> ManifestEntry:
-        """What a manifest says of the file that has been written."""
+        """Manifest entry of the file that has been written."""
         return ManifestEntry(self._path.name, self._size, self._hash.hexdigest())
 
     def _write(self, part: Path, kept: IO[bytes]) -> None:
@@ -112,8 +113,7 @@ class JsonlFile:
 
 
 def _groups(kept: IO[bytes]) -> Iterator[tuple[list[MetricBatch], int]]:
-    """What has been kept, so many batches at a time that they have about LINES_AT_ONCE; and how
-    many they have."""
+    """Yield groups of batches with about LINES_AT_ONCE lines each, and their number of lines."""
     group: list[MetricBatch] = []
     lines = 0
     kept.seek(0)

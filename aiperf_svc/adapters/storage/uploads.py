@@ -1,9 +1,9 @@
-"""Results to a bucket of an S3-compatible store.
+"""Uploads results to a bucket of an S3-compatible store.
 
-A run's files go under one prefix, by the names that they have in the artifact folder, each with its
-SHA-256 among the object's metadata; the manifest goes last, so a prefix that has one is complete.
-An upload that is repeated sends only what is not there yet. The library is optional: a run that
-does not upload neither needs nor imports it.
+A run's files go under one prefix, with the names that they have in the artifact folder, each with
+its SHA-256 in the object's metadata. The manifest is sent last, so a prefix with a manifest is
+complete. A repeated upload sends only missing files. The library is optional: a run without an
+upload neither needs nor imports it.
 """
 
 import logging
@@ -35,21 +35,21 @@ log = logging.getLogger(__name__)
 KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 """Environment variables that an upload needs."""
 TOKEN_VARIABLE = "AWS_SESSION_TOKEN"
-"""The third one of temporary keys."""
+"""Environment variable of the session token of temporary keys."""
 LIBRARY = "obstore"
 INSTALL = "pip install 'aiperf-svc[s3]'"
 
 HASH_KEY = "sha256"
-"""Of an object's metadata."""
+"""Key of the hash in an object's metadata."""
 UPLOAD_S = 600.0
-"""Longest time of a whole upload: the results, which are there already, wait for it."""
+"""Longest time of a whole upload: the results, which are ready, wait for it."""
 ATTEMPT_S = timedelta(seconds=120)
-"""Of one request: a part over 1 Mbit/s."""
+"""Longest time of one request: a part at 1 Mbit/s."""
 CONNECT_S = timedelta(seconds=10)
 RETRIES = 4
 RETRY_S = timedelta(seconds=60)
 PART = 16 * 2**20
-"""Bytes of one part of a large file; a store takes 10,000 parts of a file, 156 GiB."""
+"""Bytes of one part of a large file. A store takes 10,000 parts per file, 156 GiB."""
 PARTS_AT_ONCE = 4
 FILES_AT_ONCE = 4
 
@@ -58,27 +58,27 @@ _REFUSAL = re.compile(r"<Code>(?P<code>[^<]*)</Code>(\s*<Message>(?P<message>[^<
 
 @dataclass(frozen=True)
 class Uploaded:
-    """What an upload did."""
+    """Result of an upload."""
 
     url: str
-    """`s3://bucket/prefix/run`, where the files are."""
+    """URL of the files: `s3://bucket/prefix/run`."""
     sent: tuple[str, ...]
     kept: tuple[str, ...]
-    """They were there already, with the same SHA-256."""
+    """Files that were there already, with the same SHA-256."""
 
 
 def has_library() -> bool:
-    """Whether the optional library is installed."""
+    """Return whether the optional library is installed."""
     return find_spec(LIBRARY) is not None
 
 
 def missing_keys(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The variables that an upload needs and that are not set."""
+    """Return the variables that an upload needs and that are not set."""
     return tuple(name for name in KEY_VARIABLES if not environ.get(name))
 
 
 def folder_of(name: str, run_id: str, started_wall_ns: int) -> str:
-    """A run's own part of the keys: the same for the same run, and sorted by time."""
+    """Return a run's part of the keys: the same for the same run, and sorted by time."""
     stamp = datetime.fromtimestamp(started_wall_ns // 10**9, UTC)
     return f"{name}-{stamp:%Y%m%dT%H%M%SZ}-{run_id}"
 
@@ -92,7 +92,9 @@ def upload(
     environ: Mapping[str, str] = os.environ,
     limit_s: float = UPLOAD_S,
 ) -> Uploaded:
-    """Send every file of the manifest, and the manifest, to `<s3.url>/<into>/`.
+    """Upload every file of the manifest, and the manifest, to `<s3.url>/<into>/`. Raises
+    EnvironmentProblem that says what could not be sent, never with a key in it. Files that were
+    sent before stay, and a second call continues.
 
     Raises EnvironmentProblem that says what could not be sent, never with a key in it; what was
     sent before stays, and a second call goes on from there.
@@ -147,7 +149,7 @@ def _open(s3: S3, into: str, environ: Mapping[str, str]) -> "S3Store":
 
 
 def _send(store: "S3Store", folder: Path, entry: ManifestEntry, *, until_mono_s: float) -> bool:
-    """Send a file unless it is there already; whether it was sent."""
+    """Send a file unless it is there already. Returns whether it was sent."""
     if monotonic() > until_mono_s:
         raise EnvironmentProblem(f"{entry.name}: no time is left for it")
     if _is_there(store, entry):
@@ -200,7 +202,7 @@ def _put(store: "S3Store", name: str, content: bytes | Iterator[bytes], sha256: 
 
 
 def _parts(path: Path, entry: ManifestEntry, until_mono_s: float) -> Iterator[bytes]:
-    """As much of a file as the manifest covers: a log may have grown since."""
+    """Yield the part of a file that the manifest covers: a log may have grown since."""
     left = entry.size
     with path.open("rb") as file:
         while left:
@@ -218,8 +220,8 @@ def _manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """What the store said, in one line. Only its code and message: other parts of a response repeat
-    the request, key and signature included."""
+    """Return the store's error in one line: only its code and message, since other parts of a
+    response repeat the request with key and signature."""
     text = str(error)
     if said := _REFUSAL.search(text):
         return one_line(": ".join(part for part in (said["code"], said["message"]) if part))

@@ -42,17 +42,18 @@ from aiperf_svc.domain.foreign_text import one_line
 ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_TIMEOUT_S = 10.0
 RETRY_S = 10.0
-"""Between attempts, after anything that did not work and after the deletion has been asked for."""
+"""Seconds between attempts, after any failure and after the deletion was requested."""
 SOON_S = 1.0
-"""The same before the first response: `up` waits for it, and a network may open after its pods."""
+"""Seconds between attempts before the first response: `up` waits for it, and a network may open
+after its pods."""
 RECHECK_S = 300.0
-"""Longest sleep: a node that was suspended, or a new time to live, is noticed after that."""
+"""Longest sleep, after which a suspended node or a new TTL is noticed."""
 
 log = logging.getLogger(__name__)
 
 
 class ApiRefusal(Exception):
-    """The API server responded, and not with what was asked for."""
+    """Raised when the API server responds with an error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -61,17 +62,17 @@ class ApiRefusal(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """An object, and when the API server sent it by its own clock."""
+    """Response with an object, and its time by the API server's clock."""
 
     body: dict[str, Any]
     server_wall_s: float
 
 
 class ApiServer:
-    """The few requests that a deadline needs."""
+    """Client of the API server, with the few requests that a deadline needs."""
 
     def __init__(self, url: str, *, account: Path = ACCOUNT_DIR) -> None:
-        """`account` holds `token` and, for https, `ca.crt`."""
+        """Connect with an account's folder, which holds `token` and, for https, `ca.crt`."""
         self._url = url.rstrip("/")
         self._account = account
         is_https = url.startswith("https://")
@@ -79,11 +80,11 @@ class ApiServer:
         self._tls = ssl.create_default_context(cafile=authority) if is_https else None
 
     def get(self, path: str) -> Response:
-        """Raises ApiRefusal, OSError."""
+        """Return an object. Raises ApiRefusal, OSError."""
         return self._request("GET", path, None)
 
     def delete(self, path: str, *, uid: str) -> None:
-        """Deletes the object if it is still the one with `uid`. Raises ApiRefusal, OSError."""
+        """Delete the object if it still has this `uid`. Raises ApiRefusal, OSError."""
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -115,28 +116,29 @@ class ApiServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Expiring:
-    """An object that is deleted when its time is over."""
+    """Object that is deleted when its time is over."""
 
     path: str
-    """In the API."""
+    """Path in the API."""
     ttl_s: float
-    """After the object's creation."""
+    """Seconds from the object's creation to its deletion."""
     is_optional: bool = False
-    """Whether it may not be there."""
+    """True if the object may be missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadline:
-    """What is deleted, and when."""
+    """Objects to delete, and when."""
 
     objects: tuple[Expiring, ...]
-    """The first one is what takes the stack along."""
+    """Objects to delete; with the first one, the whole stack goes."""
     ready_file: Path
-    """Made when the first object has been seen."""
+    """File made when the first object has been read."""
 
 
 def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
-    """Keep the deadline that the environment describes until SIGTERM; an exit code.
+    """Keep the deadline that the environment describes until SIGTERM, and return an exit code.
+    Raises EnvironmentProblem outside a pod of a stack.
 
     Raises EnvironmentProblem outside a pod of a stack.
     """
@@ -152,7 +154,7 @@ def run_deadline(environ: Mapping[str, str] = os.environ) -> int:
 def read_deadline(
     environ: Mapping[str, str], *, account: Path = ACCOUNT_DIR
 ) -> tuple[Deadline, ApiServer]:
-    """The deadline and the API server of this pod. Raises EnvironmentProblem."""
+    """Read the deadline and the API server of this pod. Raises EnvironmentProblem."""
     try:
         namespace = f"namespaces/{environ['AIPERF_NAMESPACE']}"
         path = f"/api/v1/{namespace}"
@@ -178,7 +180,7 @@ def read_deadline(
 
 
 def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float], bool]) -> None:
-    """Delete each object when its time is over, and go on until `wait(seconds)` says to stop."""
+    """Delete each object when its time is over. Continues until `wait(seconds)` says to stop."""
     is_ready = False
     while True:
         looks = [_delete_if_over(each, api) for each in deadline.objects]
@@ -191,7 +193,8 @@ def keep_deadline(deadline: Deadline, api: ApiServer, *, wait: Callable[[float],
 
 
 def _delete_if_over(expiring: Expiring, api: ApiServer) -> float | None:
-    """Time in s until the next look at the object is due; None when it could not be seen."""
+    """Delete the object if its time is over. Returns the seconds until the next check; None if it
+    could not be read."""
     path, pause_s = expiring.path, None
     try:
         found = api.get(path)

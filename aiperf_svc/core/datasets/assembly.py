@@ -1,7 +1,8 @@
-"""From prompts to a finished dataset: warmup's share, order, output lengths, token counts, bytes.
+"""Turns prompts into a finished dataset: the warmup's share, order, output lengths, token counts,
+bytes.
 
-Everything here follows from the config and its seed, so a resolved config makes the same requests
-in the same order again.
+The result depends only on the config and its seed, so a resolved config makes the same requests in
+the same order again.
 """
 
 import hashlib
@@ -28,23 +29,23 @@ from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.protocol.messages import Conversation, DatasetReport, TokenStatistics, Turn
 
 DEFAULT_WARMUP_ENTRIES = 100
-"""Entries kept for a warmup that is given by its duration."""
+"""Number of entries kept for a warmup that is given by its duration."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where prompts came from, for the report."""
+    """Origin of the prompts, for the report."""
 
     name: str
     sha256: str = ""
-    """Of the file; empty when there is none."""
+    """Checksum of the file; empty if there is none."""
     left_out: int = 0
-    """Entries of the file that are no conversations this tool can send."""
+    """Number of entries of the file that cannot be sent as conversations."""
 
 
 def synthetic_prompts(
     config: BenchmarkConfig, counter: TokenCounter | None
 ) -> list[PromptConversation]:
-    """The synthetic entries of a config, those of its warmup at the end."""
+    """Return the synthetic entries of a config, with those of its warmup at the end."""
     entries = config.dataset.entries or synthetic.DEFAULT_ENTRIES
     total = entries + _wanted_warmup(config.load.warmup, entries)
     return synthetic.generate(config.dataset.input_tokens, total, config.random_seed, counter)
@@ -56,7 +57,7 @@ def assemble(
     source: Source,
     counter: TokenCounter | None,
 ) -> BuiltDataset:
-    """The finished dataset.
+    """Return the finished dataset.
 
     Raises DatasetError for prompts that the endpoint cannot carry, and for none at all;
     ConfigError for `extra_inputs` that contradict the rest of the config.
@@ -81,8 +82,8 @@ def _wanted_warmup(warmup: Warmup | None, entries: int) -> int:
 
 
 def _warmup_entries(config: BenchmarkConfig, total: int) -> int:
-    """How many of `total` entries are the warmup's own: what was generated for it on top, or up to
-    a tenth of a file. A file of one entry cannot be shared out, so both phases use it."""
+    """Return how many of `total` entries belong to the warmup: those generated for it, or up to a
+    tenth of a file. A file of one entry cannot be divided, so both phases use it."""
     warmup = config.load.warmup
     if config.dataset.kind is DatasetKind.SYNTHETIC:
         return _wanted_warmup(warmup, config.dataset.entries or synthetic.DEFAULT_ENTRIES)
@@ -102,7 +103,8 @@ def _ordered(
 def _with_output_lengths(
     config: BenchmarkConfig, entries: list[PromptConversation], counter: TokenCounter | None
 ) -> list[PromptConversation]:
-    """A turn's own length wins, then the length of the file's response, then the distribution."""
+    """Set the output lengths: a turn's own length first, else the length of the file's response,
+    else the distribution."""
     turns = [turn for entry in entries for turn in entry.turns]
     lengths: list[int | None] = [None] * len(turns)
     if config.dataset.output_tokens is not None:
@@ -130,7 +132,7 @@ def _with_output_length(turn: PromptTurn, length: int | None) -> PromptTurn:
 def _input_tokens(
     entries: list[PromptConversation], endpoint: Endpoint, counter: TokenCounter | None
 ) -> list[int]:
-    """Of each turn, in order; -1 unknown."""
+    """Return the input tokens of each turn, in order; -1: unknown."""
     turns = [turn for entry in entries for turn in entry.turns]
     known = [turn.input_tokens for turn in turns]
     if counter is not None and -1 in known:
@@ -153,7 +155,7 @@ def _rendered(
         except ValueError as error:
             raise DatasetError(f"{entry.place}: {error}") from None
         if len(bodies) == 1:
-            # Nothing will be put in between, so the body is one piece.
+            # A single turn has no history, so the body is one piece.
             bodies = [msgspec.structs.replace(bodies[0], body=bodies[0].whole, head=b"", tail=b"")]
         turns = tuple(
             Turn(body.body, body.tail, turn.delay_ns, next(tokens), body.requested_tokens)
@@ -201,7 +203,7 @@ def _report(
 
 
 def _statistics(counts: list[int]) -> TokenStatistics | None:
-    """None when nothing is known."""
+    """Return statistics of known counts; None if there are none."""
     if not counts:
         return None
     values = np.array(counts, dtype=np.int64)

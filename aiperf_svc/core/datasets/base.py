@@ -1,5 +1,5 @@
-"""What all dataset kinds have in common: prompts before they are rendered, the reading of lines,
-the counting of tokens, and the seeds of everything that is drawn.
+"""Types and functions that all dataset kinds share: prompts before they are rendered, the reading
+of lines, the counting of tokens, and the seeds of random numbers.
 
 A kind is one module with a pure `parse(lines, source)`; the adapter reads the file and gives its
 lines (or a JSON list's elements) with their numbers, so that an error can name the place.
@@ -26,19 +26,19 @@ class TokenCounter(Protocol):
 
     @property
     def name(self) -> str:
-        """For reports: what the user wrote."""
+        """Name for reports, as the user wrote it."""
 
     def count(self, text: str) -> int:
-        """Number of tokens of `text`."""
+        """Return the number of tokens of `text`."""
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
-        """Number of tokens of each text; the fast way."""
+        """Return the number of tokens of each text; faster than one by one."""
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`."""
+        """Return the token ids of `text`."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids."""
+        """Return the text of token ids."""
 
 
 class PromptTurn(msgspec.Struct, frozen=True):
@@ -48,9 +48,9 @@ class PromptTurn(msgspec.Struct, frozen=True):
     delay_ns: int = 0
     """Pause after the end of the previous response."""
     input_tokens: int = -1
-    """When the maker of the prompt already knows it exactly."""
+    """Exact number of tokens if the maker of the prompt knows it; -1: unknown."""
     response: str = ""
-    """The file's own response: its length is the turn's output length, when that can be counted."""
+    """Response in the file. Its length is the turn's output length, if it can be counted."""
 
 
 class PromptConversation(msgspec.Struct, frozen=True):
@@ -59,12 +59,12 @@ class PromptConversation(msgspec.Struct, frozen=True):
     id: str
     turns: tuple[PromptTurn, ...]
     place: str = ""
-    """`file:line`, for errors."""
+    """Position `file:line`, for errors."""
 
 
 class Purpose(IntEnum):
-    """What random numbers are drawn for. Each has a stream of its own, so that a change of one
-    setting leaves everything else the same; numbers are part of what a seed means."""
+    """Purposes of random numbers. Each has a stream of its own, so that a change of one setting
+    leaves everything else the same. The numbers are part of what a seed means and never change."""
 
     INPUT_LENGTHS = 1
     OUTPUT_LENGTHS = 2
@@ -73,21 +73,21 @@ class Purpose(IntEnum):
 
 
 _DATASET_KEY = 0xDA7A
-"""Sets the dataset's streams apart from others that start from the same seed."""
+"""Key that separates the dataset's streams from others of the same seed."""
 
 
 def generator(seed: int, purpose: Purpose) -> np.random.Generator:
-    """The stream of random numbers of one purpose."""
+    """Return the stream of random numbers of one purpose."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DATASET_KEY, purpose)))
 
 
 def default_id(index: int) -> str:
-    """Name of an entry that has none of its own."""
+    """Return the name of an entry that has none of its own."""
     return f"session_{index:06d}"
 
 
 def decode_line(line: bytes, decoder: Any, *, place: str, expected: str) -> Any:
-    """Decodes one line of a file; raises DatasetError that names place, fault and expectation."""
+    """Decode one line of a file. Raises DatasetError that names place, fault and expectation."""
     try:
         return decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -95,12 +95,12 @@ def decode_line(line: bytes, decoder: Any, *, place: str, expected: str) -> Any:
 
 
 def line_error(place: str, wrong: str, *, expected: str) -> DatasetError:
-    """The one form of errors about a file's content."""
+    """Return an error about a file's content, in the common format."""
     return DatasetError(f"{place}: {wrong}; expected {expected}")
 
 
 def numbered(lines: Lines) -> Iterable[tuple[int, bytes]]:
-    """Lines that say something: without a byte order mark, surrounding space and empty ones."""
+    """Yield the lines with content, without byte order mark and surrounding space."""
     for number, line in lines:
         text = (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip()
         if text:

@@ -1,4 +1,4 @@
-"""A finished dataset: every request as bytes, ready to be served, and what reports say about it."""
+"""A finished dataset: every request as bytes, and its report."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from aiperf_svc.protocol.messages import Conversation, DatasetReport
 
 
 class BuiltDataset(msgspec.Struct, frozen=True):
-    """All entries of a run; the last `warmup_entries` are the warmup's own."""
+    """All entries of a run. The last `warmup_entries` are only for the warmup."""
 
     conversations: tuple[Conversation, ...]
     warmup_entries: int
@@ -18,15 +18,15 @@ class BuiltDataset(msgspec.Struct, frozen=True):
 
     @property
     def turns(self) -> bytes:
-        """Turns of each entry, uint16 little-endian; empty when every entry has one."""
+        """Number of turns of each entry, uint16 little-endian; empty if every entry has one."""
         counts = np.array([len(entry.turns) for entry in self.conversations], dtype="<u2")
         return b"" if (counts == 1).all() else counts.tobytes()
 
     def blocks(
         self, *, max_bytes: int = 2**20, max_entries: int = 256
     ) -> list[tuple[Conversation, ...]]:
-        """The entries in order, cut where a block would hold more than `max_bytes` of bodies or
-        `max_entries` entries; one entry over `max_bytes` is a block of its own."""
+        """Return the entries in order as blocks of at most `max_bytes` of bodies and `max_entries`
+        entries. An entry over `max_bytes` is a block of its own."""
         blocks: list[tuple[Conversation, ...]] = []
         pending: list[Conversation] = []
         size = 0
@@ -42,16 +42,16 @@ class BuiltDataset(msgspec.Struct, frozen=True):
         return blocks
 
     def inputs_json(self) -> Iterator[bytes]:
-        """The file inputs.json, in chunks."""
+        """Return the file inputs.json, in chunks."""
         return inputs_json(self.conversations, is_first=True, is_last=True)
 
 
 def inputs_json(
     conversations: Iterable[Conversation], *, is_first: bool, is_last: bool
 ) -> Iterator[bytes]:
-    """A part of inputs.json, `{"data": [{"session_id": …, "payloads": […]}]}`, in chunks.
+    """Return a part of inputs.json, `{"data": [{"session_id": …, "payloads": […]}]}`, in chunks.
 
-    A later turn's payload stands without the history, which only the run will know.
+    A later turn's payload has no history, which is known only during the run.
     """
     start = b'{"data":[\n' if is_first else b",\n"
     for entry in conversations:
@@ -64,7 +64,7 @@ def inputs_json(
 
 
 def report_json(report: DatasetReport) -> dict[str, Any]:
-    """The report as the status and the results show it."""
+    """Return the report in the format of the status and the results."""
     members = msgspec.structs.asdict(report)
     for name in ("input_tokens", "output_tokens", "forced_output_length"):
         if members[name] is not None:
@@ -75,5 +75,5 @@ def report_json(report: DatasetReport) -> dict[str, Any]:
 
 
 def entry_bytes(entry: Conversation) -> int:
-    """Size of an entry's request bodies."""
+    """Return the size of an entry's request bodies."""
     return len(entry.head) + sum(len(turn.messages) + len(turn.tail) for turn in entry.turns)

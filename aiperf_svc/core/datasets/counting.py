@@ -1,7 +1,7 @@
-"""Input tokens of a prompt: its own text and nothing else.
+"""Counts the input tokens of a prompt: its own text only.
 
-Chat templates, roles, special tokens and the history of a conversation are not counted: they are
-the server's, which states them in its usage. Text parts of messages count, other parts do not.
+Chat templates, roles, special tokens and the history of a conversation are not counted: the server
+counts them in its usage. Text parts of messages count, other parts do not.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from aiperf_svc.core.endpoints.base import Prompt
 
 
 def count_inputs(prompts: Iterable[Prompt], key: str, counter: TokenCounter) -> list[int]:
-    """Tokens of each prompt; `key` is the member of a payload that holds its prompt."""
+    """Return the tokens of each prompt; `key` is the member of a payload that holds its prompt."""
     texts: list[str] = []
     owners: list[int] = []
     totals: list[int] = []
@@ -30,7 +30,7 @@ def count_inputs(prompts: Iterable[Prompt], key: str, counter: TokenCounter) -> 
 
 
 def _parts(prompt: Prompt, key: str) -> Iterator[str | int]:
-    """Texts, and token ids of payloads that hold tokens instead of text."""
+    """Yield the texts, and the token ids of payloads that hold tokens instead of text."""
     if prompt.payload is not None:
         yield from _flatten(prompt.payload.get(key))
     else:

@@ -6,8 +6,7 @@ of a conversation.
     payload                 a whole request body
     output_length           most tokens of the response; also max_tokens
     delay                   milliseconds after the previous response; that of a first turn is
-    ignored,
-                            since the load says when a conversation begins
+                            ignored, since the load decides when a conversation begins
 
 Members that are not known are ignored, as files carry notes of their own; media are refused,
 because leaving them out would measure another load than the file describes.
@@ -25,7 +24,7 @@ LONGEST_DELAY_MS = 86_400_000.0
 
 
 class TurnFields(msgspec.Struct):
-    """One prompt as written."""
+    """Fields of one prompt as written in the file."""
 
     text: str | None = None
     prompt: str | None = None
@@ -51,7 +50,7 @@ PROMPT_MEMBERS = "one of text, prompt, texts, messages or payload"
 
 
 def turn_of(fields: TurnFields, *, default_role: str = "user") -> PromptTurn:
-    """The turn that `fields` describe. Raises ValueError that says what is wrong."""
+    """Return the turn that `fields` describe. Raises ValueError that says what is wrong."""
     media = [name for name in _MEDIA if getattr(fields, name)]
     if media:
         raise ValueError(f"`{media[0]}` is not supported, prompts are text only")

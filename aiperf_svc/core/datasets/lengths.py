@@ -1,4 +1,4 @@
-"""Token counts drawn from a configured distribution."""
+"""Draws token counts from a configured distribution."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ from aiperf_svc.config.models import Length
 
 
 def draw_lengths(length: Length, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """`count` whole token counts of a normal distribution; what falls below one is one.
+    """Draw `count` whole token counts from a normal distribution; values below one become one.
 
     The first values do not depend on `count`, so a longer dataset begins with the shorter one.
     """

@@ -1,8 +1,8 @@
-"""JSONL with one conversation a line: `{"session_id": …, "turns": [{"text": …}, …]}`.
+"""Parses JSONL with one conversation per line: `{"session_id": …, "turns": [{"text": …}, …]}`.
 
-Every turn is one request (see `fields`; a plain string will do), but for those with the role
-`system` or `developer`: they go in front of the next turn's message. The responses that become the
-history are the server's own, so a file states none.
+Every turn is one request (see `fields`; a plain string is allowed), except those with the role
+`system` or `developer`: they go in front of the next turn's message. The history consists of the
+server's own responses, so a file contains none.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from aiperf_svc.core.endpoints.base import Prompt
 
 EXPECTED = 'an object such as {"session_id": "a", "turns": [{"text": "Hello", "delay": 500}]}'
 MAX_TURNS = 65_535
-"""Of a conversation: the shape of a dataset and the records hold turns in 16 bits."""
+"""Most turns of a conversation: the shape of a dataset and the records hold turns in 16 bits."""
 
 _INSTRUCTIONS = ("system", "developer")
 
@@ -40,7 +40,8 @@ _decoder = msgspec.json.Decoder(_Conversation)
 def parse(
     lines: Lines, source: str, *, limit: int | None = None
 ) -> tuple[list[PromptConversation], int]:
-    """The first `limit` conversations of a file, and the number of those left out: none.
+    """Parse the first `limit` conversations of a file. Returns them and the number of skipped ones,
+    which is 0.
 
     Raises DatasetError that names file and line.
     """

@@ -1,12 +1,12 @@
-"""ShareGPT JSON: a list of `{"id": …, "conversations": [{"from": "human", "value": …}, …]}`.
+"""Parses ShareGPT JSON: a list of `{"id": …, "conversations": [{"from": "human", "value": …}, …]}`.
 
 Each human message is one request. The response that follows it in the file gives the request's
-output length (when a tokenizer can count it); the history is made of the server's own responses. A
+output length (if a tokenizer can count it); the history consists of the server's own responses. A
 system message goes in front of the first request.
 
-Left out, and counted: conversations without a human message, and those with speakers that are none
-of human, gpt and system (or their other names below). What precedes the first human message is
-dropped, as is everything from the first empty human message on. Nothing is filtered by length.
+Conversations without a human message are skipped and counted, as are those with speakers other than
+human, gpt and system (or their other names below). Messages before the first human one are dropped,
+and everything from the first empty human message on. Nothing is filtered by length.
 """
 
 import re
@@ -51,7 +51,8 @@ _decoder = msgspec.json.Decoder(_Conversation)
 def parse(
     lines: Lines, source: str, *, limit: int | None = None
 ) -> tuple[list[PromptConversation], int]:
-    """The first `limit` usable conversations, and the number of those left out among them.
+    """Parse the first `limit` usable conversations. Returns them and the number of skipped ones
+    among them.
 
     Raises DatasetError that names file and line.
     """
@@ -102,11 +103,11 @@ _BYTE = re.compile(r"\(byte (\d+)\)")
 
 
 def list_elements(data: Any, source: str) -> Iterator[tuple[int, bytes]]:
-    """The elements of a JSON list, one at a time, each with the line on which it begins.
+    """Yield the elements of a JSON list, one at a time, each with the line on which it begins.
 
-    `data` is bytes or a memory map: a file of hundreds of megabytes is checked and cut into
-    elements where it lies, and no more of it is decoded than is asked for. Raises DatasetError for
-    what is no list, or not valid JSON.
+    `data` is bytes or a memory map. A file of hundreds of megabytes is checked and split in place,
+    and only the requested elements are decoded. Raises DatasetError if it is not a list, or not
+    valid JSON.
     """
     if data[:3] == b"\xef\xbb\xbf":
         data = data[3:]
@@ -126,7 +127,8 @@ def list_elements(data: Any, source: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _position(error: Exception, size: int) -> int:
-    """The byte that a decoder complains of: stated, or the end, or else the beginning."""
+    """Return the byte position of a decoder's error: the stated one, or the end, or else the
+    beginning."""
     stated = _BYTE.search(str(error))
     if stated is not None:
         return int(stated[1])

@@ -1,4 +1,4 @@
-"""JSONL with one prompt a line: an object (see `fields`) or a plain JSON string."""
+"""Parses JSONL with one prompt per line: an object (see `fields`) or a plain JSON string."""
 
 import msgspec
 
@@ -22,7 +22,8 @@ _decoder = msgspec.json.Decoder(str | TurnFields)
 def parse(
     lines: Lines, source: str, *, limit: int | None = None
 ) -> tuple[list[PromptConversation], int]:
-    """The first `limit` entries of a file, and the number of entries left out: none.
+    """Parse the first `limit` entries of a file. Returns them and the number of skipped ones, which
+    is 0.
 
     Raises DatasetError that names file and line.
     """

@@ -1,15 +1,15 @@
-"""Synthetic prompts of a wanted number of tokens, made of common words.
+"""Generates synthetic prompts of a given number of tokens, made of common words.
 
-With a tokenizer the count is exact, by construction and by proof: words are chosen by what each
-costs after a space, which adds up in every tokenizer that keeps words apart, and the finished texts
-are encoded again. One that is off is repaired by words, letters and marks at its end until the
-count is right (`_repaired`). A byte-level BPE costs a common word one token, so its prompts have
-about as many words as tokens. Without a tokenizer a word stands for a token.
+With a tokenizer the count is exact. Words are chosen by their number of tokens after a space, which
+adds up in every tokenizer that keeps words apart, and the finished texts are encoded again. A text
+with another count is repaired by words, letters and punctuation at its end until the count is right
+(`_repaired`). A byte-level BPE has one token for a common word, so its prompts have about as many
+words as tokens. Without a tokenizer a word counts as a token.
 
-A server's prefix cache would make responses faster than the load asks for if prompts began alike.
-So the first words are not drawn but counted: entry `i` begins with word `i` of a shuffled list, and
-when the list has been used up the second word tells entries apart, then the third. Prompts of one
-or two tokens cannot all differ; the dataset's summary states how many do.
+If prompts began alike, a server's prefix cache would make responses faster than the load asks for.
+So the first words are not drawn but follow from the index: entry `i` begins with word `i` of a
+shuffled list. When the list has been used up, the second word distinguishes entries, then the
+third. Prompts of one or two tokens cannot all differ; the dataset's summary reports how many do.
 """
 
 from collections.abc import Callable
@@ -33,13 +33,14 @@ from aiperf_svc.domain.errors import DatasetError
 
 DEFAULT_ENTRIES = 1000
 MAX_INPUT_TOKENS = 10_000_000
-"""Over any model's context; beyond it a length is a slip of the pen."""
+"""Largest allowed length. It is over any model's context, so a larger value is a mistake."""
 
 _COUNTED_WORDS = 3
-"""Words at the start of an entry that follow from its index: they tell 1,000³ entries apart."""
+"""Number of words at the start of an entry that follow from its index. They distinguish 1,000³
+entries."""
 _MAX_REPAIRS = 256
 _ENDINGS = (*(" " + word for word in WORDS[::25]), *"aeiostnr.,;:!?-0123456789")
-"""What a text is repaired with: words, letters and marks cost different numbers of tokens."""
+"""Endings that repair a text: words, letters and punctuation have different numbers of tokens."""
 
 Int64s = NDArray[np.int64]
 
@@ -47,9 +48,9 @@ Int64s = NDArray[np.int64]
 def generate(
     length: Length, count: int, seed: int, counter: TokenCounter | None
 ) -> list[PromptConversation]:
-    """`count` single-turn entries. The first ones do not depend on `count`.
+    """Return `count` single-turn entries. The first ones do not depend on `count`.
 
-    Raises DatasetError when the tokenizer cannot make a text of some wanted length.
+    Raises DatasetError if the tokenizer cannot make a text of a requested length.
     """
     targets = draw_lengths(length, count, generator(seed, Purpose.INPUT_LENGTHS))
     if targets.size and int(targets.max()) > MAX_INPUT_TOKENS:
@@ -80,7 +81,8 @@ def generate(
 
 
 def _texts(targets: Int64s, seed: int, counter: TokenCounter | None) -> list[str]:
-    """One text for each target, right if words cost the same wherever they stand."""
+    """Return one text for each target. It has the right length if words have the same number of
+    tokens everywhere."""
     rng = generator(seed, Purpose.WORDS)
     costs, first_costs = _word_costs(counter)
     words = np.array(WORDS, dtype=object)
@@ -103,7 +105,7 @@ def _texts(targets: Int64s, seed: int, counter: TokenCounter | None) -> list[str
 
 
 def _word_costs(counter: TokenCounter | None) -> tuple[Int64s, Int64s]:
-    """Tokens of each word after a space, and at the start of a text."""
+    """Return the tokens of each word after a space, and at the start of a text."""
     if counter is None:
         ones = np.ones(len(WORDS), dtype=np.int64)
         return ones, ones
@@ -114,10 +116,11 @@ def _word_costs(counter: TokenCounter | None) -> tuple[Int64s, Int64s]:
 
 
 def _beginnings(shuffles: list[Int64s]) -> Callable[[int], list[int]]:
-    """Entry to its first words, as places in the word list: a different row for each entry.
+    """Return a function from entry to its first words, as places in the word list: a different row
+    for each entry.
 
-    The row holds the digits of the index in base `len(WORDS)`. Each digit is moved on by the one
-    before it, or the second word would be the same for all of the first 1,000 entries.
+    The row holds the digits of the index in base `len(WORDS)`. Each digit is shifted by the one
+    before it; otherwise the second word would be the same for all of the first 1,000 entries.
     """
     size = len(WORDS)
 
@@ -133,11 +136,11 @@ def _beginnings(shuffles: list[Int64s]) -> Callable[[int], list[int]]:
 
 
 def _repaired(text: str, target: int, counter: TokenCounter) -> str:
-    """`text` with another end, so that it has `target` tokens.
+    """Return `text` with another end, so that it has `target` tokens.
 
     Each round cuts the last word (or letter) of a text that is too long, or appends to one that is
-    too short the ending that costs most of what is missing. What an ending costs is found out with
-    the last words only; the whole text is counted after every round.
+    too short the ending with most of the missing tokens. An ending's tokens are measured with the
+    last words only; the whole text is counted after every round.
     """
     have = counter.count(text)
     for _ in range(_MAX_REPAIRS):

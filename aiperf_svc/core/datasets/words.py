@@ -1,4 +1,4 @@
-"""Common short English words: what synthetic prompts are made of."""
+"""Common short English words, of which synthetic prompts are made."""
 
 _TEXT = """
 able about above act add after again age ago agree aid aim air all allow alone along also always

@@ -1,5 +1,5 @@
-"""What an endpoint is: how a prompt becomes a request's body, and how a response's JSON becomes a
-Delta.
+"""The definition of an endpoint: how a prompt becomes a request's body, and how a response's JSON
+becomes a Delta.
 
 An endpoint is a value, not a class: one module holds its functions and one `Endpoint` constant,
 `registry` lists them. To add one, write such a module, its test, and a line in the registry.
@@ -19,62 +19,67 @@ from aiperf_svc.config.models import EndpointType
 from aiperf_svc.domain.finish_reasons import finish_reason_of
 
 DONE = b"[DONE]"
-"""Data of the event that ends a stream; it is no JSON and never reaches `parse_event`."""
+"""Data of the event that ends a stream; it is not JSON and never reaches `parse_event`."""
 
 EVENT_STREAM = ("text/event-stream",)
 JSON = ("application/json",)
 
 MAX_CHOICES = 128
-"""Choices of a response that are told apart, OpenAI's own limit; any other is the last of these."""
+"""Most choices of a response that are distinguished, OpenAI's own limit. Others count as the last
+one."""
 _LARGEST_COUNT = 2**31 - 1
 
 _MESSAGE_LIMIT = 500
-"""Characters of an error message that are kept: enough to recognise it, small in every record."""
+"""Most characters of an error message that are kept: enough to recognise it, small in every
+record."""
 
 
 class MalformedResponse(ValueError):
-    """No valid UTF-8, no JSON, or JSON of another shape than the endpoint's."""
+    """Raised for invalid UTF-8, invalid JSON, or JSON of another shape than the endpoint's."""
 
 
 class Delta(msgspec.Struct, gc=False):
-    """What one event, or one whole body, adds to a response. Counts are -1 when not stated."""
+    """Content that one event, or one whole body, adds to a response. Counts are -1 if not
+    stated."""
 
     content: str = ""
     reasoning: str = ""
     tool_calls: str = ""
-    """Names and arguments, concatenated: output like content, but no text for a history."""
+    """Names and arguments of tool calls, concatenated: they are output, but no text for a
+    history."""
     prompt_tokens: int = -1
     completion_tokens: int = -1
     reasoning_tokens: int = -1
     finish_reason: str = ""
-    """In the server's word; of several choices, the one with the highest code."""
+    """Finish reason as the server names it; of several choices, the one with the highest code."""
     choice: int = 0
-    """The highest index of its choices, at most MAX_CHOICES - 1."""
+    """Highest index of its choices, at most MAX_CHOICES - 1."""
     finished: int = 0
-    """Which choices end with it: bit `i` for the one with index `i`."""
+    """Choices that end with it: bit `i` for the one with index `i`."""
     error: str = ""
     """Message of an error object inside a response with a good status."""
     vectors: int = 0
-    """Embeddings received."""
+    """Number of embeddings received."""
 
     @property
     def has_output(self) -> bool:
-        """Whether this is more than a role, a usage or an end: a token for the time to first."""
+        """True if this has output, and not only a role, a usage or an end. Such an event counts for
+        the time to first token."""
         return bool(self.content or self.reasoning or self.tool_calls or self.vectors)
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """What one request asks; exactly one of `texts`, `messages` and `payload` is set."""
+    """Content of one request; exactly one of `texts`, `messages` and `payload` is set."""
 
     texts: tuple[str, ...] = ()
     messages: tuple[Mapping[str, Any], ...] = ()
-    """Message objects of the chat API, sent as they are."""
+    """Message objects of the chat API, sent unchanged."""
     payload: Mapping[str, Any] | None = None
-    """A whole body, see `finish_body`."""
+    """Whole body, see `finish_body`."""
     role: str = "user"
-    """Of the message that `texts` become."""
+    """Role of the message that `texts` become."""
     output_tokens: int | None = None
-    """Sent as the request's maximum."""
+    """Output tokens, sent as the request's maximum."""
 
 
 class Rendered(msgspec.Struct, frozen=True):
@@ -94,22 +99,23 @@ class Rendered(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One HTTP API."""
+    """Definition of one HTTP API."""
 
     type: EndpointType
     path: str
-    """Goes after the base URL, unless the config names another."""
+    """Path after the base URL, unless the config sets another."""
     prompt_key: str
     """Member of the body that holds the prompt."""
     render: Callable[[Prompt, config.Endpoint], Rendered]
-    """Raises ValueError, with the reason, for a prompt that this API cannot carry."""
+    """Renders a prompt. Raises ValueError, with the reason, for a prompt that this API does not
+    support."""
     parse_event: Callable[[bytes], Delta]
-    """Of the data of one server-sent event. Raises MalformedResponse."""
+    """Parses the data of one server-sent event. Raises MalformedResponse."""
     parse_body: Callable[[bytes], Delta]
-    """Of a whole response that is no stream. Raises MalformedResponse."""
+    """Parses a whole response that is not a stream. Raises MalformedResponse."""
 
     def content_types(self, *, streaming: bool) -> tuple[str, ...]:
-        """Media types, without parameters, that a good response may have."""
+        """Return the media types, without parameters, that a good response may have."""
         return EVENT_STREAM if streaming else JSON
 
 
@@ -128,7 +134,7 @@ class Usage(msgspec.Struct, gc=False):
 
 
 class Ending(Protocol):
-    """What a response of any API may have beside its output."""
+    """Members that a response of any API may have besides its output."""
 
     usage: Usage | None
     error: Any
@@ -148,9 +154,9 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
 
 
 def error_instead_of(members: str, data: bytes) -> str:
-    """The message of an error object that came where the `members` of a response should be.
+    """Return the message of an error object that came in place of the `members` of a response.
 
-    Raises MalformedResponse when `data` is no error object either.
+    Raises MalformedResponse if `data` is not an error object.
     """
     error = find_error(data)
     if not error:
@@ -159,12 +165,12 @@ def error_instead_of(members: str, data: bytes) -> str:
 
 
 def _count(stated: float | None) -> int:
-    """A stated count; -1 for none and for one that a record cannot hold."""
+    """Return a stated count; -1 if there is none or a record cannot hold it."""
     return int(stated) if stated is not None and 0 <= stated <= _LARGEST_COUNT else -1
 
 
 def add_finish(delta: Delta, choice: int, reason: str | None) -> None:
-    """Writes into `delta` that it has a choice of that index, and with a reason that it ends."""
+    """Add a choice with this index to `delta`; with a reason, the choice has ended."""
     choice = min(max(choice, 0), MAX_CHOICES - 1)
     delta.choice = max(delta.choice, choice)
     if reason:
@@ -174,13 +180,13 @@ def add_finish(delta: Delta, choice: int, reason: str | None) -> None:
 
 
 def malformed(error: Exception, data: bytes) -> MalformedResponse:
-    """The exception for bytes that could not be decoded, with their beginning."""
+    """Return the exception for bytes that could not be decoded, with their beginning."""
     shown = data[:80].decode("utf-8", "backslashreplace")
     return MalformedResponse(f"{error}: {shown}{'…' if len(data) > 80 else ''}")
 
 
 def error_text(error: object) -> str:
-    """The message inside an `error` member, which servers fill with a string or an object."""
+    """Return the message inside an `error` member, which may be a string or an object."""
     if isinstance(error, dict):
         message = error.get("message") or error.get("detail")
         error = message if message and isinstance(message, str) else error
@@ -189,7 +195,8 @@ def error_text(error: object) -> str:
 
 
 def error_message(body: bytes) -> str:
-    """What a body says went wrong, under a bad status or in an error object under a good one.
+    """Return the error message in a body, under a bad status or in an error object under a good
+    one.
 
     Knows `{"error": …}`, `{"object": "error", "message": …}` and `{"detail": …}`; anything else is
     quoted from its beginning. Empty for an empty body.
@@ -199,7 +206,7 @@ def error_message(body: bytes) -> str:
 
 
 def find_error(body: bytes) -> str:
-    """The message of an error object, empty when `body` is none."""
+    """Return the message of an error object; empty if `body` is not one."""
     try:
         response = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -214,7 +221,8 @@ def find_error(body: bytes) -> str:
 
 
 def texts_of(prompt: Prompt, *, prompt_key: str, api: str) -> str | list[Any]:
-    """The prompt for an API that takes texts: one, several as a list, or what a payload has.
+    """Return the prompt for an API that takes texts: one, several as a list, or the prompt of a
+    payload.
 
     Raises ValueError for messages, and for a payload without a prompt.
     """
@@ -231,11 +239,12 @@ def texts_of(prompt: Prompt, *, prompt_key: str, api: str) -> str | list[Any]:
 def finish_body(
     prompt: Prompt, options: config.Endpoint, *, prompt_key: str, streams: bool = True
 ) -> dict[str, Any]:
-    """Everything of a request's body but the prompt, in the order in which it is sent.
+    """Return a request's body without the prompt, with its members in the order in which they are
+    sent.
 
-    Later wins: a payload's own members, then `model` and the output length where the payload states
-    none, then `stream` and `stream_options`, which decide how the response is read, and
-    `extra_inputs` last, where null removes a member.
+    Later members override earlier ones: a payload's own members; then `model` and the output length
+    if the payload has none; then `stream` and `stream_options`, which decide how the response is
+    read; `extra_inputs` last, where null removes a member.
     """
     body: dict[str, Any] = {"model": options.model}
     if prompt.payload is not None:
@@ -247,8 +256,8 @@ def finish_body(
         if options.request_usage:
             body["stream_options"] = {"include_usage": True}
     if streams and prompt.output_tokens and not _LENGTH_KEYS & body.keys():
-        # `max_tokens` is older than `max_completion_tokens` and known to more servers; for one
-        # that refuses it: extra_inputs {max_tokens: null, max_completion_tokens: N}.
+        # More servers know `max_tokens` than `max_completion_tokens`. For one that refuses it, use
+        # extra_inputs {max_tokens: null, max_completion_tokens: N}.
         body["max_tokens"] = prompt.output_tokens
         if options.force_output_length:
             body["min_tokens"] = prompt.output_tokens
@@ -260,8 +269,8 @@ def finish_body(
 
 
 def requested_tokens(prompt: Prompt, body: Mapping[str, Any]) -> int:
-    """How many output tokens a finished body asks for where the dataset gives a length; -1 where it
-    gives none or the body does not carry it."""
+    """Return how many output tokens a finished body asks for. -1 if the dataset has no length, or
+    the body does not contain it."""
     if not prompt.output_tokens:
         return -1
     asked = body.get("max_tokens") or body.get("max_completion_tokens")
@@ -269,7 +278,7 @@ def requested_tokens(prompt: Prompt, body: Mapping[str, Any]) -> int:
 
 
 def choices_asked_for(options: config.Endpoint) -> int:
-    """How many choices each request asks for; 1 where a file's payloads say it."""
+    """Return how many choices each request asks for; 1 if a file's payloads decide."""
     asked = options.extra_inputs.get("n")
     return asked if isinstance(asked, int) and asked > 1 else 1
 
@@ -278,7 +287,7 @@ _LENGTH_KEYS = {"max_tokens", "max_completion_tokens", "min_tokens"}
 
 
 def extra_input_problems(endpoint: Endpoint, options: config.Endpoint) -> list[str]:
-    """What is wrong with `extra_inputs`: members that another setting decides."""
+    """Return the errors in `extra_inputs`: members that another setting decides."""
     owners = {"stream": "endpoint.streaming", endpoint.prompt_key: "the dataset"}
     return [
         f"endpoint.extra_inputs.{key}: {owner} decides this member of the request; remove it"

@@ -1,9 +1,10 @@
 """Chat completions (`/v1/chat/completions`), streamed or not.
 
-A conversation's later requests carry the real responses of its earlier ones, so their bodies cannot
-be rendered ahead. They are cut where the history goes: `head` ends inside the `messages` array,
-`body` is this turn's message objects joined by commas, `tail` closes the array and the body. A
-history is empty or ends with a comma, so that `head + history + body + tail` is always JSON.
+A conversation's later requests contain the real responses of its earlier ones, so their bodies
+cannot be rendered in advance. They are split where the history goes: `head` ends inside the
+`messages` array, `body` is this turn's message objects joined by commas, `tail` closes the array
+and the body. A history is empty or ends with a comma, so that `head + history + body + tail` is
+always JSON.
 """
 
 from typing import Any
@@ -30,31 +31,33 @@ class _Thought(msgspec.Struct, gc=False):
 
 
 class _Part(msgspec.Struct, gc=False):
-    """A piece of a content that is a list; one of another kind (an image) has none of these."""
+    """Part of a content that is a list; a part of another kind (an image) has none of these
+    members."""
 
     text: str | None = None
     thinking: str | list[_Thought] | None = None
 
 
 class _Message(msgspec.Struct, gc=False):
-    """`message` of a whole response and `delta` of an event: the same members."""
+    """Message of a whole response (`message`) or of an event (`delta`), which have the same
+    members."""
 
     content: str | list[_Part] | None = None
-    """A list in the API of Mistral."""
+    """Text, or a list in the API of Mistral."""
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[_ToolCall] | None = None
     function_call: _Function | None = None
-    """What `tool_calls` was called when there could be but one."""
+    """Older form of `tool_calls`, for one call."""
 
 
 class _Choice(msgspec.Struct, gc=False):
     index: int | None = None
     delta: _Message | None = None
-    """In an event."""
+    """Message of an event."""
     message: _Message | None = None
-    """In a whole response."""
+    """Message of a whole response."""
     finish_reason: str | None = None
 
 
@@ -68,7 +71,8 @@ _decode = msgspec.json.Decoder(_Response).decode
 
 
 def parse(data: bytes) -> Delta:
-    """One `chat.completion.chunk` or one `chat.completion`. In one piece: it runs once a token."""
+    """Parse one `chat.completion.chunk` or one `chat.completion`. It is one function because it
+    runs once per token."""
     try:
         response = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -115,7 +119,7 @@ def _call_text(function: _Function | None) -> str:
 
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
-    """The body as `{"model": …, "messages": [` + messages + `], …}`."""
+    """Render the body as `{"model": …, "messages": [` + messages + `], …}`."""
     messages = _messages(prompt)
     body = base.finish_body(prompt, options, prompt_key="messages")
     opening = {key: body.pop(key) for key in ("model",) if key in body}
@@ -143,16 +147,17 @@ def _messages(prompt: Prompt) -> list[Any]:
 
 
 def append_history(history: bytes, turn_messages: bytes, response: str) -> bytes:
-    """The history of the next turn: what was before, what this turn asked, what the response was.
+    """Return the history of the next turn: the previous history, this turn's messages, and the
+    response.
 
-    `history` is b"" or ends with a comma, `turn_messages` has neither a leading nor a trailing
-    one, and the result ends with one.
+    `history` is b"" or ends with a comma, `turn_messages` has neither a leading nor a trailing one,
+    and the result ends with one.
     """
     return b"%b%b,%b," % (history, turn_messages, assistant_message(response))
 
 
 def assistant_message(text: str) -> bytes:
-    """JSON of a response as a message object, without commas around it."""
+    """Return a response as a message object in JSON, without commas around it."""
     return b'{"role":"assistant","content":%b}' % msgspec.json.encode(text)
 
 

@@ -28,7 +28,7 @@ _decode = msgspec.json.Decoder(_Response).decode
 
 
 def parse(data: bytes) -> Delta:
-    """One `text_completion`, whole or an event of a stream."""
+    """Parse one `text_completion`, whole or an event of a stream."""
     try:
         response = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -50,7 +50,7 @@ def parse(data: bytes) -> Delta:
 
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
-    """The whole body; several texts are sent as a list of prompts."""
+    """Render the whole body; several texts are sent as a list of prompts."""
     value = base.texts_of(prompt, prompt_key="prompt", api="completions")
     rest = base.finish_body(prompt, options, prompt_key="prompt")
     return Rendered(

@@ -12,7 +12,7 @@ from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
 
 class _Item(msgspec.Struct, gc=False):
     embedding: msgspec.Raw
-    """A list of floats, or base64 of them."""
+    """List of floats, or base64 of them."""
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -26,7 +26,7 @@ _NO_VECTOR = (b"null", b"[]", b'""')
 
 
 def parse_body(body: bytes) -> Delta:
-    """A list of embeddings; an empty vector is none."""
+    """Count the embeddings in a body; an empty vector does not count."""
     try:
         response = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -41,12 +41,12 @@ def parse_body(body: bytes) -> Delta:
 
 
 def parse_event(data: bytes) -> Delta:
-    """Never right: whatever sends events is not this API."""
+    """Raise MalformedResponse: the embeddings API sends no events."""
     raise base.malformed(ValueError("the embeddings API does not stream"), data)
 
 
 def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
-    """The whole body; several texts are sent as a list of inputs."""
+    """Render the whole body; several texts are sent as a list of inputs."""
     value = base.texts_of(prompt, prompt_key="input", api="embeddings")
     rest = base.finish_body(prompt, options, prompt_key="input", streams=False)
     return Rendered(body=msgspec.json.encode({"input": value} | rest))

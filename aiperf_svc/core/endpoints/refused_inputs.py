@@ -1,4 +1,4 @@
-"""Members of a request's body that strict servers refuse, and what to do then.
+"""Members of a request's body that strict servers refuse, and advice for the user.
 
 To force an output length, requests carry `ignore_eos` and `min_tokens`, which vLLM, SGLang and
 others know. OpenAI, Mistral and whatever checks bodies against OpenAI's schema refuse requests that
@@ -29,7 +29,7 @@ _HINTS: Final = (
 
 
 def hint_for(status: int, body: bytes) -> str:
-    """What to add to the message of a refused request; empty where nothing is known."""
+    """Return the advice to add to the message of a refused request; empty if there is none."""
     if status not in _REFUSALS:
         return ""
     found = next((hint for pattern, hint in _HINTS if pattern.search(body)), "")

@@ -1,8 +1,8 @@
-"""From the batches of record processors to the lines of profile_export.jsonl, after the load.
+"""Converts the batches of record processors to the lines of profile_export.jsonl, after the load.
 
-A line is two kilobytes of text, ten times what it says. Made while requests are sent, it would take
-its time, and that of each of its copies between processes, from what is measured. So batches are
-kept as they come (`adapters/jsonl_file`), and become lines many at a time.
+A line is two kilobytes of text, ten times its content. Made while requests are sent, it would take
+CPU time from the measurement, and so would each of its copies between processes. So batches are
+kept as they come (`adapters/storage/jsonl_file`), and become lines many at a time.
 """
 
 from collections.abc import Sequence
@@ -22,22 +22,23 @@ _NS_PER_MS: Final = 1e6
 
 
 def gap_counts(rows: Rows) -> NDArray[np.int64]:
-    """How many gaps between content chunks belong to each row: those of completed requests."""
+    """Return the number of gaps between content chunks of each row; only completed requests have
+    any."""
     counts: NDArray[np.int64] = rows["chunks"].astype(np.int64) - 1
     counts[(rows["outcome"] != Outcome.COMPLETED) | (counts < 0)] = 0
     return counts
 
 
 def line_count(rows: Rows) -> int:
-    """How many of the rows get a line: those of the profiling phase."""
+    """Return the number of rows that get a line: those of the profiling phase."""
     return int(np.count_nonzero(rows["phase"] == Phase.PROFILING))
 
 
 def lines_of(
     batches: Sequence[MetricBatch], renderer: LineRenderer, *, most: int | None = None
 ) -> bytes:
-    """A line for each request of the profiling phase, in the order of the batches, of which each
-    has its details; no more than `most`."""
+    """Return a line for each request of the profiling phase, in the order of the batches, each of
+    which has its details; at most `most` lines."""
     rows = np.frombuffer(b"".join(batch.rows for batch in batches), dtype=METRIC_DTYPE)
     details = [batch.details for batch in batches if batch.details is not None]
     messages = [message for each in details for message in each.messages]
@@ -61,7 +62,7 @@ def lines_of(
 
 
 def _lists(counts: NDArray[np.int64], numbers: NDArray[np.float64]) -> list[bytes]:
-    """JSON lists of so many of the numbers each, one after the other; nothing for none."""
+    """Return JSON lists of `counts` numbers each, one after the other; empty for 0."""
     lists = [b""] * len(counts)
     if len(numbers):
         text = filled([b"", b","], DECIMAL, [numbers], len(numbers))

@@ -1,12 +1,12 @@
-"""Lines of text with numbers in them, whole arrays of numbers at a time.
+"""Formats lines of text with numbers in them, whole arrays of numbers at a time.
 
-A line of the per-request file holds some fifty numbers. Made one by one by an encoder, their text
-costs more than all else that is done with a request. Here digits come from tables of four at a
-time, for all numbers of a column in one operation, as bytes of an array: a number that is shorter
-than the longest of its column has NUL bytes in its place, and these are taken out at the very end.
+A line of the per-request file holds about fifty numbers. Formatting them one by one costs more than
+all other work for a request. Here digits come from tables of four at a time, for all numbers of a
+column in one operation, as bytes of an array: a number that is shorter than the longest of its
+column is padded with NUL bytes, which are removed at the very end.
 
-`filled` is also in C (`_number_text.c`), which is used where it has been compiled and takes a fifth
-of the time.
+`filled` also has a C version (`_number_text.c`), which is used if it has been compiled and takes a
+fifth of the time.
 """
 
 from collections.abc import Callable
@@ -22,18 +22,18 @@ except ImportError:
 
 INTEGER: Final = b"i"
 PADDED: Final = b"p"
-"""An integer of six digits at least."""
+"""Kind of an integer with at least six digits."""
 DECIMAL: Final = b"d"
 
 Text = NDArray[np.uint8]
-"""ASCII, the last axis along the characters; NUL stands for nothing."""
+"""ASCII text, the last axis along the characters; NUL stands for nothing."""
 
 _GROUP: Final = 10_000
 _DECIMALS: Final = 1_000_000
 
 
 def _digits(width: int) -> Text:
-    """All numbers of so many digits, zeros included; shape (10 ** width, width)."""
+    """Return all numbers of `width` digits, with leading zeros; shape (10 ** width, width)."""
     numbers = np.arange(10**width)[:, None] // 10 ** np.arange(width)[::-1] % 10
     return (numbers + ord("0")).astype(np.uint8)
 
@@ -43,7 +43,8 @@ def _without(zeros: NDArray[np.bool_], *, text: Text) -> Text:
 
 
 def _tables() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Four characters each: the groups of an integer, the first four decimals, the last two."""
+    """Return tables of four characters each: the groups of an integer, the first four decimals, the
+    last two."""
     four, two = _digits(4), _digits(2)
     zero = four == ord("0")
     leading = _without(np.logical_and.accumulate(zero, axis=1), text=four)
@@ -69,12 +70,12 @@ _POINT: Final = int.from_bytes(b"\0\0\0.", "little")
 
 
 def integer_text(values: NDArray[np.int64]) -> Text:
-    """Integers of any shape as text; the shape gains an axis."""
+    """Format integers of any shape as text; the shape gains an axis."""
     return _signed(values, _integer_words(np.abs(values), 0).view(np.uint8))
 
 
 def _integer_words(rest: NDArray[np.int64], after: int) -> NDArray[np.uint32]:
-    """Text of integers, four characters a word, with room for so many words after it."""
+    """Format integers, four characters per word, with room for `after` words at the end."""
     groups = max(1, -(-len(str(int(rest.max(initial=0)))) // 4))
     words = np.empty((*rest.shape, groups + after), dtype="<u4")
     lowest = 2 * _GROUP
@@ -88,9 +89,10 @@ def _integer_words(rest: NDArray[np.int64], after: int) -> NDArray[np.uint32]:
 
 
 def decimal_text(values: NDArray[np.float64]) -> Text:
-    """Finite numbers of any shape, below 9e9, with one to six decimals; the shape gains an axis.
+    """Format finite numbers of any shape, below 9e9, with one to six decimals; the shape gains an
+    axis.
 
-    Six are a nanosecond of a millisecond, and exact for what is one.
+    Six decimals of a millisecond are a nanosecond, so values in whole nanoseconds are exact.
     """
     scaled = np.rint(np.abs(values) * _DECIMALS).astype(np.int64)
     whole = scaled // _DECIMALS
@@ -114,7 +116,7 @@ def _signed(values: NDArray[Any], text: Text) -> Text:
 
 
 def padded_text(values: NDArray[np.int64]) -> Text:
-    """Integers from 0 on, of six digits at least; the shape gains an axis."""
+    """Format integers from 0 on with at least six digits; the shape gains an axis."""
     column = np.array([b"%06d" % value for value in values.tolist()], dtype=np.bytes_)
     return column.view(np.uint8).reshape(len(values), column.itemsize)
 
@@ -129,7 +131,8 @@ _TEXT_OF: Final[dict[bytes, Callable[[NDArray[Any]], Text]]] = {
 def interpreted_filled(
     pieces: list[bytes], kinds: bytes, columns: list[NDArray[Any]], count: int
 ) -> bytes:
-    """`count` texts, one after the other: pieces[0], a number of columns[0], pieces[1], … each.
+    """Return `count` texts, one after the other, each made of pieces[0], a number of columns[0],
+    pieces[1], …
 
     There is one more piece than columns. Each column is a contiguous array of `count` numbers:
     int64 where its letter in `kinds` is INTEGER or PADDED, float64 where it is DECIMAL. Raises
@@ -150,7 +153,7 @@ def interpreted_filled(
     template += pieces[-1]
     lines = bytearray(template) * count
     for place, text in zip(places, texts, strict=True):
-        # As items of their own and not as rows of bytes: these are copied four times as fast.
+        # Items are copied four times as fast as rows of bytes.
         item = np.dtype((np.void, text.shape[-1]))
         hole: NDArray[Any] = np.ndarray(count, item, lines, place, (len(template),))
         hole[:] = np.ascontiguousarray(text).view(item)[:, 0]

@@ -1,12 +1,12 @@
-"""Metric rows to lines of profile_export.jsonl, in the shape of AIPerf 0.13.
+"""Renders metric rows as lines of profile_export.jsonl, in the format of AIPerf 0.13.
 
-Values come from the metric catalog's own formulas, so a line says what the summary says. A line
-holds only what is defined for its request: all metrics of a completed one; of any other only those
-that cover every request sent, and its error. Durations are in milliseconds.
+Values come from the metric catalog's own formulas, so a line agrees with the summary. A line holds
+only what is defined for its request: all metrics of a completed one; of any other request only the
+metrics that cover every request sent, and its error. Durations are in milliseconds.
 
-Rendering one line at a time through a JSON encoder costs more than everything else that is done
-with a request. So the numbers of many lines become text at once (`number_text`), between the pieces
-of a template that is made once for each combination of metrics that occurs.
+Rendering one line at a time with a JSON encoder costs more than all other work for a request. So
+the numbers of many lines are formatted at once (`number_text`), between the pieces of a template
+that is made once for each combination of metrics.
 """
 
 from collections import defaultdict
@@ -37,7 +37,7 @@ TOKEN_AND_COUNT_TAGS: Final = (
     "content_chunk_count",
     "requested_osl",
 )
-"""Written as integers."""
+"""Metrics written as integers."""
 REAL_TAGS: Final = (
     "request_latency",
     "time_to_first_token",
@@ -81,14 +81,15 @@ _METADATA: Final = (
     ("finish_reason", INTEGER),
     ("ack_wall_ns", INTEGER),
 )
-"""Numbers in the order in which a template takes them; the last is left out when it is 0."""
+"""Numbers in the order in which a template takes them; the last one is left out if it is 0."""
 _HOLE: Final = "\0"
-"""In a template, where a number goes; JSON has it only escaped, and so the next two."""
+"""Placeholder for a number in a template. In JSON this character only appears escaped, as do the
+next two."""
 _GAPS: Final = b"\1"
 _ERROR: Final = b"\2"
 _METADATA_KINDS: Final = b"".join(kind for _, kind in _METADATA)
 _KNOWN_TEMPLATES: Final = 4_096
-"""20 MB."""
+"""Most templates kept: 20 MB."""
 
 _METRICS = tuple(CATALOG[tag] for tag in TOKEN_AND_COUNT_TAGS + REAL_TAGS)
 _COVERS_ALL_SENT = np.array([metric.population is Population.SENT for metric in _METRICS])
@@ -96,7 +97,7 @@ _INTEGERS: Final = len(TOKEN_AND_COUNT_TAGS)
 
 
 def columns_for_formulas(rows: Rows) -> dict[str, NDArray[Any]]:
-    """The columns of METRIC_DTYPE rows, and of their flags those that formulas ask for."""
+    """Return the columns of METRIC_DTYPE rows, and the flag columns that formulas use."""
     columns = {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
     for name, flag in FLAG_COLUMNS.items():
         columns[name] = (columns["flags"] & np.uint16(flag)) != 0
@@ -104,7 +105,7 @@ def columns_for_formulas(rows: Rows) -> dict[str, NDArray[Any]]:
 
 
 class Source(NamedTuple):
-    """Who measured a request."""
+    """Worker that measured a request."""
 
     worker_id: str
     processor_id: str
@@ -116,9 +117,9 @@ class LineRenderer:
     def __init__(self, *, run_id: str, has_warmup: bool) -> None:
         self._prefix = id_prefix(run_id, Phase.PROFILING)
         self._phase_index = int(has_warmup)
-        """AIPerf counts phases from 0, the warmup included."""
+        """Index of the phase: AIPerf counts phases from 0, including the warmup."""
         self._templates: dict[tuple[Source, bytes], list[bytes]] = {}
-        """Pieces between numbers."""
+        """Pieces of text between numbers, by source and metrics."""
 
     def render(
         self,
@@ -129,11 +130,12 @@ class LineRenderer:
         gaps: Sequence[bytes],
         messages: Sequence[str] | Mapping[int, str],
     ) -> bytes:
-        """One line for each of the METRIC_DTYPE rows, all of the profiling phase, in their order.
+        """Return one line for each of the METRIC_DTYPE rows, all of the profiling phase, in their
+        order.
 
-        `whose` has the place among the `sources` of each row's. `gaps` are the JSON lists of the
-        gaps between content chunks, empty where there are none; `messages` say what went wrong, by
-        the place of each row with an error.
+        `whose` maps each row to its place in `sources`. `gaps` are the JSON lists of the gaps
+        between content chunks, empty if there are none; `messages` are the error texts, by the
+        place of each row with an error.
         """
         values = _values(rows)
         has = np.vstack(
@@ -177,7 +179,7 @@ class LineRenderer:
         *defined, has_gaps, has_ack, is_cancelled, has_error = what.tolist()
         prefix, phase = self._prefix, f'"{Phase.PROFILING.name.lower()}"'
         first = f"{prefix}{TURN_BASE}-"
-        # The holes are as many and in the order of `_METADATA`.
+        # The placeholders have the number and order of `_METADATA`.
         metadata = {
             "session_num": _HOLE,
             "x_request_id": f'"{prefix}{_HOLE}-{_HOLE}"',
@@ -215,7 +217,7 @@ class LineRenderer:
 
 
 def _values(rows: Rows) -> NDArray[np.float64]:
-    """All metrics of all rows, NaN where a line leaves one out; shape (metrics, rows)."""
+    """Return all metrics of all rows, NaN where a line leaves one out; shape (metrics, rows)."""
     columns = columns_for_formulas(rows)
     values = np.empty((len(_METRICS), len(rows)))
     for place, metric in enumerate(_METRICS):
@@ -229,7 +231,8 @@ def _values(rows: Rows) -> NDArray[np.float64]:
 
 
 def _alike(has: NDArray[np.bool_], whose: NDArray[Any]) -> Sequence[Sequence[int]]:
-    """Places of the rows that have the same metrics and source, together; most often all rows."""
+    """Group the places of the rows that have the same metrics and source; usually one group of all
+    rows."""
     if (has == has[:, :1]).all() and (whose == whose[:1]).all():
         return [range(len(whose))] if len(whose) else []
     places: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
@@ -243,8 +246,8 @@ def _alike(has: NDArray[np.bool_], whose: NDArray[Any]) -> Sequence[Sequence[int
 def _numbers(
     rows: Rows, values: NDArray[np.float64], places: Sequence[int], what: NDArray[np.bool_]
 ) -> tuple[bytes, list[NDArray[Any]]]:
-    """All numbers of rows that have the same metrics, in the order of their template, after their
-    kinds: what `filled` takes."""
+    """Return the kinds and the numbers of rows that have the same metrics, in the order of their
+    template, as `filled` takes them."""
     if len(places) != len(rows):
         rows, values = rows[places], values[:, places]
     metadata = _METADATA if what[len(_METRICS) + 1] else _METADATA[:-1]
@@ -261,7 +264,7 @@ def _numbers(
 
 
 def _filled(text: bytes, hole: bytes, contents: Sequence[bytes]) -> bytes:
-    """The text with its holes filled, in their order."""
+    """Return the text with its placeholders replaced, in their order."""
     pieces = [b""] * (2 * len(contents) + 1)
     pieces[::2] = text.split(hole)
     pieces[1::2] = contents
@@ -269,12 +272,12 @@ def _filled(text: bytes, hole: bytes, contents: Sequence[bytes]) -> bytes:
 
 
 def _object(members: dict[str, str]) -> str:
-    """A JSON object of values that are JSON already."""
+    """Return a JSON object of values that are JSON already."""
     return "{" + ",".join(f'"{key}":{value}' for key, value in members.items()) + "}"
 
 
 def _literal(text: str) -> str:
-    """As part of a JSON string."""
+    """Return the text escaped as part of a JSON string."""
     return msgspec.json.encode(text).decode()[1:-1]
 
 

@@ -1,10 +1,11 @@
-"""Responses' events repeat: what differs from request to request is the id at their beginning, what
-follows is one of some thousand tokens. So the decoding of that rest is remembered.
+"""A cache of decoded events. Events of different responses differ in the id at their beginning; the
+rest is one of some thousand tokens, so its decoding is cached.
 
-Why that is sound: JSON is decoded from left to right. An event's beginning, up to its first `[`,
-that is JSON without any meaning once `[]}` closes it, leaves the decoder in one and the same state,
-whatever the id in it: within the list of choices, having seen nothing else. From there on the rest
-alone decides what the event says. An event with any other beginning is decoded whole, every time.
+Why that is correct: JSON is decoded from left to right. If an event's beginning, up to its first
+`[`, is JSON without any content once `[]}` closes it, it always leaves the decoder in the same
+state, whatever the id in it: inside the list of choices, having seen nothing else. From there on,
+the rest alone decides the result. An event with any other beginning is decoded completely every
+time.
 """
 
 from collections.abc import Callable
@@ -16,32 +17,34 @@ CUT: Final = b"["
 _CLOSE: Final = b"[]}"
 _NO_MEANING: Final = Delta()
 MAX_REST: Final = 256
-"""Longer ones, with log probabilities for instance, hardly repeat."""
+"""Longest rest that is cached. Longer ones, with log probabilities for instance, hardly repeat."""
 MAX_KNOWN: Final = 8_192
-"""About 4 MB. The frequent tokens, which are most of any text, are soon known again."""
+"""Most cached rests, about 4 MB. Frequent tokens, which are most of any text, soon return."""
 MAX_SEVERAL: Final = 16
-"""Responses with more choices are read event by event: each number of choices takes memory."""
+"""Most choices with caches of their own. Responses with more are read event by event, since each
+number of choices takes memory."""
 
 
 class EventMemo:
-    """An endpoint's `parse_event` with a memory. Its deltas are shared: not to be changed."""
+    """Caches the results of an endpoint's `parse_event`. Its deltas are shared and must not be
+    changed."""
 
     def __init__(self, parse_event: Callable[[bytes], Delta]) -> None:
         self._parse_event = parse_event
         self.beginning = b""
-        """The latest that was found to be without meaning; a stream has but one."""
+        """Latest beginning that was found to have no content. A stream has only one."""
         self.known: dict[bytes, Delta] = {}
-        """What follows a meaningless beginning and `CUT`, without line ends, to what it says."""
+        """Deltas by the rest that follows a beginning without content and `CUT`, without line
+        ends."""
         self.content: dict[bytes, str] = {}
-        """Of those the ones that add content to the first choice and nothing else, as nearly all
-        events do."""
+        """Those that add only content to the first choice, as nearly all events do."""
         self.reasoning: dict[bytes, str] = {}
-        """The same for reasoning."""
+        """Those that add only reasoning to the first choice."""
         self._several: dict[int, tuple[dict[bytes, str], dict[bytes, str]]] = {}
-        """Content and reasoning of all choices up to some index."""
+        """Content and reasoning of all choices up to an index."""
 
     def parse(self, data: bytes) -> Delta:
-        """As `parse_event`. Raises MalformedResponse."""
+        """Decode an event as `parse_event` does. Raises MalformedResponse."""
         beginning, _, rest = data.partition(CUT)
         if not self.is_meaningless(beginning):
             return self._parse_event(data)
@@ -49,8 +52,8 @@ class EventMemo:
         return self._learn(data, rest) if delta is None else delta
 
     def plain(self, last_choice: int) -> tuple[dict[bytes, str], dict[bytes, str]]:
-        """What is known that adds content, and reasoning, and nothing else, to one of the choices
-        up to that index."""
+        """Return the rests that add only content, and those that add only reasoning, to one of the
+        choices up to `last_choice`."""
         if not last_choice:
             return self.content, self.reasoning
         found = self._several.get(last_choice)
@@ -78,7 +81,7 @@ class EventMemo:
         return delta
 
     def is_meaningless(self, beginning: bytes) -> bool:
-        """Whether an event's beginning may be left out of account."""
+        """Return whether an event's beginning has no content."""
         if beginning == self.beginning:
             return True
         if b"\n" in beginning:
@@ -96,7 +99,7 @@ class EventMemo:
 def _note(
     plain: tuple[dict[bytes, str], dict[bytes, str]], rest: bytes, delta: Delta, last_choice: int
 ) -> None:
-    """Add what `delta` says to the content or the reasoning, if it says no more than that."""
+    """Add `delta` to the content or the reasoning, if it says no more than that."""
     choice = delta.choice
     if choice > last_choice:
         return

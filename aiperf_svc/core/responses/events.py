@@ -1,10 +1,10 @@
-"""The events of a response's body, out of its transfer framing and decoded.
+"""Extracts the events from a response's body and decodes them.
 
 Nearly every server writes one event, ended by LF LF, into one chunk. Then the chunk's framing and
-the event's end are one fixed string, and what differs between events is looked up (`event_memo`).
-Most of those only add a token, of which nothing is left but its time (`fast_events`). What does
-not look exactly like that (part of a chunk, two events in one, CRLF, a comment) goes the general
-way: first the chunks, then the events, then JSON.
+the event's end are one fixed string, and the part that differs is looked up in a cache
+(`event_cache`). Most of those events only add a token, of which only its time is kept
+(`fast_events`). Everything else (part of a chunk, two events in one, CRLF, a comment) is handled in
+general: first chunks, then events, then JSON.
 """
 
 from collections.abc import Iterable
@@ -19,19 +19,19 @@ from aiperf_svc.domain.outcomes import ErrorKind
 from aiperf_svc.protocol.records import Framing
 
 DecodedEvent = tuple[Delta, int]
-"""What an event says; its end, exclusive, within the bytes that were fed. `[DONE]` is a finish
-reason."""
+"""A decoded event, and the offset of its end, exclusive, within the bytes that were fed. `[DONE]`
+is a finish reason."""
 
 _BEGIN: Final = b"\r\ndata: "
 _LINE: Final = len(_BEGIN)
 _FRAMED: Final = len("data: ") + len("\n\n")
-"""Bytes of such a chunk that are not the event's data."""
+"""Bytes of such a chunk that do not belong to the event's data."""
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 _MAX_SIZES: Final = 4_096
 ENDED: Final = Delta(finish_reason="[DONE]")
 
 _data_sizes: dict[bytes, int] = {}
-"""Length of an event's data by its chunk's size as it is written: sizes repeat."""
+"""Length of an event's data by its chunk's size line, since sizes repeat."""
 
 
 def _data_size(size: bytes) -> int:
@@ -42,7 +42,7 @@ def _data_size(size: bytes) -> int:
 
 
 class ResponseEvents:
-    """The events of one response."""
+    """Extracts the events of one response."""
 
     __slots__ = ("_begin", "_chunks", "_events", "_is_chunked", "_memo", "between", "failure")
 
@@ -50,20 +50,19 @@ class ResponseEvents:
         self._memo = memo
         self._begin = _begin(memo)
         self._is_chunked = framing == Framing.CHUNKED
-        # Made only for a response that needs them.
+        # Created only if the response needs them.
         self._chunks: ChunkedBody | None = None
         self._events: EventStream | None = None
         self.between = b""
-        """What goes before the text of an event, from its size's line on, as `fast_events` takes
-        it; empty where the next byte does not begin both a chunk and an event that is not the
-        first."""
+        """Bytes before the text of an event, from its size line on, as `fast_events` takes them.
+        Empty if the next byte does not begin both a chunk and an event other than the first."""
         self.failure: tuple[ErrorKind, str] | None = None
-        """Why there are no further events: one was malformed, or of type `error`."""
+        """Reason why there are no further events: one was malformed, or of type `error`."""
 
     def feed(self, data: bytes, at: int, stop: int) -> tuple[list[DecodedEvent], int]:
-        """The next events of `data[at:stop]`, up to a token, after which `fast_events` may find
-        more; the offset to go on from. That is `stop` after a failure. Raises ProtocolViolation,
-        EventTooLarge."""
+        """Return the next events of `data[at:stop]`, up to a token, after which `fast_events` may
+        find more, and the offset to continue from (`stop` after a failure). Raises
+        ProtocolViolation, EventTooLarge."""
         found: list[DecodedEvent] = []
         if self._is_chunked and self._is_between():
             at = self._split(data, at, stop, found)
@@ -96,30 +95,30 @@ class ResponseEvents:
 
     @property
     def held_bytes(self) -> int:
-        """Roughly what the event that is not complete takes."""
+        """Approximate memory of the incomplete event."""
         return 0 if self._events is None else self._events.held_bytes
 
     @property
     def is_done_unfinished(self) -> bool:
-        """Whether the body ends in a `[DONE]` that lacks its empty line."""
+        """True if the body ends in a `[DONE]` without its empty line."""
         return self._events is not None and self._events.rest.strip() == DONE
 
     def _is_between(self) -> bool:
-        """Whether the next byte begins both a chunk and an event."""
+        """Return whether the next byte begins both a chunk and an event."""
         return (self._chunks is None or self._chunks.is_between_chunks) and (
             self._events is None or self._events.is_between_events
         )
 
     def _split(self, data: bytes, at: int, stop: int, found: list[DecodedEvent]) -> int:
         """Add the events of the leading chunks that hold one event each, up to a token, and return
-        the offset after them; after the last chunk too, when that follows."""
+        the offset after them, including the last chunk if that follows."""
         memo, known, sizes = self._memo, self._memo.known, _data_sizes
         while True:
             end = data.find(END, at, stop)
             if end < 0:
                 return stop if data[at:stop] == _LAST_CHUNK else at
             chunk = data[at:end]
-            # All events of a response begin alike: what is left is a known size and a known rest.
+            # All events of a response begin alike, so only the size and the rest differ.
             size, begins_alike, rest = chunk.partition(self._begin)
             if begins_alike and rest in known and sizes.get(size) == len(chunk) - len(size) - _LINE:
                 delta = known[rest]
@@ -146,5 +145,5 @@ class ResponseEvents:
 
 
 def _begin(memo: EventMemo) -> bytes:
-    """What goes before the text of an event that begins as the latest."""
+    """Return the bytes before the text of an event that begins as the latest one."""
     return _BEGIN + memo.beginning + CUT

@@ -1,9 +1,9 @@
-"""Events that have been met before: the innermost step of a record processor.
+"""Counts events that are in the cache: the innermost step of a record processor.
 
-Nearly all events of a stream are one more token in a frame and with a beginning that do not change,
-so what one says is looked up, and all that it adds to a record is when it came. That is also in C
-(`_fast_events.c`), which is used where it has been compiled. Both stop at the first event that is
-anything else, and `events` and `reader` go on: what an event means is decided there.
+Nearly all events of a stream are one more token, with the same frame and beginning. Their content
+is looked up, and only their time is added to a record. There is a C version (`_fast_events.c`),
+which is used if it has been compiled. Both stop at the first event of any other form, and `events`
+and `reader` continue: they decide what an event means.
 """
 
 from array import array
@@ -16,9 +16,9 @@ except ImportError:
     compiled = None  # type: ignore[assignment]  # no C compiler was there
 
 END: Final = b"\n\n\r\n"
-"""Of an event and of the chunk around it."""
+"""End of an event and of the chunk around it."""
 AFTER_EVENT: Final = len(b"\r\n")
-"""Bytes of it that are the chunk's."""
+"""Number of bytes of `END` that belong to the chunk."""
 LONGEST_GAP_NS: Final = 2**32 - 1
 
 
@@ -34,21 +34,21 @@ def interpreted_take_plain(
     last_wall_ns: int,
     texts: list[str] | None,
 ) -> tuple[int, int, bytes]:
-    """The leading chunks of `data[at:stop]` that are a size, `between`, something that is `known`,
-    and `END`: the offset after them, the read that holds the last, and the gaps from each event to
-    the one before it, which for the first came at `last_wall_ns`. An event whose gap is negative or
-    over `LONGEST_GAP_NS` is not taken.
+    """Take the leading chunks of `data[at:stop]` that consist of a size, `between`, a key of
+    `known`, and `END`. Returns the offset after them, the read that holds the last one, and the gap
+    from each event to the one before it; the one before the first came at `last_wall_ns`. An event
+    whose gap is negative or over `LONGEST_GAP_NS` is not taken.
 
-    `between` begins with the end of a size's line. `ends` and `stamps` are of all reads, int64;
+    `between` begins with the end of a size line. `ends` and `stamps` are those of all reads, int64;
     `read` is one that ends no later than the first such event. Gaps are uint32, in the machine's
-    order. What is known of each event is added to `texts`. Raises IndexError for an event after the
-    last read.
+    byte order. The value in `known` of each event is added to `texts`. Raises IndexError for an
+    event after the last read.
     """
     gaps = array("I")
     while (end := data.find(END, at, stop)) >= 0:
         size, _, rest = data[at:end].partition(between)
         text = known.get(rest)
-        # Written otherwise, and it is read with less haste.
+        # Not in the usual form: the general code reads it.
         if text is None or size != b"%x" % (end - at - len(size)):
             break
         after, its_read = end + len(END), read

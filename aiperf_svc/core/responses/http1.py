@@ -1,8 +1,8 @@
-"""HTTP/1.1 response heads and chunked bodies (RFC 9112), as far as a client of JSON APIs needs
-them.
+"""Parses HTTP/1.1 response heads and chunked bodies (RFC 9112), as far as a client of JSON APIs
+needs them.
 
-The worker uses heads and chunk sizes to find where a response ends; a record processor takes the
-framing off. Neither copies a body: pieces of it are given as offsets into the caller's bytes.
+The worker uses heads and chunk sizes to find where a response ends; a record processor removes the
+framing. Neither copies a body: pieces of it are given as offsets into the caller's bytes.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 from aiperf_svc.protocol.records import Framing
 
 MAX_CHUNK_LINE: Final = 1_024
-"""Bytes of a chunk's size line, or of a trailer; longer ones are not HTTP from a sane server."""
+"""Most bytes of a chunk's size line, or of a trailer; no sensible server sends longer ones."""
 _MAX_LENGTH_DIGITS: Final = 15
 _SHOWN: Final = 40
-"""Of a header's value in a message."""
+"""Most characters of a header's value in a message."""
 _MAX_SIZE_DIGITS: Final = 8
 _HEX_DIGITS: Final = b"0123456789abcdefABCDEF"
 _KNOWN_LINES: Final = 4_096
@@ -24,23 +24,23 @@ Piece = tuple[int, int]
 
 
 class ProtocolViolation(ValueError):
-    """Not HTTP/1.1, or a broken framing of the body."""
+    """Raised for bytes that are not HTTP/1.1, or a broken framing of the body."""
 
 
 class Head(NamedTuple):
-    """What a status line and headers say."""
+    """Content of a status line and headers."""
 
     status: int
-    """Below 200 in an interim response, which another head follows."""
+    """HTTP status; below 200 in an interim response, which another head follows."""
     framing: int
-    """One of `Framing`."""
+    """Value of `Framing`."""
     length: int
-    """Of the body in bytes, 0 unless framing is LENGTH."""
+    """Length of the body in bytes; 0 unless framing is LENGTH."""
     keep_alive: bool
     content_type: str
-    """Media type without parameters, lower case."""
+    """Media type without parameters, in lower case."""
     content_coding: str = ""
-    """What the body is compressed with, lower case; empty when it is not."""
+    """Compression of the body, in lower case; empty if it is not compressed."""
 
 
 def parse_head(raw: bytes, *, method: str = "POST") -> Head:
@@ -83,7 +83,7 @@ def parse_head(raw: bytes, *, method: str = "POST") -> Head:
 
 
 def _framing(status: int, headers: dict[bytes, list[bytes]], method: str) -> tuple[int, int]:
-    """RFC 9112, section 6.3, in its order of precedence."""
+    """Return framing and length by RFC 9112, section 6.3, in its order of precedence."""
     if method == "HEAD" or status < 200 or status in (204, 304):
         return Framing.LENGTH, 0
     codings = [
@@ -93,7 +93,7 @@ def _framing(status: int, headers: dict[bytes, list[bytes]], method: str) -> tup
         if coding.strip()
     ]
     if codings:
-        # Any other coding, e.g. gzip, was not asked for and would not be taken off.
+        # Any other coding, e.g. gzip, was not requested and would not be removed.
         if codings != [b"chunked"]:
             raise ProtocolViolation(f"a transfer coding that was not asked for: {codings!r}")
         return Framing.CHUNKED, 0
@@ -107,8 +107,8 @@ def _framing(status: int, headers: dict[bytes, list[bytes]], method: str) -> tup
 
 
 def chunk_size(line: bytes) -> int:
-    """Size in a chunk's first line, its extensions ignored; -1 when it is none. Zeros before it
-    are legal, and some servers pad it to a fixed width with them."""
+    """Return the size in a chunk's first line, without its extensions; -1 if it is invalid. Leading
+    zeros are legal, and some servers pad to a fixed width with them."""
     digits = line.split(b";", 1)[0].strip(b" \t\r\n")
     significant = digits.lstrip(b"0")
     if not digits or len(significant) > _MAX_SIZE_DIGITS or significant.strip(_HEX_DIGITS):
@@ -117,7 +117,7 @@ def chunk_size(line: bytes) -> int:
 
 
 _known_sizes: dict[bytes, int] = {}
-"""Size lines repeat; what a line says never changes."""
+"""Sizes by size line, since lines repeat."""
 
 
 def _known_chunk_size(line: bytes) -> int:
@@ -134,7 +134,7 @@ _SIZE, _DATA, _DATA_END, _TRAILER, _NOTHING = range(5)
 
 
 class ChunkedBody:
-    """Takes the chunked framing off a body that comes in arbitrary parts."""
+    """Removes the chunked framing from a body that comes in arbitrary parts."""
 
     __slots__ = ("_left", "_line", "_state")
 
@@ -145,16 +145,16 @@ class ChunkedBody:
 
     @property
     def is_between_chunks(self) -> bool:
-        """Whether the next byte begins a chunk's size line."""
+        """True if the next byte begins a chunk's size line."""
         return self._state == _SIZE and not self._line
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last chunk and its trailers have been seen."""
+        """True if the last chunk and its trailers have been read."""
         return self._state == _NOTHING
 
     def feed(self, data: bytes, at: int, stop: int) -> Sequence[Piece]:
-        """The pieces of body within `data[at:stop]`, in order and none of them empty.
+        """Return the pieces of body within `data[at:stop]`, in order, none of them empty.
 
         A piece never spans chunks. Raises ProtocolViolation, also for bytes after the end.
         """
@@ -184,8 +184,8 @@ class ChunkedBody:
         return pieces
 
     def _feed_whole(self, data: bytes, at: int, stop: int, pieces: list[Piece]) -> int:
-        """Take the chunks that are there as a whole: by far the most, so in as few steps as it
-        goes. Returns the offset of the first that is not."""
+        """Read the complete leading chunks in as few steps as possible, since most chunks are
+        complete. Returns the offset of the first incomplete one."""
         find, known, add = data.find, _known_sizes.get, pieces.append
         while True:
             begin = find(b"\n", at, stop) + 1
@@ -200,7 +200,7 @@ class ChunkedBody:
             at = after
 
     def _take_line(self, data: bytes, at: int, stop: int) -> int:
-        """A size line or a trailer, or a part of one; returns the offset reached."""
+        """Read a size line or a trailer, or a part of one. Returns the offset reached."""
         end = data.find(b"\n", at, stop) + 1 or stop
         self._line += data[at:end]
         if len(self._line) > MAX_CHUNK_LINE:

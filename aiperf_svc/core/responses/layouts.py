@@ -1,9 +1,10 @@
-"""Where the framing of a whole response is: short responses of one server repeat it to the byte.
+"""Caches where the framing of a complete response is: short responses of one server repeat it
+exactly.
 
-To find the end of a response is to read its head and then each chunk's size line; nothing else in
-it counts. Responses of one length mostly have the same head and the same size lines at the same
-offsets, so the framing of a response that has been walked through once is remembered: a `struct`
-picks just those bytes out of the next one, and one comparison then says as much as the walk.
+To find the end of a response, its head and each chunk's size line are read; nothing else matters.
+Responses of one length mostly have the same head and the same size lines at the same offsets. So
+the framing of a response that has been parsed once is cached: a `struct` picks just those bytes out
+of the next one, and one comparison replaces the parsing.
 """
 
 from collections.abc import Callable
@@ -15,14 +16,14 @@ from aiperf_svc.core.responses.http1 import chunk_size
 from aiperf_svc.protocol.records import Framing
 
 MAX_LAYOUTS: Final = 1_024
-"""One for each length of a response."""
+"""Most layouts: one for each length of a response."""
 _MAX_CHUNKS: Final = 32
-"""Longer responses vary too much in length to repeat."""
+"""Most chunks of a cached layout. Longer responses vary too much in length to repeat."""
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class Layout(NamedTuple):
-    """What all responses have in common for which `pick(response) == picked`."""
+    """Layout that all responses share for which `pick(response) == picked`."""
 
     pick: Callable[[bytes], tuple[Any, ...]]
     picked: tuple[Any, ...]
@@ -30,15 +31,16 @@ class Layout(NamedTuple):
     framing: int
     body_offset: int
     response: bytes
-    """One of them."""
+    """One of these responses."""
     spans: bytes
-    """Where in it the bytes are that are picked: begin and end, exclusive, of each as uint32."""
+    """Positions of the picked bytes: begin and end, exclusive, of each piece as uint32."""
 
 
 def layout_of(response: bytes, *, status: int, framing: int, body_offset: int) -> Layout | None:
-    """The layout of a whole response, just to its last byte; None when it is not worth remembering.
+    """Return the layout of a response that ends with its last byte; None if it is not worth
+    caching.
 
-    `body_offset` is the length of its head, interim ones before it included.
+    `body_offset` is the length of its head, including interim ones before it.
     """
     spans = [(0, body_offset)]
     if framing == Framing.CHUNKED:
@@ -49,7 +51,7 @@ def layout_of(response: bytes, *, status: int, framing: int, body_offset: int) -
             if size <= 0:
                 break
             spans.append((at, begin))
-            # The two bytes that end a chunk are passed over by all that look for a response's end.
+            # The two bytes that end a chunk are not checked when a response's end is searched.
             at = begin + size + 2
         if response[at:] != _LAST_CHUNK:
             return None

@@ -1,4 +1,4 @@
-"""One response, from the raw bytes of its fragments to times, counts and what is wrong with it.
+"""Reads one response: from the raw bytes of its fragments to times, counts and errors.
 
 Between fragments an open response keeps what its parsers have not finished, four bytes for each
 content chunk, and its text only if tokens are to be counted: a held connection must stay cheap.
@@ -51,28 +51,28 @@ from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Framing
 
 MAX_BODY_BYTES: Final = MAX_EVENT_BYTES
-"""Of a body that is one JSON document."""
+"""Largest body that is one JSON document."""
 TEXT_BYTES: Final = 64
-"""What each token's text takes beside its characters."""
+"""Memory of each token's text besides its characters."""
 ERROR_BODY_BYTES: Final = 16_384
-"""Kept of a body that is only read for its error message."""
+"""Most bytes kept of a body that is only read for its error message."""
 MESSAGE_CHARACTERS: Final = 500
 _KNOWN_HEADS: Final = 512
 
 _NO_HEAD, _STREAM, _BODY, _ERROR_BODY = range(4)
-"""How a response is read."""
+"""Modes in which a response is read."""
 
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
 _CANCELLED, _STATUS = int(Outcome.CANCELLED), int(ErrorKind.STATUS)
 
 
 class ResponseFormat:
-    """What a good response looks like; the same for all responses of a run."""
+    """Format of a good response, the same for all responses of a run."""
 
     def __init__(
         self, endpoint: Endpoint, *, is_streaming: bool, keeps_text: bool, choices: int = 1
     ) -> None:
-        """`choices` are asked for in each request."""
+        """Set up the format; each request asks for `choices` choices."""
         self.memo = EventMemo(endpoint.parse_event)
         self.parse_body = endpoint.parse_body
         self.content_types = endpoint.content_types(streaming=is_streaming)
@@ -82,10 +82,10 @@ class ResponseFormat:
         self._known: dict[bytes, tuple[Head, int]] = {}
 
     def take_heads(self, raw: bytes) -> tuple[Head, int]:
-        """The last of the heads in `raw` (interim ones come before it), and how the body is to be
-        read. Raises ProtocolViolation.
+        """Return the last of the heads in `raw` (interim ones come before it), and the mode in
+        which to read the body. Raises ProtocolViolation.
 
-        Servers repeat their heads to the byte within a second, so parsed ones are remembered.
+        Servers repeat their heads exactly within a second, so parsed ones are cached.
         """
         known = self._known.get(raw)
         if known is None:
@@ -109,23 +109,23 @@ class ResponseReader:
     _mode = _NO_HEAD
     _events: ResponseEvents | None = None
     _chunks: ChunkedBody | None = None
-    """Of a body that is no stream of events."""
+    """Chunks of a body that is not a stream of events."""
     _body: bytearray | None = None
     _is_ended = False
-    """`[DONE]` has come, or every choice has ended."""
+    """True when `[DONE]` has come, or every choice has ended."""
     _finished = 0
-    """Which choices have ended, a bit each."""
+    """Choices that have ended, one bit each."""
     _finish_word = ""
     _content_type = _content_coding = ""
     _plain: Mapping[bytes, str] | None = None
-    """The known events that say no more than the token before: none before the first."""
+    """Cached events of the same kind as the previous token; None before the first token."""
     _plain_texts: list[str] | None = None
-    """Where what they say is kept, if it is."""
+    """Texts of these events, if texts are kept."""
 
     first_token_wall_ns = 0
     gaps_ns: "array[int] | None" = None
-    """From each content-bearing event of a stream to the next: uint32, or int64 once one was longer
-    than 4.29 s, or negative. Not made for a single event."""
+    """Gaps between content-bearing events of a stream: uint32, or int64 once one was longer than
+    4.29 s, or negative. None for a single event."""
     first_output_wall_ns = 0
     last_token_wall_ns = 0
     ttft_uncertainty_ns = 0
@@ -138,7 +138,7 @@ class ResponseReader:
     error = 0
     message = ""
 
-    # The assembler's, which adds up what is not in the bytes.
+    # Used by the assembler, which sums up the fields that are not in the bytes.
     next_part = 0
     bytes_in = 0
     read_count = 0
@@ -148,14 +148,14 @@ class ResponseReader:
         self._format = format
         self._last_choice = format.last_choice
         self._stamp = start_wall_ns
-        """Of the last read: nothing that comes later can have come before it."""
+        """Timestamp of the last read: later events cannot have come before it."""
         if format.keeps_text:
             self.text: list[str] = []
             self.reasoning: list[str] = []
 
     @property
     def held_bytes(self) -> int:
-        """Roughly what this response occupies because it is not finished."""
+        """Approximate memory of this unfinished response."""
         gaps = self.gaps_ns
         held = (gaps.itemsize * len(gaps) if gaps else 0) + len(self._body or b"")
         if self._events is not None:
@@ -166,7 +166,7 @@ class ResponseReader:
         return held
 
     def give_up(self, message: str) -> None:
-        """Read no further, and forget what is held."""
+        """Stop reading, and drop what is held."""
         if not self.error:
             self._fail(ErrorKind.TOO_LARGE, message)
         self._events = self._body = self.gaps_ns = None
@@ -174,8 +174,8 @@ class ResponseReader:
             self.text, self.reasoning = [], []
 
     def take_head(self, raw: bytes, framing: int) -> None:
-        """Status line and headers of the response, interim ones before it included; `framing` as
-        the worker has found it."""
+        """Read status line and headers of the response, including interim ones before it; `framing`
+        as the worker has found it."""
         try:
             head, self._mode = self._format.take_heads(raw)
         except ProtocolViolation as violation:
@@ -190,9 +190,9 @@ class ResponseReader:
     def take(
         self, data: bytes, at: int, stop: int, reads: ReadTimes, first: int, count: int
     ) -> None:
-        """The body bytes `data[at:stop]`, still in their framing.
+        """Read the body bytes `data[at:stop]`, still in their framing.
 
-        They came in the `count` reads from `first` on, the first of which may begin before `at`.
+        They came in `count` reads starting with `first`, which may begin before `at`.
         """
         if self._mode != _NO_HEAD and not self.error:
             try:
@@ -227,7 +227,7 @@ class ResponseReader:
                         self.last_token_wall_ns = reads.stamps[read]
                         token_end = at - AFTER_EVENT
                         if at == stop:
-                            # A fragment ends with a read, which holds nothing more.
+                            # A fragment ends with a read, so nothing follows the event in it.
                             self.last_uncertainty_ns = token_end = 0
                             break
                 found, at = events.feed(data, at, stop)
@@ -262,7 +262,7 @@ class ResponseReader:
             self.first_token_wall_ns = stamp
             self.ttft_uncertainty_ns = self._uncertainty(data, end, reads, read, first)
         self.last_token_wall_ns = stamp
-        # From here on of most tokens nothing is needed but their times, and their texts.
+        # From here on, most tokens only add their times, and their texts.
         if not self.first_output_wall_ns:
             content, reasoning = self._format.memo.plain(self._last_choice)
             if delta.content or delta.tool_calls:
@@ -276,7 +276,7 @@ class ResponseReader:
             self._keep_text(delta)
 
     def _take_choice(self, choice: int) -> None:
-        """The response has more choices than were known of: it has not ended yet."""
+        """Take in that the response has more choices than were known, so it has not ended yet."""
         self._last_choice = choice
         self._is_ended = False
         if self._plain is not None:
@@ -306,7 +306,7 @@ class ResponseReader:
             self.gaps_ns = array("q", (*self.gaps_ns, gap_ns))
 
     def _keep_gaps(self, gaps_ns: bytes) -> None:
-        """As `take_plain` gives them."""
+        """Add gaps in the format of `take_plain`."""
         own = self.gaps_ns
         if own is None:
             self.gaps_ns = array("I", gaps_ns)
@@ -328,7 +328,8 @@ class ResponseReader:
                 self.give_up(f"a body of over {MAX_BODY_BYTES // 2**20} MiB")
 
     def _take_usage(self, delta: Delta) -> None:
-        """Some servers state it with every event, or a part of it: of each count the last one."""
+        """Take in a usage object. Some servers send it with every event, or parts of it: the last
+        value of each count is used."""
         if delta.prompt_tokens >= 0:
             self.usage_prompt_tokens = delta.prompt_tokens
         if delta.completion_tokens >= 0:
@@ -349,7 +350,7 @@ class ResponseReader:
     # --- the end ---------------------------------------------------------------------------------
 
     def finish(self, outcome: int, error: int, message: str, status: int) -> None:
-        """The request has ended, as the worker saw it; sets `outcome`, `error`, `message`."""
+        """Take in how the request ended for the worker; sets `outcome`, `error`, `message`."""
         if outcome == _COMPLETED and self._is_ended and self.first_token_wall_ns and not self.error:
             return  # a stream as it should be
         if outcome == _CANCELLED:
@@ -406,8 +407,8 @@ class ResponseReader:
                 self._keep_text(delta)
 
     def _ended_at_once(self) -> bool:
-        """Whether a response without content says that there was none: the model may end it with
-        its first token, which has no text, or after reasoning that is not shown."""
+        """Return whether a response without content is complete: the model may end it with its
+        first token, which has no text, or after hidden reasoning."""
         shown = self.usage_completion_tokens - max(self.usage_reasoning_tokens, 0)
         if self.finish_reason not in ENDS_WITHOUT_CONTENT or shown > 1:
             return False
@@ -419,7 +420,7 @@ class ResponseReader:
         self._fail(ErrorKind.EMPTY, text + said)
 
     def _said_under(self, status: int) -> str:
-        """What the body says of a bad status."""
+        """Return the message of the body of a bad status."""
         body = bytes(self._body or b"")
         if self._content_coding:
             return f"status {status}; the body is compressed, {self._content_coding}"

@@ -1,4 +1,4 @@
-"""Server-sent events (WHATWG HTML, section 9.2.6), read as they come in arbitrary parts.
+"""Parses server-sent events (WHATWG HTML, section 9.2.6) that come in arbitrary parts.
 
 An event is complete with the byte that ends its empty line, which may be LF, CR, or the CR of a
 CRLF (the LF may come much later, and no reader waits for it). That byte's position is reported with
@@ -15,37 +15,38 @@ _SPACE: Final = 0x20
 _BOM: Final = b"\xef\xbb\xbf"
 
 MAX_EVENT_BYTES: Final = 80 * 2**20
-"""Of an event that is not complete. Large ones are images; beyond this no end is to be expected."""
+"""Most bytes of an incomplete event. Large ones are images; beyond this no end is expected."""
 _PART_BYTES: Final = 64
-"""What a part of such an event takes beside its bytes."""
+"""Memory of a part of such an event besides its bytes."""
 
 Event = tuple[bytes, int, bool]
-"""Data, lines joined by LF; end, exclusive, within the bytes that were fed; whether its type is
+"""Data, lines joined by LF; end, exclusive, within the bytes that were fed; True if its type is
 `error`."""
 
 
 class EventTooLarge(ValueError):
-    """An event goes on beyond `MAX_EVENT_BYTES`."""
+    """Raised when an event exceeds `MAX_EVENT_BYTES`."""
 
 
 class EventStream:
-    """One stream of events. Its state between calls is what is not complete yet."""
+    """One stream of events. Between calls it keeps only the incomplete event."""
 
     __slots__ = ("_after_cr", "_data", "_is_error", "_is_first_line", "_line", "held_bytes")
 
     def __init__(self, *, has_begun: bool = False) -> None:
-        """With `has_begun`, somebody else has read the stream's beginning."""
+        """Start a stream; with `has_begun`, its beginning was read elsewhere."""
         self._line: list[bytes] | None = None
-        """Parts of a line that goes on: joined once, since a line may have many thousands."""
+        """Parts of an unfinished line, joined only once, since a line may have many thousands."""
         self._data: list[bytes] | None = None
         self.held_bytes = 0
-        """Roughly what the event that is not complete takes."""
+        """Approximate memory of the incomplete event."""
         self._is_error = False
         self._after_cr = False
         self._is_first_line = not has_begun
 
     def feed(self, source: bytes, pieces: Iterable[Piece]) -> list[Event]:
-        """The events that end within the given pieces of `source`; those without data are none.
+        """Return the events that end within the given pieces of `source`, except those without
+        data.
 
         Raises EventTooLarge.
         """
@@ -55,7 +56,7 @@ class EventStream:
         for at, stop in pieces:
             while at < stop:
                 if is_clean and startswith(b"data:", at):
-                    # By far the most: one line of data, an empty line, both ended by LF.
+                    # Most events are one line of data and an empty line, both ended by LF.
                     eol = find(b"\n", at, stop)
                     if 0 < eol < stop - 1 and source[eol + 1] == _LF and find(b"\r", at, eol) < 0:
                         begin = at + 6 if source[at + 5] == _SPACE else at + 5
@@ -70,14 +71,14 @@ class EventStream:
 
     @property
     def is_between_events(self) -> bool:
-        """Whether the next byte begins an event."""
+        """True if the next byte begins an event."""
         return (
             self._line is None and self._data is None and not self._after_cr and not self._is_error
         )
 
     @property
     def rest(self) -> bytes:
-        """Data of the event that is not complete; by the standard it is no event."""
+        """Data of the incomplete event; by the standard it is not an event."""
         lines = list(self._data or ())
         line = b"".join(self._line or ())
         if line.startswith(b"data:"):
@@ -85,7 +86,7 @@ class EventStream:
         return b"\n".join(lines)
 
     def _take_line(self, source: bytes, at: int, stop: int, events: list[Event]) -> int:
-        """Read to the end of a line or of the piece; returns the offset reached."""
+        """Read to the end of a line or of the piece. Returns the offset reached."""
         if self._after_cr:
             self._after_cr = False
             if source[at] == _LF:

@@ -1,4 +1,4 @@
-"""The text of a whole response, for the history of the conversation's next turn."""
+"""Extracts the text of a complete response, for the history of the conversation's next turn."""
 
 from aiperf_svc.core.endpoints.base import DONE, Endpoint
 from aiperf_svc.core.responses.http1 import ChunkedBody
@@ -9,9 +9,9 @@ from aiperf_svc.protocol.records import Framing
 def response_text(
     raw: bytes, *, body_offset: int, framing: int, is_streaming: bool, endpoint: Endpoint
 ) -> str:
-    """Content of a response from its raw bytes, reasoning and tool calls left out.
+    """Return the content of a response from its raw bytes, without reasoning and tool calls.
 
-    Raises ValueError (ProtocolViolation, MalformedResponse) when the bytes are no such response.
+    Raises ValueError (ProtocolViolation, MalformedResponse) if the bytes are not a valid response.
     """
     whole = [(body_offset, len(raw))]
     pieces = ChunkedBody().feed(raw, body_offset, len(raw)) if framing == Framing.CHUNKED else whole

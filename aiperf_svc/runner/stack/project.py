@@ -124,7 +124,7 @@ def repair_state(backend: Backend, *, stack: str) -> tuple[str, ...]:
         return ()
     name = yaml.safe_load(find_program().project_file.read_text())["name"]
     try:
-        return file_state.mend(folder, project=name, stack=stack)
+        return file_state.repair(folder, project=name, stack=stack)
     except OSError as error:
         raise EnvironmentProblem(
             f"cannot look at the state of stack {stack} in {folder}: {error.strerror or error}"

@@ -1,4 +1,4 @@
-"""A state that a kill has left is mended where that is certain, and nothing else is touched."""
+"""A state that a kill has left is repaired where that is certain, and nothing else is touched."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aiperf_svc.adapters.pulumi import state as file_state
-from aiperf_svc.adapters.pulumi.state import folder_of, mend, without_attributes
+from aiperf_svc.adapters.pulumi.state import folder_of, repair, without_attributes
 
 WHOLE = b'{"version": 3, "checkpoint": {}}'
 ATTRIBUTES = b'{"user.content_type": "text/plain", "md5": "AA=="}'
@@ -43,9 +43,9 @@ def age(path: Path, seconds: float) -> None:
 
 def test_a_state_that_can_be_read_stays_as_it_is(state: Path) -> None:
     before = contents(state)
-    assert mend(state, project="aiperf", stack="s") == ()
+    assert repair(state, project="aiperf", stack="s") == ()
     assert contents(state) == before
-    assert mend(state / "nowhere", project="aiperf", stack="s") == ()
+    assert repair(state / "nowhere", project="aiperf", stack="s") == ()
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"user.content_ty'])
@@ -64,7 +64,7 @@ def test_attributes_that_were_not_written_to_their_end_go_and_nothing_else(
 ) -> None:
     before = contents(state)
     (state / ".pulumi" / name).write_bytes(torn)
-    (said,) = mend(state, project="aiperf", stack="s")
+    (said,) = repair(state, project="aiperf", stack="s")
     assert name in said
     before.pop(name, None)
     assert contents(state) == before
@@ -76,7 +76,7 @@ def test_files_that_nobody_finishes_go_and_those_that_are_being_written_stay(sta
         for name in ("fileblob1", "fileblob2"):
             (folder / name).touch()
         age(folder / "fileblob1", old_s + 1.0)
-    assert len(mend(state, project="aiperf", stack="s")) == 2
+    assert len(repair(state, project="aiperf", stack="s")) == 2
     assert [path.name for path in state.rglob("fileblob*")] == ["fileblob2", "fileblob2"]
 
 
@@ -90,17 +90,17 @@ def test_a_checkpoint_that_cannot_be_read_is_the_newest_backup_that_can(
         path.write_text(json.dumps({"number": number}))
     age(backups / "s.1.json", 10.0)
     (backups / "s.3.json").write_bytes(broken)
-    (said,) = mend(state, project="aiperf", stack="s")
+    (said,) = repair(state, project="aiperf", stack="s")
     assert "s.json.bak again" in said
     assert json.loads((stacks / "s.json").read_bytes()) == {"number": 2}
     assert (stacks / "s.json.broken").read_bytes() == broken
-    assert mend(state, project="aiperf", stack="s") == ()
+    assert repair(state, project="aiperf", stack="s") == ()
 
 
 def test_a_checkpoint_without_any_backup_is_left_to_the_cli(state: Path) -> None:
     checkpoint = state / ".pulumi/stacks/aiperf/s.json"
     checkpoint.write_bytes(b"")
-    assert mend(state, project="aiperf", stack="s") == ()
+    assert repair(state, project="aiperf", stack="s") == ()
     assert checkpoint.read_bytes() == b""
 
 
