@@ -1,4 +1,4 @@
-"""Where the program begins: `python -m aiperf_svc`, the command `aiperf-svc`, and every pod.
+"""The entry point: `python -m aiperf_svc`, the command `aiperf-svc`, and every pod.
 
 The imports of a service take seconds on a busy node. The kernel drops a SIGTERM to the first
 process of a pod as long as that has no handler, and the pod would then last until its grace period

@@ -169,14 +169,14 @@ def _starvation(
             )
             return
         workers = fault_injection.services(client, "worker")
-        with _squeezed(what, workers):
+        with _limited_cpu(what, workers):
             fault_injection.rest(client, what.duration_s + 0.5)
 
     return starve
 
 
 @contextlib.contextmanager
-def _squeezed(what: Trial, workers: list[int]) -> Iterator[None]:
+def _limited_cpu(what: Trial, workers: list[int]) -> Iterator[None]:
     if what.kind == "quota":
         with fault_injection.cpu_quota(workers, what.severity):
             yield

@@ -18,11 +18,11 @@ from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.domain.errors import ConfigError
 
 VISIBLE = re.compile(r"[!-~]*")
-"""What a URL is made of."""
+"""Characters of a URL."""
 
 
 def config_problems(config: BenchmarkConfig) -> list[Problem]:
-    """What is wrong wherever the config is run."""
+    """Return the problems of a config that do not depend on where it is run."""
     lines = _slo_problems(config.slo)
     lines += extra_input_problems(ENDPOINTS[config.endpoint.type], config.endpoint)
     found = []
@@ -43,8 +43,8 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
 
 
 def _slo_problems(slo: Slo) -> list[str]:
-    """One line for each problem. The catalog of metrics imports numpy, which takes a tenth of a
-    second: a command without objectives starts sooner without it."""
+    """Return one line for each problem of the SLO. The catalog of metrics imports numpy, which
+    takes a tenth of a second, so it is only imported if there are objectives."""
     if not slo.objectives and not slo.goodput:
         return []
     from aiperf_svc.core.results.slo import check_slo
@@ -55,7 +55,7 @@ def _slo_problems(slo: Slo) -> list[str]:
 def local_problems(
     config: BenchmarkConfig, environ: Mapping[str, str] = os.environ
 ) -> list[Problem]:
-    """What is wrong with running the config on this machine, now."""
+    """Return the problems of running the config on this machine."""
     found = []
     files = {
         "dataset.file": config.dataset.file,

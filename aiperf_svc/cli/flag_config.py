@@ -1,4 +1,4 @@
-"""From parsed flags to the data of a config, on top of a config file or of nothing."""
+"""Converts parsed flags to the data of a config, over a config file if there is one."""
 
 import argparse
 import math
@@ -27,7 +27,7 @@ class Draft:
     names: dict[str, str] = field(default_factory=dict)
     """Dotted path to flag, for the keys that a user of flags looks for among the flags."""
     notices: list[str] = field(default_factory=list)
-    """What was decided because nothing was said; for the user to read."""
+    """Texts for the user about defaults that were chosen."""
     problems: list[Problem] = field(default_factory=list)
     """Values that could not be read."""
 
@@ -39,7 +39,7 @@ class Draft:
 def read_draft(
     args: argparse.Namespace, *, flags: Iterable[Flag] = FLAGS, preset: Mapping[str, object] = {}
 ) -> Draft:
-    """What flags say, over `preset` (dotted keys), over the file that `--config` names.
+    """Read the values of flags, over `preset` (dotted keys), over the file that `--config` names.
 
     Raises ConfigError when that file cannot be read.
     """
@@ -66,8 +66,8 @@ def read_draft(
 
 
 def put(data: dict[str, Any], key: str, value: Any) -> None:
-    """Set a key by its path; dictionaries are merged. Where a file has something else than keys on
-    the way, that stays, for the models to refuse."""
+    """Set a key by its path; dictionaries are merged. If a file has something other than keys on
+    the path, that stays, and the models refuse it."""
     *parents, last = key.split(".")
     for name in parents:
         below = data.get(name)
@@ -81,8 +81,8 @@ def put(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
-    """What a flag says between the lines: a file is no synthetic dataset, and a spread of prompt
-    lengths is one around the usual mean."""
+    """Complete the dataset's keys that follow from flags: a file is no synthetic dataset, and a
+    spread of prompt lengths is one around the default mean."""
     dataset = data.get("dataset")
     if not isinstance(dataset, dict):
         return

@@ -4,7 +4,7 @@ from aiperf_svc.cli.flags import GROUPS, Flag
 
 
 def tables() -> str:
-    """One Markdown table for each group of flags."""
+    """Return one Markdown table for each group of flags."""
     return "\n".join(
         f"### {title.capitalize()}\n\n| Flag | Config key | Meaning |\n| --- | --- | --- |\n"
         + "".join(map(_row, flags))

@@ -1,4 +1,4 @@
-"""From what is written after a flag to what the config holds.
+"""Converts the text after a flag to the config's value.
 
 Values that one word cannot say, and addresses without a scheme; everything else goes to the config
 as it is written. All raise ValueError that says what was expected.

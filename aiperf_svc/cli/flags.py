@@ -1,4 +1,4 @@
-"""Every flag of `profile`, in one table: parser, help, config and docs are made from it.
+"""Table of all flags of `profile`. Parser, help, config and docs are made from it.
 
 A flag is another way to write one key of the config, and nothing else. Its value is checked where
 the config's is, once.
@@ -13,7 +13,7 @@ from aiperf_svc.cli import flag_values as values
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag."""
+    """Definition of one flag."""
 
     names: tuple[str, ...]
     """The first is what messages and docs call it; the others are what it is called elsewhere."""
@@ -24,11 +24,11 @@ class Flag:
     kind: Literal["value", "switch", "list"] = "value"
     """A switch is true or, as `--no-…`, false; a list may be given several times."""
     read: Callable[[Any], Any] | None = None
-    """From what was written to the key's value. Raises ValueError that says what is expected."""
+    """Converts the text to the key's value. Raises ValueError that says what is expected."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return next(name for name in self.names if name.startswith("--"))
 
     @property

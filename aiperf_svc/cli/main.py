@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except AiperfError as error:
-        _complain(str(error), error)
+        _print_error(str(error), error)
         return int(error.exit_code)
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(ExitCode.ERROR)
     except Exception as error:
         text = f"unexpected {type(error).__name__}: {error}; AIPERF_DEBUG=1 shows where"
-        _complain(text, error)
+        _print_error(text, error)
         return int(ExitCode.ERROR)
 
 
@@ -92,7 +92,7 @@ def _help() -> str:
     )
 
 
-def _complain(text: str, error: BaseException) -> None:
+def _print_error(text: str, error: BaseException) -> None:
     print(f"error: {lines(text)}", file=sys.stderr)
     if os.environ.get("AIPERF_DEBUG"):
         import traceback

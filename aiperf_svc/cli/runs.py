@@ -1,4 +1,4 @@
-"""What `profile`, `run` and `bench` have in common: flags, checks, and the call of the runner."""
+"""Functions that `profile`, `run` and `bench` share: flags, checks, and the call of the runner."""
 
 import argparse
 import os
@@ -23,7 +23,7 @@ DISPLAYS |= {"dashboard": "rich", "simple": "plain"}
 
 
 def add_flags(parser: argparse.ArgumentParser, title: str, flags: tuple[Flag, ...]) -> None:
-    """One group of the table. Values are kept as text: the config checks them."""
+    """Add one group of the table. Values are kept as text: the config checks them."""
     group = parser.add_argument_group(title)
     for flag in flags:
         text = flag.text.replace("%", "%%")

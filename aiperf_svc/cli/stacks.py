@@ -1,4 +1,4 @@
-"""What the commands about stacks have in common: flags, and the request that they make."""
+"""Functions that the commands about stacks share: flags, and the request that they make."""
 
 import argparse
 import os
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from aiperf_svc.runner.stack.request import StackRequest
 
 LONGEST_NAME = 40
-"""Of a stack."""
+"""Longest name of a stack."""
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Which cluster."""
+    """Add the flags that choose the cluster."""
     group = parser.add_argument_group("cluster")
     group.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig to use")
     group.add_argument("--context", metavar="NAME", help="its context (default: the current one)")
@@ -37,7 +37,7 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_life_flags(parser: argparse.ArgumentParser) -> None:
-    """How a stack is run."""
+    """Add the flags for the life of a stack."""
     group = parser.add_argument_group("stack")
     group.add_argument("--yes", "-y", action="store_true", help="create it without a question")
     group.add_argument("--keep", action="store_true", help="leave the stack when the run is over")
@@ -53,7 +53,7 @@ def add_life_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def life_options(args: argparse.Namespace) -> "StackOptions":
-    """What those flags say. Raises ConfigError."""
+    """Return the options from those flags. Raises ConfigError."""
     from aiperf_svc.config.units import parse_duration_ns
     from aiperf_svc.runner.options import RunOptions
     from aiperf_svc.runner.stack.options import StackOptions
@@ -123,7 +123,7 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
 
 
 def cluster_problems(config: "BenchmarkConfig") -> "list[Problem]":
-    """What is wrong with running the config on a cluster."""
+    """Return the problems of running the config on a cluster."""
     from aiperf_svc.adapters.datasets.tokenizers import is_path
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.urls import is_loopback
@@ -149,7 +149,7 @@ def cluster_problems(config: "BenchmarkConfig") -> "list[Problem]":
 
 
 def notices(draft: "Draft") -> None:
-    """What was decided because nothing was said."""
+    """Return the notices about defaults that were chosen."""
     for notice in draft.notices:
         print(f"note: {notice}", file=sys.stderr)
 

@@ -1,10 +1,10 @@
-"""Every exit code of the command line, in one place. Numbers are an interface: never renumbered."""
+"""Every exit code of the command line. The numbers are an interface and never change."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process says to the shell that started it."""
+    """Exit code of the process."""
 
     OK = 0
     """The run finished, its verdict is not `invalid`, and every SLO held."""

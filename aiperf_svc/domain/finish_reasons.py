@@ -1,4 +1,4 @@
-"""Why a server ended a response: the words that servers use, and the code that a record keeps.
+"""Finish reasons: the words that servers use for the end of a response, and the code in a record.
 
 OpenAI's API has five words. Inference servers and proxies add their own (vLLM and SGLang `abort`,
 TGI `eos_token`, Mistral `model_length`, TensorRT-LLM `timeout`, DeepSeek
@@ -12,7 +12,7 @@ from typing import Final
 
 
 class FinishReason(IntEnum):
-    """How the generation of a response ended. The numbers are in `records.parquet`; where the
+    """Reason why the generation of a response ended. The numbers are in `records.parquet`; if the
     choices of a response ended in different ways, the highest number counts."""
 
     NONE = 0
@@ -38,9 +38,9 @@ class FinishReason(IntEnum):
 
 
 FAILURES: Final = frozenset((FinishReason.ABORT, FinishReason.ERROR))
-"""With these a response is an error, whatever content it has."""
+"""Reasons with which a response is an error, whatever content it has."""
 ENDS_WITHOUT_CONTENT: Final = frozenset((FinishReason.STOP, FinishReason.LENGTH))
-"""With these a response without any content is whole."""
+"""Reasons with which a response without any content is complete."""
 
 _WORDS: Final = {
     FinishReason.STOP: ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "stop_str"),

@@ -12,7 +12,7 @@ MESSAGE_LIMIT = 16 * 1024
 """Characters of a message of several lines: an exception may quote all that a server sent."""
 CUT = " […]"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""First characters of a cell that spreadsheets compute."""
+"""First characters of a cell that spreadsheets interpret as a formula."""
 
 
 def one_line(text: str, *, limit: int = LINE_LIMIT) -> str:
@@ -46,8 +46,8 @@ def csv_cell(text: str, *, limit: int = LINE_LIMIT) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Only printable characters. Those of other categories (controls, escapes, what changes the
-    direction of writing, halves of surrogate pairs, unassigned ones) are written as their
+    """Escape all characters that are not printable. Characters of other categories (controls,
+    escapes, changes of the writing direction, surrogates, unassigned ones) are written as their
     numbers."""
     if text.isprintable():
         return text

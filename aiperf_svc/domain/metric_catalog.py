@@ -15,19 +15,19 @@ from aiperf_svc.domain import metric_formulas as f
 
 
 class Kind(StrEnum):
-    """How a metric comes to be one number or a distribution."""
+    """Kind of a metric: how it becomes one number or a distribution."""
 
     RECORD = "per request"
-    """One value a request, then a distribution with exact percentiles."""
+    """One value per request, then a distribution with exact percentiles."""
     POOLED = "pooled"
-    """Many values a request, all in one histogram with a stated relative error."""
+    """Many values per request, all in one histogram with a stated relative error."""
     TIMED = "over time"
     """A level that is held for a time; statistics are weighted by time."""
     SCALAR = "one number"
 
 
 class Population(StrEnum):
-    """Which requests a metric covers."""
+    """Requests that a metric covers."""
 
     COMPLETED = "completed"
     """Successes only: AIPerf's meaning."""
@@ -39,7 +39,7 @@ class Population(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row of the table."""
+    """One metric of the catalog."""
 
     tag: str
     name: str
@@ -48,7 +48,7 @@ class Metric:
     formula: str
     source: str
     compute: f.Formula | None = None
-    """Only of Kind.RECORD."""
+    """Formula; only for Kind.RECORD."""
     _: KW_ONLY
     population: Population = Population.COMPLETED
     better: str = ""
@@ -66,7 +66,7 @@ class Metric:
 
     @property
     def is_duration(self) -> bool:
-        """Whether a limit on it may be written as `250ms`."""
+        """True if a limit on it may be written as `250ms`."""
         return self.unit in ("ms", "sec")
 
 
@@ -334,7 +334,8 @@ CATALOG: dict[str, Metric] = {metric.tag: metric for metric in METRICS}
 
 
 def nearest_tags(word: str) -> list[str]:
-    """Up to three tags that look like `word` or have it as their initials (`ttft`), best first."""
+    """Return up to three tags that resemble `word` or have it as their initials (`ttft`), best
+    first."""
     word = word.lower().replace("-", "_").replace(" ", "_")
     by_initials = [tag for tag in CATALOG if "".join(part[0] for part in tag.split("_")) == word]
     return by_initials[:3] or get_close_matches(word, CATALOG, n=3)

@@ -6,7 +6,7 @@ from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric
 
 
 def tables() -> str:
-    """One Markdown table for the distributions and one for the single numbers."""
+    """Return a Markdown table of the distributions, and one of the single numbers."""
     distributions = (metric for metric in METRICS if metric.kind is not Kind.SCALAR)
     scalars = (metric for metric in METRICS if metric.kind is Kind.SCALAR)
     return (

@@ -1,4 +1,4 @@
-"""Every per-request metric as a vectorised function of the base columns.
+"""Formulas of all per-request metrics, as vectorised functions of the base columns.
 
 A formula takes a mapping of column name to array, all of one length, and returns float64 of that
 length in the metric's own unit, NaN where the metric is not defined for a request. Times are 0 and
@@ -114,7 +114,7 @@ def reasoning_token_count(columns: Columns) -> Floats:
 
 
 def decode_duration(columns: Columns) -> Floats:
-    """From the first token to the last."""
+    """Time from the first token to the last."""
     return request_latency(columns) - time_to_first_token(columns)
 
 
@@ -191,7 +191,7 @@ def http_total(columns: Columns) -> Floats:
 
 
 def connection_reused(columns: Columns) -> Floats:
-    """1 on a reused connection, else 0."""
+    """Return 1 for a reused connection, else 0."""
     values: Floats = columns["is_reused"].astype(np.float64)
     return values
 
@@ -208,9 +208,9 @@ def client_lag(columns: Columns) -> Floats:
 
 
 def write_time(columns: Columns) -> Floats:
-    """Between the stamps just before and just after the write. The true departure lies between the
-    two, as long as the request fits into the socket's send buffer; larger ones, which may wait for
-    the network, count as 0."""
+    """Time between the timestamps just before and just after the write. The true departure lies
+    between the two, as long as the request fits into the socket's send buffer; larger requests,
+    which may wait for the network, count as 0."""
     values = between("start_wall_ns", "sent_wall_ns")(columns)
     values[(columns["bytes_out"] > SEND_BUFFER_BYTES) | np.isnan(values)] = 0.0
     return values
@@ -221,7 +221,8 @@ SEND_BUFFER_BYTES = 16_384
 
 
 def uncertainty_of(column: str) -> Formula:
-    """How much earlier than its stamp an event may have arrived, in milliseconds."""
+    """Return a formula of how much earlier than its timestamp an event may have arrived, in
+    milliseconds."""
 
     def formula(columns: Columns) -> Floats:
         values: Floats = columns[column] / NS_PER_MS
@@ -231,8 +232,8 @@ def uncertainty_of(column: str) -> Formula:
 
 
 def stamp_uncertainty(columns: Columns) -> Floats:
-    """Of the event that sets the headline latency: the first token of a stream, the last content
-    otherwise."""
+    """Uncertainty of the event that sets the headline latency: the first token of a stream,
+    otherwise the last content."""
     first, last = uncertainty_of("ttft_uncertainty_ns"), uncertainty_of("last_uncertainty_ns")
     values: Floats = np.where(columns["is_streamed"], first(columns), last(columns))
     return values

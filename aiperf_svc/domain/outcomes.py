@@ -1,4 +1,4 @@
-"""How a request or a credit can end, and the names under which errors are counted."""
+"""Outcomes of a request or a credit, and the names under which errors are counted."""
 
 from enum import IntEnum
 
@@ -11,7 +11,7 @@ class Phase(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How a credit ended. Every issued credit has exactly one."""
+    """Outcome of a credit. Every issued credit has exactly one."""
 
     COMPLETED = 0
     """Got a whole response with a good status."""
@@ -26,7 +26,7 @@ class Outcome(IntEnum):
 
 
 class ErrorKind(IntEnum):
-    """What went wrong with a request, in the order in which it can."""
+    """Kind of a request's error, in the order in which they can occur."""
 
     NONE = 0
     DNS = 1
@@ -34,19 +34,19 @@ class ErrorKind(IntEnum):
     """Refused, unreachable, or timed out before it was connected."""
     TLS = 3
     NO_RESOURCES = 4
-    """This machine ran out of file descriptors or local ports: the client's fault."""
+    """This machine ran out of file descriptors or local ports, which is the client's fault."""
     SEND = 5
     """The connection broke while the request was written."""
     TIMEOUT = 6
     """Connected and written; no whole response within the request's timeout."""
     PROTOCOL = 7
-    """Not HTTP/1.1, or a broken framing of the body."""
+    """The response is not HTTP/1.1, or the framing of its body is broken."""
     STATUS = 8
     """A status of 400 or above; the status is kept."""
     DISCONNECTED = 9
     """Closed by the server before the response was whole."""
     CONTENT_TYPE = 10
-    """Not the type that the endpoint responds with."""
+    """The content type is not the endpoint's."""
     MALFORMED = 11
     """A body or event that is no valid UTF-8 or JSON of the endpoint's shape."""
     SERVER = 12

@@ -19,7 +19,8 @@ INDEX_BASE = 800_000_000_000
 
 
 def id_prefix(run_id: str, phase: Phase) -> str:
-    """What the ids of a phase begin with: `{id_prefix}{TURN_BASE + turn}-{INDEX_BASE + index}`."""
+    """Return the beginning of the ids of a phase: `{id_prefix}{TURN_BASE + turn}-{INDEX_BASE +
+    index}`."""
     is_hex = re.fullmatch("[0-9a-f]{12}", run_id)
     run = run_id if is_hex else hashlib.sha256(run_id.encode()).hexdigest()[:12]
     return f"{run[:8]}-{run[8:]}-8{int(phase)}00-"

@@ -119,7 +119,7 @@ class Server:
         next_unhandled, table = self._events.next_unhandled, self._connections.table
         self._events.poll(self._arm())
         if self._freeze_for_ns:
-            self._sit_out_freeze()
+            self._sleep_through_freeze()
         while (left := next_unhandled()) is not None:
             fd, event, data, reply, sent = left
             connection = table[fd] if fd < len(table) else None
@@ -159,7 +159,7 @@ class Server:
     def _disarm(self) -> None:
         self._armed_ns = 0
 
-    def _sit_out_freeze(self) -> None:
+    def _sleep_through_freeze(self) -> None:
         """Sleeps if the freeze has begun; streams then go on as if no time had passed."""
         first_ns = self._shared.first_request_mono_ns
         if not first_ns or first_ns == self._frozen_run_ns:

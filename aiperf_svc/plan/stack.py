@@ -179,13 +179,13 @@ def _resolve(config: BenchmarkConfig, identity: Identity) -> BenchmarkConfig:
     key_env = TARGET_KEY_ENV if endpoint.api_key_env else None
     deployment = config.deployment
     # Pods start at different times: each waits for its image and a node.
-    patience = max(deployment.registration_timeout, deployment.ready_timeout)
+    longest_start = max(deployment.registration_timeout, deployment.ready_timeout)
     return config.model_copy(
         update={
             "endpoint": endpoint.model_copy(
                 update={"url": resolve_url(config, identity), "api_key_env": key_env}
             ),
-            "deployment": deployment.model_copy(update={"registration_timeout": patience}),
+            "deployment": deployment.model_copy(update={"registration_timeout": longest_start}),
         }
     )
 

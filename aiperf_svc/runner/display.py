@@ -1,4 +1,4 @@
-"""What is shown on standard error while a run goes.
+"""Displays on standard error during a run.
 
 Shown is what the results API says, when it says it: a display that drew by itself would take time
 from the load on a small machine.
@@ -16,7 +16,7 @@ from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.phase_progress import is_loading, remaining_s
 
 PLAIN_S = 2.0
-"""Between two lines of the plain display within one state."""
+"""Seconds between two lines of the plain display within one state."""
 
 
 class Display(Protocol):
@@ -39,14 +39,14 @@ class Silent:
     """Shows what happened only."""
 
     def show(self, status: Status) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def note(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         print(lines(text), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Plain(Silent):
@@ -102,7 +102,7 @@ def plain_line(status: Status) -> str:
 
 
 def final_line(status: Status) -> str:
-    """What a run that is over came to, in one line."""
+    """Return the outcome of a finished run in one line."""
     parts = [f"{status.completed:,} completed", count(status.errored, "error")]
     parts += [f"{status.cancelled:,} cancelled"] if status.cancelled else []
     parts += [f"verdict {status.verdict}"] if status.verdict else []

@@ -1,4 +1,4 @@
-"""What the processes of a local run are given: the environment contract of `services.context`."""
+"""Environment variables of the processes of a local run, as `services.context` reads them."""
 
 import json
 import os
@@ -22,13 +22,14 @@ from aiperf_svc.protocol.ports import Port
 from aiperf_svc.runner.options import RunOptions
 
 KEPT = ("AIPERF_LOG_LEVEL", "AIPERF_DEBUG")
-"""Of the user's own environment; all other variables of that prefix are the launcher's."""
+"""Variables of the user's environment that are passed on; all others with this prefix are set by
+the launcher."""
 LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalRun:
-    """One run on this machine, before it has processes."""
+    """One run on this machine, before its processes are started."""
 
     config: BenchmarkConfig
     topology: Topology

@@ -25,7 +25,7 @@ MAKING_S = 60.0
 """Longest time between the making of a folder and its lock."""
 _LOCK = "lock"
 _COLLECTING = ".collecting"
-"""In a folder of artifacts until all of them are there: the id of their run."""
+"""Name of the file that marks an artifact folder as incomplete; it holds the id of the run."""
 
 
 @contextmanager
@@ -143,7 +143,8 @@ def remove_if_empty(folder: Path) -> bool:
 
 @contextmanager
 def collecting(folder: Path, run_id: str) -> Iterator[None]:
-    """While a run's results come into a folder, which stays marked when they do not all come."""
+    """Mark a folder while a run's results are collected into it. The mark stays if not all of them
+    arrive."""
     mark = folder / _COLLECTING
     with suppress(OSError):
         mark.write_text(run_id)

@@ -23,9 +23,9 @@ POLL_S = 1.0
 """Longest time without news of the run."""
 RETRY_S = 0.1
 LOGS_S = 0.25
-"""Between looks at the logs, when they are shown."""
+"""Seconds between two reads of the logs, if they are shown."""
 UNRESPONSIVE_S = 30.0
-"""So long may the API be silent while its process lives."""
+"""Longest time without a response of the API while its process lives."""
 SETTLE_S = 300.0
 """Longest time from the final state to the results, while the records manager responds: when a run
 has failed they are made only then, and the lines of a million long streams take a minute."""
@@ -33,7 +33,7 @@ STOPPING = "stopping: what was measured is kept; once more to leave at once"
 
 
 class Following:
-    """One run, until its results are here or it is left."""
+    """Follows one run until its results are here or it is abandoned."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Following:
         self._display = display
         self._show_logs = show_logs
         self._is_collected = is_collected
-        """Whether the run's results are where they belong when it is over."""
+        """True if the run's results are at their final place when it is over."""
         self._unresponsive_s = unresponsive_s
         self._stopping = stopping
         """Message printed at the first interrupt."""
@@ -67,7 +67,7 @@ class Following:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has said that it is."""
+        """True if the run has reported its end."""
         return self.status is not None and RunState(self.status.state).is_final
 
     async def run(self) -> dict[str, Any] | None:
@@ -118,7 +118,8 @@ class Following:
         return summary
 
     async def _watch_processes(self) -> None:
-        """Never returns. Raises BenchmarkFailed when a process ends that the run needs."""
+        """Watch the processes; never returns. Raises BenchmarkFailed if a process ends that the run
+        needs."""
         watches = [
             asyncio.create_task(self._watch(process), name=f"watch {process.name}")
             for process in self._processes
@@ -145,7 +146,7 @@ class Following:
             self._display.note(f"{process.name} {process.how_it_ended}; the run goes on without it")
 
     async def _copy_logs(self) -> None:
-        """What the services write in their logs, on the screen."""
+        """Copy new lines of the services' logs to the screen."""
         tails = log_tails.Tails(self._logs)
         while self._show_logs:
             for line in tails.new_lines():

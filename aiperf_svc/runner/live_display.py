@@ -30,7 +30,7 @@ WORDS = {
     RunState.DRAINING: "collecting",
     RunState.PROCESSING: "computing",
 }
-"""What a step is called on the screen."""
+"""Name of each state on the screen."""
 WIDTH = 96
 
 
@@ -88,7 +88,7 @@ class LiveDisplay:
         return frame
 
     def _steps(self, status: Status) -> Text:
-        """Where the run is: what is over, what is going on, what is to come."""
+        """Format the states of the run: those that are over, the current one, and the next ones."""
         now = WORDS.get(RunState(status.state), status.state)
         line, is_over = Text("  "), status.state != RunState.PENDING
         for step in STEPS:

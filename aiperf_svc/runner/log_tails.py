@@ -26,7 +26,7 @@ def remove_empty(folder: Path) -> None:
 
 
 class Tails:
-    """What is new in a folder's logs."""
+    """Reads the new lines of the logs in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""How a run ended: what is known at the end, and which exit code that is."""
+"""The outcome of a run, and its exit code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,23 +17,23 @@ class RunOutcome:
     state: str
     """The run's final state."""
     reason: str
-    """Why it failed or was cancelled."""
+    """Reason of a failure or a cancellation."""
     failure: ExitCode = ExitCode.BENCHMARK_FAILED
-    """What kind of failure, in the state `failed`."""
+    """Kind of failure, in the state `failed`."""
     summary: dict[str, Any] | None
     """The content of profile_export_aiperf.json; None when nothing was measured."""
     artifacts: Path | None
-    """None when the folder could not be made."""
+    """Artifact folder; None if it could not be made."""
     artifact_error: str = ""
     uploaded_to: str = ""
-    """Where the artifacts are as well."""
+    """URL of the uploaded artifacts; empty if there is none."""
     was_interrupted: bool = False
     left: tuple[str, ...] = ()
-    """What the run made and is still there."""
+    """Objects or processes of the run that still exist."""
     is_unverified: bool = False
-    """Nobody could look whether something is left."""
+    """True if it could not be checked whether something is left."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What else `--json` says."""
+    """Further keys for `--json`."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -59,7 +59,7 @@ class RunOutcome:
         return ExitCode.OK
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the outcome as an object for `--json`."""
         return {
             "run_id": self.run_id,
             "exit_code": int(self.exit_code),
@@ -80,5 +80,5 @@ def own_part(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_succeeded(summary: dict[str, Any]) -> bool:
-    """Whether any request completed."""
+    """True if any request completed."""
     return bool(summary.get("request_count", {}).get("avg"))

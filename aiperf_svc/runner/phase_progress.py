@@ -1,16 +1,16 @@
-"""How far the phase of a run is, from its status."""
+"""Computes the progress of a run's phase from its status."""
 
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.protocol.messages import RunState
 
 
 def is_loading(status: Status) -> bool:
-    """Whether requests are being sent."""
+    """Return whether requests are being sent."""
     return status.state in (RunState.WARMUP, RunState.PROFILING)
 
 
 def share_done(status: Status) -> float | None:
-    """How much of the phase is over, 0 to 1; None while that means nothing."""
+    """Return how much of the phase is over, 0 to 1; None if that is not defined."""
     if not is_loading(status):
         return None
     ended = status.completed + status.errored + status.cancelled

@@ -1,4 +1,4 @@
-"""What is printed when a run has ended: tables for people, or one JSON object for programs."""
+"""Prints the end of a run: tables for people, or one JSON object for programs."""
 
 import sys
 
@@ -9,7 +9,7 @@ from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 
 WIDTH = 100
-"""Of the tables where no terminal says another."""
+"""Width of the tables if the terminal does not report one."""
 
 
 def print_outcome(outcome: RunOutcome, options: RunOptions) -> None:

@@ -15,29 +15,29 @@ from pathlib import Path
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 POLL_S = 0.05
-"""Between looks at a process where the kernel has no descriptors of processes."""
+"""Seconds between two checks of a process if the kernel has no process descriptors."""
 LEFTOVER_LOOKS = 40
 
 
 class Process:
-    """One child."""
+    """One child process."""
 
     def __init__(self, name: str, pid: int, poll: Callable[[], int | None], stderr: Path) -> None:
-        """`poll` reaps it and returns its exit code, None while it runs."""
+        """Wrap a child. `poll` reaps it and returns its exit code, None while it runs."""
         self.name = name
         self.pid = pid
         self.stderr = stderr
-        """What it wrote to its standard output and error."""
+        """File with its standard output and error."""
         self._poll = poll
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """Exit code; None while it runs; negative: the signal that ended it."""
         return self._poll()
 
     @property
     def how_it_ended(self) -> str:
-        """In words."""
+        """The end of the process in words."""
         code = self.exit_code
         if code is None:
             return "is running"
@@ -132,8 +132,8 @@ async def end_processes(
 
 
 async def leftovers(processes: Sequence[Process]) -> list[str]:
-    """What the ended processes left running, killed when possible: one line each that is still
-    there."""
+    """Kill the processes that ended ones left running. Returns one line for each that still
+    exists."""
     left = [process for process in processes if process.kill_group()]
     for _ in range(LEFTOVER_LOOKS):
         # A killed process stays in its group until its new parent, init, takes notice.

@@ -50,7 +50,7 @@ class Interrupts:
                 signal.signal(number, before)
 
     def add(self) -> None:
-        """One more."""
+        """Count one more interrupt."""
         self.count += 1
         self._changed.set()
         if self._on_signal is not None:
@@ -64,9 +64,12 @@ class Interrupts:
 
 
 def run(work: Coroutine[Any, Any, _T]) -> _T:
-    """As `asyncio.run`, but a signal cancels between two callbacks of the loop. asyncio itself
-    cancels where the signal finds it: a callback that is just about to resolve what has been
-    cancelled then fails with a traceback. Raises KeyboardInterrupt when it was a signal."""
+    """Run a coroutine as `asyncio.run` does, but cancel it on a signal between two callbacks of the
+    loop. asyncio itself cancels at the moment of the signal: a callback that is about to resolve
+    the cancelled future then fails with a traceback.
+
+    Raises KeyboardInterrupt after a signal.
+    """
 
     async def interruptible() -> _T:
         task = asyncio.current_task()

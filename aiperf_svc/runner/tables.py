@@ -1,5 +1,4 @@
-"""What a finished run looks like on a terminal: results, errors, objectives, and whether to believe
-them.
+"""Prints a finished run on a terminal: results, errors, objectives, and the verdict.
 
 Made from the content of profile_export_aiperf.json, so that it can be printed again from there.
 """
@@ -23,7 +22,7 @@ WIDE = 100
 STATS = ("avg", "min", "p50", "p90", "p99", "max")
 NARROW_STATS = ("avg", "p50", "p90", "p99")
 SHORT_UNITS = {"tokens/sec/user": "tok/s"}
-"""For the one name that is too long for its line."""
+"""Short form of a unit that is too long for its line."""
 SHOWN_ERRORS = 8
 SHOWN_MESSAGE = 400
 """Characters of an error's first message: why a certificate is refused, and what helps."""
@@ -118,7 +117,7 @@ def _scalars(summary: dict[str, Any]) -> Table:
 
 
 def _print_notes(summary: dict[str, Any], console: Console) -> None:
-    """What the marks of the table mean, when there are any."""
+    """Print the meaning of the marks in the table, if there are any."""
     metrics = [m for m in METRICS if m.in_table and isinstance(summary.get(m.tag), dict)]
     shown = {*STATS, "p99_9"}
     if any(shown & set(summary[m.tag].get("unreliable", ())) for m in metrics):
@@ -206,7 +205,7 @@ def _print_accounts(accounts: dict[str, Any], console: Console) -> None:
 
 
 def _print_addresses(uses: Sequence[dict[str, Any]], console: Console) -> None:
-    """What each address of the target got, where there are several."""
+    """Print the use of each address of the target, if there are several."""
     if len(uses) < 2:
         return
     console.print("Target addresses:")
@@ -229,7 +228,7 @@ def _print_tls(endpoint: dict[str, Any], console: Console) -> None:
 
 
 def _print_prompts(summary: dict[str, Any], console: Console) -> None:
-    """That prompts were sent again, or are alike, which a server's cache turns into speed."""
+    """Print a note if prompts were repeated or are alike, which a server's cache makes faster."""
     ours = own_part(summary)
     dataset = ours.get("topology", {}).get("dataset", {})
     entries, distinct = dataset.get("entries", 0), dataset.get("distinct_entries", 0)
@@ -245,7 +244,7 @@ def _print_prompts(summary: dict[str, Any], console: Console) -> None:
 
 
 def _print_forced_length(ours: dict[str, Any], console: Console) -> None:
-    """That the server would not have its output lengths forced."""
+    """Print a note if the server refused forced output lengths."""
     asked = ours.get("topology", {}).get("dataset", {}).get("forced_output_length", {})
     if asked.get("finding") == "refused":
         console.print(

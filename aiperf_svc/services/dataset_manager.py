@@ -129,9 +129,9 @@ class DatasetManager(BaseService):
     def _decide_forced_length(self, asked: ForcedLengthAsked) -> ForcedLengthDecided:
         forced = self._forced_length
         if asked.finding and forced.finding is None:
-            forced.told(Finding(asked.finding), asked.said)
+            forced.handle_finding(Finding(asked.finding), asked.said)
             found = ForcedLengthReport(asked.finding, asked.said)
             assert self._report is not None
             self._report = msgspec.structs.replace(self._report, forced_output_length=found)
             self.beat()
-        return ForcedLengthDecided(*self.header, decision=forced.asked(asked.sender, mono_ns()))
+        return ForcedLengthDecided(*self.header, decision=forced.decide(asked.sender, mono_ns()))

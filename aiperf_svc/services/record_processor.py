@@ -51,7 +51,7 @@ class RecordProcessor(BaseService):
         self.work = {
             RunState.CONFIGURING: self._configure,
             # Records of a worker that the roster has not named yet would be turned away.
-            RunState.READY: self._meet_workers,
+            RunState.READY: self._wait_for_roster,
         }
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
@@ -64,7 +64,7 @@ class RecordProcessor(BaseService):
         counter = await asyncio.to_thread(load_token_counter, config.tokenizer)
         self._assembler = RecordAssembler(config, counter=counter)
 
-    async def _meet_workers(self) -> None:
+    async def _wait_for_roster(self) -> None:
         await self._knows_workers.wait()
 
     def on_roster(self, roster: RosterPublished) -> None:

@@ -36,9 +36,9 @@ class WorkerManager(BaseService):
 
     def on_heartbeat(self, beat: Heartbeat) -> None:
         if beat.sender == self.id:
-            self._clock.heard_itself(mono_ns())
+            self._clock.handle_own_heartbeat(mono_ns())
         self._seen[beat.sender] = beat.seen_roster
-        if self._roster.heard(beat, self._clock.ns):
+        if self._roster.handle_heartbeat(beat, self._clock.ns):
             self._changed.set()
         if len(self._roster.refused) > len(self._refused):
             for name in self._roster.refused - self._refused:

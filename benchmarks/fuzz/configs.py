@@ -46,7 +46,7 @@ def fuzz_configs(count: int, *, seed: int) -> list[str]:
             path = Path(folder) / f"config-{number}.yaml"
             text = yaml.safe_dump(data, allow_unicode=True)
             if rng.random() < 0.1:
-                text = _garbled(rng, text)
+                text = _mutated(rng, text)
                 changes.append("text changed")
             path.write_text(text, encoding="utf-8")
             problem = _look(path)
@@ -128,7 +128,7 @@ def _renamed(rng: random.Random, key: str) -> str:
     return rng.choice((key[:at] + key[at + 1 :], key[:at] + "x" + key[at:], key.upper(), "x" * 300))
 
 
-def _garbled(rng: random.Random, text: str) -> str:
+def _mutated(rng: random.Random, text: str) -> str:
     """The text with some characters changed, as an editor or a merge leaves it."""
     letters = list(text)
     for _ in range(rng.choice((1, 3, 10))):

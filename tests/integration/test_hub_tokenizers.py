@@ -189,7 +189,7 @@ def config(**deployment: object) -> BenchmarkConfig:
 def test_preflight_says_what_the_runner_can_see_of_the_hub(
     error: Exception | None, image: object, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find(name: str, revision: str, *, patience_s: float) -> None:
+    def find(name: str, revision: str, *, timeout_s: float) -> None:
         assert (name, revision) == ("some/model", "main")
         if error is not None:
             raise error

@@ -53,10 +53,10 @@ def cached_file(name: str, revision: str) -> Path | None:
     return Path(found) if isinstance(found, str) else None
 
 
-def find_on_hub(name: str, revision: str, *, patience_s: float) -> None:
-    """Ask whether the hub has the file; repeat for `patience_s` while it cannot be reached. Raises
+def find_on_hub(name: str, revision: str, *, timeout_s: float) -> None:
+    """Ask whether the hub has the file; repeat for `timeout_s` while it cannot be reached. Raises
     HubRefused, HubUnreachable."""
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + timeout_s
     while True:
         try:
             _translated(lambda: _ask(name, revision), ATTEMPT_S)
@@ -102,7 +102,7 @@ def _translated(call: Callable[[], Result], limit_s: float) -> Result:
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
         text = f"status {status}: {_first_line(error)}"
-        # 408 and 429 ask for patience; all others below 500 are about this request.
+        # 408 and 429 may pass; all others below 500 are errors of this request.
         if 400 <= status < 500 and status not in (408, 429):
             raise HubRefused(text) from error
         raise HubUnreachable(text) from error

@@ -16,9 +16,9 @@ _BATCH = 128
 _FILE = hub_files.FILE
 _REMEDY = "give the path of a tokenizer.json file, or of a folder that holds one"
 _OTHERS = "or leave tokenizer.name out and count by the server's usage"
-SERVICE_PATIENCE_S = 20.0
+SERVICE_RETRY_S = 20.0
 """Time for which a service retries: the network of a pod may open after the pod has started."""
-RUNNER_PATIENCE_S = 3.0
+RUNNER_RETRY_S = 3.0
 """Time for which the runner retries."""
 
 
@@ -74,7 +74,7 @@ def load_token_counter(options: config.Tokenizer) -> LibraryTokenCounter | None:
     file = _local_file(options.name)
     if file is None:
         name, revision = options.name, options.revision
-        file = hub_files.cached_file(name, revision) or _fetched(options, SERVICE_PATIENCE_S)
+        file = hub_files.cached_file(name, revision) or _fetched(options, SERVICE_RETRY_S)
     return LibraryTokenCounter(options.name, _from_file(file))
 
 
@@ -90,7 +90,7 @@ def resolve_tokenizer(options: config.Tokenizer) -> str:
     notice, file = "", _local_file(options.name)
     if file is None:
         try:
-            file = _fetched(options, RUNNER_PATIENCE_S)
+            file = _fetched(options, RUNNER_RETRY_S)
         except ConfigError as error:
             file = hub_files.cached_file(options.name, options.revision)
             if file is None or not isinstance(error.__cause__, HubUnreachable):
@@ -134,12 +134,12 @@ def _local_file(name: str) -> Path | None:
     return file
 
 
-def _fetched(options: config.Tokenizer, patience_s: float) -> Path:
+def _fetched(options: config.Tokenizer, timeout_s: float) -> Path:
     """Return the hub's file after checking within a short time that it exists. Raises
     ConfigError."""
     name, revision = str(options.name), options.revision
     try:
-        hub_files.find_on_hub(name, revision, patience_s=patience_s)
+        hub_files.find_on_hub(name, revision, timeout_s=timeout_s)
         return hub_files.fetch_from_hub(name, revision)
     except HubRefused as error:
         verb, remedy = "does not give it", "correct the name (a private one needs HF_TOKEN)"

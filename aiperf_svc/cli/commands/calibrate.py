@@ -18,17 +18,18 @@ and size the workers of later open-loop runs; a rate beyond them is warned about
 FLAGS = ("--streaming", "--isl", "50", "--num-dataset-entries", "200", "--ui", "none", "--json")
 USERS = ("--concurrency", "200")
 STEPS = (0.25, 0.5, 0.75)
-"""Of one worker's closed-loop rate, in open loop."""
+"""Open-loop rates to try, as shares of one worker's closed-loop rate."""
 LAG_LIMIT_MS = 5.0
 """A worker whose schedule lag's p99 stays below this carries the rate."""
 LEAST_STEP = 0.25
-"""Of the closed-loop rate, when every step is late: what is left for a client on busy cores."""
+"""Share of the closed-loop rate that is assumed if every step is late: what a client on busy cores
+can send."""
 TOKENS = 100
 LONGEST_S = 30.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How to print."""
+    """Add the output flags."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

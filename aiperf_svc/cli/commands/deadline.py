@@ -8,7 +8,7 @@ Runs in a pod of a stack, whose environment says what is deleted, and when."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None: a pod is described by its environment."""
+    """Add no arguments: a pod is described by its environment."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ refused. Where nobody is at a terminal to be asked, --yes is needed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which stacks."""
+    """Add the flags that choose the stacks."""
     parser.add_argument("stacks", nargs="*", metavar="STACK", help="name of a stack")
     parser.add_argument("--yes", "-y", action="store_true", help="remove without a question")
     parser.add_argument(

@@ -18,7 +18,7 @@ a cluster; all stacks in stacks/ are checked when none is named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to check."""
+    """Add the files to check."""
     parser.add_argument(
         "configs", nargs="*", metavar="STACK|FILE", help="name of a stack, or a file"
     )

@@ -8,7 +8,7 @@ DESCRIPTION = "Print the version."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """There are none."""
+    """Add no arguments."""
 
 
 def run(args: argparse.Namespace) -> int:

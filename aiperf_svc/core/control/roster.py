@@ -35,12 +35,12 @@ class ListeningClock:
 
     def __init__(self) -> None:
         self.ns = 0
-        self._heard_itself_mono_ns = 0
+        self._own_heartbeat_mono_ns = 0
 
-    def heard_itself(self, now_mono_ns: int) -> None:
+    def handle_own_heartbeat(self, now_mono_ns: int) -> None:
         """Take in that the observer's own heartbeat has come back."""
-        self.ns += min(now_mono_ns - self._heard_itself_mono_ns, LISTENED_AT_ONCE_NS)
-        self._heard_itself_mono_ns = now_mono_ns
+        self.ns += min(now_mono_ns - self._own_heartbeat_mono_ns, LISTENED_AT_ONCE_NS)
+        self._own_heartbeat_mono_ns = now_mono_ns
 
 
 class _Entry(msgspec.Struct):
@@ -64,7 +64,7 @@ class Roster:
         self.refused: set[str] = set()
         """Ids that came too late, or beyond the expected number. Each is logged once."""
 
-    def heard(self, beat: Heartbeat, now_ns: int) -> bool:
+    def handle_heartbeat(self, beat: Heartbeat, now_ns: int) -> bool:
         """Take in a heartbeat at a time of a `ListeningClock`. Returns whether the roster
         changed."""
         entry = self._entries.get(beat.sender)

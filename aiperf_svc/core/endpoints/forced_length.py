@@ -63,7 +63,7 @@ class ForcedLength:
         self.said = ""
         """Message of the target, or why it could not be reached."""
 
-    def asked(self, worker: str, now_mono_ns: int) -> Decision:
+    def decide(self, worker: str, now_mono_ns: int) -> Decision:
         """Take in that a worker asks what to send."""
         if not self._is_used:
             return Decision.KEEP
@@ -75,7 +75,7 @@ class ForcedLength:
         self._prober, self._since_mono_ns = worker, now_mono_ns
         return Decision.PROBE
 
-    def told(self, finding: Finding, said: str) -> None:
+    def handle_finding(self, finding: Finding, said: str) -> None:
         """Take in the result of a probe. The first one counts for all workers."""
         if self.finding is None:
             self.finding, self.said = finding, said

@@ -48,7 +48,7 @@ MAX_OPEN_BYTES: Final = 256 * 2**20
 LARGE_BYTES: Final = 4 * 2**20
 """Smallest size of a response that may be dropped: the gaps of a million chunks, or 60,000 tokens
 as text. Thousands of such streams at once can be a valid load."""
-LOOK_BYTES: Final = 128 * 2**20
+CHECK_BYTES: Final = 128 * 2**20
 """Bytes of responses between two checks of the total."""
 
 
@@ -68,7 +68,7 @@ class RecordAssembler:
         self._counter = counter
         self._open: dict[str, tuple[int, dict[int, ResponseReader]]] = {}
         """Epoch and unfinished requests (by id) of each worker."""
-        self._unlooked_bytes = 0
+        self._unchecked_bytes = 0
         """Bytes of responses since the last check of the total."""
 
     @property
@@ -126,8 +126,8 @@ class RecordAssembler:
                 reads[first_reads[is_known]].tobytes(),
             )
             finished.lost += [fragments["seq"][lost]] if lost else []
-            self._unlooked_bytes += len(batch.bodies)
-            if self._unlooked_bytes > LOOK_BYTES:
+            self._unchecked_bytes += len(batch.bodies)
+            if self._unchecked_bytes > CHECK_BYTES:
                 self._bound_open_bytes()
         return finished
 
@@ -204,7 +204,7 @@ class RecordAssembler:
 
     def _bound_open_bytes(self) -> None:
         """Drop the largest unfinished responses if all together hold too much."""
-        self._unlooked_bytes = 0
+        self._unchecked_bytes = 0
         readers = self.unfinished
         sizes = [reader.held_bytes for reader in readers]
         total = sum(sizes)

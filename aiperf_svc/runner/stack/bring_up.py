@@ -169,7 +169,7 @@ def refuse_taken(before: Inventory, *, stack: str) -> None:
         )
 
 
-def patience_s(checks: tuple[Check, ...], plan: StackPlan) -> float:
+def unschedulable_limit_s(checks: tuple[Check, ...], plan: StackPlan) -> float:
     """Return how long a pod may stay unschedulable: longer if nodes must be added first."""
     has_room = any(each.name == "capacity" and each.state == "ok" for each in checks)
     return UNSCHEDULABLE_S if has_room else plan.config.deployment.ready_timeout / SECOND_NS

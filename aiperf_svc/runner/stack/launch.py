@@ -63,7 +63,7 @@ class Launch:
         self._is_state_behind = False
         """Whether Pulumi's state may lag behind the cluster; then the record of the run stays for
         `gc`."""
-        self._is_looked_at = False
+        self._has_leak_report = False
         """Whether the leak check produced a report."""
         self._left: tuple[str, ...] = ()
         self._not_checked: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class Launch:
         )
         if checks is None:
             return StageResult.INTERRUPTED
-        self._unschedulable_s = bring_up.patience_s(checks, self._request.plan)
+        self._unschedulable_s = bring_up.unschedulable_limit_s(checks, self._request.plan)
         return StageResult.DONE
 
     async def _preview(self) -> StageResult:
@@ -278,12 +278,12 @@ class Launch:
     async def _destroy(self) -> StageResult:
         if self._measuring is not None:
             await self._measuring.close()
-        patience = asyncio.create_task(self._ask_for_patience(), name="ask for patience")
+        notices = asyncio.create_task(self._report_teardown_running(), name="report interrupts")
         try:
             self._say("destroying the stack")
             self._is_destroyed = await self._teardown().destroy()
         finally:
-            patience.cancel()
+            notices.cancel()
         return StageResult.DONE
 
     async def _check(self) -> StageResult:
@@ -295,7 +295,7 @@ class Launch:
             self._not_checked = (f"everything ({error})",)
             self._say(f"whether anything is left is not known; look with: aiperf-svc gc {stack}")
             raise
-        self._is_looked_at = True
+        self._has_leak_report = True
         self._left = tuple(map(str, report.left))
         self._not_checked = report.not_checked
         for each in report.missing:
@@ -344,7 +344,7 @@ class Launch:
         await asyncio.gather(task, stop, return_exceptions=True)
         return is_done
 
-    async def _ask_for_patience(self) -> None:
+    async def _report_teardown_running(self) -> None:
         while True:
             await self._interrupts.reached(self._interrupts.count + 1)
             self._say("already removing the stack: this goes on to its end")
@@ -378,7 +378,7 @@ class Launch:
             was_interrupted=lifecycle.was_interrupted or is_unmade,
             left=self._left,
             is_unverified=self._is_state_behind
-            or not (is_unmade or lifecycle.is_kept or self._is_looked_at),
+            or not (is_unmade or lifecycle.is_kept or self._has_leak_report),
             more={
                 "stack": self._request.stack,
                 "namespace": self._record.namespace if self._record else None,

@@ -107,8 +107,8 @@ class StackLifecycle:
             return Stage.EVIDENCE
         # After an interrupt before the run there are no results to wait for; during the run there
         # are.
-        patience = 1 if stage is Stage.UP else 2
-        if stage in AFTER and result is StageResult.DONE and interrupts < patience:
+        interrupt_limit = 1 if stage is Stage.UP else 2
+        if stage in AFTER and result is StageResult.DONE and interrupts < interrupt_limit:
             return AFTER[stage]
         if stage is Stage.COLLECT and (self.failed_in or self.is_suspect) and interrupts < 2:
             return Stage.EVIDENCE

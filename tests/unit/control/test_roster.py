@@ -22,7 +22,7 @@ def beat(name: str, *, epoch: int = 1) -> Heartbeat:
 def full_roster() -> Roster:
     roster = Roster(EXPECTED)
     for name in ("worker-10", "worker-2", "worker-1", "record-processor-1", "record-processor-0"):
-        roster.heard(beat(name), 0)
+        roster.handle_heartbeat(beat(name), 0)
     return roster
 
 
@@ -40,9 +40,9 @@ def test_ranks_follow_the_numbers_in_the_names_whatever_the_order_of_arrival() -
 def test_each_member_hears_of_those_that_it_deals_with() -> None:
     roster = Roster(EXPECTED | {Service.TIMING_MANAGER: 1})
     timing_manager = msgspec.structs.replace(beat("timing-manager"), service=Service.TIMING_MANAGER)
-    roster.heard(timing_manager, 0)
+    roster.handle_heartbeat(timing_manager, 0)
     for member in full_roster().members:
-        roster.heard(beat(member.id), 0)
+        roster.handle_heartbeat(beat(member.id), 0)
     roster.freeze()
     around = {name: [m.id for m in members] for name, members in roster.around().items()}
     assert around == {
@@ -60,7 +60,7 @@ def test_a_processor_hears_of_a_worker_that_it_gets_and_of_one_that_is_lost() ->
     roster.freeze()
     alive = ("record-processor-1", "worker-1", "worker-2")
     for name in alive:
-        roster.heard(beat(name), SILENCE_NS + 1)
+        roster.handle_heartbeat(beat(name), SILENCE_NS + 1)
     roster.lose_silent(SILENCE_NS + 1)
     around = roster.around()
     assert [m.id for m in around["record-processor-1"]][1:] == ["worker-1", "worker-2", "worker-10"]
@@ -69,7 +69,7 @@ def test_a_processor_hears_of_a_worker_that_it_gets_and_of_one_that_is_lost() ->
 
 def test_what_is_missing_is_counted_by_service() -> None:
     roster = Roster(EXPECTED)
-    roster.heard(beat("worker-0"), 0)
+    roster.handle_heartbeat(beat("worker-0"), 0)
     assert roster.missing == ("record-processor (0 of 2)", "worker (1 of 3)")
     assert full_roster().missing == ()
 
@@ -77,26 +77,26 @@ def test_what_is_missing_is_counted_by_service() -> None:
 def test_a_heartbeat_of_a_known_member_changes_nothing() -> None:
     roster = full_roster()
     number = roster.number
-    assert not roster.heard(beat("worker-1"), 5)
+    assert not roster.handle_heartbeat(beat("worker-1"), 5)
     assert roster.number == number
 
 
 def test_more_instances_than_expected_stay_out() -> None:
     roster = full_roster()
-    assert not roster.heard(beat("worker-3"), 1)
+    assert not roster.handle_heartbeat(beat("worker-3"), 1)
     assert roster.refused == {"worker-3"}
 
 
 def test_before_the_freeze_a_restarted_member_takes_its_own_place() -> None:
     roster = full_roster()
-    assert roster.heard(beat("worker-1", epoch=2), 1)
+    assert roster.handle_heartbeat(beat("worker-1", epoch=2), 1)
     assert [m.epoch for m in roster.members if m.id == "worker-1"] == [2]
 
 
 def test_after_the_freeze_a_restarted_member_stays_out() -> None:
     roster = full_roster()
     roster.freeze()
-    assert not roster.heard(beat("worker-1", epoch=2), 1)
+    assert not roster.handle_heartbeat(beat("worker-1", epoch=2), 1)
     assert roster.refused == {"worker-1"}
     roster.lose_silent(SILENCE_NS + 1)
     assert all(m.lost for m in roster.members)
@@ -106,10 +106,10 @@ def test_the_silent_are_lost_for_good_even_when_they_speak_again() -> None:
     roster = full_roster()
     roster.freeze()
     for name in ("worker-1", "worker-2", "record-processor-0", "record-processor-1"):
-        roster.heard(beat(name), SILENCE_NS)
+        roster.handle_heartbeat(beat(name), SILENCE_NS)
     (lost,) = roster.lose_silent(SILENCE_NS + 1)
     assert lost.id == "worker-10"
-    roster.heard(beat("worker-10"), SILENCE_NS + 2)
+    roster.handle_heartbeat(beat("worker-10"), SILENCE_NS + 2)
     assert [m.id for m in roster.members if m.lost] == ["worker-10"]
 
 
@@ -131,7 +131,7 @@ def test_only_the_workers_of_a_lost_processor_get_another() -> None:
     roster = full_roster()
     roster.freeze()
     for name in ("worker-1", "worker-2", "worker-10", "record-processor-1"):
-        roster.heard(beat(name), SILENCE_NS)
+        roster.handle_heartbeat(beat(name), SILENCE_NS)
     roster.lose_silent(SILENCE_NS + 1)
     assert set(processors(roster).values()) == {"record-processor-1"}
 
@@ -147,7 +147,7 @@ def test_a_singleton_that_is_busy_for_seconds_is_not_lost() -> None:
         seen_roster=0,
         reached=RunState.PENDING,
     )
-    roster.heard(manager, 0)
+    roster.handle_heartbeat(manager, 0)
     roster.freeze()
     assert roster.lose_silent(SILENCE_NS + 1) == []
     assert [m.id for m in roster.lose_silent(CONTROL_SILENCE_NS + 1)] == ["records-manager"]
@@ -159,7 +159,9 @@ def test_a_registration_costs_the_same_however_many_have_registered() -> None:
     for count in (100, 400):
         roster = Roster({Service.WORKER: count})
         beats = [beat(f"worker-{number}") for number in range(count)]
-        calls[count] = calls_of(lambda r=roster, b=beats: [r.heard(each, 0) for each in b])
+        calls[count] = calls_of(
+            lambda r=roster, b=beats: [r.handle_heartbeat(each, 0) for each in b]
+        )
         assert len(roster.members) == count
     assert calls[400] < 4.2 * calls[100]
 
@@ -177,7 +179,7 @@ def calls_of(action: Callable[[], object]) -> int:
 
 def test_members_that_share_a_core_with_many_may_be_silent_for_longer() -> None:
     roster = Roster({Service.WORKER: 1}, workers_a_core=26.5)
-    roster.heard(beat("worker-0"), 0)
+    roster.handle_heartbeat(beat("worker-0"), 0)
     roster.freeze()
     assert roster.lose_silent(6 * SILENCE_NS) == []
     assert len(roster.lose_silent(7 * SILENCE_NS)) == 1
@@ -189,11 +191,11 @@ SECOND_NS = 1_000_000_000
 def test_a_standstill_of_whoever_listens_is_nobodys_silence() -> None:
     clock, roster = ListeningClock(), full_roster()
     for second in range(3):
-        clock.heard_itself(second * SECOND_NS)
+        clock.handle_own_heartbeat(second * SECOND_NS)
     for member in roster.members:
-        roster.heard(beat(member.id), clock.ns)
+        roster.handle_heartbeat(beat(member.id), clock.ns)
     roster.freeze()
-    clock.heard_itself(60 * SECOND_NS)
+    clock.handle_own_heartbeat(60 * SECOND_NS)
     assert roster.lose_silent(clock.ns) == []
 
 
@@ -201,7 +203,7 @@ def test_silence_counts_while_the_others_are_heard() -> None:
     clock, roster = ListeningClock(), full_roster()
     roster.freeze()
     for second in range(100, 106):
-        clock.heard_itself(second * SECOND_NS)
+        clock.handle_own_heartbeat(second * SECOND_NS)
         for name in ("worker-1", "worker-10", "record-processor-0", "record-processor-1"):
-            roster.heard(beat(name), clock.ns)
+            roster.handle_heartbeat(beat(name), clock.ns)
     assert [m.id for m in roster.lose_silent(clock.ns)] == ["worker-2"]

@@ -35,33 +35,33 @@ def config(
 
 def test_one_worker_asks_and_the_others_wait_for_what_it_says() -> None:
     forced = ForcedLength(is_used=True)
-    assert forced.asked("worker-1", 0) is Decision.PROBE
-    assert forced.asked("worker-1", 1) is Decision.PROBE, "its question was sent again"
-    assert forced.asked("worker-0", 2) is Decision.WAIT
-    forced.told(Finding.REFUSED, "Extra inputs are not permitted")
-    assert forced.asked("worker-1", 3) is forced.asked("worker-0", 4) is Decision.LEAVE_OUT
-    forced.told(Finding.ACCEPTED, "")
-    assert forced.asked("worker-0", 5) is Decision.LEAVE_OUT, "the first finding counts for all"
+    assert forced.decide("worker-1", 0) is Decision.PROBE
+    assert forced.decide("worker-1", 1) is Decision.PROBE, "its question was sent again"
+    assert forced.decide("worker-0", 2) is Decision.WAIT
+    forced.handle_finding(Finding.REFUSED, "Extra inputs are not permitted")
+    assert forced.decide("worker-1", 3) is forced.decide("worker-0", 4) is Decision.LEAVE_OUT
+    forced.handle_finding(Finding.ACCEPTED, "")
+    assert forced.decide("worker-0", 5) is Decision.LEAVE_OUT, "the first finding counts for all"
 
 
 @pytest.mark.parametrize("finding", [Finding.ACCEPTED, Finding.UNKNOWN])
 def test_only_a_refusal_leaves_them_out(finding: Finding) -> None:
     forced = ForcedLength(is_used=True)
-    forced.asked("worker-0", 0)
-    forced.told(finding, "")
-    assert forced.asked("worker-1", 1) is Decision.KEEP
+    forced.decide("worker-0", 0)
+    forced.handle_finding(finding, "")
+    assert forced.decide("worker-1", 1) is Decision.KEEP
 
 
 def test_another_worker_asks_when_the_first_is_not_heard_of() -> None:
     forced = ForcedLength(is_used=True)
-    forced.asked("worker-0", 0)
-    assert forced.asked("worker-1", 14 * SECOND_NS) is Decision.WAIT
-    assert forced.asked("worker-1", 15 * SECOND_NS) is Decision.PROBE
-    assert forced.asked("worker-2", 16 * SECOND_NS) is Decision.WAIT
+    forced.decide("worker-0", 0)
+    assert forced.decide("worker-1", 14 * SECOND_NS) is Decision.WAIT
+    assert forced.decide("worker-1", 15 * SECOND_NS) is Decision.PROBE
+    assert forced.decide("worker-2", 16 * SECOND_NS) is Decision.WAIT
 
 
 def test_nobody_asks_where_no_request_has_them() -> None:
-    assert ForcedLength(is_used=False).asked("worker-0", 0) is Decision.KEEP
+    assert ForcedLength(is_used=False).decide("worker-0", 0) is Decision.KEEP
 
 
 def test_only_a_dataset_that_may_have_output_lengths_is_asked_about() -> None:

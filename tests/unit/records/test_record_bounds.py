@@ -119,7 +119,7 @@ def test_of_all_unfinished_responses_the_largest_is_given_up(
 ) -> None:
     monkeypatch.setattr(record_assembly, "MAX_OPEN_BYTES", 50_000)
     monkeypatch.setattr(record_assembly, "LARGE_BYTES", 5_000)
-    monkeypatch.setattr(record_assembly, "LOOK_BYTES", 20_000)
+    monkeypatch.setattr(record_assembly, "CHECK_BYTES", 20_000)
     assembler = assembler_of()
     token = chunk(sse(delta(content="a")))
     end = chunk(sse(finish())) + LAST_CHUNK
@@ -139,7 +139,7 @@ def test_of_all_unfinished_responses_the_largest_is_given_up(
 def test_many_small_responses_are_never_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_assembly, "MAX_OPEN_BYTES", 10_000)
     monkeypatch.setattr(record_assembly, "LARGE_BYTES", 5_000)
-    monkeypatch.setattr(record_assembly, "LOOK_BYTES", 5_000)
+    monkeypatch.setattr(record_assembly, "CHECK_BYTES", 5_000)
     assembler = assembler_of()
     token = chunk(sse(delta(content="a")))
     end = chunk(sse(finish())) + LAST_CHUNK

@@ -146,7 +146,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     for name, value in {"check": (), "preview": "", "first_record": RECORD, "find_own": RECORD,
                         "save_evidence": (), "save_logs": ()}.items():  # fmt: skip
         monkeypatch.setattr(bring_up, name, returning(value))
-    monkeypatch.setattr(bring_up, "patience_s", lambda *_: 0.0)
+    monkeypatch.setattr(bring_up, "unschedulable_limit_s", lambda *_: 0.0)
     monkeypatch.setattr(bring_up, "up", up)
     monkeypatch.setattr(measure, "Measuring", lambda *_: played)
     monkeypatch.setattr(launch, "Teardown", lambda **_: played)

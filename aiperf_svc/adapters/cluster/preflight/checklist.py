@@ -24,7 +24,7 @@ from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
 
 OnCheck = Callable[[Check], None]
-GROWERS = ("karpenter.sh", "autoscaling.x-k8s.io")
+AUTOSCALER_GROUPS = ("karpenter.sh", "autoscaling.x-k8s.io")
 """API groups of programs that add nodes when pods need them."""
 
 
@@ -161,7 +161,7 @@ class _Preflight:
     async def _can_grow(self) -> bool:
         groups = await self._cluster.get("/apis")
         names = {group["name"] for group in groups.get("groups") or ()}
-        if names & set(GROWERS):
+        if names & set(AUTOSCALER_GROUPS):
             return True
         path = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
         try:

@@ -48,7 +48,7 @@ async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | No
     if plan.target is not None:
         return TargetChecks(Check(NAME, "ok", f"{host}:{port} is made with the stack"))
     if namespace is None and is_bare_name(host):
-        return TargetChecks(_nowhere(plan, host))
+        return TargetChecks(_unqualified_host(plan, host))
     service = await _judged_service(cluster, plan, host, port)
     if service is not None and service.state == "failed":
         return TargetChecks(service)
@@ -139,7 +139,7 @@ async def _place(cluster: Cluster, plan: StackPlan, namespace: str | None) -> st
     return None
 
 
-def _nowhere(plan: StackPlan, host: str) -> Check:
+def _unqualified_host(plan: StackPlan, host: str) -> Check:
     words = f"{host} is a name within the stack's own namespace, which is made anew"
     remedy = f"write the Service as {host}.NAMESPACE.svc in endpoint.url"
     return Check(NAME, "failed" if plan.policies else "not checked", words, remedy)

@@ -5,7 +5,7 @@ import asyncio
 
 from aiperf_svc.adapters.cluster.preflight.check import Check, State
 from aiperf_svc.adapters.datasets import hub_files
-from aiperf_svc.adapters.datasets.tokenizers import RUNNER_PATIENCE_S, hub_name
+from aiperf_svc.adapters.datasets.tokenizers import RUNNER_RETRY_S, hub_name
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -24,7 +24,7 @@ async def check_tokenizer(config: BenchmarkConfig) -> Check | None:
     hub = hub_files.hub_address()
     try:
         await asyncio.to_thread(
-            hub_files.find_on_hub, name, config.tokenizer.revision, patience_s=RUNNER_PATIENCE_S
+            hub_files.find_on_hub, name, config.tokenizer.revision, timeout_s=RUNNER_RETRY_S
         )
     except hub_files.HubRefused as error:
         state: State = "failed" if config.deployment.image.name is None else "warning"

@@ -12,7 +12,7 @@ from aiperf_svc.adapters.cluster.api.resource_types import read_catalog
 from aiperf_svc.plan.identity import ANCHOR, RUN_LABEL, STACK_LABEL
 from aiperf_svc.protocol.messages import Service
 
-FURNITURE: Final = frozenset(
+AUTOMATIC: Final = frozenset(
     {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
 )  # fmt: skip
 """Objects that Kubernetes puts into every namespace."""
@@ -59,7 +59,7 @@ async def take_inventory(cluster: Cluster, namespace: str) -> Inventory:
     A namespace that does not exist is empty. Raises Refused, Unreachable.
     """
     listed = await list_objects(cluster, await read_catalog(cluster), namespace=namespace)
-    objects = tuple(each for each in listed.objects if (each.kind, each.name) not in FURNITURE)
+    objects = tuple(each for each in listed.objects if (each.kind, each.name) not in AUTOMATIC)
     return Inventory(namespace=namespace, objects=objects, not_listed=listed.not_listed)
 
 

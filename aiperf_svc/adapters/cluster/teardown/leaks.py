@@ -19,7 +19,7 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreach
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects, object_ref
 from aiperf_svc.adapters.cluster.api.resource_types import Catalog, ResourceType, read_catalog
 from aiperf_svc.adapters.cluster.teardown.inventory import (
-    FURNITURE,
+    AUTOMATIC,
     Inventory,
     compare,
     hanging_on,
@@ -198,7 +198,7 @@ async def _own_namespace(
     if found["metadata"]["uid"] != uid:
         return LeakReport(left=(), not_checked=())
     inside = await list_objects(cluster, catalog, namespace=namespace)
-    survivors = [each for each in inside.objects if (each.kind, each.name) not in FURNITURE]
+    survivors = [each for each in inside.objects if (each.kind, each.name) not in AUTOMATIC]
     reference = msgspec.structs.replace(
         object_ref(NAMESPACE, found["metadata"]), detail=active_conditions(found)
     )

@@ -37,7 +37,7 @@ class Contact:
         """`consequence` is what follows for the user from the silence of `server`, a URL."""
         self._server, self._note, self._consequence = server, note, consequence
         self._response_s = response_s
-        self._heard_mono_s = time.monotonic()
+        self._response_mono_s = time.monotonic()
         self._is_silent = False
 
     @property
@@ -58,11 +58,11 @@ class Contact:
         """Take in that a request got a response, of any content."""
         if self._is_silent:
             self._note(f"the API server responds again after {self._silent_s:.0f} s")
-        self._heard_mono_s, self._is_silent = time.monotonic(), False
+        self._response_mono_s, self._is_silent = time.monotonic(), False
 
     @property
     def _silent_s(self) -> float:
-        return time.monotonic() - self._heard_mono_s
+        return time.monotonic() - self._response_mono_s
 
 
 @contextlib.asynccontextmanager

@@ -41,7 +41,7 @@ class RunLosses:
         self._pods: dict[str, Object] = {}
         """Pods as they were first seen, by UID."""
         self._absent: dict[str, int] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def handle_root(self, kind: str, name: str, found: Object | None) -> Loss | None:
         """Take in a Namespace or anchor as it is; None: it does not exist."""
@@ -50,9 +50,9 @@ class RunLosses:
         is_same = uid == self._roots.setdefault(words, uid)
         if found and is_same and "deletionTimestamp" not in found["metadata"]:
             return None
-        if words in self._told:
+        if words in self._reported:
             return None
-        self._told.add(words)
+        self._reported.add(words)
         if found and _is_overdue(found["metadata"]):
             return Loss("", f"deployment.ttl is over: the stack deleted its {words}")
         return Loss("", f"{words} was deleted by somebody while the run was measured")
@@ -66,11 +66,11 @@ class RunLosses:
         for uid, first in self._pods.items():
             pod = there.get(uid)
             self._absent[uid] = 0 if pod else self._absent.get(uid, 0) + 1
-            if uid in self._told:
+            if uid in self._reported:
                 continue
             how = how_lost(pod, first) if pod else self._absence(uid)
             if how:
-                self._told.add(uid)
+                self._reported.add(uid)
                 metadata = first["metadata"]
                 component = metadata["labels"].get(COMPONENT_LABEL, "")
                 lost.append(Loss(component, f"pod {metadata['name']} {how}"))

@@ -41,7 +41,7 @@ class PodProblem(msgspec.Struct, frozen=True):
     """Reason or state as Kubernetes names it."""
     line: str
     """What is wrong, with the value and the remedy."""
-    patience_s: float
+    limit_s: float
     """Longest time that it may last before the start has failed."""
 
 
@@ -66,7 +66,7 @@ class StartupFailureDetector:
         lost = [
             each.line
             for each, key in zip(problems, keys, strict=True)
-            if now_s - self._since[key] >= each.patience_s
+            if now_s - self._since[key] >= each.limit_s
         ]
         if not lost:
             return None
