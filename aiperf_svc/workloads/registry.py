@@ -20,6 +20,7 @@ INFERENCE = "inference"
 OWN: tuple[str, ...] = (
     "command",
     "iperf",
+    "fio",
     "mpi-pingpong",
 )
 """Kinds of this project. The folder is the kind's name with underscores."""

@@ -1,0 +1,94 @@
+"""The metrics of a run of fio."""
+
+from collections.abc import Iterator
+
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.workloads.fio.runs import Run
+
+PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
+"""Those of completion latency that are metrics; the table has more."""
+
+
+def metrics_of_run(run: Run) -> Iterator[MetricInfo]:
+    """The metrics of one run, its most important first."""
+    groups = {"iops": _iops(run), "bandwidth": _bandwidth(run), "latency": _latency(run)}
+    order = (*run.shows, *(name for name in groups if name not in run.shows))
+    for name in order:
+        yield from groups[name]
+
+
+def _titled(run: Run, text: str) -> str:
+    return f"{run.name}: {text}".capitalize() if run.prefix else text
+
+
+def _iops(run: Run) -> list[MetricInfo]:
+    return [
+        MetricInfo(
+            tag=f"{run.prefix}{tag}",
+            name=_titled(run, name),
+            unit="ops/s",
+            better="higher",
+            formula=f"{formula}, summed over jobs and workers",
+            in_table="iops" in run.shows,
+        )
+        for tag, name, formula in (
+            ("iops", "IOPS", "read.iops + write.iops"),
+            *(
+                (f"{way}_iops", f"{way}s per second".capitalize(), f"{way}.iops")
+                for way in _mixed(run)
+            ),
+        )
+    ]
+
+
+def _bandwidth(run: Run) -> list[MetricInfo]:
+    return [
+        MetricInfo(
+            tag=f"{run.prefix}{tag}",
+            name=_titled(run, name),
+            unit="bytes/s",
+            better="higher",
+            formula=f"{formula}, summed over jobs and workers",
+            in_table="bandwidth" in run.shows,
+        )
+        for tag, name, formula in (
+            ("bandwidth", "Bandwidth", "read.bw_bytes + write.bw_bytes"),
+            *(
+                (f"{way}_bandwidth", f"Bandwidth of {way}s", f"{way}.bw_bytes")
+                for way in _mixed(run)
+            ),
+        )
+    ]
+
+
+def _latency(run: Run) -> list[MetricInfo]:
+    infos = []
+    for way in run.directions:
+        average = MetricInfo(
+            tag=run.latency_tag(way),
+            name=_titled(run, f"Latency of {way}s, average"),
+            unit="us",
+            better="lower",
+            formula=f"{way}.clat_ns.mean, weighted by .N over jobs and workers",
+            in_table="latency" in run.shows,
+        )
+        infos += [
+            average,
+            *(
+                MetricInfo(
+                    tag=f"{average.tag}_{tag}",
+                    name=_titled(run, f"Latency of {way}s, p{percent:g}"),
+                    unit="us",
+                    better="lower",
+                    formula=f"percentile of {way}.clat_ns.bins, added over jobs and workers",
+                    in_table=average.in_table,
+                )
+                for tag, percent in PERCENTILES.items()
+            ),
+        ]
+    return infos
+
+
+def _mixed(run: Run) -> tuple[str, ...]:
+    """Both directions of a run that has both: of one, they would repeat the total."""
+    return run.directions if run.is_mixed else ()

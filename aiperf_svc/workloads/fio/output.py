@@ -1,0 +1,163 @@
+"""Reads fio's JSON (`json+`) and its logs of bandwidth.
+
+fio's own percentiles are of one job. Those of all jobs and workers come from the sum of their
+histograms: percentiles cannot be averaged.
+"""
+
+import errno
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from aiperf_svc.config.base import SECOND_NS
+from aiperf_svc.core.results.measured import Column, Series, Table
+from aiperf_svc.workloads.base import Output, Reading, UnreadableOutput
+from aiperf_svc.workloads.fio.metrics import PERCENTILES
+from aiperf_svc.workloads.fio.runs import Direction, Run
+from aiperf_svc.workloads.json_output import Fields, fields_of
+
+BANDWIDTH_LOG = "fio_bw.*.log"
+"""Files that `--write_bw_log=fio` writes, one for each job."""
+LATENCY_TABLE = "completion latency"
+_TABLE_PERCENTILES = (1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99)
+_DIRECTIONS: dict[str, Direction] = {"0": "read", "1": "write"}
+"""As the third column of a log has them."""
+
+Bins = Mapping[int, int]
+"""Nanoseconds to how many completions took about so long."""
+
+
+def read_run(run: Run, ramp_ns: int, outputs: Sequence[Output]) -> Reading:
+    """The reading of one run on all workers."""
+    documents = [_document(output) for output in outputs]
+    versions = {
+        output.rank: document.text("fio version")
+        for output, document in zip(outputs, documents, strict=True)
+    }
+    jobs = [
+        (output.rank, job)
+        for output, document in zip(outputs, documents, strict=True)
+        for job in document.each("jobs")
+    ]
+    if len(jobs) != run.num_jobs * len(outputs):
+        raise UnreadableOutput(
+            f"fio reports {len(jobs)} jobs; expected {run.num_jobs} of each worker"
+        )
+    errors = tuple(
+        f"fio on rank {rank}: job {job.text('jobname')}: error {_error_name(code)}"
+        for rank, job in jobs
+        if (code := int(job.number("error")))
+    )
+    tool = versions[outputs[0].rank]
+    if errors:
+        return Reading(values={}, tool=tool, tools=versions, errors=errors)
+    bins = {way: added(_bins(rank, job, way) for rank, job in jobs) for way in run.directions}
+    return Reading(
+        values=_values(run, [job for _, job in jobs], bins),
+        series=tuple(_series(run, ramp_ns / SECOND_NS, outputs)),
+        tables=(_latency_table(run, bins),),
+        tool=tool,
+        tools=versions,
+    )
+
+
+def added(histograms: Iterator[Bins]) -> Bins:
+    """The sum of histograms, sorted by latency."""
+    total: Counter[int] = Counter()
+    for histogram in histograms:
+        total.update(histogram)
+    return dict(sorted(total.items()))
+
+
+def percentile_ns(bins: Bins, percent: float) -> int:
+    """The value of the first bin, of sorted ones, up to which there are `percent` of all."""
+    wanted = percent / 100 * sum(bins.values())
+    for value, count in zip(bins, accumulate(bins.values()), strict=True):
+        if count >= wanted:
+            return value
+    raise ValueError("no completions")
+
+
+def _document(output: Output) -> Fields:
+    """The JSON, before which fio may print warnings."""
+    lines = output.text.splitlines(keepends=True)
+    start = next((n for n, line in enumerate(lines) if line.startswith("{")), 0)
+    return fields_of("".join(lines[start:]), f"fio on rank {output.rank}")
+
+
+def _error_name(code: int) -> str:
+    return errno.errorcode.get(code, str(code))
+
+
+def _bins(rank: int, job: Fields, way: Direction) -> Bins:
+    count = int(job.number(way, "clat_ns", "N"))
+    if not count:
+        raise UnreadableOutput(f"fio on rank {rank}: a job completed no {way}s; expected some")
+    bins = {int(ns): int(n) for ns, n in job.numbers(way, "clat_ns", "bins").items()}
+    if sum(bins.values()) != count:
+        raise UnreadableOutput(
+            f"fio on rank {rank}: {way}.clat_ns.bins has {sum(bins.values())} completions; "
+            f"expected {count}, its N"
+        )
+    return bins
+
+
+def _values(run: Run, jobs: Sequence[Fields], bins: Mapping[Direction, Bins]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for tag, field in (("iops", "iops"), ("bandwidth", "bw_bytes")):
+        sums = {way: sum(job.number(way, field) for job in jobs) for way in run.directions}
+        values[f"{run.prefix}{tag}"] = sum(sums.values())
+        if run.is_mixed:
+            values |= {f"{run.prefix}{way}_{tag}": value for way, value in sums.items()}
+    for way in run.directions:
+        total_ns = sum(
+            job.number(way, "clat_ns", "mean") * job.number(way, "clat_ns", "N") for job in jobs
+        )
+        average = run.latency_tag(way)
+        values[average] = total_ns / sum(bins[way].values()) / 1000
+        for tag, percent in PERCENTILES.items():
+            values[f"{average}_{tag}"] = percentile_ns(bins[way], percent) / 1000
+    return values
+
+
+def _latency_table(run: Run, bins: Mapping[Direction, Bins]) -> Table:
+    return Table(
+        name=LATENCY_TABLE,
+        columns=(Column("percentile", "%"), *(Column(way, "us") for way in run.directions)),
+        rows=tuple(
+            (percent, *(percentile_ns(bins[way], percent) / 1000 for way in run.directions))
+            for percent in _TABLE_PERCENTILES
+        ),
+    )
+
+
+def _series(run: Run, ramp_s: float, outputs: Sequence[Output]) -> Iterator[Series]:
+    for output in outputs:
+        if not output.files:
+            raise UnreadableOutput(f"fio on rank {output.rank} left no {BANDWIDTH_LOG}")
+        of_second: Counter[tuple[Direction, int]] = Counter()
+        for name, text in output.files.items():
+            for way, second, rate in _log_lines(f"{name} of rank {output.rank}", text):
+                of_second[way, second] += rate
+        for way in run.directions:
+            points = sorted((second, n) for (of, second), n in of_second.items() if of == way)
+            yield Series(
+                name="bandwidth",
+                unit="bytes/s",
+                # The log's clock starts when the ramp is over.
+                times_s=tuple(ramp_s + second - 0.5 for second, _ in points),
+                values=tuple(float(rate) for _, rate in points),
+                label=f"{run.name}: {way}s of rank {output.rank}",
+            )
+
+
+def _log_lines(where: str, text: bytes) -> Iterator[tuple[Direction, int, int]]:
+    """Direction, second and bytes per second of each line: milliseconds, KiB/s, direction."""
+    for line in text.decode("utf-8", "replace").splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) < 3 or not all(each.isdecimal() for each in fields[:3]):
+            raise UnreadableOutput(f"{where}: {line!r}; expected 'ms, KiB/s, direction, ...'")
+        way = _DIRECTIONS.get(fields[2])
+        if way is None:
+            raise UnreadableOutput(f"{where}: {line!r}; expected direction 0 or 1")
+        yield way, round(int(fields[0]) / 1000), int(fields[1]) * 1024

@@ -1,0 +1,105 @@
+"""The keys of `workload: {kind: fio}`."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.base import SECOND_NS
+from aiperf_svc.config.units import DurationNs, PositiveDurationNs, SizeBytes
+from aiperf_svc.config.workload import WorkloadSpec
+
+Pattern = Literal["read", "write", "randread", "randwrite", "rw", "readwrite", "randrw"]
+_OF_THE_SUITE = (
+    "rw",
+    "bs",
+    "iodepth",
+    "num_jobs",
+    "nrfiles",
+    "rwmixread",
+    "percentage_random",
+    "thread",
+)
+"""Keys that `suite` decides for each of its runs."""
+_SYNCHRONOUS = ("psync", "sync")
+_SECTOR = 512
+_SUITE_SMALLEST = 64 * 2**20
+"""Size of the suite's file below which its four jobs of 1 MiB blocks would be short of blocks."""
+
+
+class FioSpec(WorkloadSpec):
+    """fio on the volume of each worker, at the same moment. The volume is
+    `deployment.ranks.volume`."""
+
+    kind: Literal["fio"] = "fio"
+    suite: Literal["volume"] | None = None
+    """`volume` measures a volume as a whole, in several runs: random and sequential reads and
+    writes, their latency, parallel reads and a mix. It decides `rw`, `bs`, `iodepth` and the
+    like."""
+    rw: Pattern = "read"
+    bs: Annotated[SizeBytes, Field(gt=0, le=2**30)] = 4 * 2**20
+    """Size of one read or write. `K` is 1000 bytes here, and `Ki` 1024."""
+    iodepth: Annotated[int, Field(gt=0, le=65_536)] = 1
+    """Reads and writes of each job in flight."""
+    ioengine: Literal["libaio", "io_uring", "posixaio", "psync", "sync"] = "libaio"
+    direct: bool = True
+    """Bypass the page cache."""
+    nrfiles: Annotated[int, Field(gt=0, le=100_000)] = 1
+    """Files of each job."""
+    rwmixread: Annotated[int, Field(ge=0, le=100)] = 50
+    """Per cent of reads where `rw` has both."""
+    percentage_random: Annotated[int, Field(ge=0, le=100)] = 100
+    """Per cent of a random pattern that is random."""
+    runtime: Annotated[PositiveDurationNs, Field(ge=SECOND_NS)] | None = None
+    """Measured time; None: 30s, and 15s for each run of a suite."""
+    ramp: DurationNs = 2 * SECOND_NS
+    """Time before the measured one."""
+    num_jobs: Annotated[int, Field(gt=0, le=1_000)] = 1
+    """Processes of each worker, which have files of their own."""
+    size: Annotated[SizeBytes, Field(gt=0)] = 10 * 2**30
+    """Of all files of one job; of the one file of a suite."""
+    thread: bool = False
+    """Threads instead of processes."""
+    workers: Annotated[int, Field(gt=0, le=1_000)] = 1
+
+    @property
+    def measured_ns(self) -> int:
+        """Measured time of one run."""
+        return self.runtime or (15 if self.suite else 30) * SECOND_NS
+
+    @property
+    def worker_bytes(self) -> int:
+        """Bytes that one worker keeps on its volume."""
+        return self.size * (1 if self.suite else self.num_jobs)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        problems = self._problems_of_suite() if self.suite else self._problems_of_run()
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _problems_of_suite(self) -> list[str]:
+        fields = type(self).model_fields
+        problems = [
+            f"{{suite}} decides {{{key}}}: leave it out"
+            for key in _OF_THE_SUITE
+            if getattr(self, key) != fields[key].default
+        ]
+        if self.ioengine in _SYNCHRONOUS:
+            problems.append(f"{{suite}} needs an asynchronous {{ioengine}}, not {self.ioengine}")
+        if self.size < _SUITE_SMALLEST:
+            problems.append("{suite} needs a {size} of at least 64Mi")
+        return problems
+
+    def _problems_of_run(self) -> list[str]:
+        problems = []
+        if self.iodepth > 1 and self.ioengine in _SYNCHRONOUS:
+            problems.append(
+                f"{{ioengine}} {self.ioengine} has one read or write in flight: {{iodepth}} "
+                f"{self.iodepth} would have no effect; use libaio, or {{num_jobs}}"
+            )
+        if self.direct and self.bs % _SECTOR:
+            problems.append(f"{{bs}} {self.bs} is not a multiple of {_SECTOR}: {{direct}} needs it")
+        if self.size < self.bs * self.nrfiles:
+            problems.append("{size} is smaller than one {bs} for each of {nrfiles}")
+        return problems

@@ -1,0 +1,176 @@
+"""Runs fio on each worker's volume: once to write the files, then for each measured run."""
+
+from collections.abc import Sequence
+
+from aiperf_svc.config.base import SECOND_NS
+from aiperf_svc.config.units import format_size
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.workloads.base import (
+    Command,
+    Output,
+    Plot,
+    Rank,
+    Reading,
+    Role,
+    Step,
+    Tool,
+    Workload,
+    margin_ns,
+    timeout_of,
+)
+from aiperf_svc.workloads.fio.metrics import metrics_of_run
+from aiperf_svc.workloads.fio.output import BANDWIDTH_LOG, LATENCY_TABLE, read_run
+from aiperf_svc.workloads.fio.runs import VOLUME, Run, runs_of
+from aiperf_svc.workloads.fio.spec import FioSpec
+
+Config = WorkloadConfig[FioSpec]
+
+_SLOWEST_WRITE = 10 * 10**6
+"""Bytes per second of a volume that is given up while its files are written."""
+_ANY = Run(name="", shows=("iops", "bandwidth", "latency"), rw="randrw", bs=1, iodepth=1)
+
+
+class Fio(Workload[FioSpec]):
+    """The kind `fio`."""
+
+    kind = "fio"
+    summary = "IOPS, bandwidth and latency of volumes, by fio; suite: volume runs a whole profile"
+    spec = FioSpec
+    tools = (Tool("fio", "fio"),)
+    metrics = (
+        *metrics_of_run(_ANY),
+        *(info for run in VOLUME for info in metrics_of_run(run)),
+    )
+
+    def roles(self, spec: FioSpec) -> tuple[Role, ...]:
+        return (Role("worker", spec.workers),)
+
+    def metrics_of(self, config: Config) -> tuple[MetricInfo, ...]:
+        return tuple(info for run in runs_of(config.workload) for info in metrics_of_run(run))
+
+    def problems(self, config: Config) -> list[str]:
+        spec, volume = config.workload, config.deployment.ranks.volume
+        if volume is None or volume.kind == "host-path":
+            return []
+        is_shared = volume.kind == "shared-claim"
+        needed = spec.worker_bytes * (spec.workers if is_shared else 1)
+        if needed <= volume.size:
+            return []
+        whose = "all workers together keep" if is_shared else "a worker keeps"
+        return [
+            f"workload.size: {whose} {format_size(needed)} of files on a volume of "
+            f"{format_size(volume.size)} (deployment.ranks.volume.size)"
+        ]
+
+    def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
+        spec = config.workload
+        expected_ns = spec.ramp + spec.measured_ns
+        writing_ns = spec.worker_bytes * len(ranks) // _SLOWEST_WRITE * SECOND_NS
+        return (
+            Step(
+                name="write files",
+                is_measured=False,
+                commands=tuple(
+                    Command(rank=rank.number, argv=_write_files(spec, rank)) for rank in ranks
+                ),
+                timeout_ns=timeout_of(spec, writing_ns + 60 * SECOND_NS),
+            ),
+            *(
+                Step(
+                    name=run.name,
+                    commands=tuple(
+                        Command(
+                            rank=rank.number, argv=_measure(spec, run, rank), keeps=(BANDWIDTH_LOG,)
+                        )
+                        for rank in ranks
+                    ),
+                    timeout_ns=timeout_of(spec, margin_ns(expected_ns)),
+                    expected_ns=expected_ns,
+                )
+                for run in runs_of(spec)
+            ),
+        )
+
+    def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
+        run = next(run for run in runs_of(config.workload) if run.name == step.name)
+        return read_run(run, config.workload.ramp, outputs)
+
+    def plots(self, config: Config) -> tuple[Plot, ...]:
+        ways = {way for run in runs_of(config.workload) for way in run.directions}
+        return (
+            Plot(title="Bandwidth", kind="series", name="bandwidth"),
+            Plot(
+                title="Completion latency by percentile",
+                kind="table",
+                name=LATENCY_TABLE,
+                x="percentile",
+                y=tuple(sorted(ways)),
+                y_is_log=True,
+            ),
+        )
+
+
+def _write_files(spec: FioSpec, rank: Rank) -> tuple[str, ...]:
+    """Writes every block that a run may read or overwrite: a volume answers reads of blocks that
+    were never written without touching its disks."""
+    run = Run(name="write-files", shows=(), rw="write", bs=2**20, iodepth=1, num_jobs=_jobs(spec))
+    return (
+        *_common(spec, run, rank),
+        "--ioengine=psync",
+        "--end_fsync=1",
+    )
+
+
+def _measure(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
+    argv = [
+        *_common(spec, run, rank),
+        f"--ioengine={spec.ioengine}",
+        "--time_based",
+        f"--runtime={spec.measured_ns // 10**6}ms",
+        f"--ramp_time={spec.ramp // 10**6}ms",
+        # Without it all workers, and all repetitions, go to the same random places.
+        "--randrepeat=0",
+        "--write_bw_log=fio",
+        "--log_avg_msec=1000",
+    ]
+    if run.is_mixed:
+        argv.append(f"--rwmixread={run.rwmixread}")
+    if run.is_random:
+        argv.append(f"--percentage_random={spec.percentage_random}")
+    if spec.thread:
+        argv.append("--thread")
+    return tuple(argv)
+
+
+def _common(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
+    # Workers may share a volume: the names of their files have the rank.
+    name = f"aiperf-{rank.number}"
+    if spec.suite is not None:
+        files = [f"--filename={rank.volume}/{name}"]
+        if run.num_jobs > 1:
+            # The jobs begin at different places of the one file.
+            files.append(f"--offset_increment={spec.size // run.num_jobs // run.bs * run.bs}")
+    else:
+        files = [
+            f"--directory={rank.volume}",
+            f"--filename_format={name}.$jobnum.$filenum",
+            f"--nrfiles={spec.nrfiles}",
+        ]
+    return (
+        "fio",
+        f"--name={run.name.replace(' ', '-')}",
+        "--output-format=json+",
+        "--eta=never",
+        *files,
+        f"--size={spec.size}",
+        f"--numjobs={run.num_jobs}",
+        f"--rw={run.rw}",
+        f"--bs={run.bs}",
+        f"--iodepth={run.iodepth}",
+        f"--direct={int(spec.direct)}",
+    )
+
+
+def _jobs(spec: FioSpec) -> int:
+    return 1 if spec.suite is not None else spec.num_jobs

@@ -1,0 +1,282 @@
+"""The kind `fio`: the commands of its runs, and histograms of several jobs and workers as one."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
+from aiperf_svc.workloads.fio import WORKLOAD
+from aiperf_svc.workloads.fio.output import added, percentile_ns
+
+Configure = Callable[..., WorkloadConfig[Any]]
+Ranks = Callable[[int], tuple[Rank, ...]]
+Recorded = Callable[[str], bytes]
+LOG = b"1000, 96660, 0, 0, 0\n1000, 32004, 1, 0, 0\n1999, 105989, 0, 0, 0\n1999, 35755, 1, 0, 0\n"
+RANDRW = {"rw": "randrw", "num_jobs": 2, "ramp": "1s"}
+BIN_WIDTH = 1 / 64
+"""Of a bin of fio's histogram, relative to its value."""
+
+
+def read(config: WorkloadConfig[Any], outputs: list[Output], ranks: Ranks) -> Reading:
+    step = WORKLOAD.steps(config, ranks(len(outputs)))[-1]
+    return WORKLOAD.read(config, step, outputs)
+
+
+def output_of(stdout: bytes, *, rank: int = 0, log: bytes = LOG) -> Output:
+    return Output(rank=rank, exit_code=0, stdout=stdout, files={"fio_bw.1.log": log})
+
+
+def test_files_are_written_once_before_the_run_that_is_measured(
+    config: Configure, ranks: Ranks
+) -> None:
+    spec = {"rw": "randrw", "bs": "4Ki", "iodepth": 8, "size": "1Gi", "runtime": "10s"}
+    more = {"num_jobs": 2, "nrfiles": 3, "rwmixread": 70, "percentage_random": 80, "thread": True}
+    parsed = config("fio", **spec, **more, direct=False, workers=2, ioengine="io_uring")
+    writing, measured = WORKLOAD.steps(parsed, ranks(2))
+    files = (
+        "--directory=/volume --filename_format=aiperf-1.$jobnum.$filenum --nrfiles=3 "
+        "--size=1073741824 --numjobs=2"
+    )
+    assert not writing.is_measured
+    assert " ".join(writing.commands[1].argv) == (
+        f"fio --name=write-files --output-format=json+ --eta=never {files} --rw=write "
+        "--bs=1048576 --iodepth=1 --direct=0 --ioengine=psync --end_fsync=1"
+    )
+    assert measured.name == "randrw"
+    assert " ".join(measured.commands[1].argv) == (
+        f"fio --name=randrw --output-format=json+ --eta=never {files} --rw=randrw --bs=4096 "
+        "--iodepth=8 --direct=0 --ioengine=io_uring --time_based --runtime=10000ms "
+        "--ramp_time=2000ms --randrepeat=0 --write_bw_log=fio --log_avg_msec=1000 --rwmixread=70 "
+        "--percentage_random=80 --thread"
+    )
+    assert [each.rank for each in measured.commands] == [0, 1]
+    assert measured.commands[0].keeps == ("fio_bw.*.log",)
+    assert measured.expected_ns == 12 * 10**9
+
+
+def test_the_suite_measures_one_file_in_runs_of_15_seconds(config: Configure, ranks: Ranks) -> None:
+    steps = WORKLOAD.steps(config("fio", suite="volume"), ranks(1))
+    shown = []
+    for step in steps:
+        options = dict(word.partition("=")[::2] for word in step.commands[0].argv)
+        assert options["--filename"] == "/volume/aiperf-0"
+        keys = ("--rw", "--bs", "--iodepth", "--numjobs")
+        shown.append((step.name, *(options[key] for key in keys)))
+        if step.is_measured:
+            assert (options["--runtime"], options["--ramp_time"]) == ("15000ms", "2000ms")
+    assert shown == [
+        ("write files", "write", "1048576", "1", "1"),
+        ("random read", "randread", "4096", "64", "1"),
+        ("random write", "randwrite", "4096", "64", "1"),
+        ("sequential read", "read", "131072", "64", "1"),
+        ("sequential write", "write", "131072", "64", "1"),
+        ("short queue read", "randread", "4096", "4", "1"),
+        ("short queue write", "randwrite", "4096", "4", "1"),
+        ("parallel read", "read", "1048576", "16", "4"),
+        ("mixed", "randrw", "4096", "64", "1"),
+    ]
+    assert "--offset_increment=2684354560" in steps[-2].commands[0].argv
+    assert "--rwmixread=75" in steps[-1].commands[0].argv
+
+
+def test_jobs_are_summed_and_each_direction_has_its_own_latency(
+    config: Configure, ranks: Ranks, recorded: Recorded
+) -> None:
+    text = recorded("fio/fio-3.33-randrw.json")
+    jobs = json.loads(text)["jobs"]
+    reading = read(config("fio", **RANDRW), [output_of(text)], ranks)
+    for way in ("read", "write"):
+        assert reading.values[f"{way}_iops"] == sum(job[way]["iops"] for job in jobs)
+        assert reading.values[f"{way}_bandwidth"] == sum(job[way]["bw_bytes"] for job in jobs)
+        low, high = sorted(job[way]["clat_ns"]["mean"] / 1000 for job in jobs)
+        assert low <= reading.values[f"{way}_latency"] <= high
+        low, high = sorted(job[way]["clat_ns"]["percentile"]["99.000000"] / 1000 for job in jobs)
+        assert low <= reading.values[f"{way}_latency_p99"] <= high
+    assert reading.values["iops"] == pytest.approx(
+        reading.values["read_iops"] + reading.values["write_iops"]
+    )
+    assert reading.tools == {0: "fio-3.33"}
+
+
+def test_percentiles_of_two_workers_are_those_of_all_their_samples(recorded: Recorded) -> None:
+    documents = [json.loads(recorded(f"fio/fio-3.33-worker{n}.json")) for n in (0, 1)]
+    bins = added(
+        {int(ns): n for ns, n in document["jobs"][0]["read"]["clat_ns"]["bins"].items()}
+        for document in documents
+    )
+    samples = sorted(
+        int(line)
+        for n in (0, 1)
+        for line in recorded(f"fio/fio-3.33-worker{n}-clat-ns.txt").split()
+    )
+    assert sum(bins.values()) == len(samples) == 2000
+    for percent in (1.0, 25.0, 50.0, 75.0, 90.0, 99.0, 99.9, 100.0):
+        pooled = samples[math.ceil(percent / 100 * len(samples)) - 1]
+        assert percentile_ns(bins, percent) == pytest.approx(pooled, rel=BIN_WIDTH)
+
+
+def test_percentiles_of_one_job_are_those_that_fio_prints(recorded: Recorded) -> None:
+    for n in (0, 1):
+        latency = json.loads(recorded(f"fio/fio-3.33-worker{n}.json"))["jobs"][0]["read"]["clat_ns"]
+        bins = added(iter([{int(ns): count for ns, count in latency["bins"].items()}]))
+        for percent, ns in latency["percentile"].items():
+            assert percentile_ns(bins, float(percent)) == ns
+
+
+def test_the_series_of_a_worker_adds_its_jobs_and_starts_after_the_ramp(
+    config: Configure, ranks: Ranks, recorded: Recorded
+) -> None:
+    text = recorded("fio/fio-3.33-randrw.json")
+    both = Output(
+        rank=0, exit_code=0, stdout=text, files={"fio_bw.1.log": LOG, "fio_bw.2.log": LOG}
+    )
+    reads, writes = read(config("fio", **RANDRW), [both], ranks).series
+    assert reads.times_s == (1.5, 2.5)
+    assert reads.values == (2 * 96660 * 1024, 2 * 105989 * 1024)
+    assert (reads.label, writes.label) == ("randrw: reads of rank 0", "randrw: writes of rank 0")
+
+
+@pytest.mark.parametrize(
+    "spec", [RANDRW, {"suite": "volume", "ramp": "1s"}], ids=["one run", "suite"]
+)
+def test_a_reading_has_the_metrics_that_the_config_announces(
+    config: Configure, ranks: Ranks, recorded: Recorded, spec: dict[str, Any]
+) -> None:
+    parsed = config("fio", **spec)
+    announced = [info.tag for info in WORKLOAD.metrics_of(parsed)]
+    assert len(set(announced)) == len(announced)
+    assert set(announced) <= {info.tag for info in WORKLOAD.metrics}
+    document = json.loads(recorded("fio/fio-3.33-randrw.json"))
+    read_tags = set()
+    for step in WORKLOAD.steps(parsed, ranks(1)):
+        if step.is_measured:
+            jobs = 4 if step.name == "parallel read" else 2 if step.name == "randrw" else 1
+            text = json.dumps(document | {"jobs": (document["jobs"] * 2)[:jobs]}).encode()
+            read_tags |= set(WORKLOAD.read(parsed, step, [output_of(text)]).values)
+    assert read_tags == set(announced)
+
+
+def test_warnings_before_the_json_are_skipped(
+    config: Configure, ranks: Ranks, recorded: Recorded
+) -> None:
+    text = b"\nfio: this platform does not support x {\n" + recorded("fio/fio-3.33-randrw.json")
+    assert read(config("fio", **RANDRW), [output_of(text)], ranks).values["iops"] > 0
+
+
+def test_a_job_that_failed_is_an_error_although_fio_may_exit_with_0(
+    config: Configure, ranks: Ranks, recorded: Recorded
+) -> None:
+    document = json.loads(recorded("fio/fio-3.33-randrw.json"))
+    document["jobs"][1]["error"] = 28
+    text = json.dumps(document).encode()
+    reading = read(config("fio", **RANDRW), [output_of(text)], ranks)
+    assert reading.errors == ("fio on rank 0: job randrw: error ENOSPC",)
+    assert reading.values == {}
+
+
+def no_reads(document: dict[str, Any]) -> None:
+    document["jobs"][1]["read"]["clat_ns"] = {"min": 0, "max": 0, "mean": 0, "stddev": 0, "N": 0}
+
+
+def lost_bin(document: dict[str, Any]) -> None:
+    bins = document["jobs"][0]["write"]["clat_ns"]["bins"]
+    bins.pop(next(iter(bins)))
+
+
+def lost_job(document: dict[str, Any]) -> None:
+    document["jobs"].pop()
+
+
+def no_rate(document: dict[str, Any]) -> None:
+    del document["jobs"][0]["read"]["iops"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (no_reads, "a job completed no reads"),
+        (lost_bin, "write.clat_ns.bins has"),
+        (lost_job, "fio reports 1 jobs; expected 2"),
+        (no_rate, "no field 'iops'"),
+    ],
+)
+def test_output_that_does_not_add_up_is_unreadable(
+    config: Configure,
+    ranks: Ranks,
+    recorded: Recorded,
+    damage: Callable[[dict[str, Any]], None],
+    said: str,
+) -> None:
+    document = json.loads(recorded("fio/fio-3.33-randrw.json"))
+    damage(document)
+    with pytest.raises(UnreadableOutput, match=said):
+        read(config("fio", **RANDRW), [output_of(json.dumps(document).encode())], ranks)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "log", "said"),
+    [
+        (b"", LOG, "expected JSON"),
+        (b"fio: failed parsing directory", LOG, "expected JSON"),
+        (None, b"garbage\n", "'garbage'; expected 'ms, KiB/s"),
+        (None, b"1000, 5, 2, 0\n", "expected direction 0 or 1"),
+    ],
+)
+def test_garbage_is_unreadable(
+    config: Configure,
+    ranks: Ranks,
+    recorded: Recorded,
+    stdout: bytes | None,
+    log: bytes,
+    said: str,
+) -> None:
+    text = recorded("fio/fio-3.33-randrw.json") if stdout is None else stdout
+    with pytest.raises(UnreadableOutput, match=said):
+        read(config("fio", **RANDRW), [output_of(text, log=log)], ranks)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"rw": "randreed"}, "did you mean randread?"),
+        ({"suite": "volume", "bs": "4Ki", "num_jobs": 2}, "suite decides bs"),
+        ({"suite": "volume", "ioengine": "psync"}, "suite needs an asynchronous ioengine"),
+        ({"suite": "volume", "size": "1Mi"}, "size of at least 64Mi"),
+        ({"ioengine": "psync", "iodepth": 4}, "iodepth 4 would have no effect"),
+        ({"bs": 1000}, "not a multiple of 512"),
+        ({"size": "1Mi"}, "size is smaller than one bs"),
+        ({"runtime": "500ms"}, "runtime"),
+    ],
+)
+def test_what_fio_would_refuse_or_ignore_is_refused_first(
+    config: Configure, spec: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match="workload") as error:
+        config("fio", **spec)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("volume", "said"),
+    [
+        ({"kind": "claim", "size": "16Gi"}, None),
+        ({"kind": "claim", "size": "8Gi"}, "a worker keeps 10Gi of files on a volume of 8Gi"),
+        ({"kind": "shared-claim", "size": "16Gi"}, "all workers together keep 20Gi"),
+        ({"kind": "host-path", "path": "/data"}, None),
+    ],
+)
+def test_files_that_do_not_fit_on_the_volume_are_refused(
+    config: Configure, volume: dict[str, Any], said: str | None
+) -> None:
+    problems = WORKLOAD.problems(config("fio", workers=2, on={"volume": volume}))
+    if said is None:
+        assert problems == []
+    else:
+        (problem,) = problems
+        assert problem.startswith("workload.size: ")
+        assert said in problem
