@@ -22,6 +22,7 @@ OWN: tuple[str, ...] = (
     "iperf",
     "fio",
     "mpi-pingpong",
+    "openfoam",
 )
 """Kinds of this project. The folder is the kind's name with underscores."""
 

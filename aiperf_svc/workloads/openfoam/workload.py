@@ -1,0 +1,185 @@
+"""Prepares the case on every rank, then solves it by all processes together."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from aiperf_svc.config.base import HOUR_NS
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.results.measured import MetricInfo, Series
+from aiperf_svc.core.verdict.check_result import Reason, graded
+from aiperf_svc.workloads.base import (
+    Command,
+    Output,
+    Plot,
+    Rank,
+    Reading,
+    Role,
+    Step,
+    Tool,
+    UnreadableOutput,
+    Workload,
+    timeout_of,
+)
+from aiperf_svc.workloads.mpi_launch import open_mpi, rdma_privilege, rdma_problems
+from aiperf_svc.workloads.openfoam.cavity import SIZES, case_files
+from aiperf_svc.workloads.openfoam.output import read_log
+from aiperf_svc.workloads.openfoam.spec import OpenFoamSpec
+
+Config = WorkloadConfig[OpenFoamSpec]
+_WAITED_SHARE = 0.05
+"""Largest share of the wall time that the first process may spend without a CPU."""
+_CLOCK_RESOLUTION_S = 2
+"""The log counts wall time in full seconds, start and end included."""
+
+
+class OpenFoam(Workload[OpenFoamSpec]):
+    """The kind `openfoam`."""
+
+    kind = "openfoam"
+    summary = "time that OpenFOAM's icoFoam takes for a 3-D lid-driven cavity, in parallel"
+    spec = OpenFoamSpec
+    tools = (
+        Tool("icoFoam", "openfoam"),
+        Tool("blockMesh", "openfoam"),
+        Tool("decomposePar", "openfoam"),
+        Tool("mpirun", "openmpi-bin"),
+    )
+    metrics = (
+        MetricInfo(
+            tag="solver_time",
+            name="Solver time",
+            unit="s",
+            better="lower",
+            formula="the last ExecutionTime of the log: CPU time of the first process",
+        ),
+        MetricInfo(
+            tag="step_time",
+            name="Time per time step",
+            unit="s",
+            better="lower",
+            formula="(last - first ExecutionTime) / (time steps - 1)",
+        ),
+        MetricInfo(
+            tag="rate",
+            name="Cells solved",
+            unit="cell-steps/s",
+            better="higher",
+            formula="cells of the mesh / step_time",
+        ),
+        MetricInfo(
+            tag="clock_time",
+            name="Wall time",
+            unit="s",
+            better="lower",
+            formula="the last ClockTime of the log, in full seconds",
+        ),
+        MetricInfo(
+            tag="pressure_iterations",
+            name="Iterations of the pressure solver",
+            unit="count",
+            formula="sum of No Iterations of all lines `Solving for p`",
+        ),
+    )
+
+    def roles(self, spec: OpenFoamSpec) -> tuple[Role, ...]:
+        return (Role("rank", spec.nodes),)
+
+    def files(self, config: Config) -> dict[str, bytes]:
+        return case_files(config.workload)
+
+    def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
+        """The case lies on the ranks' volumes, because work folders do not last. Its path is that
+        of rank 0 on every rank."""
+        spec = config.workload
+        case = f"{ranks[0].volume}/cavity"
+        env = {} if spec.image else {"WM_PROJECT_DIR": "/usr/share/openfoam"}
+        share, rest = divmod(spec.processes, len(ranks))
+        hosts = [(rank, share + (place < rest)) for place, rank in enumerate(ranks)]
+        program = ["icoFoam", "-case", case, *(["-parallel"] if spec.processes > 1 else [])]
+        prepare = Step(
+            name="prepare",
+            commands=tuple(
+                Command(rank=rank.number, argv=("./prepare", case), env={**env, **spec.env})
+                for rank in _with_own_volume(config, ranks)
+            ),
+            is_measured=False,
+            timeout_ns=timeout_of(spec, HOUR_NS),
+        )
+        solve = Step(
+            name="solve",
+            commands=(open_mpi(hosts, program, spec, spec.transport, shares_memory=True, env=env),),
+            agent_ranks=tuple(rank.number for rank in ranks[1:]),
+            timeout_ns=timeout_of(spec, SIZES[spec.size].timeout_ns),
+        )
+        return (prepare, solve)
+
+    def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
+        spec, size = config.workload, SIZES[config.workload.size]
+        log = read_log(outputs[0].text, processes=spec.processes, steps=size.steps)
+        ends = log.execution_s
+        step_s = (ends[-1] - ends[0]) / (size.steps - 1)
+        if step_s <= 0:
+            raise UnreadableOutput(f"ExecutionTime does not grow: from {ends[0]} to {ends[-1]} s")
+        return Reading(
+            values={
+                "solver_time": ends[-1],
+                "step_time": step_s,
+                "rate": size.cells / step_s,
+                "clock_time": float(log.clock_s),
+                "pressure_iterations": float(log.pressure_iterations),
+            },
+            series=(
+                Series(
+                    name="step_time",
+                    unit="s",
+                    times_s=tuple((start + end) / 2 for start, end in pairwise(ends)),
+                    values=tuple(end - start for start, end in pairwise(ends)),
+                ),
+            ),
+            tool=log.tool,
+            errors=log.errors,
+            facts={"cells": str(size.cells), "transport": spec.transport},
+        )
+
+    def problems(self, config: Config) -> list[str]:
+        return rdma_problems(config, config.workload.transport)
+
+    def needs_privilege(self, config: Config) -> tuple[str, ...]:
+        return rdma_privilege(config.workload.transport)
+
+    def plots(self, config: Config) -> tuple[Plot, ...]:
+        return (Plot(title="Time of each time step", kind="series", name="step_time"),)
+
+    def checks(self, config: Config, readings: Sequence[Reading]) -> tuple[Reason, ...]:
+        """A process that waits for a CPU is not in ExecutionTime, which then says too little."""
+        waited = max((_waited(reading) for reading in readings), default=0.0)
+        return (
+            graded(
+                "solver-wall-time",
+                waited,
+                _WAITED_SHARE,
+                text=f"the first process spent {waited:.1%} of the wall time without a CPU, which "
+                "the solver time does not count",
+                remedy="give each process a core of its own, and judge by clock_time until then",
+            ),
+        )
+
+    def progress(self, config: Config, line: str) -> str:
+        if not line.startswith("Time = "):
+            return ""
+        size = SIZES[config.workload.size]
+        return f"{line.strip()} of {size.step_s * size.steps:g} s"
+
+
+def _waited(reading: Reading) -> float:
+    clock_s = reading.values["clock_time"]
+    waited_s = clock_s - reading.values["solver_time"] - _CLOCK_RESOLUTION_S
+    return max(0.0, waited_s) / clock_s if clock_s else 0.0
+
+
+def _with_own_volume(config: Config, ranks: Sequence[Rank]) -> Sequence[Rank]:
+    """One rank for each place that holds the case. Local ranks are all processes of the first."""
+    volume = config.deployment.ranks.volume
+    if volume is not None and volume.kind == "shared-claim":
+        return ranks[:1]
+    return tuple({rank.address: rank for rank in reversed(ranks)}.values())[::-1]

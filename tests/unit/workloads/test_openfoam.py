@@ -1,0 +1,187 @@
+"""The kind `openfoam`. The recorded log is of a run between two network namespaces."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
+from aiperf_svc.workloads.loading import parse_any
+from aiperf_svc.workloads.openfoam import WORKLOAD
+from aiperf_svc.workloads.openfoam.cavity import division
+from aiperf_svc.workloads.openfoam.spec import OpenFoamSpec
+
+RECORDED = Path(__file__).parent / "recorded" / "openfoam"
+LOG = (RECORDED / "icofoam-1912-xs-fixed-iter-2-processes.txt").read_text()
+Config = WorkloadConfig[OpenFoamSpec]
+
+
+def ranks(*addresses: str) -> list[Rank]:
+    return [
+        Rank(number=n, role="rank", address=address, node=f"node-{n}", work="/w", volume="/v",
+             agent="/a") for n, address in enumerate(addresses)
+    ]  # fmt: skip
+
+
+def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> Config:
+    config = parse_any(
+        {
+            "workload": {"kind": "openfoam", "size": "XS", **spec},
+            "deployment": {"ranks": placed or {}},
+        },
+        "",
+    )
+    assert isinstance(config, WorkloadConfig)
+    return config
+
+
+def reading_of(text: str, **spec: Any) -> Reading:
+    config = config_of(**spec)
+    step = WORKLOAD.steps(config, ranks("10.0.0.1", "10.0.0.2"))[1]
+    return WORKLOAD.read(config, step, [Output(rank=0, exit_code=0, stdout=text.encode())])
+
+
+def test_the_solver_time_is_the_last_one_and_step_time_leaves_the_set_up_out() -> None:
+    reading = reading_of(LOG)
+    times = [float(line.split()[2]) for line in LOG.splitlines() if line.startswith("Execution")]
+    assert len(times) == 20
+    assert reading.values["solver_time"] == times[-1]
+    assert reading.values["step_time"] == pytest.approx((times[-1] - times[0]) / 19)
+    assert reading.values["rate"] == pytest.approx(8_000 * 19 / (times[-1] - times[0]))
+    assert reading.tool == "OpenFOAM OPENFOAM=1912 patch=200626"
+    assert reading.errors == ()
+
+
+def test_the_series_has_each_step_but_the_first() -> None:
+    (series,) = reading_of(LOG).series
+    assert len(series.values) == len(series.times_s) == 19
+    assert sum(series.values) == pytest.approx(reading_of(LOG).values["step_time"] * 19)
+
+
+def test_fixed_iterations_did_the_same_work_in_each_step() -> None:
+    assert reading_of(LOG).values["pressure_iterations"] == 250 * 2 * 20
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "said"),
+    [
+        ("garbage", {}, "expected the header of icoFoam"),
+        (LOG, {"processes": 4}, "icoFoam has 2 processes; expected 4"),
+        (LOG, {"size": "S"}, "expected 500 time steps and the line 'End', found 20 steps"),
+        (LOG[: LOG.rindex("\nEnd")], {}, "expected 20 time steps and the line 'End'"),
+        (LOG[: LOG.rindex("\nExecutionTime")] + "\nEnd\n", {}, "of which 19 have"),
+        (LOG.replace("No Iterations", "Iterations"), {}, "expected lines 'Solving for p"),
+    ],
+)
+def test_a_log_that_is_not_of_the_whole_solution_is_unreadable(
+    text: str, spec: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UnreadableOutput) as error:
+        reading_of(text, **spec)
+    assert said in str(error.value)
+
+
+def test_a_diverged_solution_is_an_error_although_the_solver_ends_well() -> None:
+    text = LOG.replace("Final residual = 2.07354e-43", "Final residual = nan")
+    assert text != LOG
+    assert reading_of(text).errors == ("a residual is not a number: the solution diverged",)
+
+
+@pytest.mark.parametrize(
+    ("solver_s", "clock_s", "severity"),
+    [(95.0, 100, Severity.VALID), (98.5, 100, Severity.VALID), (60.0, 100, Severity.DEGRADED)],
+)
+def test_wall_time_that_the_solver_time_leaves_out_is_a_finding(
+    solver_s: float, clock_s: int, severity: Severity
+) -> None:
+    reading = Reading(values={"solver_time": solver_s, "clock_time": float(clock_s)})
+    (reason,) = WORKLOAD.checks(config_of(), [reading])
+    assert reason.severity is severity
+
+
+def test_every_rank_prepares_the_case_and_all_processes_solve_it() -> None:
+    prepare, solve = WORKLOAD.steps(config_of(processes=3), ranks("10.0.0.1", "10.0.0.2"))
+    assert not prepare.is_measured
+    assert [(c.rank, c.argv) for c in prepare.commands] == [
+        (0, ("./prepare", "/v/cavity")),
+        (1, ("./prepare", "/v/cavity")),
+    ]
+    (command,) = solve.commands
+    assert command.argv[-4:] == ("icoFoam", "-case", "/v/cavity", "-parallel")
+    assert "10.0.0.1:2,10.0.0.2:1" in command.argv
+    assert solve.agent_ranks == (1,)
+
+
+def test_a_case_that_ranks_share_is_prepared_once() -> None:
+    local = WORKLOAD.steps(config_of(), ranks("127.0.0.1", "127.0.0.1"))[0]
+    assert [command.rank for command in local.commands] == [0]
+    shared = config_of({"volume": {"kind": "shared-claim"}})
+    prepare = WORKLOAD.steps(shared, ranks("10.0.0.1", "10.0.0.2"))[0]
+    assert [command.rank for command in prepare.commands] == [0]
+
+
+def test_one_process_solves_the_case_undivided() -> None:
+    config = config_of(processes=1, nodes=1)
+    command = WORKLOAD.steps(config, ranks("10.0.0.1"))[1].commands[0]
+    assert "-parallel" not in command.argv
+    assert b"[ 1 -gt 1 ]" in WORKLOAD.files(config)["prepare"]
+
+
+def test_the_case_has_the_published_size_and_no_open_value() -> None:
+    files = WORKLOAD.files(config_of(size="M", processes=12))
+    assert b"(200 200 200)" in files["system/blockMeshDict"]
+    assert b"deltaT 0.00025;" in files["system/controlDict"]
+    assert b"endTime 0.5;" in files["system/controlDict"]
+    assert b"n (3 2 2);" in files["system/decomposeParDict"]
+    assert b"tolerance 0; relTol 0; maxIter 250;" in files["system/fvSolution"]
+    assert files["prepare"].startswith(b"#!/bin/sh\n")
+    cases = {name: text for name, text in files.items() if name != "prepare"}
+    assert not [name for name, text in cases.items() if b"$" in text]
+    norm = WORKLOAD.files(config_of(iterative_method="fixed-norm"))
+    assert b"tolerance 1e-4; relTol 0;" in norm["system/fvSolution"]
+
+
+def test_the_xl_case_ends_after_its_100_steps() -> None:
+    assert b"endTime 0.00625;" in WORKLOAD.files(config_of(size="XL"))["system/controlDict"]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 7, 12, 30, 64, 100])
+def test_the_cube_is_divided_among_exactly_the_processes(processes: int) -> None:
+    parts = division(processes)
+    assert math.prod(parts) == processes
+    assert sorted(parts, reverse=True) == list(parts)
+
+
+def test_parts_are_as_near_to_cubes_as_the_number_allows() -> None:
+    assert [division(n) for n in (8, 12, 64, 7)] == [(2, 2, 2), (3, 2, 2), (4, 4, 4), (7, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"size": "XXL"}, "no published case defines this size"),
+        ({"size": "L"}, "workload.size: 'L'"),
+        ({"processes": 2, "nodes": 3}, "processes 2 leaves some of nodes 3 without work"),
+        ({"iterative_methode": "fixed-iter"}, "did you mean workload.iterative_method?"),
+    ],
+)
+def test_specs_that_cannot_run_are_refused(spec: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(**spec)
+    assert said in str(error.value)
+
+
+def test_rdma_needs_a_device() -> None:
+    (problem,) = WORKLOAD.problems(config_of(transport="rdma"))
+    assert problem.startswith("workload.transport: rdma needs a device")
+
+
+def test_the_environment_of_debians_openfoam_is_set_unless_an_image_is_named() -> None:
+    for image, expected in ((None, "/usr/share/openfoam"), ("openfoam:v2312", None)):
+        config = config_of(image=image)
+        for step in WORKLOAD.steps(config, ranks("10.0.0.1", "10.0.0.2")):
+            assert step.commands[0].env.get("WM_PROJECT_DIR") == expected
