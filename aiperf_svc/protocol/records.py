@@ -11,10 +11,13 @@ none.
 
 import struct
 from enum import IntFlag
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+UNKNOWN_TOKENS: Final = -1
+"""Instead of a count of tokens that nobody stated, in both formats."""
 
 
 class Flag(IntFlag):

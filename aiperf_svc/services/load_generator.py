@@ -429,4 +429,4 @@ class LoadGenerator:
             wake = self._cancel
         else:
             self.client.poll_often(False)
-        self.client.wake_at(0 if wake == NEVER else wake)
+        self.client.wake_at(None if wake == NEVER else wake)

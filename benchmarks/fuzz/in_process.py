@@ -47,7 +47,7 @@ class _Requests:
         self._trial = trial
         self._target = target = resolve_target(config)
         parts = target.request(b'{"model": "%b"}' % MODEL.encode())
-        self._prepared = PreparedTurn(*parts, 0, 0, -1, -1)
+        self._prepared = PreparedTurn(*parts, 0, 0)
         self._assembler = RecordAssembler(config)
         self._rows: list[Rows] = []
         self._next = 0

@@ -93,7 +93,7 @@ class Bench:
         due: int = 0,
         kept: bytearray | None = None,
     ) -> Request:
-        turn = PreparedTurn(*self.target.request(body), 3, 0, -1, -1)
+        turn = PreparedTurn(*self.target.request(body), 3, 0)
         flags = int(Flag.LAST_TURN)
         return Request(turn, b"id", 1, index, due or time_ns(), flags, None, kept)
 

@@ -46,7 +46,7 @@ class NotingClient:
     def poll_often(self, is_on: bool) -> None:
         pass
 
-    def wake_at(self, wall_ns: int) -> None:
+    def wake_at(self, wall_ns: int | None) -> None:
         pass
 
 
@@ -73,7 +73,7 @@ def generator() -> LoadGenerator:
 
 
 def ended() -> Request:
-    request = Request(PreparedTurn(b"", b"", 0, 0, -1, -1), b"", Phase.PROFILING, 0, PAST, 0)
+    request = Request(PreparedTurn(b"", b"", 0, 0), b"", Phase.PROFILING, 0, PAST, 0)
     request.start_wall_ns = request.end_wall_ns = PAST
     return request
 

@@ -60,7 +60,7 @@ class Table:
             self.servers.append(server)
 
     def _send(self, index: int) -> None:
-        turn = PreparedTurn(*self.target.request(b"{}"), 0, 0, -1, -1)
+        turn = PreparedTurn(*self.target.request(b"{}"), 0, 0)
         self.client.send(Request(turn, b"id", 1, index, time_ns(), int(Flag.LAST_TURN)))
 
     def run(self) -> None:

@@ -35,7 +35,7 @@ from aiperf_svc.adapters.inference.stamped_reads import (
     CONSTANTS,
     FIRST_READS_BYTES,
     FRAGMENT_BYTES,
-    Left,
+    Unhandled,
     differences,
     interpreted_begin,
     interpreted_pass_chunks,
@@ -158,9 +158,9 @@ def received(
         server.sendall(piece)
         while request.bytes_in < awaited:
             for what, value in taken(take_ready, conn, number, {}, records):
-                if what == Left.IN_MIDDLE:
+                if what == Unhandled.IN_MIDDLE:
                     continue
-                assert what == Left.WAS_READ
+                assert what == Unhandled.WAS_READ
                 data, stamp, now = value
                 ends.append(end_of(responses.end_of_body, conn, request, data, 0))
                 records.add_read(request, data, stamp, number, now)
@@ -289,7 +289,7 @@ def test_what_is_plain_never_reaches_the_client(pair: tuple[socket.socket, socke
     assert len(said) == -(-FRAGMENT_BYTES // len(chunked(EVENT)))
     in_the_middle = FIRST_READS_BYTES // READ.size - 1
     assert [(at, left) for at, left in enumerate(said) if left] == [
-        (in_the_middle, [(Left.IN_MIDDLE, None)])
+        (in_the_middle, [(Unhandled.IN_MIDDLE, None)])
     ]
     assert (request.part, request.buffer, request.read_rows) == (1, None, None)
     records.flush()
@@ -324,7 +324,7 @@ def test_bytes_that_somebody_keeps_are_the_client_s(
     conn, _ = in_a_body(client, buffer=bytearray(), read_rows=bytearray(), kept=bytearray())
     server.sendall(chunked(EVENT))
     [(left, read)] = taken(compiled.take_ready, conn, 5)
-    assert left == Left.WAS_READ
+    assert left == Unhandled.WAS_READ
     assert read[0] == chunked(EVENT)
 
 
@@ -343,13 +343,13 @@ def test_only_what_is_asked_for_and_still_known_is_read(
     conn = connection(client)
     events = [(conn.fd, select.EPOLLIN), (conn.fd, select.EPOLLIN | select.EPOLLHUP)]
     rest = 5, {}, NO_RECORDS
-    assert take_ready(events, 0, 2, {}, *rest) == [(None, Left.IS_OTHER, conn.fd)] * 2
+    assert take_ready(events, 0, 2, {}, *rest) == [(None, Unhandled.IS_OTHER, conn.fd)] * 2
     assert take_ready(events, 2, 18, {conn.fd: conn}, *rest) == []
     assert take_ready(events, 1, 2, {conn.fd: conn}, *rest) == [
-        (conn, Left.HAS_EVENT, events[1][1])
+        (conn, Unhandled.HAS_EVENT, events[1][1])
     ]
     [(found, left, read)] = take_ready(events, 0, 1, {conn.fd: conn}, *rest)
-    assert (found, left) == (conn, Left.WAS_READ)
+    assert (found, left) == (conn, Unhandled.WAS_READ)
     assert read[0] == b"bytes"
     assert take_ready(events, 0, 1, {conn.fd: conn}, *rest) == []
 
@@ -368,7 +368,7 @@ def test_a_connection_that_breaks_takes_nothing_from_the_others(
         events = [(client.fileno(), select.EPOLLIN), (other.fileno(), select.EPOLLIN)]
         found, left, values = zip(*take_ready(events, 0, 2, conns, 5, {}, NO_RECORDS), strict=True)
         assert found == tuple(conns.values())
-        assert left == (Left.FAILED, Left.WAS_READ)
+        assert left == (Unhandled.FAILED, Unhandled.WAS_READ)
         error, read = values
         assert isinstance(error, ConnectionResetError)
         assert error.strerror
@@ -414,7 +414,7 @@ def test_whole_responses_are_recorded_as_the_reference_records_them(
         conn, request = waiting(client, number)
         layouts = {len(RESPONSE): layout}
         assert taken(compiled.take_ready, conn, number, layouts, records) == [
-            (Left.HAS_ENDED, request)
+            (Unhandled.HAS_ENDED, request)
         ]
         stamp = request.ack_wall_ns
         assert request.end_wall_ns == stamp
@@ -461,7 +461,7 @@ def test_the_end_of_a_response_is_recorded_as_the_reference_records_it(
     expected = RawRecords(lambda *batch: done.append(batch))
     (conn, request), (_, other) = in_the_middle(client), in_the_middle(client)
     server.sendall(LAST)
-    assert taken(compiled.take_ready, conn, 5, {}, records) == [(Left.HAS_ENDED, request)]
+    assert taken(compiled.take_ready, conn, 5, {}, records) == [(Unhandled.HAS_ENDED, request)]
     assert (conn.state, conn.request, conn.is_used) == (IDLE, None, True)
     assert (request.buffer, request.read_rows) == (None, None)
     row = np.frombuffer(bytes(records.reads), dtype=READ_DTYPE)[-1]
@@ -502,7 +502,7 @@ def test_any_other_end_is_the_client_s(
     records = RawRecords(lambda *batch: None)
     server.sendall(last)
     [(left, read)] = taken(compiled.take_ready, conn, 5, {}, records)
-    assert left == Left.WAS_READ
+    assert left == Unhandled.WAS_READ
     assert read[0] == last
     assert (records.last_seq, bytes(request.buffer), conn.left) == (0, b"5\r\n", 7)
 
@@ -532,7 +532,7 @@ def test_any_other_beginning_is_the_client_s(
     server.sendall(response)
     layouts = {len(RESPONSE): layout_of_response()}
     [(left, read)] = taken(compiled.take_ready, conn, 5, layouts, records)
-    assert left == Left.WAS_READ
+    assert left == Unhandled.WAS_READ
     assert read[0] == response
     assert (records.last_seq, bytes(records.fragments), bytes(records.bodies)) == (0, b"", b"")
 
@@ -703,7 +703,7 @@ def compiled_receive(conn: Connection) -> Any:
     """A read that is nothing but a read."""
     assert compiled is not None
     for left, value in taken(compiled.take_ready, conn, 0):
-        if left == Left.FAILED:
+        if left == Unhandled.FAILED:
             raise value
         return value
     return None

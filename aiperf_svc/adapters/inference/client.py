@@ -1,4 +1,4 @@
-"""The hot path: HTTP/1.1 requests over plain sockets, every read stamped by the kernel.
+"""Sends HTTP/1.1 requests over plain sockets and reads their responses: the hot path of a worker.
 
 The problem: at 40,000 requests or 120,000 chunks a second an HTTP library costs more than the
 server, and the time at which such a library hands over a chunk says how busy *we* are, not when
@@ -75,8 +75,8 @@ class InferenceClient:
         self._reader = ResponseReader(
             epoll, pool, records, in_flight, writer, self._take_timer_event
         )
-        self._wake_at = 0
-        """Time at which the timer fires; 0 when it is not set."""
+        self._wake_at_wall_ns: int | None = None
+        """Time at which the timer fires; None when it is not set."""
         self._is_in_phase = False
         self._to_cut: list[Connection] = []
         self._cut_message = ""
@@ -158,10 +158,10 @@ class InferenceClient:
         self._ticker.every(self._poll_every_ns if is_on else 0)
         self._pool.reset_connect_failures()
 
-    def wake_at(self, wall_ns: int) -> None:
-        """Set the time at which `on_timer` is called; 0: never."""
-        if wall_ns != self._wake_at:
-            self._wake_at = wall_ns
+    def wake_at(self, wall_ns: int | None) -> None:
+        """Set the time at which `on_timer` is called; None: never."""
+        if wall_ns != self._wake_at_wall_ns:
+            self._wake_at_wall_ns = wall_ns
             self._timer.set(wall_ns)
 
     def cancel_in_flight(self, message: str) -> None:
@@ -230,16 +230,18 @@ class InferenceClient:
 
     def _wake(self) -> None:
         now = time_ns()
-        if self._wake_at and now >= self._wake_at:
-            self._wake_at = 0
+        if self._wake_at_wall_ns is None:
+            return
+        if now >= self._wake_at_wall_ns:
+            self._wake_at_wall_ns = None
             self._on_timer(now)
-        elif self._wake_at:
-            self._timer.set(self._wake_at)
+        else:
+            self._timer.set(self._wake_at_wall_ns)
 
     def housekeeping(self) -> None:
         """Check overdue connects, clock jumps and waiting batches; called about every 50 ms."""
         self._look_at_clocks()
-        self._reader.learn_more()
+        self._reader.reset_layout_budget()
         self._records.flush()
         for conn in self._pool.overdue():
             if conn.request is not None:

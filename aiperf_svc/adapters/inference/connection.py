@@ -1,4 +1,4 @@
-"""State of one connection of the inference client."""
+"""Holds the state of one connection of the inference client."""
 
 import select
 import socket
@@ -82,7 +82,7 @@ class Connection(ConnectionFields):
         *,
         opened_mono_ns: int,
     ) -> None:
-        """The connection is being made; `epoll` says when it is."""
+        """`epoll` watches the connection, which is being made."""
         self.sock = sock
         self.address = address
         self.epoll = epoll
@@ -111,18 +111,18 @@ class Connection(ConnectionFields):
 
     @property
     def is_open(self) -> bool:
-        """Whether the pool still has it."""
+        """Return whether the pool still has the connection."""
         return self.state != CLOSED
 
     @property
     def is_being_made(self) -> bool:
-        """Whether it cannot carry a request yet."""
+        """Return whether the connection cannot carry a request yet."""
         return self.state in (CONNECTING, HANDSHAKING)
 
     @property
     def may_reuse(self) -> bool:
-        """Whether another request may follow, for all that the connection knows by itself. The rest
-        of a request whose response came before all of it was out would have to follow."""
+        """Return whether another request may follow, as far as the connection itself knows. None
+        may after a request whose response came before all of it was written."""
         return self.unsent is None and (self.tls is None or not self.tls.is_closed)
 
     def become_idle(self) -> None:

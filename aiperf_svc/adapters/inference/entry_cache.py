@@ -1,4 +1,4 @@
-"""The dataset at a worker: entries as finished HTTP request bytes, fetched in blocks.
+"""Holds the dataset at a worker: entries as finished HTTP request bytes, fetched in blocks.
 
 A dataset that fits `CACHE_BYTES` is fetched whole before the run. Of a larger one the blocks that
 granted credits will need are fetched ahead and the least recently granted ones are dropped.
@@ -33,7 +33,7 @@ class Entry:
     def __init__(
         self, number: int, conversation: Conversation, target: Target, before: bytes
     ) -> None:
-        """`before` are the bytes that all entries begin with, held once."""
+        """All entries begin with the bytes `before`, which are held once."""
         first = conversation.turns[0]
         self.number = number
         self.turns = len(conversation.turns)
@@ -47,7 +47,7 @@ class Entry:
         """The first turn, which needs no history."""
 
     def prepare(self, number: int, history: bytes) -> PreparedTurn:
-        """Return a turn of several."""
+        """Return a turn of a conversation of several, which repeats its `history`."""
         turn = self._conversation.turns[number]
         body = self._conversation.head + history + turn.messages + turn.tail
         return PreparedTurn(
@@ -95,12 +95,12 @@ class EntryCache:
 
     @property
     def is_started(self) -> bool:
-        """Whether the first block, hence the dataset's shape, is there."""
+        """Return whether the first block, and with it the dataset's shape, is there."""
         return self._block_count > 0
 
     @property
     def is_ready(self) -> bool:
-        """Whether everything that fits is there."""
+        """Return whether everything that fits is there."""
         return self.is_started and not self._asked
 
     def put(self, block: DatasetBlock) -> None:

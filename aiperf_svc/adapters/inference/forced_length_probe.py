@@ -29,7 +29,7 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
 def probe(config: BenchmarkConfig, target: Target, run_id: str) -> tuple[Finding, str]:
-    """What the target does with such a request, and what it says of it. Blocks, for twice
+    """Return what the target does with such a request, and what it says of it. Blocks, for twice
     `PROBE_TIMEOUT_S` at the most."""
     forced, plain = probe_bodies(config)
     try:
@@ -46,7 +46,7 @@ def probe(config: BenchmarkConfig, target: Target, run_id: str) -> tuple[Finding
 def _exchange(
     config: BenchmarkConfig, target: Target, body: bytes, request_id: str
 ) -> tuple[int, bytes]:
-    """Status and body of one response. Raises OSError and ProtocolViolation."""
+    """Return status and body of one response. Raises OSError and ProtocolViolation."""
     deadline = monotonic() + PROBE_TIMEOUT_S
     host, port, _ = address_of(config.endpoint.url)
     before, after = target.request(body)
@@ -72,7 +72,7 @@ def _exchange(
 
 
 def _whole(received: bytes, *, is_closed: bool) -> tuple[int, bytes] | None:
-    """Status and body; None while there is more to come."""
+    """Return status and body; None while there is more to come."""
     at, status = 0, 0
     while status < 200:
         end = received.find(_END_OF_HEAD, at)

@@ -1,4 +1,4 @@
-"""Where a response ends: HTTP/1.1 framing, as little of it as must be known while bytes arrive.
+"""Finds where a response ends: HTTP/1.1 framing, as little as must be known while bytes arrive.
 
 The bytes of heads and chunk sizes that repeat between responses are remembered: within a second
 of load every head and every chunk size has been seen, and finding the end is a few look-ups.
@@ -21,7 +21,7 @@ KNOWN_SIZES: Final = 4_096
 
 
 class HeadTooLarge(ProtocolViolation):
-    """Headers do not end within `MAX_HEAD_BYTES`."""
+    """The headers do not end within `MAX_HEAD_BYTES`."""
 
 
 class ResponseFraming:

@@ -1,4 +1,4 @@
-"""The ends of requests: each makes a record, frees or drops its connection, and is told."""
+"""Ends requests: records each, frees or drops its connection, and tells the load generator."""
 
 import select
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class RequestsInFlight:
         """Time of the previous poll of the set whose events are being handled. What has come since
         then was not there yet at that time."""
 
-    def recorded(self, conn: Connection, request: Request) -> None:
+    def complete_recorded(self, conn: Connection, request: Request) -> None:
         """End a request whose good response is recorded; its connection is idle."""
         self.count -= 1
         self._free(conn)
@@ -50,8 +50,10 @@ class RequestsInFlight:
         """End a request whose good response is whole."""
         self._end(conn, _COMPLETED, ErrorKind.NONE, end_wall_ns, may_reuse=may_reuse)
 
-    def refuse(self, conn: Connection, end_wall_ns: int, *, may_reuse: bool) -> None:
-        """End a request whose response is whole and has a bad status."""
+    def complete_with_error_status(
+        self, conn: Connection, end_wall_ns: int, *, may_reuse: bool
+    ) -> None:
+        """End a request whose response is whole and has an error status."""
         self._end(conn, _ERRORED, ErrorKind.STATUS, end_wall_ns, may_reuse=may_reuse)
 
     def cancel(self, conn: Connection, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether a server's close crossed a request, which then may be sent again.
+"""Decides whether a server's close crossed a request, which then may be sent again.
 
 A server that closes an idle connection may do so while the next request is on its way to it. It has
 not read that request, so sending it again measures nothing twice. Such a close was sent before the
@@ -27,8 +27,8 @@ _UNKNOWN: Final = 0xFFFFFFFF
 
 
 def race_window_ns(sock: socket.socket) -> int:
-    """Longest time from the write of a request to a close that may have crossed it. The round trip
-    is the shortest that the kernel has seen on this connection; 0 where it does not say."""
+    """Return the longest time from the write of a request to a close that may have crossed it. It
+    counts the shortest round trip that the kernel has seen on this connection, if it says one."""
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     round_trip_us = 0
     if len(info) == _TCP_INFO_BYTES:

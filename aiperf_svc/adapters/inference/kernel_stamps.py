@@ -1,4 +1,4 @@
-"""Receive timestamps of the kernel: when they can be relied on.
+"""Makes sure that the kernel's receive timestamps can be relied on.
 
 The kernel stamps packets only while some socket asks for it. It starts in a work item of its own,
 microseconds to milliseconds after the first such socket was made, and stops with the last. A
@@ -32,7 +32,7 @@ class KernelStamps:
             self._wait()
 
     def fileno(self) -> int:
-        """The descriptor that holds stamping on."""
+        """Return the descriptor that keeps the kernel stamping."""
         return self._socket.fileno()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Looking up the target's name beside the event loop."""
+"""Looks up the target's name beside the event loop."""
 
 import asyncio
 import threading
@@ -13,8 +13,8 @@ Addresses = tuple[SocketAddress, ...]
 
 
 async def look_up_apart(config: BenchmarkConfig) -> Addresses:
-    """As `resolved_target.look_up`, in a thread of its own that nobody waits for at the end of the
-    process: a resolver that is away takes many seconds. Raises ConfigError."""
+    """Call `resolved_target.look_up` in a thread of its own. Nobody waits for that at the end of
+    the process: a resolver that is away takes many seconds. Raises ConfigError."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Addresses] = loop.create_future()
 

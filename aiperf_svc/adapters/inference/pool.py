@@ -1,4 +1,4 @@
-"""The pool of connections to one target: idle ones, ones made ahead of need, new ones, and probes
+"""Pools the connections to one target: idle ones, ones made ahead of need, new ones, and probes
 of addresses that are down.
 
 A connection is made without waiting: its descriptor becomes writable, in the epoll set given, when
@@ -42,7 +42,7 @@ class NotConnected(NamedTuple):
 
     @property
     def kind(self) -> ErrorKind:
-        """The error of a request that waited for it."""
+        """Return the error of a request that waited for the connection."""
         return _error_kind(self.code)
 
 

@@ -1,4 +1,4 @@
-"""One request, from what is to be sent to the end of its response.
+"""Holds one request, from what is to be sent to the end of its response.
 
 The load generator makes it, a connection carries it, and its end is its record. A retry, or another
 address, is the same request on another connection.
@@ -7,7 +7,7 @@ address, is the same request on another connection.
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiperf_svc.domain.request_ids import INDEX_BASE
-from aiperf_svc.protocol.records import Flag
+from aiperf_svc.protocol.records import UNKNOWN_TOKENS, Flag
 
 try:
     from aiperf_svc.adapters.inference import _stamped_reads as compiled
@@ -18,8 +18,7 @@ _REUSED, _RETRIED = int(Flag.REUSED), int(Flag.RETRIED)
 
 
 class PreparedTurn(NamedTuple):
-    """One turn of a dataset entry, ready to send. Counts of tokens are -1 where they are unknown,
-    as in the record."""
+    """One turn of a dataset entry, ready to send."""
 
     before: bytes
     """HTTP bytes before the value of the `X-Request-Id`."""
@@ -28,8 +27,8 @@ class PreparedTurn(NamedTuple):
     entry: int
     """Number of the entry."""
     turn: int
-    input_tokens: int
-    requested_tokens: int
+    input_tokens: int = UNKNOWN_TOKENS
+    requested_tokens: int = UNKNOWN_TOKENS
     """Output tokens that it asks for."""
 
 
@@ -147,7 +146,7 @@ class Request(RequestFields):
 
     @property
     def was_written(self) -> bool:
-        """Whether its first byte was written, on the connection that carried it last."""
+        """Return whether its first byte was written, on the connection that carried it last."""
         return self.start_wall_ns != 0
 
     def start_over(self, request_id: int) -> None:

@@ -1,4 +1,4 @@
-"""From a request to its bytes on the wire: connections, TLS handshakes, writes and retries.
+"""Writes requests: gives each a connection, sets up TLS, writes it, and retries it.
 
 A request gets an idle connection or one that is being made, and is written as soon as that can
 carry it. While no byte of it is written, another address may take it; when the connection breaks
@@ -24,7 +24,8 @@ _RETRIED = int(Flag.RETRIED)
 
 
 class RequestWriter:
-    """Writes requests; what fails ends in `in_flight`."""
+    """Writes requests, on connections of the pool. Requests that cannot be written end in
+    `in_flight`."""
 
     def __init__(self, target: Target, pool: ConnectionPool, in_flight: RequestsInFlight) -> None:
         self._tls_context, self._server_name = target.tls_context, target.server_name
@@ -74,7 +75,7 @@ class RequestWriter:
         elif self._tls_context is not None:
             conn.tls = TlsStream(self._tls_context, self._server_name)
             conn.state = HANDSHAKING
-            self.shake_hands(conn, conn.tls)
+            self.handshake(conn, conn.tls)
         else:
             self._ready(conn)
 
@@ -100,7 +101,7 @@ class RequestWriter:
         else:
             made.request = request
 
-    def shake_hands(self, conn: Connection, tls: TlsStream) -> None:
+    def handshake(self, conn: Connection, tls: TlsStream) -> None:
         """Go on with a TLS handshake."""
         try:
             is_done = tls.handshake()
@@ -183,7 +184,7 @@ class RequestWriter:
         request = conn.request
         if request is None or conn.state != HEAD or request.bytes_in:
             self._in_flight.fail(conn, kind, message)
-        elif conn.is_used and not request.flags & _RETRIED and self._may_cross(conn, request):
+        elif self._may_have_crossed(conn, request):
             self._retry(conn, request)
         elif kind == ErrorKind.SEND:
             self._in_flight.fail(conn, kind, message)
@@ -192,7 +193,11 @@ class RequestWriter:
             text = f"closed by the server {after_ms:.3g} ms after the request, without a response"
             self._in_flight.fail(conn, ErrorKind.NO_RESPONSE, text)
 
-    def _may_cross(self, conn: Connection, request: Request) -> bool:
+    def _may_have_crossed(self, conn: Connection, request: Request) -> bool:
+        """Return whether the server may have closed the idle connection while the request, for the
+        first time, was on its way."""
+        if not conn.is_used or request.flags & _RETRIED:
+            return False
         # At the previous poll the close was not here: what we are late with is not the server's.
         elapsed_ns = self._in_flight.previous_poll_wall_ns - request.start_wall_ns
         return elapsed_ns <= race_window_ns(conn.sock)

@@ -1,5 +1,5 @@
-"""The target as the hot path needs it: its addresses, a TLS context, and the bytes around every
-body.
+"""Resolves the target to what the hot path needs: its addresses, a TLS context, and the bytes
+around every body.
 
 Its name is looked up before the run, and again when connections fail, beside the event loop: a name
 that is looked up for every connection would measure the resolver.
@@ -45,13 +45,13 @@ class Target(NamedTuple):
     """Request line and headers but for `X-Request-Id` and `Content-Length`, which differ."""
 
     def request(self, body: bytes) -> tuple[bytes, bytes]:
-        """HTTP bytes of a request, before and after the value of its `X-Request-Id`."""
+        """Return the HTTP bytes of a request before and after the value of its `X-Request-Id`."""
         before = self.head + b"X-Request-Id: "
         return before, b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
 def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None) -> Target:
-    """The target of `config`; blocks for the name's lookup.
+    """Return the target of `config`; blocks for the name's lookup.
 
     Raises ConfigError when the name has no address, the CA file cannot be read or the variable with
     the API key is not set.
@@ -73,7 +73,7 @@ def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None =
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """What decides whether a server's certificate is accepted. Raises ConfigError when the
+    """Return what decides whether a server's certificate is accepted. Raises ConfigError when the
     authorities to trust cannot be read."""
     try:
         context = ssl.create_default_context(cafile=tls.ca_file, cadata=tls.ca)
@@ -96,7 +96,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 def look_up(
     config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None = None
 ) -> tuple[SocketAddress, ...]:
-    """The addresses of the target's name now; blocks.
+    """Return the addresses of the target's name now; blocks.
 
     An address is left out when all of `endpoint.source_addresses` are of the other version of IP.
     Raises ConfigError when there is none.
@@ -132,8 +132,8 @@ def look_up(
 
 
 def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> tuple[str, ...]:
-    """Addresses from which so many connections reach a server on this machine; empty when its usual
-    one will do. Every address of 127.0.0.0/8 is this machine's own, so none has to be given."""
+    """Return addresses from which so many connections reach a server on this machine; none when its
+    usual one will do. All of 127.0.0.0/8 is this machine's own, so none has to be given."""
     each = max(1, math.floor((ports[1] - ports[0] + 1) * PORTS_IN_USE))
     count = math.ceil(connections / each)
     if count <= 1 or not target.startswith("127."):

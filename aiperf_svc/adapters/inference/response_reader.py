@@ -1,4 +1,4 @@
-"""Which sockets are read first, and where each response ends.
+"""Reads sockets, in the order of their urgency, and finds where each response ends.
 
 Sockets are in two epoll sets, and one wake-up of the event loop reads every socket that has
 something. The first set, which the loop watches, has the sockets whose response is still to begin
@@ -104,7 +104,7 @@ class ResponseReader:
         """Release the second set."""
         self._bodies.close()
 
-    def learn_more(self) -> None:
+    def reset_layout_budget(self) -> None:
         """Allow further layouts to be learned; called with each housekeeping tick."""
         self._layouts_left = LAYOUTS_PER_TICK
 
@@ -171,21 +171,21 @@ class ResponseReader:
         in_flight, records = self._in_flight, self._records
         in_flight.previous_poll_wall_ns = previous_poll
         stop = at + READS_AT_ONCE
-        for conn, left, value in take_ready(
+        for conn, kind, value in take_ready(
             events, at, stop, self._connections, previous_poll, self._layouts, records
         ):
             if conn is None:
                 self._look_at_other(value)
-            elif left == HAS_ENDED:
-                in_flight.recorded(conn, value)
+            elif kind == HAS_ENDED:
+                in_flight.complete_recorded(conn, value)
             elif conn.state == CLOSED:
                 continue  # what was done for another has ended it
-            elif left == WAS_READ:
+            elif kind == WAS_READ:
                 self._take_read(conn, value)
-            elif left == IN_MIDDLE:
+            elif kind == IN_MIDDLE:
                 if conn.epoll is self._epoll:
                     conn.watch_in(self._bodies)
-            elif left == HAS_EVENT:
+            elif kind == HAS_EVENT:
                 self._look_at_event(conn, value)
             else:
                 text = value.strerror or str(value)
@@ -225,7 +225,7 @@ class ResponseReader:
         if data:
             tls.receive(data)
             if conn.state == HANDSHAKING:
-                self._writer.shake_hands(conn, tls)
+                self._writer.handshake(conn, tls)
                 return
             try:
                 plain = tls.decrypted()
@@ -269,7 +269,7 @@ class ResponseReader:
             return
         if end is None:
             self._records.add_read(request, data, stamp, previous_poll, now)
-            self._bound(conn, request)
+            self._limit(conn, request)
             return
         # With bytes after the response, nothing that comes on this connection can be trusted.
         may_reuse = conn.keep_alive and conn.may_reuse and end == len(data)
@@ -277,7 +277,7 @@ class ResponseReader:
         data = data[:end]
         self._records.add_read(request, data, stamp, previous_poll, now)
         if request.status >= 400:
-            self._in_flight.refuse(conn, stamp, may_reuse=may_reuse)
+            self._in_flight.complete_with_error_status(conn, stamp, may_reuse=may_reuse)
             return
         if is_first and may_reuse and self._layouts_left:
             self._learn_layout(request, data)
@@ -297,8 +297,8 @@ class ResponseReader:
         end = framing.take_head(conn, request, before + data, stamp_wall_ns)
         return None if end is None else end - len(before)
 
-    def _bound(self, conn: Connection, request: Request) -> None:
-        """Pass on what has come of a response that goes on, and cut it off if it is too long."""
+    def _limit(self, conn: Connection, request: Request) -> None:
+        """Pass on what has come of a response that goes on, and cut it off when it is too long."""
         if conn.state == BODY:
             if conn.epoll is self._epoll and len(request.read_rows) >= self._first_reads_bytes:
                 conn.watch_in(self._bodies)
@@ -331,13 +331,13 @@ class ResponseReader:
         previous_poll = self._in_flight.previous_poll_wall_ns
         self._records.add_whole(request, data, stamp, previous_poll, now)
         conn.become_idle()
-        self._in_flight.recorded(conn, request)
+        self._in_flight.complete_recorded(conn, request)
 
     def _take_close(self, conn: Connection, request: Request, now: int) -> None:
         """Handle a close by the server, which may be the end of a body."""
         if conn.state != BODY or request.framing != Framing.UNTIL_CLOSE:
             self._writer.disconnected(conn, ErrorKind.DISCONNECTED, "closed by the server")
         elif request.status >= 400:
-            self._in_flight.refuse(conn, now, may_reuse=False)
+            self._in_flight.complete_with_error_status(conn, now, may_reuse=False)
         else:
             self._in_flight.complete(conn, now, may_reuse=False)

@@ -1,4 +1,4 @@
-"""One write or one read of a socket, with its stamps: the innermost steps of the client.
+"""Writes or reads a socket once, with stamps: the innermost steps of the client.
 
 There are tens of thousands of them a second. Nearly all reads are in the middle of a response,
 where one is only to be stamped and kept, or are a whole response of a known layout, which is only
@@ -54,8 +54,8 @@ Read = tuple[bytes, int, int]
 if it gave none), and the time at which our code had them (ns)."""
 
 
-class Left(IntEnum):
-    """What is left to do for an event, and what comes with it."""
+class Unhandled(IntEnum):
+    """What the caller has to do for an event, and what comes with it."""
 
     WAS_READ = 0
     """Process what was read, a `Read`."""
@@ -71,8 +71,9 @@ class Left(IntEnum):
     """Go on after this `Request`, whose good response is recorded."""
 
 
-WAS_READ, FAILED, HAS_EVENT = int(Left.WAS_READ), int(Left.FAILED), int(Left.HAS_EVENT)
-IS_OTHER, IN_MIDDLE, HAS_ENDED = int(Left.IS_OTHER), int(Left.IN_MIDDLE), int(Left.HAS_ENDED)
+WAS_READ, FAILED = int(Unhandled.WAS_READ), int(Unhandled.FAILED)
+HAS_EVENT, IS_OTHER = int(Unhandled.HAS_EVENT), int(Unhandled.IS_OTHER)
+IN_MIDDLE, HAS_ENDED = int(Unhandled.IN_MIDDLE), int(Unhandled.HAS_ENDED)
 
 
 def interpreted_begin(conn: Connection, request: Request) -> int | None:
@@ -145,29 +146,29 @@ def interpreted_take_ready(
     """Read what has come for the connections of `events[begin:end]`, descriptors and masks, of
     which none had anything at `polled_wall_ns`.
 
-    Returns the connection of each event for which something is left to do, what that is, by `Left`,
-    and what comes with it. Nothing is left where nothing had come, or where it went on with a
-    response: it has been added to the request, and is in the `records` as `take_part` puts it there
-    when that was enough. A whole response of one of the `layouts`, or a good one that ended and
-    whose connection stays open, is in the `records` as `add_whole` or `end` put it there, and its
-    connection is idle.
+    Returns each event that the caller has to handle: its connection, the kind of what is unhandled,
+    and what comes with it. Nothing is unhandled if nothing had come. If a response goes on, its
+    bytes are in the request, or in the `records` as `take_part` puts them there when they are
+    enough. If a whole response has one of the `layouts`, or a good one has ended and its connection
+    stays open, it is in the `records` as `add_whole` or `end` puts it there, and the connection is
+    idle.
     """
-    left: list[tuple[Connection | None, int, Any]] = []
+    unhandled: list[tuple[Connection | None, int, Any]] = []
     for fd, mask in events[begin:end]:
         conn = connections.get(fd)
         if conn is None:
-            left.append((None, IS_OTHER, fd))
+            unhandled.append((None, IS_OTHER, fd))
         elif mask != select.EPOLLIN:
-            left.append((conn, HAS_EVENT, mask))
+            unhandled.append((conn, HAS_EVENT, mask))
         else:
             try:
                 read = interpreted_receive(conn)
             except OSError as error:
-                left.append((conn, FAILED, error))
+                unhandled.append((conn, FAILED, error))
             else:
                 if read is not None:
-                    left.append((conn, WAS_READ, read))
-    return left
+                    unhandled.append((conn, WAS_READ, read))
+    return unhandled
 
 
 def interpreted_pass_chunks(data: bytes, at: int) -> int:
@@ -180,7 +181,7 @@ def interpreted_pass_chunks(data: bytes, at: int) -> int:
 
 
 def _columns_of(dtype: np.dtype[Any]) -> dict[str, tuple[int, int, bool]]:
-    """Offset and size of each column of a row, and whether it has a sign."""
+    """Return the offset and the size of each column of a row, and whether it has a sign."""
     fields = {name: dtype.fields[name] for name in dtype.names or ()} if dtype.fields else {}
     return {name: (at, kind.itemsize, kind.kind == "i") for name, (kind, at, *_) in fields.items()}
 
@@ -209,7 +210,7 @@ CONSTANTS: Final = {
     "REUSED": int(Flag.REUSED),
     "COMPLETED": int(Outcome.COMPLETED),
     "INDEX_BASE": INDEX_BASE,
-    **{left.name: int(left) for left in Left},
+    **{kind.name: int(kind) for kind in Unhandled},
 }
 """What they know by name."""
 

@@ -1,4 +1,4 @@
-"""A kernel timer that an epoll set can wait for, on the wall clock, to the nanosecond.
+"""Kernel timers that an epoll set can wait for, on the wall clock, to the nanosecond.
 
 An event loop's own timers round to milliseconds and may fire early; a request that is due by the
 clock must never leave early and should not leave late. Python offers timerfd from 3.13 on, so this
@@ -51,14 +51,15 @@ class _Timer:
 
 
 class WallTimer(_Timer):
-    """One absolute CLOCK_REALTIME timer."""
+    """Expires once, at a time of CLOCK_REALTIME."""
 
     def __init__(self) -> None:
         super().__init__(_CLOCK_REALTIME)
 
-    def set(self, at_wall_ns: int) -> None:
-        """Expire at `at_wall_ns`, or at once when that is past; 0 disarms."""
-        self._spec.value_s, self._spec.value_ns = divmod(at_wall_ns, 1_000_000_000)
+    def set(self, at_wall_ns: int | None) -> None:
+        """Expire at `at_wall_ns`, or at once when that is past; None disarms."""
+        # Zero disarms a timer of the kernel's.
+        self._spec.value_s, self._spec.value_ns = divmod(at_wall_ns or 0, 1_000_000_000)
         self._set(_TFD_TIMER_ABSTIME)
 
 

@@ -1,4 +1,4 @@
-"""TLS of one connection, over bytes that others read and write: their stamps stay the kernel's."""
+"""Encrypts and decrypts one connection; others read and write it, so stamps stay the kernel's."""
 
 import ssl
 from typing import Final
@@ -15,8 +15,8 @@ _UNCHECKED: Final = "endpoint.tls.verify: false (--no-tls-verify) accepts any ce
 
 
 class TlsStream:
-    """What is received goes in by `receive`; what must be sent comes out of `to_send`. All but
-    those raise ssl.SSLError."""
+    """Takes received bytes by `receive`, and gives bytes to send by `to_send`. All other methods
+    raise ssl.SSLError."""
 
     __slots__ = ("_incoming", "_outgoing", "_tls", "is_closed")
 
@@ -31,7 +31,7 @@ class TlsStream:
         self._incoming.write(data)
 
     def handshake(self) -> bool:
-        """Go on with the handshake; whether it is done."""
+        """Go on with the handshake. Returns whether it is done."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -43,7 +43,7 @@ class TlsStream:
         self._tls.write(data)
 
     def decrypted(self) -> bytes:
-        """The plain bytes of what has been received; empty where a record is not whole yet."""
+        """Return the plain bytes of what has been received; none while a record is not whole."""
         parts = []
         try:
             while part := self._tls.read(READ_SIZE):
@@ -56,12 +56,12 @@ class TlsStream:
         return b"".join(parts)
 
     def to_send(self) -> bytes:
-        """Encrypted bytes that are to be sent now."""
+        """Return encrypted bytes that are to be sent now."""
         return self._outgoing.read()
 
 
 def handshake_problem(error: ssl.SSLError) -> str:
-    """Why there is no TLS with the server, whole, and the setting that helps."""
+    """Return why there is no TLS with the server, and the setting that helps."""
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"the server's certificate is not accepted: {error.verify_message}"
         if error.verify_code in _NAME_MISMATCH:
