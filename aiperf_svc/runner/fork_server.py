@@ -32,18 +32,22 @@ class ForkServer:
     """The process whose forks the services will be."""
 
     def __init__(self) -> None:
-        """Raises OSError when it cannot be started."""
+        """Raises EnvironmentProblem when it cannot be started."""
         self._sock, theirs = socket.socketpair()
         with theirs:
             fd = theirs.fileno()
             environ = {k: v for k, v in os.environ.items() if _is_read_at_start(k)}
-            self._child = subprocess.Popen(
-                [*COMMAND, str(fd).ljust(ROOM)],
-                env=environ | PROCESS_ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=(fd,),
-            )
+            try:
+                self._child = subprocess.Popen(
+                    [*COMMAND, str(fd).ljust(ROOM)],
+                    env=environ | PROCESS_ENVIRONMENT,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    pass_fds=(fd,),
+                )
+            except OSError as error:
+                self._sock.close()
+                raise EnvironmentProblem(f"cannot start the services: {error}") from error
 
     @property
     def pid(self) -> int:
@@ -76,6 +80,7 @@ class ForkServer:
         code = self._child.wait()
         if code != 0:
             raise EnvironmentProblem(f"cannot start the services: their process ended with {code}")
+        adopt_orphans(False)
         pids: list[int] = json.loads(self._sock.recv(1 << 20))
         self._sock.sendall(b"." * len(pids))
         return pids
@@ -83,7 +88,10 @@ class ForkServer:
 
 @contextmanager
 def starting() -> Iterator[ForkServer | None]:
-    """A server while the run is prepared; None where services have to be executed one by one."""
+    """A server while the run is prepared; None where services have to be executed one by one.
+
+    Raises EnvironmentProblem when it cannot be started.
+    """
     if os.environ.get(SWITCH) == "0" or not adopt_orphans(True):
         yield None
         return
