@@ -23,6 +23,7 @@ OWN: tuple[str, ...] = (
     "fio",
     "mpi-pingpong",
     "openfoam",
+    "pytorch",
 )
 """Kinds of this project. The folder is the kind's name with underscores."""
 

@@ -1,0 +1,198 @@
+"""The kind `pytorch`. The recorded file is of a real run on a CPU; those of GPUs and of several
+processes are made from it, because no test machine has a GPU."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
+from aiperf_svc.workloads.loading import parse_any
+from aiperf_svc.workloads.pytorch import WORKLOAD
+from aiperf_svc.workloads.pytorch.spec import PyTorchSpec
+
+RECORDED = Path(__file__).parent / "recorded" / "pytorch"
+MEASURED = json.loads((RECORDED / "alexnet-train-bfloat16-debian-1.13.json").read_text())
+OF_RUN = {"model": "alexnet", "batch_size": 2, "iterations": 3}
+"""Keys of the spec of the recorded run."""
+Config = WorkloadConfig[PyTorchSpec]
+
+
+def ranks(count: int, *, cores: float = 4.0, interface: str = "") -> list[Rank]:
+    return [
+        Rank(number=n, role="rank", address=f"10.0.0.{n}", node=f"node-{n}", work="/w", volume="/v",
+             agent="/a", cores=cores, interface=interface) for n in range(count)
+    ]  # fmt: skip
+
+
+def config_of(placed: dict[str, Any] | None = None, **spec: Any) -> Config:
+    config = parse_any(
+        {
+            "workload": {"kind": "pytorch", **OF_RUN, **spec},
+            "deployment": {"ranks": placed or {}},
+        },
+        "",
+    )
+    assert isinstance(config, WorkloadConfig)
+    return config
+
+
+def left_by(process: int = 0, **changes: Any) -> dict[str, bytes]:
+    """The file of one process, with other values than the recorded ones."""
+    text = json.dumps({**MEASURED, "process": process, **changes})
+    return {f"measured-{process}.json": text.encode()}
+
+
+def reading_of(*of_ranks: dict[str, bytes], **spec: Any) -> Reading:
+    config = config_of(**spec)
+    step = WORKLOAD.steps(config, ranks(len(of_ranks)))[0]
+    outputs = [Output(rank=n, exit_code=0, files=files) for n, files in enumerate(of_ranks)]
+    return WORKLOAD.read(config, step, outputs)
+
+
+def test_a_recorded_run_has_its_rate_times_and_memory() -> None:
+    reading = reading_of(left_by())
+    times = MEASURED["batch_s"]
+    assert reading.values == {
+        "samples_per_second": pytest.approx(6 / sum(times)),
+        "batch_time_p50": pytest.approx(sorted(times)[1] * 1e3),
+        "batch_time_p90": pytest.approx((sorted(times)[1] * 0.2 + max(times) * 0.8) * 1e3),
+        "batch_time_p99": pytest.approx((sorted(times)[1] * 0.02 + max(times) * 0.98) * 1e3),
+        "peak_host_memory": MEASURED["peak_host_bytes"],
+    }
+    assert reading.tool == "PyTorch 1.13.0a0"
+    assert reading.facts["parameters"] == "61100840"
+
+
+def test_the_series_has_each_batch_in_its_middle() -> None:
+    (series,) = reading_of(left_by(batch_s=[1.0, 2.0, 1.0])).series
+    assert series.times_s == (0.5, 2.0, 3.5)
+    assert series.values == (1.0, 2.0, 1.0)
+
+
+def test_rates_of_processes_add_up_and_their_times_are_pooled() -> None:
+    files = {
+        **left_by(0, processes=4, batch_s=[1.0, 1.0, 1.0]),
+        **left_by(1, processes=4, batch_s=[2.0, 2.0, 2.0], peak_host_bytes=2**40),
+    }
+    others = {
+        **left_by(2, processes=4, batch_s=[1.0, 1.0, 1.0]),
+        **left_by(3, processes=4, batch_s=[2.0, 2.0, 2.0], torch="2.4.0"),
+    }
+    reading = reading_of(files, others, gpus=2, ranks=2)
+    assert reading.values["samples_per_second"] == pytest.approx(2 * (2 + 1))
+    assert reading.values["batch_time_p50"] == pytest.approx(1500)
+    assert reading.values["peak_host_memory"] == 2**40
+    assert reading.tools == {0: "PyTorch 1.13.0a0", 1: "PyTorch 2.4.0"}
+
+
+def test_a_gpu_has_its_own_times_and_memory() -> None:
+    files = left_by(cuda="12.1", gpu_s=[0.1, 0.2, 0.3], peak_device_bytes=5)
+    reading = reading_of(files, device="cuda")
+    assert reading.values["gpu_time_p50"] == pytest.approx(200)
+    assert reading.values["peak_device_memory"] == 5
+    assert reading.tool == "PyTorch 1.13.0a0, CUDA 12.1"
+    tags = {metric.tag for metric in WORKLOAD.metrics_of(config_of(device="cuda"))}
+    assert set(reading.values) == tags
+
+
+@pytest.mark.parametrize(
+    ("files", "spec", "said"),
+    [
+        ({}, {}, "process 0 of 1 left no file 'measured-0.json'"),
+        (left_by(processes=2), {"gpus": 2}, "process 1 of 2 left no file"),
+        ({"measured-0.json": b"garbage"}, {}, "measured-0.json: "),
+        ({"measured-0.json": b"{}"}, {}, "missing required field `torch`"),
+        (left_by(), {"iterations": 4}, "expected process 0 of 1 with 4 batches"),
+        (left_by(processes=2), {}, "found process 0 of 2 with 3"),
+        (left_by(batch_s=[1.0, 0.0, 1.0]), {}, "a batch took 0.0 s"),
+        (left_by(), {"device": "cuda"}, "expected times and memory of a GPU, found none"),
+    ],
+)
+def test_files_that_do_not_say_all_are_unreadable(
+    files: dict[str, bytes], spec: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UnreadableOutput) as error:
+        reading_of(files, **spec)
+    assert said in str(error.value)
+
+
+def test_one_process_runs_the_script_with_the_keys_of_the_spec() -> None:
+    config = config_of(mode="eval")
+    (command,) = WORKLOAD.steps(config, ranks(1))[0].commands
+    assert command.argv[:2] == ("python3", "batches.py")
+    assert json.loads(command.argv[2]) == {
+        "device": "cpu",
+        "model": "alexnet",
+        "mode": "eval",
+        "batch_size": 2,
+        "iterations": 3,
+        "warmup": 5,
+        "precision": "float32",
+        "sequence_length": 512,
+        "seed": 0,
+        "threads": 4,
+    }
+    assert command.keeps == ("measured-*.json",)
+    assert list(WORKLOAD.files(config)) == ["batches.py"]
+    assert [tool.name for tool in WORKLOAD.tools_of(config)] == ["python3"]
+
+
+def test_torchrun_starts_several_processes_which_share_the_cpus_of_their_rank() -> None:
+    config = config_of(gpus=3, ranks=2)
+    commands = WORKLOAD.steps(config, ranks(2, interface="eth0"))[0].commands
+    for number, command in enumerate(commands):
+        assert command.rank == number
+        assert command.argv[:-2] == (
+            *("torchrun", "--nnodes", "2", "--nproc_per_node", "3", "--node_rank", str(number)),
+            *("--master_addr", "10.0.0.0", "--master_port", "29400"),
+        )
+        assert json.loads(command.argv[-1])["threads"] == 1
+        assert command.env["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert [tool.name for tool in WORKLOAD.tools_of(config)] == ["torchrun"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpus", "count"),
+    [
+        ({}, 1, 0),
+        ({"nvidia.com/gpu": 4}, 8, 4),
+        ({"nvidia.com/gpu": 2}, 1, 2),
+        ({"rdma/hca": 1}, 1, 0),
+    ],
+)
+def test_cuda_needs_a_gpu_for_each_process_of_a_rank(
+    devices: dict[str, int], gpus: int, count: int
+) -> None:
+    (problem,) = WORKLOAD.problems(config_of({"devices": devices}, device="cuda", gpus=gpus))
+    said = f"workload.gpus: {gpus} in each rank, but deployment.ranks.devices has {count}:"
+    assert problem.startswith(said)
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.5gb"])
+def test_gpus_of_every_vendor_and_parts_of_them_count(resource: str) -> None:
+    config = config_of({"devices": {resource: 2, "rdma/hca": 1}}, device="cuda", gpus=2)
+    assert WORKLOAD.problems(config) == []
+    assert WORKLOAD.problems(config_of(gpus=8)) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"model": "resnet"}, "did you mean resnet50"),
+        ({"precision": "float16"}, "precision float16 needs device cuda"),
+        ({"batchsize": 8}, "did you mean workload.batch_size?"),
+    ],
+)
+def test_specs_that_cannot_run_are_refused(spec: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(**spec)
+    assert said in str(error.value)
+
+
+def test_the_line_of_a_batch_is_progress() -> None:
+    assert WORKLOAD.progress(config_of(), "batch 2: 1.2784 s\n") == "batch 2 of 3: 1.2784 s"
+    assert WORKLOAD.progress(config_of(), "Downloading") == ""
