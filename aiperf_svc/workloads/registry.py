@@ -24,6 +24,7 @@ OWN: tuple[str, ...] = (
     "mpi-pingpong",
     "openfoam",
     "pytorch",
+    "nccl",
 )
 """Kinds of this project. The folder is the kind's name with underscores."""
 

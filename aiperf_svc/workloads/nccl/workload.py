@@ -1,0 +1,175 @@
+"""Runs one program of nccl-tests, with a process for each GPU."""
+
+from collections.abc import Sequence
+
+from aiperf_svc.config.base import HOUR_NS
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.results.measured import Column, MetricInfo, Table
+from aiperf_svc.workloads.base import (
+    Output,
+    Plot,
+    Rank,
+    Reading,
+    Role,
+    Step,
+    Tool,
+    Workload,
+    timeout_of,
+)
+from aiperf_svc.workloads.gpus import gpu_problems, is_gpu
+from aiperf_svc.workloads.mpi_launch import open_mpi, rdma_privilege
+from aiperf_svc.workloads.nccl.output import Row, read_output, read_row
+from aiperf_svc.workloads.nccl.spec import NcclSpec
+
+Config = WorkloadConfig[NcclSpec]
+_GB = 1e9
+
+
+class Nccl(Workload[NcclSpec]):
+    """The kind `nccl`."""
+
+    kind = "nccl"
+    summary = "bandwidth of a collective operation between GPUs, by nccl-tests"
+    spec = NcclSpec
+    metrics = (
+        MetricInfo(
+            tag="bus_bandwidth",
+            name="Bus bandwidth, average of all sizes",
+            unit="bytes/s",
+            better="higher",
+            formula="`# Avg bus bandwidth`, the mean of all busbw",
+        ),
+        MetricInfo(
+            tag="bus_bandwidth_peak",
+            name="Peak bus bandwidth",
+            unit="bytes/s",
+            better="higher",
+            formula="the largest busbw of all rows, out of place and in place",
+        ),
+        MetricInfo(
+            tag="latency",
+            name="Latency at the smallest size",
+            unit="us",
+            better="lower",
+            formula="time(us) of the first row, out of place",
+        ),
+    )
+
+    def roles(self, spec: NcclSpec) -> tuple[Role, ...]:
+        return (Role("rank", spec.ranks),)
+
+    def tools_of(self, config: Config) -> tuple[Tool, ...]:
+        return (Tool("mpirun", "openmpi-bin"), Tool(f"{config.workload.operation}_perf", ""))
+
+    def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
+        spec = config.workload
+        program = [f"{spec.operation}_perf", "-b", str(spec.min_bytes), "-e", str(spec.max_bytes)]
+        program += ["-f", "2", "-g", "1", "-n", str(spec.iterations), "-w", str(spec.warmup)]
+        program += ["-c", "1", "-d", spec.datatype]
+        command = open_mpi(
+            [(rank, spec.gpus) for rank in ranks],
+            program,
+            spec,
+            # The processes only meet by MPI: the measured messages are NCCL's.
+            "tcp",
+            shares_memory=True,
+            env=_env(spec, ranks),
+        )
+        return (
+            Step(
+                name=spec.operation,
+                commands=(command,),
+                agent_ranks=tuple(rank.number for rank in ranks[1:]),
+                timeout_ns=timeout_of(spec, HOUR_NS),
+            ),
+        )
+
+    def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
+        spec = config.workload
+        output = read_output(outputs[0].text, gpus=spec.ranks * spec.gpus, sizes=spec.sizes)
+        peak = max(max(row.out_of_place.bus_gb_s, row.in_place.bus_gb_s) for row in output.rows)
+        facts = {"transport": spec.transport, "gpus": str(spec.ranks * spec.gpus)}
+        if output.reduced_to is not None:
+            facts["max_bytes"] = f"reduced to {output.reduced_to} by the GPUs' memory"
+        return Reading(
+            values={
+                "bus_bandwidth": output.average_gb_s * _GB,
+                "bus_bandwidth_peak": peak * _GB,
+                "latency": output.rows[0].out_of_place.time_us,
+            },
+            tables=(
+                Table(
+                    name="nccl",
+                    columns=(
+                        Column("size", "bytes"),
+                        Column("time", "us"),
+                        Column("algorithm_bandwidth", "bytes/s"),
+                        Column("bus_bandwidth", "bytes/s"),
+                        Column("in_place_time", "us"),
+                        Column("in_place_algorithm_bandwidth", "bytes/s"),
+                        Column("in_place_bus_bandwidth", "bytes/s"),
+                    ),
+                    rows=tuple(_cells(row) for row in output.rows),
+                ),
+            ),
+            tool=output.tool,
+            errors=output.errors,
+            facts=facts,
+        )
+
+    def problems(self, config: Config) -> list[str]:
+        spec = config.workload
+        found = gpu_problems(config, spec.gpus)
+        if spec.transport == "rdma" and all(map(is_gpu, config.deployment.ranks.devices)):
+            found.append(
+                "workload.transport: rdma needs a device beside the GPUs: name its resource in "
+                "deployment.ranks.devices, such as rdma/hca_shared_devices_a: 1"
+            )
+        return found
+
+    def needs_privilege(self, config: Config) -> tuple[str, ...]:
+        return rdma_privilege(config.workload.transport)
+
+    def plots(self, config: Config) -> tuple[Plot, ...]:
+        return tuple(
+            Plot(
+                title=title,
+                kind="table",
+                name="nccl",
+                x="size",
+                y=columns,
+                x_is_log=True,
+                y_is_log=True,
+            )
+            for title, columns in (
+                ("Bus bandwidth by size", ("bus_bandwidth", "in_place_bus_bandwidth")),
+                ("Time by size", ("time", "in_place_time")),
+            )
+        )
+
+    def progress(self, config: Config, line: str) -> str:
+        row = read_row(line)
+        return "" if row is None else f"{row.size} bytes: {row.out_of_place.bus_gb_s:g} GB/s"
+
+
+def _env(spec: NcclSpec, ranks: Sequence[Rank]) -> dict[str, str]:
+    """NCCL's variables: it says its version, and uses the transport and network of the ranks."""
+    env = {"NCCL_DEBUG": "VERSION"}
+    if spec.transport == "tcp":
+        env["NCCL_IB_DISABLE"] = "1"
+    interfaces = {rank.interface for rank in ranks}
+    if len(interfaces) == 1 and "" not in interfaces:
+        env["NCCL_SOCKET_IFNAME"] = interfaces.pop()
+    return env
+
+
+def _cells(row: Row) -> tuple[float, ...]:
+    halves = (row.out_of_place, row.in_place)
+    return (
+        row.size,
+        *(
+            cell
+            for half in halves
+            for cell in (half.time_us, half.algorithm_gb_s * _GB, half.bus_gb_s * _GB)
+        ),
+    )

@@ -1,0 +1,183 @@
+"""The kind `nccl`. No test machine has GPUs: the sample has the format that nccl-tests documents
+and prints, with numbers made for it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
+from aiperf_svc.workloads.loading import parse_any
+from aiperf_svc.workloads.nccl import WORKLOAD
+from aiperf_svc.workloads.nccl.spec import NcclSpec
+
+SAMPLE = (
+    Path(__file__).parent / "recorded" / "nccl" / "all-reduce-2.18.3-documented.txt"
+).read_text()
+OF_SAMPLE = {"min_bytes": "1Mi", "max_bytes": "64Mi"}
+GPU = {"nvidia.com/gpu": 1}
+Config = WorkloadConfig[NcclSpec]
+
+
+def ranks(count: int = 2, *, interface: str = "") -> list[Rank]:
+    return [
+        Rank(number=n, role="rank", address=f"10.0.0.{n + 1}", node=f"node-{n}", work="/w",
+             volume="/v", agent="/a", interface=interface) for n in range(count)
+    ]  # fmt: skip
+
+
+def config_of(devices: dict[str, int] | None = None, **spec: Any) -> Config:
+    config = parse_any(
+        {
+            "workload": {"kind": "nccl", **OF_SAMPLE, **spec},
+            "deployment": {"ranks": {"devices": GPU if devices is None else devices}},
+        },
+        "",
+    )
+    assert isinstance(config, WorkloadConfig)
+    return config
+
+
+def reading_of(text: str, **spec: Any) -> Reading:
+    config = config_of(**spec)
+    step = WORKLOAD.steps(config, ranks())[0]
+    return WORKLOAD.read(config, step, [Output(rank=0, exit_code=0, stdout=text.encode())])
+
+
+def changed(old: str, new: str) -> str:
+    assert SAMPLE.count(old) == 1
+    return SAMPLE.replace(old, new)
+
+
+def test_the_headline_is_the_tools_average_and_the_peak_is_over_both_halves() -> None:
+    reading = reading_of(SAMPLE)
+    assert reading.values == {
+        "bus_bandwidth": pytest.approx(20.1671e9),
+        "bus_bandwidth_peak": pytest.approx(24.14e9),
+        "latency": 83.7,
+    }
+    assert reading.tool == "nccl-tests 2.18.3, NCCL 2.28.9+cuda13.0"
+    assert reading.errors == ()
+
+
+def test_the_table_has_both_halves_of_each_size() -> None:
+    (table,) = reading_of(SAMPLE).tables
+    assert [row[0] for row in table.rows] == [2**power for power in range(20, 27)]
+    last = (67108864, 2836.2, 23.66e9, 23.66e9, 2779.5, 24.14e9, 24.14e9)
+    assert table.rows[-1] == pytest.approx(last)
+    assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_the_average_agrees_with_the_rows() -> None:
+    reading = reading_of(SAMPLE)
+    halves = [row[column] or 0.0 for row in reading.tables[0].rows for column in (3, 6)]
+    assert reading.values["bus_bandwidth"] == pytest.approx(sum(halves) / 14, rel=1e-4)
+
+
+def test_versions_without_a_name_of_their_own_are_read() -> None:
+    text = "\n".join(
+        line
+        for line in SAMPLE.splitlines()
+        if "version" not in line and not line.startswith("# Collective")
+    )
+    assert reading_of(text).tool == "nccl-tests"
+
+
+def test_wrong_values_are_errors_although_the_table_is_whole() -> None:
+    wrong = changed("  12.53      0 ", "  12.53      3 ")
+    assert reading_of(wrong).errors == ("3 wrong values at 1048576 bytes, out of place",)
+    failed = changed("bounds values : 0 OK", "bounds values : 3 FAILED")
+    assert reading_of(failed).errors == ("3 values out of bounds: FAILED",)
+
+
+def test_a_half_that_is_not_checked_has_no_errors() -> None:
+    assert reading_of(changed("  12.78      0\n", "  12.78    N/A\n")).errors == ()
+
+
+def test_sizes_that_memory_did_not_allow_are_a_fact() -> None:
+    last = SAMPLE[SAMPLE.index("    67108864      16777216") : SAMPLE.index("# Out of bounds")]
+    text = changed(last, "").replace("# Using", "# Reducing maxBytes to 40000000 due to\n# Using")
+    reading = reading_of(text)
+    assert reading.facts["max_bytes"] == "reduced to 40000000 by the GPUs' memory"
+    assert len(reading.tables[0].rows) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "said"),
+    [
+        ("garbage", {}, "expected one line '# size count"),
+        (SAMPLE + SAMPLE, {}, "found 2"),
+        (SAMPLE, {"gpus": 2}, "expected lines of 4 devices, found 2"),
+        (SAMPLE, {"max_bytes": "128Mi"}, "expected rows of 8 sizes, found 7"),
+        (SAMPLE.replace("# Avg bus", "# Bus"), {}, "expected '# Out of bounds values' and"),
+        (SAMPLE.replace(": 20.1671", ": -nan"), {}, "'-nan'"),
+        (SAMPLE.replace("   83.7 ", "   fast "), {}, "'fast'"),
+        (SAMPLE.replace("  12.53      0 ", "  12.53   1e-7 "), {}, "wrong values or N/A"),
+        (SAMPLE.replace("float     sum      -1     83.7", "sum 83.7"), {}, "12 other fields"),
+    ],
+)
+def test_output_that_is_not_one_whole_table_is_unreadable(
+    text: str, spec: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UnreadableOutput) as error:
+        reading_of(text, **spec)
+    assert said in str(error.value)
+
+
+def test_each_gpu_has_a_process() -> None:
+    config = config_of({"nvidia.com/gpu": 8}, gpus=8, operation="alltoall", datatype="half")
+    (step,) = WORKLOAD.steps(config, ranks(interface="eth0"))
+    (command,) = step.commands
+    start = command.argv.index("alltoall_perf")
+    assert command.argv[start - 4 : start] == ("-H", "10.0.0.1:8,10.0.0.2:8", "-np", "16")
+    assert command.argv[start + 1 :] == (
+        *("-b", "1048576", "-e", "67108864", "-f", "2", "-g", "1"),
+        *("-n", "20", "-w", "5", "-c", "1", "-d", "half"),
+    )
+    assert step.agent_ranks == (1,)
+    assert command.env["NCCL_IB_DISABLE"] == "1"
+    assert command.env["NCCL_SOCKET_IFNAME"] == "eth0"
+    assert [tool.name for tool in WORKLOAD.tools_of(config)] == ["mpirun", "alltoall_perf"]
+
+
+@pytest.mark.parametrize(("smallest", "largest", "count"), [(8, 8, 1), (8, 15, 1), (8, 2**30, 28)])
+def test_sizes_double_up_to_the_largest(smallest: int, largest: int, count: int) -> None:
+    assert config_of(min_bytes=smallest, max_bytes=largest).workload.sizes == count
+
+
+def test_gpus_and_for_rdma_another_device_are_needed() -> None:
+    assert WORKLOAD.problems(config_of()) == []
+    none = WORKLOAD.problems(config_of({}, transport="rdma", gpus=2))
+    assert [problem.partition(":")[0] for problem in none] == [
+        "workload.gpus",
+        "workload.transport",
+    ]
+    (problem,) = WORKLOAD.problems(config_of(transport="rdma"))
+    assert problem.startswith("workload.transport: rdma needs a device beside the GPUs")
+    both = config_of({**GPU, "rdma/hca": 1}, transport="rdma")
+    assert WORKLOAD.problems(both) == []
+    assert WORKLOAD.needs_privilege(both) == ("IPC_LOCK",)
+    env = WORKLOAD.steps(both, ranks())[0].commands[0].env
+    assert "NCCL_IB_DISABLE" not in env
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"operation": "allreduce"}, "did you mean all_reduce"),
+        ({"min_bytes": "1Gi"}, "leave no size"),
+        ({"min_bytes": 0}, "leave no size"),
+    ],
+)
+def test_specs_that_cannot_run_are_refused(spec: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(**spec)
+    assert said in str(error.value)
+
+
+def test_a_row_is_progress() -> None:
+    row = next(line for line in SAMPLE.splitlines() if line.lstrip().startswith("1048576"))
+    assert WORKLOAD.progress(config_of(), row) == "1048576 bytes: 12.53 GB/s"
+    assert WORKLOAD.progress(config_of(), "# Using devices") == ""
