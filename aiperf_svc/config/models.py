@@ -196,7 +196,7 @@ class Dataset(Model):
     order: Literal["sequential", "shuffled"] = "sequential"
     input_tokens: Length = Length(mean=550)
     output_tokens: Length | None = None
-    """Sent as the request's maximum; values in a dataset file take precedence."""
+    """Maximum sent with each request; values in a dataset file take precedence."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Checksum of the public dataset's file; another file is refused. The usual file's is built
     in."""

@@ -1,4 +1,4 @@
-"""What one serving process truly did: counters, always; and, when asked for, one row per request.
+"""The account of what one serving process did: counters, and one row per request if asked for.
 
 Times are wall-clock nanoseconds. A request's arrival is the kernel's receive stamp of the read that
 holds its last byte (when rows are kept); a send time is taken just before the `send` that put the
@@ -19,10 +19,10 @@ _CHUNK = struct.Struct("@qq")
 
 
 class RowOutcome(IntEnum):
-    """How a request ended, as its row tells it."""
+    """Outcome of a request in its row."""
 
     OPEN = 0
-    """Not ended yet."""
+    """The request has not ended."""
     COMPLETED = 1
     """Every byte of a success was sent."""
     ERROR = 2
@@ -158,7 +158,7 @@ class RequestRows:
         return array("q", sorted(self._arrival)), array("q", sorted(filter(None, self._end)))
 
     def dumps(self, process: int) -> Iterator[bytes]:
-        """Each row as a JSON object."""
+        """Yields each row as a JSON object."""
         chunks: list[list[int] | None] = [None] * len(self._ids)
         for row, stamp in _CHUNK.iter_unpack(self._chunks):
             times = chunks[row]
@@ -190,7 +190,8 @@ class Account(Tally):
 
     def __init__(self, *, row_limit: int | None) -> None:
         self.frozen_wall_ns: tuple[int, int] | None = None
-        """When the freeze began and ended for this process: it sent nothing in between."""
+        """Time at which the freeze began and ended for this process, which sent nothing in
+        between."""
         self.rows = None if row_limit is None else RequestRows(row_limit)
         for name in COUNTERS:
             setattr(self, name, 0)
@@ -218,7 +219,7 @@ class Account(Tally):
             self.rows.clear()
 
     def counters(self) -> dict[str, int]:
-        """Every counter by name, with what the rows had no room for."""
+        """Returns every counter by name, and the number of rows that did not fit."""
         values: dict[str, int] = {name: getattr(self, name) for name in COUNTERS}
         rows = self.rows
         values["rows_dropped"] = 0 if rows is None else rows.dropped
@@ -227,9 +228,8 @@ class Account(Tally):
 
 
 def max_overlap(arrivals: list[int], ends: list[int]) -> int:
-    """Most intervals that were open at once; both lists sorted. An end at the time of an arrival
-    comes first.
-    """
+    """Returns the highest number of intervals open at once; both lists are sorted. An end at the
+    time of an arrival comes first."""
     most = open_now = 0
     position, count = 0, len(ends)
     for arrival in arrivals:

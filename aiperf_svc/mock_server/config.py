@@ -1,5 +1,5 @@
-"""What the mock server can be told to do. One field is one flag; every value is checked before
-anything starts.
+"""Settings of the mock server. One field is one flag; every value is checked before anything
+starts.
 
 Values stay as the user wrote them (text, numbers, flags), so that a config goes to another process
 as arguments and comes back equal. Durations and distributions are parsed by `delays`.

@@ -1,5 +1,4 @@
-"""Every way in which the mock server can misbehave towards one request: one table, one function
-each.
+"""The faults of the mock server towards one request: one table, one function each.
 
 A request asks for a fault with the header `X-Mock-Fault: NAME`, or with the model name `mock-NAME`;
 a model name that is no fault is an ordinary model. A fault spoils the draft of the right response.
@@ -119,7 +118,7 @@ def empty(draft: Draft) -> Draft:
 
 
 def abort(draft: Draft) -> Draft:
-    """Half of the tokens, and then the finish reason by which a server gives up."""
+    """Half of the tokens, and then the finish reason of a server that aborts."""
     draft.events = draft.events[: max(1, len(draft.events) // 2)]
     return _finished(draft, b"abort")
 

@@ -198,9 +198,8 @@ def _run_in_child(run: Callable[[], None], parent: int) -> NoReturn:
 
 @contextmanager
 def _caught_signals() -> Iterator[int]:
-    """While it lasts, a stop signal or the death of a child makes the descriptor readable; then all
-    is as before.
-    """
+    """Makes the descriptor readable on a stop signal or the death of a child, while the context is
+    open; then restores the signals."""
     wake_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     caught = (*_STOPS, signal.SIGCHLD)
     previous = {number: signal.signal(number, lambda *_: None) for number in caught}

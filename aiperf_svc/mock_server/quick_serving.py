@@ -25,7 +25,7 @@ except ImportError:
     compiled = None  # type: ignore[assignment]  # no C compiler was there
 
 AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a socket raises when there is nothing to do now."""
+"""Errors of a socket that mean that there is nothing to do now."""
 _FD_BITS = 24
 _FD_MASK = (1 << _FD_BITS) - 1
 
@@ -43,7 +43,7 @@ client is gone)."""
 
 
 def send(sock: socket.socket, data: bytes | memoryview) -> int:
-    """How many of the bytes the kernel took, -1 if the client is gone."""
+    """Returns how many of the bytes the kernel took, -1 if the client is gone."""
     try:
         return sock.send(data)
     except AGAIN:
@@ -53,7 +53,7 @@ def send(sock: socket.socket, data: bytes | memoryview) -> int:
 
 
 class InterpretedQuickEvents:
-    """What happens on the descriptors of an epoll set.
+    """Events on the descriptors of an epoll set.
 
     Each event is left to the server. The compiled ones, which are for processes without delays,
     rows and TLS, serve those of a connection in the `table` that waits for a request and got one of
@@ -87,7 +87,7 @@ class InterpretedQuickEvents:
 
 
 class InterpretedDueWrites:
-    """Which connections of the `table` have a write planned, and when.
+    """Connections of the `table` that have a write planned, by its time.
 
     What is due waits in a heap of integers, the due time (monotonic ns) above the descriptor: an
     entry costs 40 bytes and compares fast. An entry that no longer equals its connection's `due_ns`

@@ -42,7 +42,7 @@ _REASONS = {
 
 
 class Ending(IntEnum):
-    """What happens after the last write of a reply."""
+    """Action after the last write of a reply."""
 
     KEEP = 0
     """The connection waits for its next request."""
@@ -51,9 +51,9 @@ class Ending(IntEnum):
     CUT = 2
     """The connection closes although the reply is not complete."""
     RESET = 3
-    """As CUT, with a TCP reset."""
+    """Like CUT, with a TCP reset."""
     HANG = 4
-    """Nothing more is ever sent; the connection stays open until the client leaves."""
+    """The server sends nothing more; the connection stays open until the client leaves."""
     REPEAT = 5
     """The paced writes begin again: the reply never ends."""
 

@@ -1,4 +1,4 @@
-"""From the bytes of a request to its reply, without parsing what was seen before.
+"""Maps the bytes of a request to its reply, without parsing requests that were seen before.
 
 Heads are cached by their bytes, replies by the bytes of the body: an exact key, so a hit is as
 right as a fresh parse. Requests that differ only in their prompt have equal parameters and share
@@ -33,7 +33,8 @@ from aiperf_svc.mock_server.requests import (
 _MAX_HEADS = 4096
 _MAX_CACHED_BODY = 64 * 1024
 _CACHE_BYTES = 8 * 1024 * 1024
-"""Per process: sixty processes that each met a million different bodies stay within half a GiB."""
+"""Size of the cache per process: sixty processes with a million different bodies each stay within
+half a GiB."""
 _REPLY_COST = 200
 """Bytes that a cached reply costs beside its body."""
 
@@ -46,10 +47,9 @@ _CONTROLS = {
 
 
 class Route:
-    """Where requests with one head go: to a control endpoint (`control` is its name) or an
+    """Route of requests with one head: to a control endpoint (`control` is its name) or an
     inference endpoint (`replies` holds its replies by body). If there is a `refusal`, it is the
-    only response.
-    """
+    only response."""
 
     __slots__ = ("control", "head", "is_inference", "length", "refusal", "replies")
 
@@ -63,7 +63,7 @@ class Route:
 
 
 class ReplyCache:
-    """All replies of one process, as its config has them."""
+    """Replies of one process, by its config."""
 
     def __init__(self, config: MockServerConfig, *, rng: random.Random) -> None:
         self.routes: dict[bytes, Route] = {}

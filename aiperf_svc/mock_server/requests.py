@@ -1,4 +1,4 @@
-"""What a request says: the HTTP head, and the parameters in the JSON body that shape the response.
+"""Parses a request: the HTTP head, and the parameters in the JSON body that shape the response.
 
 Both are pure functions of bytes, so the server caches their results by those very bytes and parses
 only what it has never seen.
@@ -113,7 +113,7 @@ class RequestParams(NamedTuple):
     tokens: int
     """Response tokens, reasoning included; of an embeddings request, 0."""
     reasoning: int
-    """How many of the tokens are reasoning."""
+    """Number of the tokens that are reasoning."""
     is_cut_short: bool
     """The request's own limit ended the response: finish_reason is `length`."""
     has_usage: bool
@@ -127,7 +127,7 @@ class RequestParams(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParamDefaults:
-    """What the server's settings contribute to every request (see MockServerConfig)."""
+    """Defaults that the server's settings add to every request (see MockServerConfig)."""
 
     model: str
     tokens: int

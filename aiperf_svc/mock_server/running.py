@@ -35,10 +35,9 @@ class RunningMockServer:
         self.pid = process.pid
 
     def truth(self, *, rows: bool = False) -> dict[str, Any]:
-        """What the server truly did since its start or the last reset: counters over all processes,
-        those of each (`processes`), and with `rows` (and a config with `truth`) a list `rows` of
-        one object per request.
-        """
+        """Returns what the server did since its start or the last reset: counters over all
+        processes, those of each (`processes`), and with `rows` (and a config with `truth`) a list
+        `rows` of one object per request."""
         found: dict[str, Any] = json.loads(self._call("GET", f"/truth?rows={int(rows)}"))
         return found
 

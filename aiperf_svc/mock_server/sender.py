@@ -93,9 +93,7 @@ class Sender:
         self._start(connection, reply)
 
     def begin_whole(self, connection: Connection, reply: Reply, size: int) -> None:
-        """As `begin`, for a plain reply that goes out in one send on a server without delays and
-        rows.
-        """
+        """Begins a plain reply that goes out in one send, on a server without delays and rows."""
         assert reply.whole is not None
         self.whole_sent(connection, reply, size, send(connection.sock, reply.whole))
 
@@ -141,9 +139,8 @@ class Sender:
             self._plan(connection, delay_ns)
 
     def _first_delay_ns(self, reply: Reply) -> int:
-        """From the arrival to the first token, or to the only write of a response that is no
-        stream.
-        """
+        """Returns the time from the arrival to the first token, or to the only write of a response
+        that is no stream."""
         delay_ns = self._draw_ttft() if self._ttft_ns is None else self._ttft_ns
         if not reply.delay_tokens:
             return delay_ns
@@ -234,7 +231,7 @@ class Sender:
             self._plan(connection, self._draw_itl() if self._itl_ns is None else self._itl_ns)
 
     def _finish(self, connection: Connection, reply: Reply) -> None:
-        """Does what comes after the last write."""
+        """Does the action after the last write."""
         ending = reply.ending
         if ending is Ending.REPEAT:
             connection.step = reply.early

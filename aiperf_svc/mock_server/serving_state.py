@@ -1,5 +1,5 @@
-"""What the innermost steps of a serving process (`quick_serving`) read and write: the bases of
-connections and accounts.
+"""The state of connections and accounts that the innermost steps of a serving process
+(`quick_serving`) read and write.
 
 Where the compiled steps are, so are these, with fields that C reads as its own; else they are plain
 objects. Both have the same attributes.
@@ -16,7 +16,7 @@ except ImportError:
 
 
 class PlainConnectionState:
-    """Where a connection is in its reply."""
+    """State of a connection's reply."""
 
     __slots__ = ("due_ns", "fd", "inbuf", "reply", "row", "step")
 
@@ -27,7 +27,7 @@ class PlainConnectionState:
     step: int
     """Its next write."""
     due_ns: int
-    """When that write is due (monotonic); the last one's time while that is on its way."""
+    """Time at which that write is due (monotonic); while the last one is being sent, its time."""
     row: int
     """The number of its row, if rows are kept."""
     inbuf: bytearray | None

@@ -21,7 +21,7 @@ _NUMBER, _QUESTION, _ASKER, _FIRST_REQUEST, _ACKS = range(5)
 
 
 class Question(IntEnum):
-    """What an asker wants of every process."""
+    """Question of one process to all processes."""
 
     COUNTERS = 0
     ROWS = 1
@@ -49,7 +49,7 @@ class SharedCounters:
 
     @property
     def first_request_mono_ns(self) -> int:
-        """When the first request of all processes began, 0 before."""
+        """Monotonic time at which the first request of all processes began, 0 before."""
         return self._words[_FIRST_REQUEST]
 
     @first_request_mono_ns.setter
@@ -129,7 +129,7 @@ def _publish(file: int, account: Account, process: int, with_rows: bool) -> None
 
 
 def _take(file: int) -> bytes:
-    """What a process published; its memory is freed."""
+    """Returns what a process published, and frees its memory."""
     parts, offset = [], 0
     while part := os.pread(file, 1 << 30, offset):
         parts.append(part)
@@ -139,9 +139,8 @@ def _take(file: int) -> bytes:
 
 
 def _merge(published: list[bytes]) -> bytes:
-    """One JSON object from what all processes published: sums, the counters of each, and the rows
-    if there are any.
-    """
+    """Merges what all processes published into one JSON object: sums, the counters of each, and the
+    rows if there are any."""
     counters: list[dict[str, int]] = []
     frozen: list[list[int] | None] = []
     listings: list[bytes] = []

@@ -1,4 +1,5 @@
-"""What a worker sends, and when: users, due times and conversations over the inference client.
+"""Decides what a worker sends, and when: users, due times and conversations over the inference
+client.
 
 Closed loop: each user (slot) sends its next request when the response to its last one has ended;
 the request is due at the kernel's stamp of that end, so whatever we lose on the way shows as
@@ -32,8 +33,8 @@ CONNECT_BACKOFF_NS: Final = 10_000_000
 """Pause of a user whose connection failed: a target that is away is asked a hundred times a second
 by each user, not ten thousand times."""
 CONNECT_AHEAD_NS: Final = 2_000_000_000
-"""How long before a user begins its connection is made: all of a ramp's at once would leave the
-first users nothing of the machine."""
+"""Time from the connection of a user to its first request. Connecting all users of a ramp at once
+would leave no CPU time for the first ones."""
 NEVER: Final = 2**62
 
 _COMPLETED = int(Outcome.COMPLETED)
@@ -42,7 +43,7 @@ _LAST_TURN, _STREAMED, _CAPPED = int(Flag.LAST_TURN), int(Flag.STREAMED), int(Fl
 
 
 class _Session:
-    """A conversation under way."""
+    """State of a conversation in progress."""
 
     __slots__ = ("entry", "flags", "history", "index", "turn", "turns")
 
@@ -83,7 +84,7 @@ class LoadGenerator:
         self._is_open = False
 
     def attach(self, client: InferenceClient) -> None:
-        """The client whose ends and timer come here."""
+        """Set the client whose ends and timer are handled here."""
         self.client = client
 
     def _reset(self, phase: Phase) -> None:
@@ -92,30 +93,30 @@ class LoadGenerator:
         self._first_id_prefix = b"%b%d-" % (self._id_prefix, TURN_BASE)
         self._is_open_loop = False
         self._held = held = CreditQueue(is_held=self._is_held_back)
-        """The credits in hand."""
-        # Its own, without the way over it.
+        """Credits that the worker holds."""
+        # The queue's own deques, which saves an attribute access per credit.
         self._credits, self._due = held.next, held.next_due
         self._turns: dict[int, int] = {}
-        """Number of turns of a credit where that is limited."""
+        """Number of turns by credit, if it is limited."""
         self._whole: list[Entry] | None = None
-        """All entries of the phase, when they are here."""
+        """All entries of the phase, once they have arrived."""
         self._users: deque[int] = deque()
         """Users that wait for a credit: the time from which each has been free."""
         self._openings: deque[int] = deque()
         """Times at which further users begin."""
         self._to_connect: deque[int] = deque()
-        """Of these the times for which no connection has been made yet."""
+        """Those of these times for which no connection has been made yet."""
         self._later: list[tuple[int, int, _Session | None]] = []
         """Heap of (due, order, session for its next turn | None for a user to be freed)."""
         self._waiting = PackedPairs()
-        """Open loop, at the cap: (index, due)."""
+        """Requests that wait for the cap in open loop: (index, due)."""
         self._limit = NEVER
         self._active = 0
-        """Credits begun and not ended."""
+        """Number of credits begun and not ended."""
         self._stop = self._cancel = NEVER
         self._is_stopped = False
         self._is_paused = self._is_held_back
-        """Nothing is sent: after the stop, or while the load is held back."""
+        """True while nothing is sent: after the stop, or while the load is held back."""
         self.granted = self.completed = self.errored = self.cancelled = 0
         self.unsent = self.revoked = self.capped = 0
         self.max_in_flight = 0
@@ -154,7 +155,7 @@ class LoadGenerator:
         self._arm()
 
     def connect_ahead(self, now: int) -> None:
-        """Connect for the users that begin soon; to be called again while a ramp goes on."""
+        """Connect for the users that begin soon. Called again while a ramp goes on."""
         waiting = self._to_connect
         if not waiting:
             return
@@ -165,7 +166,7 @@ class LoadGenerator:
             waiting.clear()
 
     def grant(self, message: CreditsGranted, offset_ns: int) -> None:
-        """Take credits."""
+        """Add granted credits."""
         if message.phase != self.phase or not self._is_open:
             return
         self.granted += message.count
@@ -185,8 +186,8 @@ class LoadGenerator:
             self._run_due(time_ns())
 
     def hold_back(self) -> None:
-        """Send nothing until `go_on`. What gets due meanwhile is late, and its schedule lag says
-        so."""
+        """Send nothing until `go_on`. Requests that become due meanwhile are late, which their
+        schedule lag shows."""
         self._is_held_back = self._is_paused = True
         self._held.hold()
         self._arm()
@@ -199,7 +200,7 @@ class LoadGenerator:
         self._run_due(time_ns())
 
     def entries_arrived(self) -> None:
-        """Dataset entries that were missing are there."""
+        """Take in that missing dataset entries have arrived."""
         self._whole = self._entries.whole(self.phase)
         self._run_due(time_ns())
 
@@ -207,11 +208,11 @@ class LoadGenerator:
 
     @property
     def is_idle(self) -> bool:
-        """No credit in hand and none under way."""
+        """True if no credit is held or in progress."""
         return not self._active and not self._held and not self._waiting
 
     def counts(self, *, last_seq: int, records_dropped: int) -> WorkerCounts:
-        """What became of this phase's credits so far."""
+        """Return the counts of this phase's credits so far."""
         client = self.client
         return WorkerCounts(
             phase=Phase(self.phase),
@@ -236,11 +237,12 @@ class LoadGenerator:
     # --- from the client -------------------------------------------------------------------------
 
     def on_timer(self, now: int) -> None:
-        """Something is due."""
+        """Send what is due."""
         self._run_due(now)
 
     def on_end(self, request: Request, outcome: int) -> None:
-        """A request has ended: go on with its conversation, or end its credit and free its user."""
+        """Take in the end of a request: continue its conversation, or end its credit and free its
+        user."""
         if outcome == _COMPLETED:
             session: _Session | None = request.session
             if session is not None and session.turn + 1 < session.turns:
@@ -283,7 +285,7 @@ class LoadGenerator:
     # --- sending ---------------------------------------------------------------------------------
 
     def _find(self, index: int) -> Entry | None:
-        """What a credit sends; None while it is still on its way from the dataset manager."""
+        """Return the entry that a credit sends; None while the dataset manager has not sent it."""
         whole = self._whole
         return whole[index % len(whole)] if whole else self._entries.find(self.phase, index)
 
@@ -412,7 +414,7 @@ class LoadGenerator:
         self.client.cancel_in_flight("cut by the end of the grace period")
 
     def _arm(self) -> None:
-        """Set the timer to whatever comes next."""
+        """Set the timer to the next due time."""
         wake = NEVER
         if not self._is_paused:
             wake = self._stop

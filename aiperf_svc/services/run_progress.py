@@ -1,7 +1,8 @@
-"""What is shown while the run goes: counts, rates and rough percentiles of the last seconds.
+"""Computes the status that is shown during a run: counts, rates and rough percentiles of the last
+seconds.
 
-None of this is in the results. It is put together from heartbeats and from the records of the last
-moments, and numbered, so that a client can wait for the next change.
+The results contain none of this. It is computed from heartbeats and from the latest records, and
+numbered, so that a client can wait for the next change.
 """
 
 import asyncio
@@ -31,21 +32,22 @@ from aiperf_svc.services.base import is_set_within
 RECENT_RECORDS = 20_000
 RATE_WINDOW_NS = 5_000_000_000
 UNCHANGED_NS = 2_000_000_000
-"""Counts that stay the same for so long show a standstill, not a heartbeat to come."""
+"""Time after which unchanged counts mean a standstill, and not a heartbeat that is still to
+come."""
 
 
 Times = NDArray[np.int64]
 
 
 class _Latencies(NamedTuple):
-    """Of some completed requests, in ns; below 0 where there was no token."""
+    """Latencies of some completed requests, in ns; negative if there was no token."""
 
     ttft_ns: Times
     latency_ns: Times
 
 
 class RunProgress:
-    """Builds `Status`."""
+    """Builds the `Status` of a run."""
 
     def __init__(self, config: BenchmarkConfig, topology: Topology) -> None:
         self._config = config
@@ -74,7 +76,7 @@ class RunProgress:
     # --- what is known ---------------------------------------------------------------------------
 
     def add(self, rows: Rows) -> None:
-        """Finished requests."""
+        """Add finished requests."""
         is_profiling = rows["phase"] == int(Phase.PROFILING)
         codes = rows["finish_reason"][is_profiling]
         self._finish_reasons += np.bincount(codes, minlength=len(FinishReason))
@@ -93,50 +95,50 @@ class RunProgress:
             self._recent_count -= len(self._recent.popleft().ttft_ns)
 
     def set_counts(self, worker: str, counts: tuple[WorkerCounts, ...]) -> None:
-        """A worker's accounts."""
+        """Set a worker's accounts."""
         if counts:
             self._counts[worker] = {c.phase: c for c in counts}
 
     def set_dataset(self, summary: dict[str, Any]) -> None:
-        """What the dataset manager built, or what it does."""
+        """Set the dataset manager's report or its progress text."""
         self._dataset = summary
-        self._bump()
+        self._note_change()
 
     def set_roster(self, roster: RosterPublished) -> None:
-        """Who takes part."""
+        """Set the members of the run."""
         self._roster = roster
-        self._bump()
+        self._note_change()
 
     def set_state(self, state: RunStatePublished) -> None:
-        """Where the run is."""
+        """Set the state of the run."""
         if state.state is not self._state:
             self._phase_mono_ns = monotonic_ns()
             self._rate_points.clear()
         self._state, self._reason = state.state, state.reason
         self._exit_code = state.exit_code
         self._is_cancelling = state.is_cancelling
-        self._bump()
+        self._note_change()
 
     def set_verdict(self, verdict: str) -> None:
-        """The verdict, when there is one."""
+        """Set the verdict."""
         self._verdict = verdict
 
     def set_artifact_error(self, message: str) -> None:
-        """Why the artifacts could not all be written."""
+        """Set the reason why artifacts could not be written."""
         self._artifact_error = message
 
     def set_uploaded(self, url: str) -> None:
-        """Where the artifacts are as well."""
+        """Set the URL of the uploaded artifacts."""
         self._uploaded_to = url
 
     def set_results_ready(self, is_ready: bool) -> None:
-        """Whether the summary can be fetched."""
+        """Set whether the summary can be fetched."""
         self._results_ready = is_ready
         self._is_settled = True
-        self._bump()
+        self._note_change()
 
     def tick(self, now_mono_ns: int) -> None:
-        """Twice a second: the rate of ends, and news for those who wait."""
+        """Update the rate of ended requests, twice a second, and wake the clients that wait."""
         ended = self._ended()
         if not ended:
             # Before the first response there is no rate, only the time to the phase's start.
@@ -147,22 +149,22 @@ class RunProgress:
             self._rate_points.append((now_mono_ns, ended))
         while now_mono_ns - self._rate_points[0][0] > RATE_WINDOW_NS:
             self._rate_points.popleft()
-        self._bump()
+        self._note_change()
 
     @property
     def failure(self) -> str:
-        """Why the run failed; empty when it did not."""
+        """Reason why the run failed; empty if it did not."""
         return (self._reason or "unknown reason") if self._state is RunState.FAILED else ""
 
     # --- what is shown ---------------------------------------------------------------------------
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Until `status().number` is not `after` any more, at most so long."""
+        """Wait until `status().number` is not `after` any more, or the time is up."""
         if self._number == after:
             await is_set_within(self._changed, timeout_s)
 
     def status(self) -> Status:
-        """Everything, now."""
+        """Return the current status."""
         phase = Phase.WARMUP if self._state is RunState.WARMUP else Phase.PROFILING
         counts = [by_phase[phase] for by_phase in self._counts.values() if phase in by_phase]
         load, warmup = self._config.load, self._config.load.warmup
@@ -215,14 +217,15 @@ class RunProgress:
         (start, before), (end, after) = self._rate_points[0], self._rate_points[-1]
         return max(0, after - before) / ((end - start) / 1e9) if end > start else 0.0
 
-    def _bump(self) -> None:
+    def _note_change(self) -> None:
         self._number += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
 
 def _percentiles_ms(parts_ns: list[Times], *wanted: float) -> list[float | None]:
-    """Percentiles of all parts together, without what was never reached; None without any."""
+    """Return percentiles of all parts together, without latencies that were never reached; None if
+    there are no values."""
     values = np.concatenate(parts_ns) if parts_ns else np.empty(0, dtype=np.int64)
     values = values[values >= 0]
     if not len(values):

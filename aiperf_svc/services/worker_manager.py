@@ -68,15 +68,15 @@ class WorkerManager(BaseService):
             await is_set_within(self._changed, republish_interval_s(self._roster.count))
 
     def _unseen(self) -> list[Member]:
-        """Who has yet to confirm the roster as it is."""
+        """Return the members that have not confirmed the current roster."""
         number = self._roster.number
         members = self._roster.members
         return [m for m in members if not m.lost and self._seen.get(m.id, 0) < number]
 
     def _messages(self, unseen: list[Member]) -> list[tuple[bytes, RosterPublished]]:
-        """Until the roster is frozen it is of interest to the control services only. Then each
-        learns what concerns it: everybody's names to everybody would be more than one process can
-        carry."""
+        """Return the roster's messages. Until it is frozen, only the control services receive it.
+        Then each member receives the part that concerns it, since sending all names to all members
+        would be too much for one process."""
         if not self._roster.is_frozen:
             return [(UP, self._message(self._roster.members))]
         around = self._roster.around()

@@ -1,9 +1,10 @@
-"""How often services speak, given how many of them do: pure rules that keep the singletons' work
+"""Computes how often services send, given their number: pure rules that keep the singletons' work
 from growing with the square of the run.
 
-A singleton's cost is messages a second times the cost of one. With few speakers everything is sent
-as soon as it helps; with thousands the interval grows with their number, so that what arrives at
-one process stays below what one interpreter takes in (about 20,000 small messages a second).
+A singleton's load is the number of messages per second times the cost of one. With few senders
+everything is sent as soon as it helps. With thousands, the interval grows with their number, so
+that one process receives fewer messages than one interpreter can handle (about 20,000 small ones
+per second).
 
 On one machine workers share cores, and what each of them does just to be awake adds up: a wake-up
 costs some 60 µs, so they wake less often the more of them share a core.
