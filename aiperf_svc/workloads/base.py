@@ -147,10 +147,14 @@ class UnreadableOutput(Exception):
 
 
 class ClaimedBytes(msgspec.Struct, frozen=True):
-    """Payload that a tool says it moved over the network between its start and its end."""
+    """Payload that a tool says it moved through the kernel's network interfaces between its start
+    and its end. Shared memory and RDMA do not count: no interface sees them."""
 
     sent: int = 0
     received: int = 0
+    packet_payload: int = 1448
+    """Usual payload of a packet; less with a small MTU or MSS, or for small messages that are sent
+    one by one. The verdict allows for the headers around it."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):

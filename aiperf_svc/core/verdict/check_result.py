@@ -1,13 +1,16 @@
 """Result of one check of the verdict: the measured value, its limit, and what to change."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
 
 
 class Severity(StrEnum):
-    """Severity of a check's result. The worst one is the verdict."""
+    """Severity of a check's result, mildest first. The worst one is the verdict."""
 
+    INFO = "info"
+    """Nothing was judged: the text says what a reader should know. Never a verdict."""
     VALID = "valid"
     DEGRADED = "degraded"
     INVALID = "invalid"
@@ -28,8 +31,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """True if the check passed."""
-        return self.severity is Severity.VALID
+        """True if the check passed or had nothing to judge."""
+        return self.severity in (Severity.INFO, Severity.VALID)
 
 
 def graded(
@@ -56,6 +59,26 @@ def graded(
         text=text,
         remedy=remedy,
     )
+
+
+def told(check: str, text: str) -> Reason:
+    """Say something that a reader should know, without judging it."""
+    return Reason(
+        check=check,
+        severity=Severity.INFO,
+        measured=0.0,
+        limit=0.0,
+        unit="",
+        text=text,
+        remedy="",
+    )
+
+
+def worst_of(reasons: Iterable[Reason]) -> Severity:
+    """The verdict that these results make together."""
+    order = list(Severity)
+    found = (reason.severity for reason in reasons)
+    return max((Severity.VALID, *found), key=order.index)
 
 
 MORE_WORKERS = "give the client more CPU or more workers (workers.max), or ask for less load"

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from aiperf_svc.core.verdict.cause_checks import CAUSE_CHECKS
-from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, Severity
+from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, Severity, worst_of
 from aiperf_svc.core.verdict.effect_checks import EFFECT_CHECKS, LOAD_SHORTFALL
 from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.stream_checks import STREAM_CHECKS
@@ -30,8 +30,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
     verdict: Severity
     cause: str
-    """Cause of an invalid run if it is known: `client-bound`, `run-failed`, `process-lost` or
-    `target-failing`."""
+    """Cause of an invalid run if it is known. Of an inference benchmark: `client-bound`,
+    `run-failed`, `process-lost` or `target-failing`."""
     checks: tuple[Reason, ...]
 
     @property
@@ -53,8 +53,7 @@ def judge(evidence: Evidence) -> Verdict:
         for check in (*EFFECT_CHECKS, *STREAM_CHECKS, *CAUSE_CHECKS)
         if (reason := check(evidence)) is not None
     )
-    order = list(Severity)
-    worst = max((check.severity for check in checks), key=order.index, default=Severity.VALID)
+    worst = worst_of(checks)
     other = _other_cause(evidence)
     if other is not None:
         checks = tuple(_without_advice_on_the_client(check, other.remedy) for check in checks)

@@ -61,14 +61,15 @@ def read_processes(
     versions = {
         output.rank: end.text("start", "version") for output, end in zip(outputs, ends, strict=True)
     }
+    payload = _packet_payload(spec, values)
     return Reading(
         values=values,
         series=tuple(series),
         tool=versions[clients[0].rank],
         tools=versions,
         claimed_bytes={
-            **_claimed(clients, of_clients),
-            **_claimed(servers, of_servers),
+            **_claimed(clients, of_clients, payload),
+            **_claimed(servers, of_servers, payload),
         },
         facts=_facts(spec, values, paths[0]),
     )
@@ -142,7 +143,17 @@ def _cpu(ends: Sequence[Fields]) -> float:
     return sum(percent) / 100
 
 
-def _claimed(outputs: Sequence[Output], ends: Sequence[Fields]) -> dict[int, ClaimedBytes]:
+def _packet_payload(spec: IperfSpec, values: dict[str, float]) -> int:
+    if spec.protocol == "udp":
+        return ClaimedBytes().packet_payload
+    # IPv4, TCP and its timestamps take 52 bytes of the path MTU.
+    largest = min(int(value) - 52 for tag, value in values.items() if tag.startswith("pmtu"))
+    return min(spec.mss or largest, largest)
+
+
+def _claimed(
+    outputs: Sequence[Output], ends: Sequence[Fields], payload: int
+) -> dict[int, ClaimedBytes]:
     """What all processes of a rank moved, the omitted time included: so do the counters of the
     interface."""
     moved = {True: 0.0, False: 0.0}
@@ -150,7 +161,8 @@ def _claimed(outputs: Sequence[Output], ends: Sequence[Fields]) -> dict[int, Cla
         for interval in end.each("intervals"):
             for stream in interval.each("streams"):
                 moved[stream.flag("sender")] += stream.number("bytes")
-    return {outputs[0].rank: ClaimedBytes(sent=int(moved[True]), received=int(moved[False]))}
+    claim = ClaimedBytes(int(moved[True]), int(moved[False]), payload)
+    return {outputs[0].rank: claim}
 
 
 def _series(spec: IperfSpec, path: _Path) -> Iterator[Series]:

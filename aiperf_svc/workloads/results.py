@@ -1,0 +1,215 @@
+"""From the records of a run's steps to its result. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.config.workload import AnyWorkloadConfig
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.results.run_objectives import judge_objectives
+from aiperf_svc.core.results.run_result import (
+    MetricResult,
+    MetricValue,
+    RankFacts,
+    RunResult,
+    StepAccounts,
+    StepResult,
+    StepSeries,
+    StepTable,
+    StepWitness,
+)
+from aiperf_svc.core.verdict.check_result import Severity, worst_of
+from aiperf_svc.protocol.step_messages import RankWitness, StepRecord
+from aiperf_svc.workloads.base import PlannedStep, Reading, Workload
+from aiperf_svc.workloads.checks import Attempt, StepEvidence, cause_of, judge_steps
+
+
+class FinishedSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is known when the steps of a run have ended."""
+
+    run_id: str
+    version: str
+    """Version of this program."""
+    config: AnyWorkloadConfig
+    records: tuple[StepRecord, ...]
+    """One for each attempt, in any order."""
+    planned: int
+    """Steps of the run, with all repetitions; 0 if it ended before they were known."""
+    ranks: tuple[RankFacts, ...]
+    is_local: bool
+    """Whether the ranks were processes of this machine."""
+    failure: str = ""
+    """Why the run failed; empty when it did not."""
+    was_cancelled: bool = False
+    cli_command: str = ""
+    start_wall_ns: int
+    end_wall_ns: int
+    topology: dict[str, Any] = {}
+
+
+def summarise_steps(workload: Workload[Any], finished: FinishedSteps) -> RunResult:
+    """The result of a run. Failed attempts are kept as steps; only the last successful attempt at
+    each measured step counts in metrics, series and tables."""
+    config = finished.config
+    attempts = attempts_of(finished.records)
+    infos = workload.metrics_of(config)
+    evidence = StepEvidence(
+        config=config,
+        attempts=attempts,
+        planned=finished.planned,
+        is_local=finished.is_local,
+        failure=finished.failure,
+        was_cancelled=finished.was_cancelled,
+        headline=infos[0].tag if infos else "",
+    )
+    counted = evidence.counted
+    readings = [attempt.reading for attempt in counted if attempt.reading is not None]
+    checks = (*judge_steps(evidence), *workload.checks(config, readings))
+    verdict = worst_of(checks)
+    metrics = _metrics(infos, counted)
+    return RunResult(
+        run_id=finished.run_id,
+        name=config.name,
+        workload=workload.kind,
+        version=finished.version,
+        cli_command=finished.cli_command,
+        start_wall_ns=finished.start_wall_ns,
+        end_wall_ns=finished.end_wall_ns,
+        failure=finished.failure,
+        was_cancelled=finished.was_cancelled,
+        verdict=verdict,
+        cause=cause_of(evidence, checks) if verdict is Severity.INVALID else "",
+        checks=checks,
+        slo=judge_objectives(config.slo, infos, metrics),
+        accounts=_accounts(finished.planned, attempts),
+        metrics=metrics,
+        series=tuple(
+            StepSeries(**_place(attempt), series=series)
+            for attempt in counted
+            if attempt.reading is not None
+            for series in attempt.reading.series
+        ),
+        tables=tuple(
+            StepTable(**_place(attempt), table=table)
+            for attempt in counted
+            if attempt.reading is not None
+            for table in attempt.reading.tables
+        ),
+        facts=_facts(readings),
+        tools=tuple(dict.fromkeys(tool for r in readings for tool in _tools(r) if tool)),
+        ranks=finished.ranks,
+        steps=tuple(map(_step, attempts)),
+        config=config.model_dump(mode="json"),
+        topology=finished.topology,
+    )
+
+
+def attempts_of(records: Iterable[StepRecord]) -> tuple[Attempt, ...]:
+    """The attempts of a run in their order. What a tool reports as an error in its output is a
+    problem of the attempt."""
+    planned = [(msgspec.json.decode(r.plan, type=PlannedStep), r) for r in records]
+    planned.sort(key=lambda pair: pair[0].number)
+    last = {_same(plan): plan.attempt for plan, _ in planned}
+    return tuple(
+        _attempt(plan, record, was_retried=plan.attempt < last[_same(plan)])
+        for plan, record in planned
+    )
+
+
+def _same(plan: PlannedStep) -> tuple[str, int]:
+    return plan.step.name, plan.repetition
+
+
+def _attempt(plan: PlannedStep, record: StepRecord, *, was_retried: bool) -> Attempt:
+    reading, problem = None, record.problem
+    if record.reading:
+        try:
+            reading = msgspec.json.decode(record.reading, type=Reading)
+            problem = problem or "; ".join(reading.errors)
+        except msgspec.DecodeError as error:
+            # JSON has no number for NaN or infinity.
+            problem = problem or f"its reading has no usable numbers: {error}"
+    elif plan.step.is_measured:
+        problem = problem or "its output was not read"
+    return Attempt(
+        plan=plan,
+        problem=problem,
+        was_retried=was_retried and bool(problem),
+        reading=reading,
+        witnesses=record.witnesses,
+        ends=record.ends,
+    )
+
+
+def _metrics(infos: Sequence[MetricInfo], counted: Sequence[Attempt]) -> tuple[MetricResult, ...]:
+    """The metrics that have values, in the workload's order."""
+    values: dict[str, list[MetricValue]] = defaultdict(list)
+    for attempt in counted:
+        for tag, value in attempt.reading.values.items() if attempt.reading else ():
+            values[tag].append(MetricValue(**_place(attempt), value=value))
+    return tuple(MetricResult.of(info, values[info.tag]) for info in infos if info.tag in values)
+
+
+def _place(attempt: Attempt) -> dict[str, Any]:
+    """Where a value comes from, as fields."""
+    step = attempt.plan.step
+    return {"step": step.name, "repetition": attempt.plan.repetition, "labels": step.labels}
+
+
+def _accounts(planned: int, attempts: Sequence[Attempt]) -> StepAccounts:
+    completed = sum(not attempt.problem for attempt in attempts)
+    failed = sum(attempt.has_failed for attempt in attempts)
+    return StepAccounts(
+        planned=planned,
+        completed=completed,
+        failed=failed,
+        lost=max(planned - completed - failed, 0),
+        retried=sum(attempt.was_retried for attempt in attempts),
+    )
+
+
+def _facts(readings: Iterable[Reading]) -> dict[str, str]:
+    """Facts by name; where steps differ, all that they say."""
+    found: dict[str, dict[str, None]] = {}
+    for reading in readings:
+        for name, text in reading.facts.items():
+            found.setdefault(name, {})[text] = None
+    return {name: ", ".join(texts) for name, texts in found.items()}
+
+
+def _tools(reading: Reading) -> tuple[str, ...]:
+    return (reading.tool, *reading.tools.values())
+
+
+def _step(attempt: Attempt) -> StepResult:
+    plan, reading = attempt.plan, attempt.reading
+    starts = [w.started_wall_ns for w in attempt.witnesses if w.started_wall_ns]
+    due = max((w.due_wall_ns for w in attempt.witnesses), default=0)
+    ended = max((w.ended_wall_ns for w in attempt.witnesses), default=0)
+    return StepResult(
+        number=plan.number,
+        name=plan.step.name,
+        repetition=plan.repetition,
+        attempt=plan.attempt,
+        folder=plan.folder,
+        is_measured=plan.step.is_measured,
+        labels=plan.step.labels,
+        problem=attempt.problem,
+        was_retried=attempt.was_retried,
+        due_wall_ns=due,
+        started_wall_ns=max(starts, default=0),
+        ended_wall_ns=ended,
+        duration_s=attempt.length_ns / 1e9,
+        expected_s=plan.step.expected_ns / 1e9,
+        start_skew_ms=attempt.skew_ns / 1e6 if attempt.skew_ns is not None else None,
+        values=reading.values if reading is not None else {},
+        tools=reading.tools if reading is not None else {},
+        exit_codes=tuple(end.exit_code for end in attempt.ends),
+        witnesses=tuple(map(_witness, attempt.witnesses)),
+    )
+
+
+def _witness(witness: RankWitness) -> StepWitness:
+    return StepWitness(**{name: getattr(witness, name) for name in StepWitness.__struct_fields__})

@@ -1,0 +1,128 @@
+"""Made-up runs of tools on ranks, for tests of verdict, results, exports and report."""
+
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.results.run_result import RankFacts, RunResult
+from aiperf_svc.protocol.step_messages import CommandEnd, RankWitness, StepRecord
+from aiperf_svc.workloads.base import Command, PlannedStep, Reading, Step, Workload
+from aiperf_svc.workloads.command.spec import CommandSpec
+from aiperf_svc.workloads.results import FinishedSteps, summarise_steps
+
+START_NS = 1_700_000_000_000_000_000
+LENGTH_NS = 10_000_000_000
+SENT = 1_000_000_000
+SEEN = 1_045_000_000
+"""Bytes of the interfaces that carried SENT in packets of 1448 bytes."""
+
+
+class FakeWorkload(Workload[CommandSpec]):
+    """A workload that is never run: its metrics are the given ones."""
+
+    kind = "fake"
+    summary = "made up"
+    spec = CommandSpec
+
+    def __init__(self, *metrics: MetricInfo) -> None:
+        self._metrics = metrics
+
+    def metrics_of(self, config: WorkloadConfig[CommandSpec]) -> tuple[MetricInfo, ...]:
+        return self._metrics
+
+    def roles(self, spec: CommandSpec) -> Any:
+        raise NotImplementedError
+
+    def steps(self, config: Any, ranks: Any) -> Any:
+        raise NotImplementedError
+
+    def read(self, config: Any, step: Any, outputs: Any) -> Any:
+        raise NotImplementedError
+
+
+BANDWIDTH = MetricInfo(tag="bandwidth", name="Bandwidth received", unit="bit/s", better="higher")
+RTT = MetricInfo(tag="rtt", name="RTT under load", unit="us", better="lower")
+WORKLOAD = FakeWorkload(BANDWIDTH, RTT)
+
+
+def config(**keys: Any) -> WorkloadConfig[CommandSpec]:
+    spec = {"kind": "command", "command": ["x"], "metrics": {"m": {"unit": "s", "pattern": "(.)"}}}
+    workload = {**spec, **keys.pop("workload", {})}
+    return WorkloadConfig[CommandSpec].model_validate({"workload": workload, **keys})
+
+
+def step(name: str = "node-0 to node-1", **keys: Any) -> Step:
+    commands = tuple(Command(rank=rank, argv=("x",)) for rank in (0, 1))
+    values: dict[str, Any] = {"timeout_ns": 60 * 10**9, "expected_ns": LENGTH_NS}
+    return Step(name=name, commands=commands, **{**values, **keys})
+
+
+def witness(rank: int = 0, **keys: Any) -> RankWitness:
+    """A rank on a node of its own that moved SENT bytes and was not disturbed."""
+    values: dict[str, Any] = {
+        "rank": rank,
+        "node": f"node-{rank}",
+        "due_wall_ns": START_NS,
+        "started_wall_ns": START_NS + 1_000_000,
+        "ended_wall_ns": START_NS + 1_000_000 + LENGTH_NS,
+        "clock_uncertainty_ns": 100_000,
+        "interface_rx_bytes": SEEN,
+        "interface_tx_bytes": SEEN,
+        "courier_cpu_ns": 20_000_000,
+    }
+    return RankWitness(**{**values, **keys})
+
+
+def reading(value: float = 9.4e9, **keys: Any) -> Reading:
+    return Reading(values={"bandwidth": value, "rtt": 120.0}, **keys)
+
+
+def record(
+    read: Reading | None = None,
+    *,
+    number: int = 1,
+    attempt: int = 1,
+    repetition: int = 1,
+    of: Step | None = None,
+    witnesses: tuple[RankWitness, ...] = (witness(0), witness(1)),
+    ends: tuple[CommandEnd, ...] = (),
+    problem: str = "",
+) -> StepRecord:
+    plan = PlannedStep(number=number, attempt=attempt, repetition=repetition, step=of or step())
+    read = read if read is not None or problem else reading()
+    return StepRecord(
+        run_id="run",
+        sender="record-processor-0",
+        epoch=1,
+        step=number,
+        plan=msgspec.json.encode(plan),
+        problem=problem,
+        reading=msgspec.json.encode(read) if read is not None else b"",
+        witnesses=witnesses,
+        ends=ends,
+        pieces=2,
+    )
+
+
+def finished(*records: StepRecord, **keys: Any) -> FinishedSteps:
+    values: dict[str, Any] = {
+        "run_id": "0123456789ab",
+        "version": "1.0",
+        "config": config(repetitions=3),
+        "records": records,
+        "planned": len(records),
+        "ranks": tuple(
+            RankFacts(number=n, role="rank", node=f"node-{n}", address=f"10.0.0.{n}", cores=2.0,
+                      memory_bytes=0) for n in range(2)
+        ),
+        "is_local": False,
+        "start_wall_ns": START_NS - 10**9,
+        "end_wall_ns": START_NS + 2 * LENGTH_NS,
+    }  # fmt: skip
+    return FinishedSteps(**{**values, **keys})
+
+
+def result(*records: StepRecord, workload: Workload[Any] = WORKLOAD, **keys: Any) -> RunResult:
+    return summarise_steps(workload, finished(*(records or (record(),)), **keys))
