@@ -21,6 +21,7 @@ OWN: tuple[str, ...] = (
     "command",
     "iperf",
     "fio",
+    "ucx",
     "mpi-pingpong",
     "openfoam",
     "pytorch",

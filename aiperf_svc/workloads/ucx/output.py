@@ -1,0 +1,106 @@
+"""Reads what ucx_perftest prints with `-v -f`, CSV, and the log lines of UCX between its rows."""
+
+import re
+from collections.abc import Sequence
+
+from aiperf_svc.core.results.measured import Column, Table
+from aiperf_svc.workloads.base import ClaimedBytes, Output, Reading, UnreadableOutput
+from aiperf_svc.workloads.ucx.spec import UcxSpec
+
+TABLE = "by message size"
+COLUMNS = (
+    Column("size", "bytes"),
+    Column("latency_p50", "us"),
+    Column("latency", "us"),
+    Column("bandwidth", "bit/s"),
+    Column("message_rate", "ops/s"),
+)
+_HEADER = (
+    "batch,iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr"
+)
+_VERSION = re.compile(r"UCX\s+INFO\s+Version (\S+)")
+_MIB = 2**20
+"""ucx_perftest's MB."""
+
+
+def read_both(spec: UcxSpec, outputs: Sequence[Output]) -> Reading:
+    """The reading of one pair: the client prints the numbers."""
+    client = next(output for output in outputs if not output.is_server)
+    rows = _rows(spec, client)
+    versions = {output.rank: _version(output) for output in outputs}
+    return Reading(
+        values=_values(spec, rows),
+        tables=(Table(name=TABLE, columns=COLUMNS, rows=rows),),
+        tool=versions[client.rank],
+        tools=versions,
+        claimed_bytes=_claimed(spec, outputs),
+        facts=_facts(client),
+    )
+
+
+def _rows(spec: UcxSpec, output: Output) -> tuple[tuple[float, ...], ...]:
+    where = f"ucx_perftest on rank {output.rank}"
+    lines = [line for line in output.text.splitlines() if line and not line.startswith("[")]
+    if not lines or lines[0] != _HEADER:
+        raise UnreadableOutput(
+            f"{where}: it begins with {output.text[:200]!r}; expected the line {_HEADER!r}"
+        )
+    rows = []
+    for line, (size, iterations) in zip(lines[1:], spec.sizes.items(), strict=False):
+        try:
+            numbers = [float(field) for field in line.split(",")]
+        except ValueError:
+            numbers = []
+        if len(numbers) != len(_HEADER.split(",")) or any(n - n != 0 for n in numbers):
+            raise UnreadableOutput(f"{where}: {line!r}; expected numbers as {_HEADER!r} has them")
+        if (numbers[0], numbers[1]) != (size, iterations):
+            raise UnreadableOutput(
+                f"{where}: {line!r}; expected {iterations} iterations of {size} bytes"
+            )
+        _, _, p50, _, latency, _, bandwidth, _, rate = numbers
+        rows.append((float(size), p50, latency, bandwidth * _MIB * 8, rate))
+    if len(lines) - 1 != len(spec.sizes):
+        raise UnreadableOutput(
+            f"{where}: {len(lines) - 1} message sizes; expected {len(spec.sizes)}"
+        )
+    return tuple(rows)
+
+
+def _values(spec: UcxSpec, rows: Sequence[tuple[float, ...]]) -> dict[str, float]:
+    if spec.is_latency:
+        _, p50, latency, _, _ = rows[0]
+        return {"latency": p50, "latency_avg": latency}
+    return {
+        "bandwidth": max(row[3] for row in rows),
+        "message_rate": max(row[4] for row in rows),
+    }
+
+
+def _version(output: Output) -> str:
+    text = output.text + output.stderr.decode("utf-8", "replace")
+    match = _VERSION.search(text)
+    if match is None:
+        raise UnreadableOutput(
+            f"ucx_perftest on rank {output.rank}: expected a line 'UCX INFO Version ...'; it "
+            f"begins with {text[:200]!r}"
+        )
+    return f"UCX {match[1]}"
+
+
+def _claimed(spec: UcxSpec, outputs: Sequence[Output]) -> dict[int, ClaimedBytes]:
+    if spec.needs_device:
+        return {}  # RDMA bypasses the counters of the interface.
+    moved = sum(size * (n + spec.warmup) for size, n in spec.sizes.items())
+    back = moved if spec.is_latency else 0
+    return {
+        output.rank: ClaimedBytes(sent=back, received=moved)
+        if output.is_server
+        else ClaimedBytes(sent=moved, received=back)
+        for output in outputs
+    }
+
+
+def _facts(client: Output) -> dict[str, str]:
+    """The transports and devices that UCX chose, where this version says them."""
+    used = sorted(set(re.findall(r"ep_cfg\[\d+\]: (.+)", client.text)))
+    return {"transports": "; ".join(used)} if used else {}

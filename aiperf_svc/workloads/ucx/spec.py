@@ -1,0 +1,63 @@
+"""The keys of `workload: {kind: ucx}`."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.units import SizeBytes
+from aiperf_svc.config.workload import WorkloadSpec
+
+Test = Literal[
+    "tag_bw",
+    "tag_lat",
+    "put_bw",
+    "put_lat",
+    "am_bw",
+    "am_lat",
+    "stream_bw",
+    "stream_lat",
+]
+Transport = Literal["tcp", "ib", "rc", "rc_v", "rc_x", "ud", "ud_v", "ud_x", "dc", "dc_x"]
+
+
+class UcxSpec(WorkloadSpec):
+    """ucx_perftest between two ranks, for message sizes that are powers of 4."""
+
+    kind: Literal["ucx"] = "ucx"
+    test: Test = "tag_bw"
+    """Tag matching, put, active messages or streams of UCP; their bandwidth or their latency."""
+    transports: Annotated[tuple[Transport, ...], Field(min_length=1)] = ("tcp",)
+    """UCX_TLS. All but `tcp` need an RDMA device."""
+    max_size: Annotated[SizeBytes, Field(gt=0, le=2**30)] = 4 * 2**20
+    """Largest message; the smallest has one byte."""
+    iterations: Annotated[int, Field(ge=10, le=10**9)] = 1000
+    """Of each message size up to 64 KiB; a tenth of it for larger ones."""
+    warmup: Annotated[int, Field(gt=0, le=10**6)] = 100
+    """Iterations before those that are measured."""
+    port: Annotated[int, Field(ge=1024, le=65_535)] = 13337
+    """Through which client and server exchange their addresses."""
+
+    @property
+    def is_latency(self) -> bool:
+        """Whether the test is of latency."""
+        return self.test.endswith("_lat")
+
+    @property
+    def needs_device(self) -> bool:
+        """Whether a transport needs an RDMA device."""
+        return any(name != "tcp" for name in self.transports)
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """Message size to measured iterations."""
+        sizes, size = {}, 1
+        while size <= self.max_size:
+            sizes[size] = self.iterations if size <= 2**16 else self.iterations // 10
+            size *= 4
+        return sizes
+
+    @model_validator(mode="after")
+    def _names_each_transport_once(self) -> Self:
+        if len(set(self.transports)) != len(self.transports):
+            raise ValueError("{transports} names one twice")
+        return self
