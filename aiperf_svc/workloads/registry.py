@@ -22,6 +22,8 @@ OWN: tuple[str, ...] = (
     "iperf",
     "fio",
     "ucx",
+    "rdma-bandwidth",
+    "rdma-latency",
     "mpi-pingpong",
     "openfoam",
     "pytorch",

@@ -1,0 +1,112 @@
+"""What the kinds that run perftest (`ib_write_bw` and its sisters) have in common: keys, commands
+and the rows that it prints."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from aiperf_svc.config.base import MINUTE_NS
+from aiperf_svc.config.workload import WorkloadConfig, WorkloadSpec
+from aiperf_svc.workloads.base import (
+    Command,
+    Output,
+    Rank,
+    Step,
+    UnreadableOutput,
+    timeout_of,
+)
+from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
+
+TABLE = "by message size"
+Argument = Annotated[str, Field(pattern=r"^\S+$")]
+
+
+class PerftestSpec(WorkloadSpec):
+    """Keys of all tests of perftest."""
+
+    mode: Literal["read", "write"] = "write"
+    """Whether the client reads the server's memory or writes into it."""
+    iterations: Annotated[int, Field(ge=5, le=10**9)] = 1000
+    """Of each message size."""
+    port: Annotated[int, Field(ge=1024, le=65_535)] = 18515
+    """Through which client and server find each other."""
+    extra_args: tuple[Argument, ...] = ()
+    """Further arguments of both ends, such as `--tclass=106`."""
+
+
+def device_problems(config: WorkloadConfig[Any]) -> list[str]:
+    """What is wrong with a config without an RDMA device."""
+    if config.deployment.ranks.devices:
+        return []
+    return [
+        f"workload.kind: {config.workload.kind}: needs an RDMA device; name its resource in "
+        "deployment.ranks.devices, such as rdma/hca_shared_devices_a: 1"
+    ]
+
+
+def perftest_steps(
+    config: WorkloadConfig[Any],
+    ranks: Sequence[Rank],
+    program: str,
+    own_arguments: tuple[str, ...] = (),
+    *,
+    is_directed: bool,
+) -> tuple[Step, ...]:
+    """A step for each pair; the first rank of a pair sends. The server ends by itself after its one
+    test."""
+    spec: PerftestSpec = config.workload
+    argv = (
+        *(program, "-a", "-F", "-R", "-p", str(spec.port), "-n", str(spec.iterations)),
+        *own_arguments,
+        *spec.extra_args,
+    )
+    steps = []
+    for pair in pairs(config, ranks, is_directed=is_directed):
+        client, server = reversed(pair) if is_directed and spec.mode == "read" else pair
+        steps.append(
+            Step(
+                name=pair_name(pair),
+                labels=pair_labels(pair),
+                # With -R the server listens through the RDMA connection manager: no TCP port shows
+                # when it is ready.
+                servers=(Command(rank=server.number, argv=argv),),
+                commands=(Command(rank=client.number, argv=(*argv, server.address)),),
+                timeout_ns=timeout_of(spec, 10 * MINUTE_NS),
+            )
+        )
+    return tuple(steps)
+
+
+def client_rows(
+    outputs: Sequence[Output], header: str, columns: int
+) -> tuple[tuple[float, ...], ...]:
+    """The rows below the header, which the client prints. Other lines, about devices and addresses,
+    are passed over."""
+    client = next(output for output in outputs if not output.is_server)
+    where = f"perftest on rank {client.rank}"
+    lines = client.text.splitlines()
+    words = header.split()
+    start = next((n for n, line in enumerate(lines) if line.split() == words), None)
+    if start is None:
+        raise UnreadableOutput(
+            f"{where}: expected a line {header!r}; it ends with {client.text[-200:]!r}"
+        )
+    rows = []
+    for line in lines[start + 1 :]:
+        first = line.split(maxsplit=1)[:1]
+        if first and first[0].isdecimal():
+            rows.append(_row(line, where, header, columns))
+    if not rows:
+        raise UnreadableOutput(f"{where}: expected rows below {header!r}")
+    return tuple(rows)
+
+
+def _row(line: str, where: str, header: str, columns: int) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(field) for field in line.split())
+    except ValueError:
+        numbers = ()
+    if len(numbers) != columns or any(number - number != 0 for number in numbers):
+        raise UnreadableOutput(f"{where}: {line!r}; expected {columns} numbers: {header}")
+    return numbers

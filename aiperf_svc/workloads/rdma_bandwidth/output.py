@@ -1,0 +1,31 @@
+"""Reads the table of `ib_write_bw` and `ib_read_bw` with `--report_gbits`."""
+
+from collections.abc import Sequence
+
+from aiperf_svc.core.results.measured import Column, Table
+from aiperf_svc.workloads.base import Output, Reading
+from aiperf_svc.workloads.perftest import TABLE, client_rows
+
+_HEADER = "#bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]"
+_COLUMNS = (
+    Column("size", "bytes"),
+    Column("bandwidth_peak", "bit/s"),
+    Column("bandwidth", "bit/s"),
+    Column("message_rate", "ops/s"),
+)
+
+
+def read_bandwidth(outputs: Sequence[Output]) -> Reading:
+    """The reading of one pair."""
+    rows = tuple(
+        (size, peak * 1e9, average * 1e9, rate * 1e6)
+        for size, _, peak, average, rate in client_rows(outputs, _HEADER, 5)
+    )
+    return Reading(
+        values={
+            "bandwidth": max(row[2] for row in rows),
+            "bandwidth_peak": max(row[1] for row in rows),
+            "message_rate": max(row[3] for row in rows),
+        },
+        tables=(Table(name=TABLE, columns=_COLUMNS, rows=rows),),
+    )

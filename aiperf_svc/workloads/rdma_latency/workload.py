@@ -1,0 +1,73 @@
+"""Runs `ib_write_lat` or `ib_read_lat` between two ranks."""
+
+from collections.abc import Sequence
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.workloads.base import Output, Plot, Rank, Reading, Role, Step, Tool, Workload
+from aiperf_svc.workloads.perftest import TABLE, device_problems, perftest_steps
+from aiperf_svc.workloads.rdma_latency.output import read_latency
+from aiperf_svc.workloads.rdma_latency.spec import RdmaLatencySpec
+
+Config = WorkloadConfig[RdmaLatencySpec]
+
+
+def _metric(tag: str, name: str, field: str, *, in_table: bool = True) -> MetricInfo:
+    return MetricInfo(
+        tag=tag,
+        name=f"{name} latency of 2 bytes",
+        unit="us",
+        better="lower",
+        formula=f"{field} of the smallest message; of writes half a round trip, of reads a whole",
+        in_table=in_table,
+    )
+
+
+class RdmaLatency(Workload[RdmaLatencySpec]):
+    """The kind `rdma-latency`."""
+
+    kind = "rdma-latency"
+    summary = "latency of RDMA reads or writes by message size, by perftest"
+    spec = RdmaLatencySpec
+    tools = (Tool("ib_write_lat", "perftest"), Tool("ib_read_lat", "perftest"))
+    metrics = (
+        _metric("latency", "Typical", "t_typical"),
+        _metric("latency_avg", "Average", "t_avg"),
+        _metric("latency_min", "Least", "t_min"),
+        _metric("latency_p99", "p99", "99% percentile"),
+        _metric("latency_p999", "p99.9", "99.9% percentile"),
+        _metric("latency_max", "Largest", "t_max", in_table=False),
+    )
+
+    def roles(self, spec: RdmaLatencySpec) -> tuple[Role, ...]:
+        return (Role("rank", 2),)
+
+    def tools_of(self, config: Config) -> tuple[Tool, ...]:
+        return (Tool(f"ib_{config.workload.mode}_lat", "perftest"),)
+
+    def problems(self, config: Config) -> list[str]:
+        return device_problems(config)
+
+    def needs_privilege(self, config: Config) -> tuple[str, ...]:
+        return ("IPC_LOCK",)
+
+    def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
+        program = f"ib_{config.workload.mode}_lat"
+        return perftest_steps(config, ranks, program, is_directed=False)
+
+    def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
+        return read_latency(outputs)
+
+    def plots(self, config: Config) -> tuple[Plot, ...]:
+        return (
+            Plot(title="Typical latency between nodes", kind="matrix", name="latency"),
+            Plot(
+                title="Latency by message size",
+                kind="table",
+                name=TABLE,
+                x="size",
+                y=("latency", "latency_p99"),
+                x_is_log=True,
+                y_is_log=True,
+            ),
+        )

@@ -1,0 +1,162 @@
+"""The kinds `rdma-bandwidth` and `rdma-latency`: the commands of their steps, and the tables of
+perftest.
+
+There is no RDMA device where these tests run. The samples are not recorded: their tables are laid
+out by the format strings of perftest 4.5, and their numbers are invented.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.base import Output, Rank, Reading, UnreadableOutput
+from aiperf_svc.workloads.registry import workload
+
+Configure = Callable[..., WorkloadConfig[Any]]
+Ranks = Callable[[int], tuple[Rank, ...]]
+SAMPLES = Path(__file__).parent / "samples"
+DEVICE = {"devices": {"rdma/hca_shared_devices_a": 1}}
+KINDS = ("rdma-bandwidth", "rdma-latency")
+
+
+def sample(kind: str) -> str:
+    return (SAMPLES / f"perftest-4.5-{kind}.txt").read_text()
+
+
+@pytest.fixture
+def read(config: Configure, ranks: Ranks) -> Callable[[str, str], Reading]:
+    def read_text(kind: str, text: str) -> Reading:
+        parsed = config(kind, on=DEVICE)
+        step = workload(kind).steps(parsed, ranks(2))[0]
+        outputs = [
+            Output(rank=0, exit_code=0, stdout=text.encode()),
+            Output(rank=1, exit_code=0, stdout=b"", is_server=True),
+        ]
+        return workload(kind).read(parsed, step, outputs)
+
+    return read_text
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "expected"),
+    [
+        ("rdma-bandwidth", {"qps": 4}, "ib_write_bw -a -F -R -p 18515 -n 1000 --report_gbits -q 4"),
+        ("rdma-latency", {"mode": "read"}, "ib_read_lat -a -F -R -p 18515 -n 1000"),
+        (
+            "rdma-latency",
+            {"iterations": 5, "port": 2000, "extra_args": ["--tclass=106"]},
+            "ib_write_lat -a -F -R -p 2000 -n 5 --tclass=106",
+        ),
+    ],
+)
+def test_every_key_of_the_spec_reaches_perftest(
+    config: Configure, ranks: Ranks, kind: str, spec: dict[str, Any], expected: str
+) -> None:
+    parsed = config(kind, on=DEVICE, **spec)
+    (step,) = workload(kind).steps(parsed, ranks(2))
+    assert " ".join(step.servers[0].argv) == expected
+    assert " ".join(step.commands[0].argv) == f"{expected} 10.0.0.1"
+    assert (step.commands[0].rank, step.servers[0].rank) == (0, 1)
+    assert [tool.name for tool in workload(kind).tools_of(parsed)] == [expected.split()[0]]
+
+
+def test_a_bandwidth_of_reads_is_of_data_that_the_first_rank_sends(
+    config: Configure, ranks: Ranks
+) -> None:
+    parsed = config("rdma-bandwidth", mode="read", on=DEVICE)
+    (step,) = workload("rdma-bandwidth").steps(parsed, ranks(2))
+    assert step.name == "node-0 to node-1"
+    assert (step.commands[0].rank, step.servers[0].rank) == (1, 0)
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("rdma-bandwidth", 6), ("rdma-latency", 3)])
+def test_bandwidth_is_measured_in_both_directions_of_all_pairs(
+    config: Configure, ranks: Ranks, kind: str, steps: int
+) -> None:
+    parsed = config(kind, on=DEVICE | {"pairs": "all"})
+    assert len(workload(kind).steps(parsed, ranks(3))) == steps
+
+
+def test_bandwidth_is_the_largest_average_of_all_sizes_in_bits(
+    read: Callable[[str, str], Reading],
+) -> None:
+    reading = read("rdma-bandwidth", sample("rdma-bandwidth"))
+    assert reading.values["bandwidth"] == pytest.approx(96.57e9)
+    assert reading.values["bandwidth_peak"] == pytest.approx(96.86e9)
+    assert reading.values["message_rate"] == pytest.approx(4.6e6)
+    sizes = [row[0] for row in reading.tables[0].rows]
+    assert sizes == [2**n for n in range(1, 24)]
+
+
+def test_latency_is_the_typical_one_of_the_smallest_message(
+    read: Callable[[str, str], Reading],
+) -> None:
+    reading = read("rdma-latency", sample("rdma-latency"))
+    assert reading.values == {
+        "latency": 0.98,
+        "latency_avg": 1.0,
+        "latency_min": 0.95,
+        "latency_max": 2.88,
+        "latency_p99": 1.2,
+        "latency_p999": 2.08,
+    }
+    assert len(reading.tables[0].rows) == 23
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reading_has_exactly_the_metrics_of_its_kind(
+    read: Callable[[str, str], Reading], kind: str
+) -> None:
+    assert set(read(kind, sample(kind)).values) == {info.tag for info in workload(kind).metrics}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("#bytes", "", "expected a line '#bytes #iterations"),
+        (" 64  ", " 64 x", "numbers: #bytes"),
+        ("1000 ", "", "numbers: #bytes"),
+        ("1000 ", "nan ", "numbers: #bytes"),
+    ],
+)
+def test_output_that_differs_is_unreadable(
+    read: Callable[[str, str], Reading], kind: str, old: str, new: str, said: str
+) -> None:
+    with pytest.raises(UnreadableOutput, match=said):
+        read(kind, sample(kind).replace(old, new))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_without_rows_is_unreadable(read: Callable[[str, str], Reading], kind: str) -> None:
+    with pytest.raises(UnreadableOutput, match="expected rows below"):
+        read(kind, sample(kind).partition("\n 2  ")[0] + "\nCouldn't post send\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rdma_needs_a_device_and_locked_memory(config: Configure, kind: str) -> None:
+    (problem,) = workload(kind).problems(config(kind))
+    assert problem.startswith(f"workload.kind: {kind}: needs an RDMA device")
+    assert workload(kind).problems(config(kind, on=DEVICE)) == []
+    assert workload(kind).needs_privilege(config(kind, on=DEVICE)) == ("IPC_LOCK",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("rdma-bandwidth", {"mode": "send"}),
+        ("rdma-bandwidth", {"iterations": 4}),
+        ("rdma-bandwidth", {"iterations": 20_001}),
+        ("rdma-latency", {"qps": 2}),
+        ("rdma-latency", {"extra_args": ["-T 3"]}),
+    ],
+)
+def test_what_perftest_would_refuse_is_refused_first(
+    config: Configure, kind: str, spec: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="workload"):
+        config(kind, **spec)
