@@ -61,9 +61,14 @@ def open_mpi(
         argv += ["-x", name]
     argv += ["-H", ",".join(f"{address}:{count}" for address, count in slots.items())]
     argv += ["-np", str(sum(slots.values())), *program]
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    own = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        # mpirun crashes for a user who has neither a name nor a home.
+        "HOME": first.work,
+    }
     return Command(
-        rank=first.number, argv=tuple(argv), env={**root, **variables, **spec.env}, keeps=keeps
+        rank=first.number, argv=tuple(argv), env={**own, **variables, **spec.env}, keeps=keeps
     )
 
 

@@ -55,6 +55,7 @@ def test_open_mpi_starts_the_processes_of_each_address_by_the_first_ranks_agent(
     assert after(command.argv, "-x") == ["A", "OMP_NUM_THREADS", "TOKEN_FILE"]
     assert command.env["A"] == "b"
     assert command.env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    assert command.env["HOME"] == "/w"
 
 
 def test_ranks_of_one_address_are_one_host_with_their_processes() -> None:
