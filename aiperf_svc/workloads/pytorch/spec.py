@@ -31,7 +31,8 @@ class PyTorchSpec(WorkloadSpec):
     gpus: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes of each rank: one for each of its GPUs with cuda. With cpu they share its CPUs."""
     ranks: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """More than one process in all: torchrun starts them, and gradients are averaged over them."""
+    """More than one process in all: torchrun starts them, and gradients are averaged over them. On
+    CPUs this needs a PyTorch with gloo, which Debian's lacks."""
     port: Annotated[int, Field(ge=1024, le=65_535)] = 29_400
     """On which rank 0 listens for the other processes."""
 
