@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from aiperf_svc.core.results.measured import Column, Table
-from aiperf_svc.workloads.base import ClaimedBytes, Output, Reading, UnreadableOutput
+from aiperf_svc.workloads.base import Output, Reading, UnreadableOutput
 from aiperf_svc.workloads.ucx.spec import UcxSpec
 
 TABLE = "by message size"
@@ -24,7 +24,10 @@ _MIB = 2**20
 
 
 def read_both(spec: UcxSpec, outputs: Sequence[Output]) -> Reading:
-    """The reading of one pair: the client prints the numbers."""
+    """The reading of one pair: the client prints the numbers.
+
+    It claims no bytes, because what UCX sends does not follow from sizes and iterations.
+    """
     client = next(output for output in outputs if not output.is_server)
     rows = _rows(spec, client)
     versions = {output.rank: _version(output) for output in outputs}
@@ -33,7 +36,6 @@ def read_both(spec: UcxSpec, outputs: Sequence[Output]) -> Reading:
         tables=(Table(name=TABLE, columns=COLUMNS, rows=rows),),
         tool=versions[client.rank],
         tools=versions,
-        claimed_bytes=_claimed(spec, outputs),
         facts=_facts(client),
     )
 
@@ -85,19 +87,6 @@ def _version(output: Output) -> str:
             f"begins with {text[:200]!r}"
         )
     return f"UCX {match[1]}"
-
-
-def _claimed(spec: UcxSpec, outputs: Sequence[Output]) -> dict[int, ClaimedBytes]:
-    if spec.needs_device:
-        return {}  # RDMA bypasses the counters of the interface.
-    moved = sum(size * (n + spec.warmup) for size, n in spec.sizes.items())
-    back = moved if spec.is_latency else 0
-    return {
-        output.rank: ClaimedBytes(sent=back, received=moved)
-        if output.is_server
-        else ClaimedBytes(sent=moved, received=back)
-        for output in outputs
-    }
 
 
 def _facts(client: Output) -> dict[str, str]:
