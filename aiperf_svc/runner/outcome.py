@@ -5,8 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.core.results.run_result import SCHEMA
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import RunState
+
+RUN_RESULT = SCHEMA.partition("/")[0] + "/"
+"""Beginning of the `schema_version` of results.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +25,7 @@ class RunOutcome:
     failure: ExitCode = ExitCode.BENCHMARK_FAILED
     """Kind of failure, in the state `failed`."""
     summary: dict[str, Any] | None
-    """The content of profile_export_aiperf.json; None when nothing was measured."""
+    """The content of profile_export_aiperf.json or results.json; None when nothing was measured."""
     artifacts: Path | None
     """Artifact folder; None if it could not be made."""
     artifact_error: str = ""
@@ -73,12 +77,23 @@ class RunOutcome:
         }
 
 
+def is_run_result(summary: dict[str, Any]) -> bool:
+    """True if this is the content of results.json: of a benchmark that ran a tool on ranks."""
+    return str(summary.get("schema_version")).startswith(RUN_RESULT)
+
+
 def own_part(summary: dict[str, Any]) -> dict[str, Any]:
-    """Our own part of AIPerf's schema: verdict, SLO, accounts."""
+    """Our own part of AIPerf's schema, or all of results.json: verdict, SLO, accounts."""
+    if is_run_result(summary):
+        return summary
     part: dict[str, Any] = summary.get("aiperf_svc", {})
     return part
 
 
 def has_succeeded(summary: dict[str, Any]) -> bool:
-    """True if any request completed."""
+    """True if any request completed; of a benchmark on ranks, if all steps did."""
+    if is_run_result(summary):
+        accounts = summary["accounts"]
+        is_whole = not accounts["failed"] and not accounts["lost"]
+        return is_whole and bool(accounts["completed"]) and not summary["failure"]
     return bool(summary.get("request_count", {}).get("avg"))

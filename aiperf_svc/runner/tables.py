@@ -1,6 +1,7 @@
 """Prints a finished run on a terminal: results, errors, objectives, and the verdict.
 
-Made from the content of profile_export_aiperf.json, so that it can be printed again from there.
+Made from the content of profile_export_aiperf.json or results.json, so that it can be printed again
+from there.
 """
 
 from collections.abc import Sequence
@@ -8,14 +9,15 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.domain.metric_catalog import METRICS, Kind
 from aiperf_svc.runner.numbers import number
-from aiperf_svc.runner.outcome import RunOutcome, own_part
+from aiperf_svc.runner.outcome import RunOutcome, is_run_result, own_part
+from aiperf_svc.runner.run_tables import print_run_result
+from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_verdict
 
 WIDE = 100
 """Columns of the whole table; a narrower terminal gets fewer statistics."""
@@ -27,30 +29,35 @@ SHOWN_ERRORS = 8
 SHOWN_MESSAGE = 400
 """Characters of an error's first message: why a certificate is refused, and what helps."""
 ENDINGS = {"failed": ("Failed: ", "bold red"), "cancelled": ("Stopped early: ", "yellow")}
-VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
 
 
 def print_results(outcome: RunOutcome, console: Console) -> None:
     """Everything about a finished run."""
-    summary = outcome.summary
-    if summary is not None:
+    if outcome.summary is not None:
         console.print()
-        console.print(_title(summary), style="bold")
-        if any("p50" in value for value in summary.values() if isinstance(value, dict)):
-            console.print(_distributions(summary, console.width))
-        console.print(_scalars(summary))
-        _print_notes(summary, console)
-        if summary.get("error_summary"):
-            console.print(_errors(summary["error_summary"]))
-        if own_part(summary).get("slo"):
-            _print_objectives(own_part(summary)["slo"], console)
-        _print_accounts(own_part(summary).get("accounts", {}), console)
-        _print_addresses(own_part(summary).get("target_addresses", ()), console)
-        _print_tls(own_part(summary).get("config", {}).get("endpoint", {}), console)
-        _print_prompts(summary, console)
-        _print_forced_length(own_part(summary), console)
-        _print_verdict(own_part(summary), console)
+        if is_run_result(outcome.summary):
+            print_run_result(outcome.summary, console)
+        else:
+            _print_summary(outcome.summary, console)
     _print_end(outcome, console)
+
+
+def _print_summary(summary: dict[str, Any], console: Console) -> None:
+    console.print(_title(summary), style="bold")
+    if any("p50" in value for value in summary.values() if isinstance(value, dict)):
+        console.print(_distributions(summary, console.width))
+    console.print(_scalars(summary))
+    _print_notes(summary, console)
+    if summary.get("error_summary"):
+        console.print(_errors(summary["error_summary"]))
+    if own_part(summary).get("slo"):
+        print_objectives(own_part(summary)["slo"], console)
+    _print_accounts(own_part(summary).get("accounts", {}), console)
+    _print_addresses(own_part(summary).get("target_addresses", ()), console)
+    _print_tls(own_part(summary).get("config", {}).get("endpoint", {}), console)
+    _print_prompts(summary, console)
+    _print_forced_length(own_part(summary), console)
+    _print_verdict(own_part(summary), console)
 
 
 def _title(summary: dict[str, Any]) -> str:
@@ -156,31 +163,6 @@ def _errors(errors: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _print_objectives(objectives: list[dict[str, Any]], console: Console) -> None:
-    """A table of all, then why those that were missed were missed."""
-    console.print(_objectives(objectives))
-    for o in objectives:
-        if o.get("reason"):
-            console.print(_indented(Text(f"✗ {o['metric']} {o['stat']}: {o['reason']}"), 2))
-
-
-def _objectives(objectives: list[dict[str, Any]]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title="Service level objectives", title_justify="left"
-    )
-    for name in ("", "objective", "measured", "limit", "unit"):
-        table.add_column(name, justify="right" if name in ("measured", "limit") else "left")
-    for o in objectives:
-        table.add_row(
-            Text("✓ held", style="green") if o["ok"] else Text("✗ missed", style="bold red"),
-            f"{o['metric']} {o['stat']}",
-            number(o["measured"], missing="none"),
-            f"{'≤' if o['bound'] == 'max' else '≥'} {number(o['limit'])}",
-            o["unit"],
-        )
-    return table
-
-
 # --- whether to believe it -----------------------------------------------------------------------
 
 
@@ -218,7 +200,7 @@ def _print_addresses(uses: Sequence[dict[str, Any]], console: Console) -> None:
             failed = f"; {count} could not be made, last: {use['error']}"
             down = "; down at the end" if use["is_down"] else ""
             text.append(failed + down, style="bold yellow")
-        console.print(_indented(text, 2))
+        console.print(indented(text, 2))
 
 
 def _print_tls(endpoint: dict[str, Any], console: Console) -> None:
@@ -256,21 +238,10 @@ def _print_forced_length(ours: dict[str, Any], console: Console) -> None:
 
 
 def _print_verdict(ours: dict[str, Any], console: Console) -> None:
-    verdict, cause = ours.get("verdict"), ours.get("cause")
-    if verdict is None:
-        return
-    label = f"{verdict}: {cause}" if cause else verdict
-    line = Text.assemble("Verdict on the client: ", (label, VERDICT_STYLES.get(verdict, "bold")))
-    if verdict == "invalid":
-        line.append(" — do not use these numbers")
-    console.print(line)
-    for reason in ours.get("reasons", ()):
-        style = VERDICT_STYLES.get(reason["severity"], "")
-        mark = "✗ " if reason["severity"] == "invalid" else "! "
-        console.print(_indented(Text.assemble((mark, style), one_line(reason["text"])), 2))
-        measured, limit = number(reason["measured"]), number(reason["limit"])
-        numbers = f"{reason['check']}: {measured} {reason['unit']}, limit {limit}"
-        console.print(_indented(Text(f"{numbers} → {reason['remedy']}", style="dim"), 4))
+    if ours.get("verdict") is not None:
+        verdict, cause = ours["verdict"], ours.get("cause", "")
+        reasons = ours.get("reasons", ())
+        print_verdict("Verdict on the client", verdict, cause, reasons, console)
 
 
 def _print_end(outcome: RunOutcome, console: Console) -> None:
@@ -292,7 +263,3 @@ def _print_end(outcome: RunOutcome, console: Console) -> None:
         console.print(Text("Left behind:", style="bold red"))
         for each in outcome.left:
             console.print(Text(f"  {one_line(each)}"), soft_wrap=True)
-
-
-def _indented(text: Text, columns: int) -> Padding:
-    return Padding(text, (0, 0, 0, columns), expand=False)

@@ -172,13 +172,13 @@ def _steps(e: StepEvidence) -> Reason:
 
 def _step_failed(e: StepEvidence) -> Reason:
     failed = [attempt for attempt in e.attempts if attempt.has_failed]
-    first = f": {failed[0].name}: {failed[0].problem}" if failed else ""
+    first = f"; first {failed[0].name}: {failed[0].problem}" if failed else ""
     return graded(
         "step-failed",
         float(len(failed)),
         (0.0, 0.0),
         unit="steps",
-        text=f"{len(failed):,} steps failed{first}" if failed else "no step failed",
+        text=f"failed steps: {len(failed):,}{first}" if failed else "no step failed",
         remedy="look at what the step left under raw/",
     )
 

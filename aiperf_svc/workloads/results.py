@@ -101,7 +101,7 @@ def summarise_steps(workload: Workload[Any], finished: FinishedSteps) -> RunResu
         tools=tuple(dict.fromkeys(tool for r in readings for tool in _tools(r) if tool)),
         ranks=finished.ranks,
         steps=tuple(map(_step, attempts)),
-        config=config.model_dump(mode="json"),
+        config=config.model_dump(mode="json", by_alias=True),
         topology=finished.topology,
     )
 

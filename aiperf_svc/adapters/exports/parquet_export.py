@@ -59,16 +59,21 @@ def write_records(path: Path, columns: Columns, context: FinishedRun) -> None:
             yield RecordBatch.from_arrays(arrays, schema=schema)
 
     times = [name for name in names if METRIC_DTYPE[name].itemsize == 8]
+    write_stream(
+        path,
+        RecordBatchReader.from_batches(schema, groups()),
+        compression="zstd(3)",
+        max_row_group_size=ROW_GROUP,
+        column_encoding=dict.fromkeys(times, "delta_binary_packed"),
+        column_dictionary_enabled=dict.fromkeys(times, False),
+        key_value_metadata=_metadata(context),
+    )
+
+
+def write_stream(path: Path, batches: RecordBatchReader, **options: Any) -> None:
+    """Write batches to a Parquet file, with options of `arro3.io.write_parquet`. Raises OSError."""
     with _Sink(path, "wb") as sink:
-        write_parquet(
-            RecordBatchReader.from_batches(schema, groups()),
-            sink,
-            compression="zstd(3)",
-            max_row_group_size=ROW_GROUP,
-            column_encoding=dict.fromkeys(times, "delta_binary_packed"),
-            column_dictionary_enabled=dict.fromkeys(times, False),
-            key_value_metadata=_metadata(context),
-        )
+        write_parquet(batches, sink, **options)
     if sink.error is not None:
         raise sink.error
 

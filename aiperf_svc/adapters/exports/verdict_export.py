@@ -1,28 +1,35 @@
 """`verdict.json`: the verdict on the run, with its reasons."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from aiperf_svc.core.results.slo import ObjectiveResult
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.verdict.check_result import Reason
+from aiperf_svc.core.verdict.judge import Verdict
 
 
 def render(summary: Summary) -> bytes:
-    """Render the file's content."""
-    return msgspec.json.format(msgspec.json.encode(export(summary)), indent=1) + b"\n"
+    """Render the file's content for an inference benchmark."""
+    return render_verdict(summary.verdict, summary.objectives)
 
 
-def export(summary: Summary) -> dict[str, Any]:
-    """Return the file's content: `reasons` are the checks that did not pass, the worst first;
+def render_verdict(verdict: Verdict, objectives: Sequence[ObjectiveResult]) -> bytes:
+    """Render the file's content: `reasons` are the checks that did not pass, the worst first;
     `checks` are all of them."""
-    verdict = summary.verdict
+    content = _export(verdict, objectives)
+    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+
+
+def _export(verdict: Verdict, objectives: Sequence[ObjectiveResult]) -> dict[str, Any]:
     return {
         "verdict": verdict.verdict,
         "cause": verdict.cause,
         "reasons": [_reason(reason) for reason in verdict.reasons],
         "checks": [_reason(reason) for reason in verdict.checks],
-        "slo": summary.objectives,
+        "slo": objectives,
     }
 
 

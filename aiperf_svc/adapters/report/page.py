@@ -1,14 +1,13 @@
-"""`report.html`: the run on one self-contained page without scripts.
+"""`report.html` of an inference benchmark: the run on one self-contained page without scripts.
 
 Every text that came from outside (names, URLs, error messages) is escaped.
 """
 
 from html import escape
-from importlib.resources import files
 
 from aiperf_svc.adapters.exports import config_export
 from aiperf_svc.adapters.exports.json_export import error_summary, iso_time
-from aiperf_svc.adapters.report import charts, tables
+from aiperf_svc.adapters.report import charts, layout, tables
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import METRICS
@@ -28,17 +27,7 @@ _CAUSES = {
 
 def render(summary: Summary) -> bytes:
     """Render the file's content."""
-    style = files(__package__).joinpath("style.css").read_text("utf-8")
-    name = escape(summary.context.config.name)
-    body = "\n".join(part for part in _sections(summary) if part)
-    page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{name}: benchmark report</title><style>\n{style}</style></head>\n"
-        f"<body><main>\n{body}\n</main></body></html>\n"
-    )
-    return page.encode()
+    return layout.document(summary.context.config.name, _sections(summary))
 
 
 def _sections(summary: Summary) -> list[str]:
@@ -52,19 +41,19 @@ def _sections(summary: Summary) -> list[str]:
     config = escape(config_export.render(summary.context.config))
     return [
         _header(summary),
-        _verdict(summary),
+        layout.verdict_box(summary.verdict, _HEADLINES, _CAUSES),
         _numbers(summary),
         tables.objectives(summary),
-        f'<h2>Plots</h2><div class="plots">{"".join(plots)}</div>' if plots else "",
+        layout.plots(plots),
         "<h2>Metrics</h2>",
         tables.distributions(summary, shown),
         tables.scalars(summary, shown),
         tables.errors(errors) if errors else "",
-        _details("All other metrics", _others(summary, rest)),
-        _details("All checks of the verdict", tables.checks(summary.verdict.checks)),
-        _details("Finish reasons", tables.finish_reasons(summary.finish_reasons)),
-        _details("Accounts", tables.accounts(summary.accounts)),
-        _details("Configuration", f"<pre>{config}</pre>"),
+        layout.details("All other metrics", _others(summary, rest)),
+        layout.details("All checks of the verdict", layout.checks(summary.verdict.checks)),
+        layout.details("Finish reasons", tables.finish_reasons(summary.finish_reasons)),
+        layout.details("Accounts", tables.accounts(summary.accounts)),
+        layout.details("Configuration", f"<pre>{config}</pre>"),
     ]
 
 
@@ -82,24 +71,7 @@ def _header(summary: Summary) -> str:
         facts.append("stopped by the user")
     elif not context.is_complete:
         facts.append("not complete")
-    return f"<header><h1>{escape(config.name)}</h1><p>{escape(' · '.join(facts))}</p></header>"
-
-
-def _verdict(summary: Summary) -> str:
-    verdict = summary.verdict
-    headline = _CAUSES.get(verdict.cause, _HEADLINES[verdict.verdict])
-    reasons = "".join(
-        f"<li>{escape(_sentence(reason.text))} <span>{escape(_sentence(reason.remedy))}</span></li>"
-        for reason in verdict.reasons
-    )
-    return (
-        f'<div class="verdict {verdict.verdict}"><h2>Verdict: <b>{escape(verdict.label)}</b>. '
-        f"{headline}</h2>{f'<ul>{reasons}</ul>' if reasons else ''}</div>"
-    )
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
+    return layout.header(config.name, facts)
 
 
 def _numbers(summary: Summary) -> str:
@@ -117,13 +89,8 @@ def _numbers(summary: Summary) -> str:
         ("Errors", "error_request_count", "avg"),
         ("Duration", "benchmark_duration", "avg"),
     )
-    cells = [tables.headline(summary, name, tag, stat) for name, tag, stat in wanted]
-    return f'<dl class="numbers">{"".join(cells)}</dl>'
+    return tables.large_numbers(summary, wanted)
 
 
 def _others(summary: Summary, tags: set[str]) -> str:
     return tables.distributions(summary, tags) + tables.scalars(summary, tags)
-
-
-def _details(title: str, content: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{content}</details>" if content else ""

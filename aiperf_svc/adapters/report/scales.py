@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from aiperf_svc.core.results.readable import size_text
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -43,6 +45,15 @@ def logarithmic(low: float, high: float) -> Scale:
     span = math.log10(top / bottom)
     ticks = tuple((v, short(v)) for v in values if bottom <= v <= top)
     return Scale(lambda value: math.log10(value / bottom) / span, ticks)
+
+
+def binary(low: float, high: float) -> Scale:
+    """Logarithmic scale of sizes from exactly `low` to `high`, with ticks at powers of 16 bytes."""
+    high = max(high, 2 * low)
+    span = math.log2(high / low)
+    powers = range(0, 64, 4)
+    ticks = tuple((2.0**n, size_text(2**n)) for n in powers if low <= 2**n <= high)
+    return Scale(lambda size: math.log2(size / low) / span, ticks)
 
 
 def nines(highest: float) -> Scale:

@@ -57,6 +57,14 @@ class MetricResult(msgspec.Struct, frozen=True, kw_only=True):
             values=tuple(values),
         )
 
+    def by_pair(self) -> dict[tuple[str, str], float]:
+        """The average over repetitions for each pair of nodes, by the labels `from` and `to`."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for each in self.values:
+            if "from" in each.labels and "to" in each.labels:
+                found.setdefault((each.labels["from"], each.labels["to"]), []).append(each.value)
+        return {pair: fmean(values) for pair, values in found.items()}
+
     def stat(self, name: str) -> float | None:
         """One of `STATS`; None where it is not defined."""
         value: float | None = getattr(self, name)

@@ -11,7 +11,7 @@ import pytest
 from fake_run import MS, START_NS
 
 from aiperf_svc.adapters.report import page, scales
-from aiperf_svc.adapters.report.tables import number
+from aiperf_svc.adapters.report.layout import number
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase

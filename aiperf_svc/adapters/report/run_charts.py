@@ -1,0 +1,182 @@
+"""Draws the plots that a workload asks for, from the series, tables and metrics of a run."""
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report.layout import number
+from aiperf_svc.adapters.report.plots import Hint, Series, figure
+from aiperf_svc.core.results.readable import readable_unit, size_text
+from aiperf_svc.core.results.run_result import RunResult, StepSeries, StepTable
+from aiperf_svc.workloads.base import Plot
+
+STYLES = ("a", "b", "c", "d", "e", "a dashed", "b dashed", "c dashed", "d dashed", "e dashed")
+"""Styles of lines. A plot has no more lines than can be told apart."""
+HINTS = 120
+"""Most places of a plot with a text of their values."""
+
+Points = list[tuple[float, float]]
+Line = tuple[str, Points]
+
+
+def draw(result: RunResult, plots: Sequence[Plot]) -> list[str]:
+    """Draw each plot for which the run has numbers."""
+    drawn = []
+    for plot in plots:
+        match plot.kind:
+            case "series":
+                drawn.append(_over_time(plot, result))
+            case "table":
+                drawn.append(_by_parameter(plot, result))
+            case "matrix":
+                drawn.append(_matrix(plot, result))
+    return [each for each in drawn if each]
+
+
+def place_text(step: str, repetition: int, result: RunResult) -> str:
+    """What distinguishes a step from the others of the run; empty if it is the only one."""
+    measured = [each for each in result.steps if each.is_measured]
+    words = [step] if len({each.name for each in measured}) > 1 else []
+    if len({each.repetition for each in measured}) > 1:
+        words.append(f"#{repetition}")
+    return " ".join(words)
+
+
+def _over_time(plot: Plot, result: RunResult) -> str:
+    found = [each for each in result.series if each.series.name == plot.name]
+    lines = [(_label(each, plot, result), _points(each)) for each in found]
+    lines = [line for line in lines if line[1]]
+    if not lines:
+        return ""
+    end = max(x for _, points in lines for x, _ in points)
+    return _lines(plot, lines, found[0].series.unit, scales.elapsed(end or 1.0), "s")
+
+
+def _label(each: StepSeries, plot: Plot, result: RunResult) -> str:
+    words = [place_text(each.step, each.repetition, result), each.series.label]
+    return " ".join(word for word in words if word) or plot.name.replace("_", " ")
+
+
+def _points(each: StepSeries) -> Points:
+    pairs = zip(each.series.times_s, each.series.values, strict=True)
+    return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+
+
+def _by_parameter(plot: Plot, result: RunResult) -> str:
+    lines: list[Line] = []
+    x_unit = unit = ""
+    for each in result.tables:
+        if each.table.name != plot.name:
+            continue
+        units = {column.name: column.unit for column in each.table.columns}
+        for y in plot.y:
+            if plot.x in units and y in units:
+                x_unit, unit = units[plot.x], units[y]
+                lines.append((_column_label(each, y, plot, result), _column(each, plot.x, y)))
+    lines = [line for line in lines if line[1]]
+    if not lines:
+        return ""
+    values = [x for _, points in lines for x, _ in points]
+    if not plot.x_is_log:
+        scale = scales.linear(max(values) or 1.0)
+    else:
+        least = _least(values)
+        # Zero, such as an empty message, has no place on a logarithmic axis: it is at its left end.
+        lines = [(name, [(max(x, least / 2), y) for x, y in points]) for name, points in lines]
+        low, high = (least / 2 if min(values) <= 0 else least), max(*values, least)
+        scale = scales.binary(low, high) if x_unit == "bytes" else scales.logarithmic(low, high)
+    return _lines(plot, lines, unit, scale, x_unit, x_name=plot.x)
+
+
+def _column_label(each: StepTable, y: str, plot: Plot, result: RunResult) -> str:
+    place = place_text(each.step, each.repetition, result)
+    words = [place] if place else []
+    if len(plot.y) > 1 or not place:
+        words.append(y.replace("_", " "))
+    return " ".join(words)
+
+
+def _column(each: StepTable, x: str, y: str) -> Points:
+    names = [column.name for column in each.table.columns]
+    at_x, at_y = names.index(x), names.index(y)
+    pairs = [(row[at_x], row[at_y]) for row in each.table.rows]
+    return sorted((a, b) for a, b in pairs if a is not None and b is not None)
+
+
+def _least(values: Iterable[float]) -> float:
+    return min((value for value in values if value > 0), default=1.0)
+
+
+def _lines(
+    plot: Plot, lines: list[Line], unit: str, x: scales.Scale, x_unit: str, *, x_name: str = ""
+) -> str:
+    high = max(y for _, points in lines for _, y in points)
+    divisor, shown_unit = readable_unit(unit, high)
+    shown = [(name, [(a, b / divisor) for a, b in points]) for name, points in lines[: len(STYLES)]]
+    values = [b for _, points in shown for _, b in points]
+    if plot.y_is_log:
+        least = _least(values)
+        shown = [(name, [(a, max(b, least)) for a, b in points]) for name, points in shown]
+        y = scales.logarithmic(least, max(*values, least))
+    else:
+        y = scales.linear(max(*values, 0.0) or 1.0, low=min(0.0, *values))
+    notes = [shown_unit, f"by {x_name.replace('_', ' ')}" if x_name else ""]
+    notes += ["logarithmic" if plot.y_is_log else ""]
+    notes += [f"{len(shown)} of {len(lines)} lines" if len(lines) > len(shown) else ""]
+    return figure(
+        plot.title,
+        ", ".join(note for note in notes if note),
+        [Series(name, style, points) for (name, points), style in zip(shown, STYLES, strict=False)],
+        x=x,
+        y=y,
+        hints=_hints(shown, x_unit),
+    )
+
+
+def _hints(lines: list[Line], x_unit: str) -> list[Hint]:
+    """The values at each place of the x axis, over half the way to its neighbours."""
+    places = sorted({x for _, points in lines for x, _ in points})
+    if not 1 < len(places) <= HINTS:
+        return []
+    by_line = [(name, dict(points)) for name, points in lines]
+    found = []
+    for at, place in enumerate(places):
+        before, after = places[max(at - 1, 0)], places[min(at + 1, len(places) - 1)]
+        values = [f"{name} {points[place]:,.4g}" for name, points in by_line if place in points]
+        where = size_text(place) if x_unit == "bytes" else f"{place:,.6g} {x_unit}"
+        found.append(
+            Hint((before + place) / 2, (place + after) / 2, f"{where}: {', '.join(values)}")
+        )
+    return found
+
+
+def _matrix(plot: Plot, result: RunResult) -> str:
+    metric = next((m for m in result.metrics if m.info.tag == plot.name), None)
+    pairs = metric.by_pair() if metric is not None else {}
+    if metric is None or len(pairs) < 2:
+        return ""
+    divisor, unit = readable_unit(metric.info.unit, metric.max)
+    sources = sorted({source for source, _ in pairs})
+    targets = sorted({target for _, target in pairs})
+    best = (min if metric.info.better == "lower" else max)(pairs.values())
+    head = "".join(f"<th>{escape(target)}</th>" for target in targets)
+    rows = []
+    for source in sources:
+        cells = []
+        for target in targets:
+            value = pairs.get((source, target))
+            if value is None:
+                cells.append("<td></td>")
+                continue
+            # Red by the distance to the best pair: noise stays pale, half the best is full.
+            worse = min(2 * abs(value - best) / abs(best), 1.0) if best else 0.0
+            heat = f"--heat:{worse * 60:.0f}%"
+            cells.append(f'<td class="heat" style="{heat}">{number(value / divisor)}</td>')
+        rows.append(f"<tr><th>{escape(source)}</th>{''.join(cells)}</tr>")
+    note = f"{unit}, average over repetitions; row to column" if unit else "row to column"
+    return (
+        f'<figure class="wide"><figcaption><b>{escape(plot.title)}</b> <span>{escape(note)}</span>'
+        f'</figcaption><div class="matrix"><table><thead><tr><th></th>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div></figure>"
+    )

@@ -1,0 +1,63 @@
+"""Lines about the verdict and the objectives of any benchmark, on a terminal."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.runner.numbers import number
+
+VERDICT_STYLES = {"valid": "bold green", "degraded": "bold yellow", "invalid": "bold red"}
+
+
+def print_objectives(objectives: list[dict[str, Any]], console: Console) -> None:
+    """A table of all, then why those that were missed were missed."""
+    console.print(_objectives(objectives))
+    for o in objectives:
+        if o.get("reason"):
+            console.print(indented(Text(f"✗ {o['metric']} {o['stat']}: {o['reason']}"), 2))
+
+
+def _objectives(objectives: list[dict[str, Any]]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title="Service level objectives", title_justify="left"
+    )
+    for name in ("", "objective", "measured", "limit", "unit"):
+        table.add_column(name, justify="right" if name in ("measured", "limit") else "left")
+    for o in objectives:
+        table.add_row(
+            Text("✓ held", style="green") if o["ok"] else Text("✗ missed", style="bold red"),
+            f"{o['metric']} {o['stat']}",
+            number(o["measured"], missing="none"),
+            f"{'≤' if o['bound'] == 'max' else '≥'} {number(o['limit'])}",
+            o["unit"],
+        )
+    return table
+
+
+def print_verdict(
+    title: str, verdict: str, cause: str, reasons: Iterable[dict[str, Any]], console: Console
+) -> None:
+    """The verdict and the checks that did not pass."""
+    label = f"{verdict}: {cause}" if cause else verdict
+    line = Text.assemble(f"{title}: ", (label, VERDICT_STYLES.get(verdict, "bold")))
+    if verdict == "invalid":
+        line.append(" — do not use these numbers")
+    console.print(line)
+    for reason in reasons:
+        style = VERDICT_STYLES.get(reason["severity"], "")
+        mark = "✗ " if reason["severity"] == "invalid" else "! "
+        console.print(indented(Text.assemble((mark, style), one_line(reason["text"])), 2))
+        measured, limit = number(reason["measured"]), number(reason["limit"])
+        numbers = f"{reason['check']}: {measured} {reason['unit']}, limit {limit}"
+        console.print(indented(Text(f"{numbers} → {reason['remedy']}", style="dim"), 4))
+
+
+def indented(text: Text, columns: int) -> Padding:
+    """A text, all of whose lines begin so many columns to the right."""
+    return Padding(text, (0, 0, 0, columns), expand=False)

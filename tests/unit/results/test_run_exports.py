@@ -1,0 +1,103 @@
+"""The files of a benchmark of a tool hold its whole result and are in its manifest."""
+
+import csv
+import hashlib
+import json
+from pathlib import Path
+
+import fake_steps as fake
+import msgspec
+import pytest
+import yaml
+from arro3.io import read_parquet
+
+from aiperf_svc.adapters.exports import run_result_export as export
+from aiperf_svc.adapters.storage.run_artifacts import write_run
+from aiperf_svc.config.workload import WorkloadConfig
+from aiperf_svc.core.results.measured import Series
+from aiperf_svc.core.results.run_result import SCHEMA, STATS, RunResult
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.workloads.command.spec import CommandSpec
+
+SERIES = Series(name="bandwidth", unit="bit/s", times_s=(0.5, 1.5), values=(1e9, 2e9), label="b")
+
+
+@pytest.fixture
+def result() -> RunResult:
+    reading = fake.reading(series=(SERIES,))
+    return fake.result(
+        fake.record(reading), fake.record(fake.reading(9.0e9), number=2, repetition=2)
+    )
+
+
+def test_all_files_and_the_raw_output_are_in_the_manifest(
+    tmp_path: Path, result: RunResult
+) -> None:
+    raw = tmp_path / "raw" / "001-x" / "rank-0"
+    raw.mkdir(parents=True)
+    (raw / "stdout").write_text("9.4 Gbit/s")
+    manifest = write_run(tmp_path, result, ())
+    assert [entry.name for entry in manifest.files] == [
+        "config.yaml",
+        "raw/001-x/rank-0/stdout",
+        "report.html",
+        "results.csv",
+        "results.json",
+        "series.parquet",
+        "verdict.json",
+    ]
+    for entry in manifest.files:
+        content = (tmp_path / entry.name).read_bytes()
+        assert entry.sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, result: RunResult) -> None:
+    blocked = tmp_path / "artifacts"
+    blocked.write_text("a file in the way")
+    with pytest.raises(EnvironmentProblem, match=str(blocked)):
+        write_run(blocked, result, ())
+
+
+def test_results_json_is_the_whole_result(result: RunResult) -> None:
+    content = export.render_json(result)
+    assert msgspec.json.decode(content, type=RunResult) == result
+    assert json.loads(content)["schema_version"] == SCHEMA
+
+
+def test_the_config_can_be_run_again(result: RunResult) -> None:
+    again = yaml.safe_load(export.render_config(result))
+    parsed = WorkloadConfig[CommandSpec].model_validate(again)
+    assert parsed == fake.config(repetitions=3)
+
+
+def test_csv_has_a_row_for_each_statistic_and_each_value(result: RunResult) -> None:
+    rows = list(csv.DictReader(export.render_csv(result).decode().splitlines()))
+    bandwidth = [row for row in rows if row["metric"] == "bandwidth"]
+    assert [row["statistic"] for row in bandwidth] == [*STATS, "value", "value"]
+    assert bandwidth[0]["value"] == "9200000000.0"
+    assert [(row["repetition"], row["value"]) for row in bandwidth[len(STATS) :]] == [
+        ("1", "9400000000.0"),
+        ("2", "9000000000.0"),
+    ]
+
+
+def test_series_have_a_row_for_each_point(tmp_path: Path, result: RunResult) -> None:
+    path = tmp_path / "series.parquet"
+    export.write_series(path, result)
+    table = read_parquet(path).read_all()
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    assert columns == {
+        "step": ["node-0 to node-1"] * 2,
+        "repetition": [1, 1],
+        "series": ["bandwidth"] * 2,
+        "label": ["b", "b"],
+        "unit": ["bit/s"] * 2,
+        "time_s": [0.5, 1.5],
+        "value": [1e9, 2e9],
+    }
+
+
+def test_a_run_without_series_has_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "series.parquet"
+    export.write_series(path, fake.result())
+    assert read_parquet(path).read_all().num_rows == 0

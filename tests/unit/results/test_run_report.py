@@ -1,0 +1,171 @@
+"""The report of a benchmark of a tool draws what its workload asks for, and escapes what it
+shows."""
+
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from typing import Any
+
+import fake_steps as fake
+import pytest
+
+from aiperf_svc.adapters.report import run_page, scales
+from aiperf_svc.core.results.measured import Column, Series, Table
+from aiperf_svc.core.results.readable import readable_unit, size_text
+from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.workloads.base import Plot
+
+VOID = {"meta", "link", "br"}
+SERIES = Plot(title="Over time", kind="series", name="bandwidth")
+BY_SIZE = Plot(
+    title="Latency by size", kind="table", name="latency", x="size", y=("p50",), x_is_log=True,
+    y_is_log=True,
+)  # fmt: skip
+MATRIX = Plot(title="Between nodes", kind="matrix", name="bandwidth")
+
+
+class Balance(HTMLParser):
+    """Checks that every element that opens also closes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def report(result: RunResult, *plots: Plot) -> str:
+    text = run_page.render(result, plots).decode()
+    parser = Balance()
+    parser.feed(text)
+    assert parser.open == []
+    for svg in re.findall(r"<svg.*?</svg>", text, re.S):
+        ET.fromstring(svg)
+        assert "nan" not in svg
+        assert "inf" not in svg
+    return text
+
+
+def series(*values: float, label: str = "") -> Series:
+    times = tuple(n + 0.5 for n in range(len(values)))
+    return Series(name="bandwidth", unit="bit/s", times_s=times, values=values, label=label)
+
+
+def by_size(*rows: tuple[float | None, ...]) -> Table:
+    columns = (Column("size", "bytes"), Column("p50", "us"))
+    return Table(name="latency", columns=columns, rows=rows)
+
+
+def run(**reading: Any) -> RunResult:
+    return fake.result(fake.record(fake.reading(**reading)))
+
+
+def lines(text: str) -> int:
+    plots = re.findall(r'<svg class="plot".*?</svg>', text, re.S)
+    return sum(plot.count('class="line') for plot in plots)
+
+
+def test_each_series_is_a_line() -> None:
+    read = {"series": (series(1e9, 2e9, label="a"), series(3e9, label="b"))}
+    text = report(run(**read), SERIES)
+    assert lines(text) == 2
+    assert "Gbit/s" in text
+
+
+def test_a_plot_has_no_more_lines_than_styles_and_says_so() -> None:
+    read = {"series": tuple(series(1.0, 2.0, label=str(n)) for n in range(37))}
+    text = report(run(**read), SERIES)
+    assert lines(text) == 10
+    assert "10 of 37 lines" in text
+
+
+def test_a_message_of_no_bytes_has_a_place_on_a_logarithmic_axis() -> None:
+    text = report(run(tables=(by_size((0.0, 1.5), (1.0, 1.6), (4096.0, 9.0)),)), BY_SIZE)
+    assert lines(text) == 1
+    assert "4 KiB" in text
+
+
+def test_what_was_not_measured_is_no_point() -> None:
+    text = report(run(tables=(by_size((1.0, None), (2.0, 3.0)),)), BY_SIZE)
+    assert lines(text) == 1
+
+
+def test_pairs_of_nodes_are_a_matrix() -> None:
+    records = [
+        fake.record(
+            fake.reading(value),
+            number=n,
+            of=fake.step(f"{a} to {b}", labels={"from": a, "to": b}),
+        )
+        for n, (a, b, value) in enumerate((("x", "y", 9e9), ("y", "x", 2e9)), start=1)
+    ]
+    text = report(fake.result(*records), MATRIX)
+    assert '<td class="heat" style="--heat:0%">9</td>' in text
+    assert '<td class="heat" style="--heat:60%">2</td>' in text
+
+
+@pytest.mark.parametrize("plot", [SERIES, BY_SIZE, MATRIX])
+def test_a_plot_without_numbers_is_left_out(plot: Plot) -> None:
+    assert "<figure" not in report(fake.result(), plot)
+
+
+def test_what_comes_from_outside_is_escaped() -> None:
+    bad = "<script>alert(1)</script>"
+    read = fake.reading(facts={bad: bad}, tool=bad, series=(series(1.0, 2.0, label=bad),))
+    step = fake.step(bad, labels={"from": bad, "to": bad})
+    first = fake.record(read, of=step, witnesses=(fake.witness(0, node=bad), fake.witness(1)))
+    second = fake.record(number=2, of=fake.step("y"), problem=bad)
+    assert "<script" not in report(fake.result(first, second, failure=bad), SERIES, MATRIX)
+
+
+def test_a_run_that_measured_nothing_has_a_report() -> None:
+    text = report(fake.result(fake.record(problem="rank 0: exit code 1")), SERIES)
+    assert "step-failed" in text
+    assert "rank 0: exit code 1" in text
+
+
+def test_objectives_are_in_readable_units() -> None:
+    config = fake.config(slo={"objectives": [{"metric": "bandwidth", "min": "9Gbit/s"}]})
+    assert "≥ 9 Gbit/s" in report(fake.result(config=config))
+
+
+@pytest.mark.parametrize(
+    ("unit", "high", "expected"),
+    [
+        ("bit/s", 9.4e9, (1e9, "Gbit/s")),
+        ("bit/s", 12, (1.0, "bit/s")),
+        ("bytes/s", 2e6, (1e6, "MB/s")),
+        ("us", 2500, (1e3, "ms")),
+        ("us", 0.4, (1.0, "µs")),
+        ("ns", 3e9, (1e9, "s")),
+        ("ratio", 0.02, (0.01, "%")),
+        ("samples/s", 5e6, (1.0, "samples/s")),
+    ],
+)
+def test_units_are_those_in_which_numbers_are_short(
+    unit: str, high: float, expected: tuple[float, str]
+) -> None:
+    assert readable_unit(unit, high) == expected
+
+
+def test_sizes_are_named_as_benchmarks_name_them() -> None:
+    assert [size_text(n) for n in (0, 64, 1000, 4096, 2**20, 2**30)] == [
+        "0 B", "64 B", "1,000 B", "4 KiB", "1 MiB", "1 GiB",
+    ]  # fmt: skip
+
+
+def test_a_binary_scale_has_few_ticks() -> None:
+    scale = scales.binary(0.5, 2**22)
+    assert [label for _, label in scale.ticks] == [
+        "1 B", "16 B", "256 B", "4 KiB", "64 KiB", "1 MiB",
+    ]  # fmt: skip
+    assert scale.place(0.5) == 0.0
+    assert scale.place(2**22) == 1.0

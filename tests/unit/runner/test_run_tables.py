@@ -1,0 +1,94 @@
+"""The terminal shows a benchmark of a tool from the content of its results.json."""
+
+import io
+from typing import Any
+
+import fake_steps as fake
+import msgspec
+import pytest
+from rich.console import Console
+
+from aiperf_svc.core.results.measured import Column, Table
+from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.tables import print_results
+
+
+def outcome(result: RunResult, **fields: Any) -> RunOutcome:
+    summary = msgspec.json.decode(msgspec.json.encode(result))
+    values: dict[str, Any] = {"run_id": "x", "state": "done", "reason": "", "artifacts": None}
+    return RunOutcome(**{**values, **fields}, summary=summary)
+
+
+def printed(result: RunResult) -> str:
+    console = Console(file=io.StringIO(), width=100, highlight=False)
+    print_results(outcome(result), console)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def test_a_metric_is_a_line_in_a_readable_unit() -> None:
+    text = printed(fake.result(fake.record(), fake.record(fake.reading(9e9), number=2)))
+    line = next(line for line in text.splitlines() if "Bandwidth received" in line)
+    assert line.split() == ["Bandwidth", "received", "9.200", "9", "9.400", "Gbit/s"]
+
+
+def test_pairs_of_nodes_are_a_matrix() -> None:
+    records = [
+        fake.record(
+            fake.reading(value), number=n, of=fake.step(f"{a}-{b}", labels={"from": a, "to": b})
+        )
+        for n, (a, b, value) in enumerate((("x", "y", 9e9), ("y", "x", 2e9)), start=1)
+    ]
+    found = [line.split() for line in printed(fake.result(*records)).splitlines()]
+    assert ["x", "y"] in found
+    assert ["x", "–", "9"] in found
+    assert ["y", "2", "–"] in found
+
+
+def test_a_long_table_is_shortened_and_keeps_its_ends() -> None:
+    columns = (Column("size", "bytes"), Column("latency", "us"))
+    table = Table(name="by_size", columns=columns, rows=tuple((2.0**n, 1.0) for n in range(23)))
+    text = printed(fake.result(fake.record(fake.reading(tables=(table,)))))
+    sizes = [line for line in text.splitlines() if line.rstrip().endswith(" 1")]
+    assert len(sizes) == 9
+    assert "1 B " in sizes[0]
+    assert "4 MiB" in sizes[-1]
+
+
+def test_a_failed_step_says_why_and_where_its_output_is() -> None:
+    text = printed(fake.result(fake.record(problem="rank 0: exit code 1")))
+    assert "rank 0: exit code 1" in text
+    assert "raw/001-node-0-to-node-1" in text
+    assert "invalid: step-failed — do not use these numbers" in text
+
+
+def test_objectives_and_checks_are_shown() -> None:
+    config = fake.config(slo={"objectives": [{"metric": "bandwidth", "min": "10Gbit/s"}]})
+    starved = fake.record(witnesses=(fake.witness(0), fake.witness(1, throttled_ns=2 * 10**8)))
+    text = printed(fake.result(starved, config=config))
+    assert "≥ 10" in text
+    assert "Gbit/s" in text
+    assert "below the limit" in text
+    assert "the CPU quota stopped rank 1 on node-1" in text
+
+
+FAILED = fake.record(number=2, repetition=2, problem="x")
+MISSED = fake.config(slo={"objectives": [{"metric": "bandwidth", "min": "10Gbit/s"}]})
+STARVED = fake.record(witnesses=(fake.witness(0), fake.witness(1, throttled_ns=fake.LENGTH_NS)))
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (fake.result(), ExitCode.OK),
+        (fake.result(fake.record(), FAILED), ExitCode.BENCHMARK_FAILED),
+        (fake.result(failure="no rank came"), ExitCode.BENCHMARK_FAILED),
+        (fake.result(FAILED), ExitCode.BENCHMARK_FAILED),
+        (fake.result(STARVED, config=MISSED), ExitCode.VERDICT_INVALID),
+        (fake.result(config=MISSED), ExitCode.SLO_MISSED),
+    ],
+)
+def test_the_most_serious_thing_is_the_exit_code(result: RunResult, code: ExitCode) -> None:
+    assert outcome(result).exit_code is code
