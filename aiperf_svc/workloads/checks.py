@@ -221,7 +221,7 @@ def _exit_text(code: int) -> str:
     return f"ended by signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _no_values(e: StepEvidence) -> Reason | None:
+def _values(e: StepEvidence) -> Reason | None:
     without = [a for a in e.counted if a.reading is None or e.headline not in a.reading.values]
     if not e.headline or not e.counted:
         return None
@@ -638,7 +638,7 @@ CHECKS: tuple[Callable[[StepEvidence], Reason | None], ...] = (
     _step_failed,
     _retried,
     _exit_codes,
-    _no_values,
+    _values,
     _rank_lost,
     _oom,
     _interface_bytes,

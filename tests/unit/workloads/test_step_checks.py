@@ -1,5 +1,7 @@
 """Each check of the verdict fails for what it is about, and for nothing less."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import fake_steps as fake
@@ -47,6 +49,12 @@ def test_every_check_has_a_limit_or_says_that_it_judges_nothing() -> None:
     for reason in result.checks:
         assert reason.text
         assert reason.remedy or reason.severity is Severity.INFO
+
+
+def test_the_page_on_workloads_lists_every_check() -> None:
+    page = Path(__file__).parents[3] / "docs" / "workloads.md"
+    listed = re.findall(r"^\| `([a-z-]+)` \|", page.read_text(), re.MULTILINE)
+    assert listed == [check.__name__.strip("_").replace("_", "-") for check in CHECKS]
 
 
 @pytest.mark.parametrize(
