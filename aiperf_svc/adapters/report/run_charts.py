@@ -78,7 +78,10 @@ def _by_parameter(plot: Plot, result: RunResult) -> str:
     if not lines:
         return ""
     values = [x for _, points in lines for x, _ in points]
-    if not plot.x_is_log:
+    if x_unit == "%":
+        lines = [(name, [(x / 100, y) for x, y in points]) for name, points in lines]
+        scale = scales.nines(min(max(values) / 100, 1 - 1e-6))
+    elif not plot.x_is_log:
         scale = scales.linear(max(values) or 1.0)
     else:
         least = _least(values)
@@ -144,11 +147,18 @@ def _hints(lines: list[Line], x_unit: str) -> list[Hint]:
     for at, place in enumerate(places):
         before, after = places[max(at - 1, 0)], places[min(at + 1, len(places) - 1)]
         values = [f"{name} {points[place]:,.4g}" for name, points in by_line if place in points]
-        where = size_text(place) if x_unit == "bytes" else f"{place:,.6g} {x_unit}"
+        where = _place_text(place, x_unit)
         found.append(
             Hint((before + place) / 2, (place + after) / 2, f"{where}: {', '.join(values)}")
         )
     return found
+
+
+def _place_text(place: float, x_unit: str) -> str:
+    if x_unit == "bytes":
+        return size_text(place)
+    # Columns of this unit are percentiles, drawn as shares.
+    return f"p{place * 100:.6g}" if x_unit == "%" else f"{place:,.6g} {x_unit}"
 
 
 def _matrix(plot: Plot, result: RunResult) -> str:

@@ -93,6 +93,19 @@ def test_a_message_of_no_bytes_has_a_place_on_a_logarithmic_axis() -> None:
     assert "4 KiB" in text
 
 
+def test_percentiles_have_an_axis_of_nines() -> None:
+    columns = (Column("percentile", "%"), Column("read", "us"))
+    rows = ((50.0, 90.0), (99.0, 200.0), (99.9, 900.0))
+    table = Table(name="latency", columns=columns, rows=rows)
+    plot = Plot(title="t", kind="table", name="latency", x="percentile", y=("read",))
+    text = report(run(tables=(table,)), plot)
+    assert [label for label in ("p50", "p99", "p99.9") if f">{label}</text>" in text] == [
+        "p50",
+        "p99",
+        "p99.9",
+    ]
+
+
 def test_what_was_not_measured_is_no_point() -> None:
     text = report(run(tables=(by_size((1.0, None), (2.0, 3.0)),)), BY_SIZE)
     assert lines(text) == 1

@@ -12,7 +12,7 @@ from aiperf_svc.core.results.run_result import RunResult
 from aiperf_svc.core.verdict.check_result import Reason, Severity
 from aiperf_svc.protocol.step_messages import CommandEnd, StepRecord
 from aiperf_svc.workloads.base import ClaimedBytes
-from aiperf_svc.workloads.checks import CHECKS
+from aiperf_svc.workloads.checks import CHECKS, UNSENT_BYTES
 
 VALID, DEGRADED, INVALID = "valid", "degraded", "invalid"
 MS = 1_000_000
@@ -62,7 +62,9 @@ def test_the_page_on_workloads_lists_every_check() -> None:
     [
         ({"sent": fake.SENT}, VALID),
         ({"sent": 0, "received": fake.SENT}, VALID),
-        ({"sent": fake.SEEN + 1}, DEGRADED),
+        ({"sent": 0, "received": fake.SEEN + 1}, DEGRADED),
+        ({"sent": fake.SEEN + UNSENT_BYTES}, VALID),
+        ({"sent": fake.SEEN + UNSENT_BYTES + 1}, DEGRADED),
         ({"sent": round(fake.SEEN * 1.03)}, INVALID),
         ({"sent": 0, "received": fake.SENT * 10}, INVALID),
         ({"sent": round(fake.SEEN * 0.93)}, VALID),
@@ -74,6 +76,35 @@ def test_claimed_bytes_lie_within_those_of_the_interface(
     payload: dict[str, int], severity: str
 ) -> None:
     assert check("interface-bytes", claimed(**payload)).severity == severity
+
+
+def test_a_receivers_exact_claim_leaves_the_senders_buffer_a_doubt() -> None:
+    carried = 12_000_000
+
+    def both(sent: int, received: int) -> StepRecord:
+        claims = {0: ClaimedBytes(sent=sent), 1: ClaimedBytes(received=received)}
+        witnesses = (
+            fake.witness(0, interface_tx_bytes=carried),
+            fake.witness(1, interface_rx_bytes=carried),
+        )
+        return fake.record(fake.reading(claimed_bytes=claims), witnesses=witnesses)
+
+    assert check("interface-bytes", both(15_000_000, 11_900_000)).severity == VALID
+    assert check("interface-bytes", both(18_000_000, 11_900_000)).severity == DEGRADED
+    assert check("interface-bytes", both(11_900_000, 18_000_000)).severity == INVALID
+    assert (
+        check("interface-bytes", claimed(18_000_000, interface_tx_bytes=carried)).severity
+        == INVALID
+    )
+
+
+def test_datagrams_that_a_full_socket_refused_have_crossed_the_interface() -> None:
+    claims = {0: ClaimedBytes(received=fake.SENT // 2)}
+    refused = fake.SENT // 2 // 1448
+    witnesses = (fake.witness(0, udp_errors=refused), fake.witness(1))
+    record = fake.record(fake.reading(claimed_bytes=claims), witnesses=witnesses)
+    assert check("interface-bytes", record).severity == VALID
+    assert check("drops", record).severity == DEGRADED
 
 
 def test_headers_explain_more_where_packets_are_small() -> None:
