@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from aiperf_svc.config.deployment import RANK_POD, Deployment
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.protocol.messages import Service
@@ -96,15 +97,10 @@ def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
         # process that also takes them. On a cluster the proxy saves a port in each pod.
         small = (config.load.concurrency or 0) <= PROXY_CONCURRENCY_LIMIT and workers <= 16
         raw_route = "proxy" if small and facts.where == "cluster" else "direct"
-    control = (
-        (Group("control", SINGLETONS, 1),)
-        if layout == "compact"
-        else tuple(Group(service.value, (service,), 1) for service in SINGLETONS)
-    )
     return Topology(
         layout=layout,
         groups=(
-            *control,
+            *_control_groups(layout),
             Group(Service.RECORD_PROCESSOR.value, (Service.RECORD_PROCESSOR,), processors),
             Group(Service.WORKER.value, (Service.WORKER,), workers),
         ),
@@ -113,6 +109,32 @@ def plan(config: BenchmarkConfig, facts: Facts) -> Topology:
         raw_route=raw_route,
         workers_a_core=max(1.0, workers / facts.cores) if facts.where == "local" else 1.0,
     )
+
+
+def plan_ranks(deployment: Deployment, ranks: int, facts: Facts) -> Topology:
+    """Plan the topology of a benchmark that runs a tool on so many ranks: a worker for each, and
+    one record processor, which reads the tool's output."""
+    layout = deployment.layout
+    if layout == "auto":
+        layout = "compact" if facts.where == "local" else "per-service"
+    return Topology(
+        layout=layout,
+        groups=(
+            *_control_groups(layout),
+            Group(Service.RECORD_PROCESSOR.value, (Service.RECORD_PROCESSOR,), 1),
+            Group(RANK_POD, (Service.WORKER,), ranks),
+        ),
+        workers=ranks,
+        record_processors=1,
+        # Whole files go this way; a proxy would only copy them once more.
+        raw_route="direct",
+    )
+
+
+def _control_groups(layout: Literal["per-service", "compact"]) -> tuple[Group, ...]:
+    if layout == "compact":
+        return (Group("control", SINGLETONS, 1),)
+    return tuple(Group(service.value, (service,), 1) for service in SINGLETONS)
 
 
 def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:

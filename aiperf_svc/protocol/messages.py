@@ -205,6 +205,40 @@ class DatasetReport(Value, frozen=True):
     """Result of the probe; None until a worker has made it."""
 
 
+class RankInfo(Value, frozen=True):
+    """Where a rank is."""
+
+    number: int
+    role: str
+    node: str
+    address: str
+    cores: float
+    memory_bytes: int
+    """Limit; 0: none."""
+
+
+class StepProgress(Value, frozen=True):
+    """How far a benchmark on ranks is."""
+
+    total: int
+    """Steps of the run, repetitions included."""
+    ended: int
+    attempts: int
+    """Attempts at steps that have ended; each leaves a StepRecord."""
+    name: str = ""
+    """Of the step under way."""
+    stage: str = ""
+    """Its `StepStage`."""
+    due_wall_ns: int = 0
+    """When its commands start; 0 before that is known."""
+    expected_ns: int = 0
+    text: str = ""
+    """What its command says of itself."""
+    failures: tuple[str, ...] = ()
+    """What went wrong so far."""
+    ranks: tuple[RankInfo, ...] = ()
+
+
 class Heartbeat(Message, frozen=True):
     """Registers a service and reports its health, every second and on every change of `reached`."""
 
@@ -235,6 +269,8 @@ class Heartbeat(Message, frozen=True):
     """Use of the target's addresses; sent by a worker from the end of the load on."""
     batches_read: int = 0
     """Raw batches that a record processor has read. While it grows, missing records may arrive."""
+    steps: StepProgress | None = None
+    """Of the timing manager of a benchmark on ranks."""
 
 
 class CancelRequested(Message, frozen=True):

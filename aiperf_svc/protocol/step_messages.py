@@ -205,3 +205,8 @@ class StepRecord(Message, frozen=True):
     ends: tuple[CommandEnd, ...]
     pieces: int
     """Pieces of output of all its ranks."""
+
+
+def rank_number(courier: str) -> int:
+    """The rank of a courier, by the number at the end of its id: `rank-3`, `rank-STACK-3`."""
+    return int(courier.rpartition("-")[2])

@@ -34,6 +34,7 @@ from aiperf_svc.protocol.messages import (
     RunState,
     RunStatePublished,
     Service,
+    StepProgress,
     WorkerCounts,
 )
 from aiperf_svc.protocol.ports import REPLICAS, Port
@@ -140,6 +141,10 @@ class BaseService:
         """What the dataset manager does until it is built."""
         return ""
 
+    def steps(self) -> StepProgress | None:
+        """How far a benchmark on ranks is (timing manager only)."""
+        return None
+
     def clock(self) -> ClockEstimate:
         """A worker's clock."""
         return ClockEstimate()
@@ -208,6 +213,7 @@ class BaseService:
             exit_code=self.exit_code,
             target_addresses=self.target_addresses(),
             batches_read=self.batches_read,
+            steps=self.steps(),
         )
 
     def _take(self, message: AnyMessage, topic: bytes) -> None:

@@ -17,11 +17,12 @@ from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
 from aiperf_svc.adapters.host.vitals import boot_id
 from aiperf_svc.adapters.messaging.bus import Addresses, Bus
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
-from aiperf_svc.config.load_config import load_config
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.workload import AnyWorkloadConfig, Config, WorkloadConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import Service
+from aiperf_svc.workloads.loading import load_any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class RunContext:
     run_id: str
     instance: str
     """Name of this process or pod; a service that shares it with others adds its own name."""
-    config: BenchmarkConfig
+    config: Config
     topology: Topology
     addresses: Addresses
     artifacts: Path
@@ -50,6 +51,18 @@ class RunContext:
     epoch: int = field(default_factory=time_ns)
     boot_id: str = field(default_factory=boot_id)
 
+    @property
+    def inference(self) -> BenchmarkConfig:
+        """The config of a run that measures an inference server."""
+        assert isinstance(self.config, BenchmarkConfig)
+        return self.config
+
+    @property
+    def ranks(self) -> AnyWorkloadConfig:
+        """The config of a run whose workers are ranks."""
+        assert isinstance(self.config, WorkloadConfig)
+        return self.config
+
     def id_of(self, service: Service) -> str:
         """Id of a service of this process."""
         singleton = service not in (Service.WORKER, Service.RECORD_PROCESSOR)
@@ -62,7 +75,7 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
         return RunContext(
             run_id=environ["AIPERF_RUN_ID"],
             instance=environ["AIPERF_SERVICE_ID"],
-            config=load_config(Path(environ["AIPERF_CONFIG"])),
+            config=load_any(Path(environ["AIPERF_CONFIG"])),
             topology=msgspec.json.decode(
                 Path(environ["AIPERF_TOPOLOGY"]).read_bytes(), type=Topology
             ),

@@ -59,7 +59,7 @@ class DatasetManager(BaseService):
         return self._progress
 
     async def _build(self) -> None:
-        built = await build_dataset(self.context.config, progress=self._take_progress)
+        built = await build_dataset(self.context.inference, progress=self._take_progress)
         blocks = built.blocks()
         lengths = np.array([0, *map(len, blocks)], dtype="<u4")
         starts = lengths.cumsum(dtype="<u4")[:-1].tobytes()
@@ -84,7 +84,7 @@ class DatasetManager(BaseService):
             warmup_entries=built.warmup_entries,
             turns=built.turns,
         )
-        is_forced = may_force_length(self.context.config) and any(
+        is_forced = may_force_length(self.context.inference) and any(
             turn.requested_tokens > 0 for entry in built.conversations for turn in entry.turns
         )
         self._forced_length = ForcedLength(is_used=is_forced)

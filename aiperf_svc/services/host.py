@@ -16,6 +16,7 @@ from aiperf_svc.adapters.host.child_processes import die_with_parent
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.host.machine import usable_cores
 from aiperf_svc.adapters.host.scheduling import lower_priority, raise_priority
+from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import Service
@@ -53,6 +54,8 @@ def _share_cores(context: RunContext, names: Sequence[Service]) -> None:
     hardly run at all.
     """
     workers, cores = context.topology.workers, usable_cores()
+    if not isinstance(context.config, BenchmarkConfig):
+        return  # A courier wakes up to start a command; the command itself is what is measured.
     if set(names) == {Service.WORKER}:
         raise_priority(before_all=context.config.load.is_open_loop and workers < cores)
     elif set(names) == {Service.RECORD_PROCESSOR} and workers <= cores:
@@ -73,7 +76,7 @@ async def _run(context: RunContext, names: Sequence[Service]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # Not a handler of the loop, which a stuck service would not come to.
         signal.signal(number, stop)
-    services = [service_class(name)(context, bus) for name in names]
+    services = [service_class(name, context)(context, bus) for name in names]
     running = [asyncio.create_task(s.run(), name=s.id) for s in services]
     ended = asyncio.create_task(_all_finished(services), name="finished")
     told = asyncio.create_task(stopping.wait(), name="told to stop")
@@ -112,8 +115,20 @@ async def _all_finished(services: list[BaseService]) -> None:
         await service.finished.wait()
 
 
-def service_class(name: Service) -> type[BaseService]:
+_RANK_SERVICES = {
+    Service.DATASET_MANAGER: ("ranks.input_files", "InputFiles"),
+    Service.TIMING_MANAGER: ("ranks.step_schedule", "StepSchedule"),
+    Service.WORKER: ("ranks.courier", "Courier"),
+    Service.RECORD_PROCESSOR: ("ranks.step_reader", "StepReader"),
+    Service.RECORDS_MANAGER: ("ranks.step_results", "StepResults"),
+}
+"""Module and class of the services that do other work where workers are ranks."""
+
+
+def service_class(name: Service, context: RunContext) -> type[BaseService]:
     """The class of a service; imported only where it runs, so that a worker stays small."""
-    module = import_module(f"aiperf_svc.services.{name.value.replace('-', '_')}")
-    found: type[BaseService] = getattr(module, "".join(p.title() for p in name.value.split("-")))
+    module, class_name = name.value.replace("-", "_"), name.value.title().replace("-", "")
+    if not isinstance(context.config, BenchmarkConfig):
+        module, class_name = _RANK_SERVICES.get(name, (module, class_name))
+    found: type[BaseService] = getattr(import_module(f"aiperf_svc.services.{module}"), class_name)
     return found

@@ -44,7 +44,7 @@ class RecordProcessor(BaseService):
             self._raw = bus.connect(zmq.DEALER, Port.RAW_BACK, identity=self.id.encode())
         self._assembler: RecordAssembler | None = None
         self._ranks: dict[tuple[str, int], int] = {}
-        self._lines_left = context.config.artifacts.jsonl_limit
+        self._lines_left = context.inference.artifacts.jsonl_limit
         self._gathered: dict[tuple[str, int], FinishedRequests] = {}
         """By worker and epoch: what waits to be passed on with more of the same."""
         self._knows_workers = asyncio.Event()
@@ -59,7 +59,7 @@ class RecordProcessor(BaseService):
         return [receive_each(self._raw, self._process), every(interval_s, self._send_gathered)]
 
     async def _configure(self) -> None:
-        config = self.context.config
+        config = self.context.inference
         # In a thread: a tokenizer of the hub may take its time, and heartbeats go on.
         counter = await asyncio.to_thread(load_token_counter, config.tokenizer)
         self._assembler = RecordAssembler(config, counter=counter)

@@ -87,8 +87,10 @@ class RecordsManager(BaseService):
         self._store = ColumnStore(context.state / f"records-{context.run_id}")
         self._jsonl = JsonlFile(
             context.artifacts / "profile_export.jsonl",
-            LineRenderer(run_id=context.run_id, has_warmup=context.config.load.warmup is not None),
-            limit=context.config.artifacts.jsonl_limit,
+            LineRenderer(
+                run_id=context.run_id, has_warmup=context.inference.load.warmup is not None
+            ),
+            limit=context.inference.artifacts.jsonl_limit,
         )
         self._gaps = Histogram()
         self._errors: dict[tuple[Phase, int, int], ErrorSample] = {}
@@ -106,7 +108,7 @@ class RecordsManager(BaseService):
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
         self._api: ResultsServer | None = None
-        self.progress = RunProgress(context.config, context.topology)
+        self.progress = RunProgress(context.inference, context.topology)
         self.summary_json: dict[str, Any] | None = None
         self._cancel_reason = ""
         self.work = {
@@ -303,7 +305,7 @@ class RecordsManager(BaseService):
         lost = [m.id for m in (self.roster.members if self.roster is not None else ()) if m.lost]
         return FinishedRun(
             run_id=self.context.run_id,
-            config=self.context.config,
+            config=self.context.inference,
             version=__version__,
             profiling=_times(profiling),
             workers=tuple(

@@ -8,6 +8,8 @@ from typing import Any
 
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus
 from aiperf_svc.adapters.messaging.proxies import Proxies
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.workload import Config
 from aiperf_svc.core.control import run_machine
 from aiperf_svc.core.control.run_machine import RunMachine
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -33,6 +35,10 @@ PROCESSING_S = 900.0
 log = logging.getLogger(__name__)
 
 
+def _has_warmup(config: Config) -> bool:
+    return isinstance(config, BenchmarkConfig) and config.load.warmup is not None
+
+
 class SystemController(BaseService):
     """Runs the state machine against the event bus."""
 
@@ -43,7 +49,7 @@ class SystemController(BaseService):
         self._proxies = Proxies(bus)
         self._proxies.start()
         super().__init__(context, bus)
-        self._machine = RunMachine(has_warmup=context.config.load.warmup is not None)
+        self._machine = RunMachine(has_warmup=_has_warmup(context.config))
         self._number = 1
         self._since_wall_ns = wall_ns()
         self._changed = asyncio.Event()

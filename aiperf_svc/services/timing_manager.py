@@ -170,7 +170,7 @@ class TimingManager(BaseService):
 
     async def _run_phase(self, phase: Phase) -> None:
         assert self._shape is not None
-        plan = plan_phase(phase, self.context.config, self._shape)
+        plan = plan_phase(phase, self.context.inference, self._shape)
         if plan is None:
             return
         machine = PhaseMachine(plan, self._live_workers())

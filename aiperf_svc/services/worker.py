@@ -138,7 +138,7 @@ class Worker(BaseService):
     # --- configuring -----------------------------------------------------------------------------
 
     async def _configure(self) -> None:
-        config = self.context.config
+        config = self.context.inference
         target = await asyncio.to_thread(resolve_target, config)
         self._entries = entries = EntryCache(target, self._wanted.put_nowait)
         self._generator = generator = LoadGenerator(
@@ -176,14 +176,14 @@ class Worker(BaseService):
                 await asyncio.sleep(ASK_AGAIN_S)
             elif decision is Decision.PROBE:
                 finding, said = await asyncio.to_thread(
-                    probe, self.context.config, target, self.context.run_id
+                    probe, self.context.inference, target, self.context.run_id
                 )
                 self.log.info("asked the target for a forced output length: %s %s", finding, said)
             else:
                 return decision
 
     def _extend_history(self, history: bytes, messages: bytes, request: Request) -> bytes:
-        endpoint = self.context.config.endpoint
+        endpoint = self.context.inference.endpoint
         text = response_text(
             bytes(request.kept or b""),
             body_offset=request.body_offset,
@@ -220,7 +220,7 @@ class Worker(BaseService):
                 continue
             pause_s = min(2 * pause_s, LONGEST_LOOKUP_S)
             try:
-                found = await look_up_apart(self.context.config)
+                found = await look_up_apart(self.context.inference)
             except ConfigError as error:
                 self.log.warning("the target's addresses stay as they are: %s", error)
                 continue

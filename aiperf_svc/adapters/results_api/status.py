@@ -7,6 +7,27 @@ import msgspec
 from aiperf_svc.domain.exit_codes import ExitCode
 
 
+class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a benchmark on ranks is."""
+
+    workload: str
+    """Its kind."""
+    total: int
+    """Steps of the run, repetitions included."""
+    ended: int
+    failed: int
+    name: str
+    """Of the step under way; empty between steps."""
+    stage: str
+    """`prepare`, `run` or `finish`."""
+    running_s: float
+    """Since its commands were started."""
+    expected_s: float
+    """How long they should take; 0: not known."""
+    text: str
+    """What its command says of itself."""
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Status of the run. Counts are of the phase that `phase` names."""
 
@@ -50,3 +71,5 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Kind of failure; None unless the state is `failed`."""
     finish_reasons: dict[str, int] = {}
     """Number of requests of the profiling phase by finish reason."""
+    steps: StepStatus | None = None
+    """None where requests are measured."""

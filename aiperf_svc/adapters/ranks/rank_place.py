@@ -1,0 +1,92 @@
+"""Where a rank is: its folder, its address, its node and its limits, from the environment."""
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiperf_svc.adapters.host.machine import usable_cores
+from aiperf_svc.adapters.ranks.counters import interface_of
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPlace:
+    """One rank's place."""
+
+    folder: Path
+    """What the courier and the rank's loop share; the same path for both."""
+    volume: Path
+    address: str
+    interface: str
+    node: str
+    cores: float
+    memory_bytes: int
+    is_container: bool
+    """Whether the loop is the first process of a container; else it is a child of the courier."""
+    is_shared_network: bool
+    """Whether other programs use the same interfaces."""
+
+
+def local_place(state: Path, instance: str, volume: str | None) -> RankPlace:
+    """The place of a rank on this machine. `volume` is the folder that the config names."""
+    folder = state / instance
+    own = folder / "volume"
+    own.mkdir(parents=True, exist_ok=True)
+    return RankPlace(
+        folder=folder,
+        volume=Path(volume) if volume else own,
+        address=LOOPBACK,
+        interface="lo",
+        node=socket.gethostname(),
+        cores=usable_cores(),
+        memory_bytes=0,
+        is_container=False,
+        is_shared_network=True,
+    )
+
+
+def pod_place(environ: Mapping[str, str] = os.environ) -> RankPlace:
+    """The place that a pod's environment describes. Raises EnvironmentProblem."""
+    try:
+        address = environ["AIPERF_ADVERTISE"]
+        status = environ.get("AIPERF_NETWORK_STATUS")
+        network = environ.get("AIPERF_RANK_NETWORK", "")
+        if status and network:
+            address = address_on(network, Path(status).read_text())
+        return RankPlace(
+            folder=Path(environ["AIPERF_RANK_DIR"]),
+            volume=Path(environ["AIPERF_RANK_VOLUME"]),
+            address=address,
+            interface=interface_of(address),
+            node=environ["AIPERF_NODE"],
+            cores=float(environ.get("AIPERF_RANK_CORES") or usable_cores()),
+            memory_bytes=int(environ.get("AIPERF_RANK_MEMORY", "0")),
+            is_container=True,
+            is_shared_network=environ.get("AIPERF_HOST_NETWORK") == "1",
+        )
+    except KeyError as error:
+        raise EnvironmentProblem(f"{error.args[0]} is not set in this pod") from error
+
+
+def address_on(network: str, status: str) -> str:
+    """The pod's IPv4 address on a network of Multus, from the annotation
+    `k8s.v1.cni.cncf.io/network-status`. Raises EnvironmentProblem."""
+    try:
+        interfaces = json.loads(status)
+    except ValueError:
+        interfaces = []
+    wanted = network.rpartition("/")[2]
+    for interface in interfaces:
+        if str(interface.get("name", "")).rpartition("/")[2] == wanted:
+            for address in interface.get("ips", ()):
+                if ":" not in address:
+                    return str(address)
+    raise EnvironmentProblem(
+        f"the pod has no address on network {network}: its annotation network-status is "
+        f"{status.strip()[:300] or 'empty'}; is Multus installed, and the definition there?"
+    )

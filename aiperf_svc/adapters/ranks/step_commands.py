@@ -1,0 +1,373 @@
+"""The commands of one step on one rank: prepared, started at the due time, ended, and what they
+left."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aiperf_svc.adapters.ranks.counters import (
+    Counters,
+    container_memory_peak,
+    listens,
+    read_counters,
+)
+from aiperf_svc.adapters.ranks.rank_place import RankPlace
+from aiperf_svc.adapters.ranks.rank_shell import RankShell
+from aiperf_svc.protocol.step_messages import CommandEnd, RankWitness
+from aiperf_svc.workloads.base import Command, PlannedStep
+from aiperf_svc.workloads.gathering import STDERR, STDOUT, commands_of
+
+SERVER_S = 20.0
+"""Longest time for one server until it listens."""
+LISTEN_POLL_S = 0.02
+"""Nothing is measured while servers start."""
+TERM_S = 5.0
+"""From SIGTERM to SIGKILL."""
+SERVER_END_S = 10.0
+"""Time for a server that ends by itself when its client has ended."""
+PIECE_BYTES = 256 * 2**10
+WAKE_AHEAD_S = 0.002
+"""The event loop's timers are a millisecond coarse; the rest is slept exactly."""
+
+
+class _Running:
+    """One command."""
+
+    def __init__(self, index: int, command: Command, *, is_server: bool) -> None:
+        self.index = index
+        self.command = command
+        self.is_server = is_server
+        self.started_wall_ns = 0
+        self.ended_wall_ns = 0
+        self.exit_code = 0
+        self.was_told_to_end = False
+        self.has_ended = asyncio.Event()
+
+
+class Piece(NamedTuple):
+    """A part of a file that a command left."""
+
+    command: int
+    file: str
+    data: bytes
+
+
+class StepCommands:
+    """One step on one rank."""
+
+    def __init__(
+        self,
+        plan: PlannedStep,
+        rank: int,
+        *,
+        shell: RankShell,
+        place: RankPlace,
+        files: Mapping[str, bytes],
+        env: Mapping[str, str],
+        output_limit: int,
+        to_reference_ns: Callable[[], int],
+    ) -> None:
+        """`to_reference_ns` is the offset of this machine's wall clock to the timing manager's."""
+        self.plan = plan
+        self.rank = rank
+        self.problem = ""
+        self._shell = shell
+        self._place = place
+        self._files = files
+        self._env = env
+        self._limit = output_limit
+        self._to_reference_ns = to_reference_ns
+        self._running = {
+            f"{plan.number}-{index}": _Running(index, command, is_server=is_server)
+            for index, command, is_server in commands_of(plan)
+            if command.rank == rank
+        }
+        self._due_wall_ns = 0
+        self._before: Counters | None = None
+        self._after: Counters | None = None
+        self._memory_peak = 0
+        self._restarts = shell.restarts
+
+    # --- events of the shell ---------------------------------------------------------------------
+
+    def on_started(self, command: str, wall_ns: int) -> None:
+        """A command's process is there."""
+        if command in self._running:
+            self._running[command].started_wall_ns = wall_ns
+
+    def on_ended(self, command: str, exit_code: int, wall_ns: int) -> None:
+        """A command has ended."""
+        running = self._running.get(command)
+        if running is not None:
+            running.exit_code, running.ended_wall_ns = exit_code, wall_ns
+            running.has_ended.set()
+
+    # --- stages ----------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Empty the work folder, put the files there, start the servers and wait until each
+        listens."""
+        work = self._place.folder / "work"
+        await asyncio.to_thread(_empty, work)
+        for name, data in self._files.items():
+            path = work / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            path.chmod(0o755 if data.startswith(b"#!") else 0o644)
+        for name, running in self._running.items():
+            self._shell.write_script(
+                name, running.command.argv, {**self._env, **running.command.env}, work
+            )
+        for name, running in self._running.items():
+            if running.is_server:
+                self._shell.start(name)
+                await self._until_listening(running)
+        if not self.problem:
+            await self._count_before()
+
+    async def _until_listening(self, running: _Running) -> None:
+        port = running.command.listens_on
+        if not port:
+            return
+        try:
+            async with asyncio.timeout(SERVER_S):
+                while not listens(port):
+                    if running.has_ended.is_set():
+                        break
+                    await asyncio.sleep(LISTEN_POLL_S)
+        except TimeoutError:
+            self._note(f"{running.command.argv[0]} did not listen on port {port} within 20 s")
+        else:
+            if running.has_ended.is_set():
+                self._note(self._how_it_ended(running))
+
+    async def run(self, due_wall_ns: int) -> None:
+        """Start the commands at a time of this machine's wall clock, and see all of them end."""
+        self._due_wall_ns = due_wall_ns
+        mine = {name: r for name, r in self._running.items() if not r.is_server}
+        delay_s = (due_wall_ns - time.time_ns()) / 1e9
+        await asyncio.sleep(max(0.0, delay_s - WAKE_AHEAD_S))
+        rest_s = (due_wall_ns - time.time_ns()) / 1e9
+        if rest_s > 0:
+            time.sleep(rest_s)  # noqa: ASYNC251 - at most some milliseconds, and exact
+        for name in mine:
+            self._shell.start(name)
+        waits: list[asyncio.Task[Any]] = [
+            asyncio.create_task(running.has_ended.wait(), name=name)
+            for name, running in mine.items()
+            if not running.command.ends_with_step
+        ]
+        watch = asyncio.create_task(self._watch(), name="watch the output")
+        try:
+            while not all(task.done() for task in waits):
+                await asyncio.wait(
+                    {*(task for task in waits if not task.done()), watch},
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for running in mine.values():
+                    ended = running.has_ended.is_set() and not running.command.ends_with_step
+                    if ended and running.exit_code and not self.problem:
+                        self._note(self._how_it_ended(running))
+                if self.problem:
+                    break
+        finally:
+            for task in (*waits, watch):
+                task.cancel()
+            await asyncio.gather(*waits, watch, return_exceptions=True)
+        await self._count_after()
+
+    async def _watch(self) -> None:
+        """Returns when a file of output has become too large, or the container was ended."""
+        while not self.problem:
+            await asyncio.sleep(1.0)
+            if self._shell.restarts > self._restarts:
+                self._note("the rank's container was ended and started again, for want of memory?")
+            for name, running in self._running.items():
+                for file in (STDOUT, STDERR):
+                    path = self._shell.output(name) / file
+                    if path.exists() and path.stat().st_size > self._limit:
+                        self._note(self._too_large(running, file, path.stat().st_size))
+
+    async def finish(self, *, is_aborted: bool) -> None:
+        """End what still runs."""
+        if is_aborted:
+            self._note("ended early")
+            await self._end(self._running)
+        else:
+            told = {n: r for n, r in self._running.items() if r.command.ends_with_step}
+            await self._end(told)
+            waiting = [r.has_ended.wait() for r in self._running.values() if r.is_server]
+            try:
+                async with asyncio.timeout(SERVER_END_S):
+                    await asyncio.gather(*waiting)
+            except TimeoutError:
+                late = next(r for r in self._running.values() if not r.has_ended.is_set())
+                self._note(f"{late.command.argv[0]} did not end after its client had")
+                await self._end(self._running)
+        if self._after is None and self._before is not None:
+            await self._count_after()
+        for name, running in self._running.items():
+            # What a command left behind in its process group.
+            if running.started_wall_ns:
+                self._shell.signal(name, "KILL")
+
+    async def _end(self, some: Mapping[str, _Running]) -> None:
+        alive = {n: r for n, r in some.items() if r.started_wall_ns and not r.has_ended.is_set()}
+        for name, running in alive.items():
+            running.was_told_to_end = True
+            self._shell.signal(name, "TERM")
+        try:
+            async with asyncio.timeout(TERM_S):
+                await asyncio.gather(*(r.has_ended.wait() for r in alive.values()))
+        except TimeoutError:
+            for name in alive:
+                self._shell.signal(name, "KILL")
+            async with asyncio.timeout(TERM_S):
+                await asyncio.gather(*(r.has_ended.wait() for r in alive.values()))
+
+    # --- what is left ----------------------------------------------------------------------------
+
+    def pieces(self) -> Iterator[Piece]:
+        """Everything that the commands left, in pieces; a file over the limit is named in `problem`
+        and only its beginning comes."""
+        work = self._place.folder / "work"
+        for name, running in self._running.items():
+            folder = self._shell.output(name)
+            paths = [(file, folder / file) for file in (STDOUT, STDERR)]
+            for pattern in running.command.keeps:
+                for path in sorted(work.glob(pattern)):
+                    if path.is_file():
+                        paths.append((str(path.relative_to(work)), path))
+            for file, path in paths:
+                if path.exists():
+                    yield from self._pieces_of(running, file, path)
+
+    def _pieces_of(self, running: _Running, file: str, path: Path) -> Iterator[Piece]:
+        size = path.stat().st_size
+        if size > self._limit:
+            self._note(self._too_large(running, file, size))
+        left = min(size, self._limit)
+        with path.open("rb") as stream:
+            while left > 0 and (data := stream.read(min(PIECE_BYTES, left))):
+                left -= len(data)
+                yield Piece(running.index, file, data)
+
+    def ends(self) -> tuple[CommandEnd, ...]:
+        """How the commands that were started ended, on the timing manager's clock."""
+        offset_ns = self._to_reference_ns()
+        return tuple(
+            CommandEnd(
+                index=r.index,
+                exit_code=r.exit_code,
+                started_wall_ns=r.started_wall_ns + offset_ns,
+                ended_wall_ns=r.ended_wall_ns + offset_ns,
+                was_told_to_end=r.was_told_to_end,
+            )
+            for r in self._running.values()
+            if r.started_wall_ns and r.has_ended.is_set()
+        )
+
+    def last_line(self) -> str:
+        """The last whole line that a measured command has printed."""
+        for name, running in self._running.items():
+            path = self._shell.output(name) / STDOUT
+            if not running.is_server and path.exists():
+                with path.open("rb") as stream:
+                    stream.seek(max(0, path.stat().st_size - 4_096))
+                    lines = stream.read().decode("utf-8", "replace").splitlines()
+                if lines:
+                    return lines[-1]
+        return ""
+
+    # --- counters --------------------------------------------------------------------------------
+
+    async def _count_before(self) -> None:
+        self._before = read_counters(await self._container("before"))
+
+    async def _count_after(self) -> None:
+        container = await self._container("after")
+        self._after = read_counters(container)
+        self._memory_peak = container_memory_peak(container or {})
+
+    async def _container(self, name: str) -> dict[str, str] | None:
+        if not self._place.is_container:
+            return None
+        return await self._shell.counters(f"{self.plan.number}-{name}")
+
+    def witness(self, *, clock_uncertainty_ns: int, boot_id: str) -> RankWitness:
+        """What this courier saw of the step."""
+        before, after = self._before or Counters(), self._after or self._before or Counters()
+        offset_ns = self._to_reference_ns()
+        commands = [r for r in self._running.values() if not r.is_server and r.started_wall_ns]
+        started = max((r.started_wall_ns for r in commands), default=0)
+        ended = max((r.ended_wall_ns for r in commands), default=0)
+        elapsed_us = max(1, (ended - self._due_wall_ns) // 1_000)
+        waited = {
+            name: max(0, value - before.pressure_us.get(name, value)) / elapsed_us
+            for name, value in after.pressure_us.items()
+        }
+        return RankWitness(
+            rank=self.rank,
+            node=self._place.node,
+            boot_id=boot_id,
+            due_wall_ns=self._due_wall_ns + offset_ns if self._due_wall_ns else 0,
+            started_wall_ns=started + offset_ns if started else 0,
+            ended_wall_ns=ended + offset_ns if ended else 0,
+            clock_uncertainty_ns=clock_uncertainty_ns,
+            interface_rx_bytes=after.rx_bytes - before.rx_bytes,
+            interface_tx_bytes=after.tx_bytes - before.tx_bytes,
+            loopback_bytes=after.loopback_bytes - before.loopback_bytes,
+            dropped_packets=after.drops - before.drops,
+            tcp_retransmits=after.tcp_retransmits - before.tcp_retransmits,
+            udp_errors=after.udp_errors - before.udp_errors,
+            cpu_ns=after.cpu_ns - before.cpu_ns,
+            throttled_ns=after.throttled_ns - before.throttled_ns,
+            memory_peak_bytes=self._memory_peak,
+            memory_limit_bytes=self._place.memory_bytes,
+            oom_kills=after.oom_kills - before.oom_kills,
+            cpu_pressure=min(1.0, waited.get("cpu", 0.0)),
+            io_pressure=min(1.0, waited.get("io", 0.0)),
+            memory_pressure=min(1.0, waited.get("memory", 0.0)),
+            stolen_ns=after.stolen_ns - before.stolen_ns,
+            courier_cpu_ns=after.own_cpu_ns - before.own_cpu_ns,
+            is_shared_network=self._place.is_shared_network,
+        )
+
+    # --- texts -----------------------------------------------------------------------------------
+
+    def _note(self, problem: str) -> None:
+        """The first problem counts; others follow from it."""
+        self.problem = self.problem or problem
+
+    def _how_it_ended(self, running: _Running) -> str:
+        code, program = running.exit_code, running.command.argv[0]
+        how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        if code == 127:
+            how += ", as a shell does that finds no such program"
+        text = self._said(running)
+        return f"{program} {how}" + (f": {text}" if text else "")
+
+    def _said(self, running: _Running) -> str:
+        name = f"{self.plan.number}-{running.index}"
+        for file in (STDERR, STDOUT):
+            path = self._shell.output(name) / file
+            if path.exists() and path.stat().st_size:
+                return path.read_bytes()[-400:].decode("utf-8", "replace").strip()
+        return ""
+
+    def _too_large(self, running: _Running, file: str, size: int) -> str:
+        return (
+            f"{running.command.argv[0]} left {size:,} bytes in {file}, more than "
+            f"workload.output_limit ({self._limit:,})"
+        )
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

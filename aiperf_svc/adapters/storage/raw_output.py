@@ -1,0 +1,58 @@
+"""The raw output of a benchmark on ranks, as files: `raw/STEP/rank-N/COMMAND.FILE`."""
+
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from aiperf_svc.protocol.step_messages import StepOutput, StepRecord
+from aiperf_svc.workloads.base import PlannedStep
+
+FOLDER = "step-{:03d}"
+
+
+class RawOutput:
+    """Writes pieces as they come. A disk that is full costs the raw output and not the results."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[Path, BinaryIO] = {}
+        self.error = ""
+        """Why some of it is missing; empty when all is there."""
+
+    def add(self, piece: StepOutput) -> None:
+        """Append one piece to its file."""
+        if piece.is_last or self.error:
+            return
+        step = self._folder / FOLDER.format(piece.step) / f"rank-{piece.rank}"
+        # A tool's file may be in a folder of its own; the name must not lead out of ours.
+        parts = [part for part in Path(piece.file).parts if part not in ("..", "/")]
+        path = step.joinpath(f"command-{piece.command}", *parts)
+        try:
+            file = self._files.get(path)
+            if file is None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = self._files[path] = path.open("wb")
+            file.write(piece.data)
+        except OSError as error:
+            self.error = f"cannot write {path}: {error.strerror or error}"
+
+    def end_step(self, record: StepRecord) -> None:
+        """Close a step's files, and give its folder the step's name."""
+        folder = self._folder / FOLDER.format(record.step)
+        for path in [path for path in self._files if path.is_relative_to(folder)]:
+            self._close(self._files.pop(path))
+        plan = msgspec.json.decode(record.plan, type=PlannedStep)
+        if folder.exists():
+            folder.rename(self._folder / plan.folder)
+
+    def close(self) -> None:
+        """Close what is open."""
+        while self._files:
+            self._close(self._files.popitem()[1])
+
+    def _close(self, file: BinaryIO) -> None:
+        try:
+            file.close()
+        except OSError as error:
+            self.error = self.error or f"cannot write {file.name}: {error.strerror or error}"

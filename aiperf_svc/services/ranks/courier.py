@@ -1,0 +1,411 @@
+"""Worker of a benchmark on ranks: does in its rank what the schedule orders.
+
+A courier never decides what runs or when. It prepares a step, starts its commands at the due time,
+sees them end, counts what the rank's interfaces and its container did meanwhile, and sends what the
+commands left to the record processor. Its status is sent again and again, as orders are, so that a
+lost message costs a moment.
+"""
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+import zmq
+
+from aiperf_svc.adapters.host.clocks import read_clocks
+from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
+from aiperf_svc.adapters.ranks.launches import Launch, LaunchRequests
+from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, pod_place
+from aiperf_svc.adapters.ranks.rank_shell import RankShell, make_folder
+from aiperf_svc.adapters.ranks.step_commands import StepCommands
+from aiperf_svc.core.control.clock_offset import ClockOffset, ClockReading
+from aiperf_svc.core.control.control_intervals import probe_interval_s
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.message_base import Message
+from aiperf_svc.protocol.messages import (
+    AnyMessage,
+    ClockEstimate,
+    ClockProbed,
+    ClockReply,
+    RosterPublished,
+    RunState,
+    Service,
+)
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.step_messages import (
+    CommandLaunched,
+    LaunchEnded,
+    LaunchRequested,
+    RankAttached,
+    RankFiles,
+    RankFilesRequested,
+    RankReport,
+    RankStatus,
+    StepOrder,
+    StepOutput,
+    StepStage,
+    rank_number,
+)
+from aiperf_svc.services.base import BaseService, every
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.workloads.base import PlannedStep
+from aiperf_svc.workloads.planning import role_of
+from aiperf_svc.workloads.registry import workload_of
+
+STATUS_S = 0.5
+FIRST_PROBES = 8
+_STAGES = tuple(StepStage)
+
+
+class Courier(BaseService):
+    """One rank's courier."""
+
+    service = Service.WORKER
+
+    def __init__(self, context: RunContext, bus: Bus) -> None:
+        super().__init__(context, bus)
+        self._rank = rank_number(self.id)
+        identity = f"{self.id}.{context.epoch:x}".encode()
+        self._orders = bus.connect(zmq.DEALER, Port.CREDIT_DROP, identity=identity)
+        self._returns = bus.connect(zmq.PUSH, Port.CREDIT_RETURN)
+        self._dataset = bus.connect(zmq.REQ, Port.DATASET_FRONT)
+        self._raw: zmq.asyncio.Socket | None = None
+        self._processor = b""
+        self._has_processor = asyncio.Event()
+        self._clock = ClockOffset()
+        self._clock_known = asyncio.Event()
+        self._shell: RankShell | None = None
+        self._launches: LaunchRequests | None = None
+        self._place: RankPlace | None = None
+        self._files: dict[str, bytes] = {}
+        self._step: StepCommands | None = None
+        self._stage: StepStage | None = None
+        """The newest stage of the step that was begun."""
+        self._done: StepStage | None = None
+        """The newest stage of the step whose work is done."""
+        self._pieces = 0
+        self._wanted: asyncio.Queue[StepOrder] = asyncio.Queue()
+        self._launched: dict[str, str] = {}
+        """Command that runs for another rank, to the launch that it belongs to."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: asyncio.Task[None] | None = None
+        self.work = {
+            RunState.CONFIGURING: self._configure,
+            RunState.READY: self._connect_processor,
+            RunState.DONE: self.close,
+            RunState.CANCELLED: self.close,
+            RunState.FAILED: self.close,
+        }
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        return [
+            receive_each(self._orders, self._from_schedule),
+            self._probe_clock(),
+            self._carry_out_orders(),
+            every(STATUS_S, self._send_status),
+        ]
+
+    # --- configuring -----------------------------------------------------------------------------
+
+    async def _configure(self) -> None:
+        config = self.context.ranks
+        if "AIPERF_RANK_DIR" in os.environ:
+            self._place = place = pod_place()
+        else:
+            volume = config.deployment.ranks.volume
+            self._place = place = local_place(
+                self.context.state, self.id, volume.path if volume else None
+            )
+        reply = decode(await ask(self._dataset, encode(RankFilesRequested(*self.header))))
+        assert isinstance(reply, RankFiles)
+        self._files = reply.files
+        await asyncio.to_thread(make_folder, place.folder)
+        self._shell = RankShell(place.folder, on_started=self._on_started, on_ended=self._on_ended)
+        self._launches = LaunchRequests(place.folder, self._on_launch_asked)
+        await self._shell.open(starts_loop=not place.is_container)
+        await self._check_tools()
+        await self._clock_known.wait()
+        attached = RankAttached(
+            *self.header,
+            number=self._rank,
+            address=place.address,
+            interface=place.interface,
+            node=place.node,
+            work=str(place.folder / "work"),
+            volume=str(place.volume),
+            agent=str(self._launches.agent),
+            cores=place.cores,
+            memory_bytes=place.memory_bytes,
+        )
+        await self._orders.send(encode(attached))
+
+    async def _check_tools(self) -> None:
+        """Raises EnvironmentProblem when a tool is missing, with the name of its package."""
+        config = self.context.ranks
+        workload = workload_of(config)
+        role = role_of(config, self._rank)
+        tools = [t for t in workload.tools_of(config) if not t.roles or role in t.roles]
+        assert self._shell is not None
+        assert self._place is not None
+        names = " ".join(tool.name for tool in tools)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tool_check = ended
+        script = f'for t in {names}; do command -v "$t" >/dev/null 2>&1 || echo "$t"; done'
+        argv = ("sh", "-c", script if names else ":")
+        self._shell.run("tools", argv, config.workload.env, self._place.folder / "work")
+        await ended
+        missing = (self._shell.output("tools") / "stdout").read_text().split()
+        for tool in tools:
+            if tool.name in missing:
+                image = config.workload.image or "the image of its kind"
+                where = f"in {image}" if self._place.is_container else "on this machine"
+                raise EnvironmentProblem(
+                    f"rank {self._rank}: there is no {tool.name} {where}; "
+                    f"install the Debian package {tool.package}"
+                )
+
+    def on_roster(self, roster: RosterPublished) -> None:
+        if roster.frozen and self.me is not None and self.me.processor:
+            self._has_processor.set()
+
+    async def _connect_processor(self) -> None:
+        await self._has_processor.wait()
+        assert self.roster is not None
+        assert self.me is not None
+        processor = self.me.processor
+        address = next(m.address for m in self.roster.members if m.id == processor)
+        self._processor = processor.encode()
+        self._raw = self.bus.connect(zmq.DEALER, Port.RAW_DIRECT, address=address)
+
+    # --- clock -----------------------------------------------------------------------------------
+
+    async def _probe_clock(self) -> None:
+        sent = 0
+        usual_s = probe_interval_s(self.context.topology.workers)
+        while True:
+            now = read_clocks()
+            probe = ClockProbed(*self.header, sent_wall_ns=now.wall_ns, sent_raw_ns=now.raw_ns)
+            await self._orders.send(encode(probe))
+            sent += 1
+            await asyncio.sleep(0.02 if sent < FIRST_PROBES else usual_s)
+
+    def clock(self) -> ClockEstimate:
+        return self._clock.latest
+
+    def _offset_ns(self) -> int:
+        return self._clock.at(read_clocks()).offset_ns
+
+    # --- orders ----------------------------------------------------------------------------------
+
+    async def _from_schedule(self, message: AnyMessage, _frame: bytes) -> None:
+        if message.run_id != self.context.run_id:
+            return
+        match message:
+            case ClockReply():
+                if message.boot_id == self.context.boot_id:
+                    self._clock.same_host()
+                self._clock.add(
+                    sent_raw_ns=message.sent_raw_ns,
+                    received_raw_ns=message.received_raw_ns,
+                    reference=ClockReading(
+                        message.replied_raw_ns, message.replied_wall_ns, message.slack_ns
+                    ),
+                    local=read_clocks(),
+                )
+                if self._clock.is_known:
+                    self._clock_known.set()
+            case StepOrder():
+                self._take_order(message)
+            case CommandLaunched():
+                self._launch(message)
+            case LaunchEnded() if self._launches is not None:
+                number = message.launch.partition("-")[2]
+                self._launches.reply(number, message.exit_code, message.stdout, message.stderr)
+
+    def _take_order(self, order: StepOrder) -> None:
+        if self._shell is None or self._place is None:
+            return
+        current = self._step.plan.number if self._step else 0
+        if order.step < current:
+            return
+        if order.step > current:
+            plan = msgspec.json.decode(order.plan, type=PlannedStep)
+            spec = self.context.ranks.workload
+            secrets = {name: os.environ.get(name, "") for name in spec.secret_env}
+            self._step = StepCommands(
+                plan,
+                self._rank,
+                shell=self._shell,
+                place=self._place,
+                files=self._files,
+                env={**spec.env, **secrets},
+                output_limit=spec.output_limit,
+                to_reference_ns=self._offset_ns,
+            )
+            self._stage = self._done = None
+            self._pieces = 0
+        if self._stage is not None and _STAGES.index(order.stage) <= _STAGES.index(self._stage):
+            return
+        self._stage = order.stage
+        if order.stage is StepStage.FINISH and self._running is not None:
+            # Only an abort comes while commands run; the step's own wait must not go on.
+            self._running.cancel()
+        self._wanted.put_nowait(order)
+
+    async def _carry_out_orders(self) -> None:
+        while True:
+            order = await self._wanted.get()
+            step = self._step
+            if step is None or order.step != step.plan.number:
+                continue
+            self._running = asyncio.create_task(self._carry_out(step, order), name=order.stage)
+            try:
+                await asyncio.shield(asyncio.gather(self._running, return_exceptions=True))
+            finally:
+                if not self._running.done():
+                    self._running.cancel()
+            running, self._running = self._running, None
+            if not running.cancelled() and (error := running.exception()) is not None:
+                self.log.error(
+                    "%s of step %d failed", order.stage.value, order.step, exc_info=error
+                )
+                step.problem = step.problem or f"{type(error).__name__}: {error}"
+            if not running.cancelled():
+                self._done = order.stage
+                await self._send_status()
+
+    async def _carry_out(self, step: StepCommands, order: StepOrder) -> None:
+        match order.stage:
+            case StepStage.PREPARE:
+                await step.prepare()
+            case StepStage.RUN:
+                await step.run(order.due_wall_ns - self._offset_ns())
+            case StepStage.FINISH:
+                await step.finish(is_aborted=order.is_aborted)
+                await self._send_output(step, order.plan)
+                assert self._launches is not None
+                self._launches.forget()
+
+    async def _send_status(self) -> None:
+        step = self._step
+        if step is None:
+            return
+        text = ""
+        if self._running is not None and self._stage is StepStage.RUN:
+            config = self.context.ranks
+            text = workload_of(config).progress(config, step.last_line())
+        await self._return(
+            RankStatus(
+                *self.header,
+                step=step.plan.number,
+                stage=self._done,
+                problem=step.problem,
+                progress=text,
+                pieces_sent=self._pieces,
+            )
+        )
+
+    async def _return(self, message: Message) -> None:
+        await self._returns.send(encode(message))
+
+    async def _send_output(self, step: StepCommands, plan: bytes) -> None:
+        """Everything that the step left, and last the courier's own report."""
+        number = 0
+        for piece in step.pieces():
+            await self._send_piece(
+                StepOutput(
+                    *self.header,
+                    step=step.plan.number,
+                    rank=self._rank,
+                    piece=number,
+                    command=piece.command,
+                    file=piece.file,
+                    data=piece.data,
+                    is_last=False,
+                )
+            )
+            number += 1
+        estimate = self._clock.at(read_clocks())
+        report = RankReport(
+            plan=plan,
+            problem=step.problem,
+            witness=step.witness(
+                clock_uncertainty_ns=0 if estimate.same_host else estimate.uncertainty_ns,
+                boot_id=self.context.boot_id,
+            ),
+            ends=step.ends(),
+        )
+        await self._send_piece(
+            StepOutput(
+                *self.header,
+                step=step.plan.number,
+                rank=self._rank,
+                piece=number,
+                command=-1,
+                file="",
+                data=b"",
+                is_last=True,
+                report=report,
+            )
+        )
+        self._pieces = number + 1
+
+    async def _send_piece(self, piece: StepOutput) -> None:
+        assert self._raw is not None
+        await self._raw.send_multipart([self._processor, encode(piece)])
+
+    # --- events of the rank ----------------------------------------------------------------------
+
+    def _on_started(self, command: str, _pid: int, wall_ns: int) -> None:
+        if self._step is not None:
+            self._step.on_started(command, wall_ns)
+
+    def _on_ended(self, command: str, exit_code: int, wall_ns: int) -> None:
+        if command == "tools":
+            self._tool_check.set_result(None)
+        elif command in self._launched:
+            self._spawn(self._return_launch(command, exit_code))
+        elif self._step is not None:
+            self._step.on_ended(command, exit_code, wall_ns)
+
+    def _on_launch_asked(self, launch: Launch) -> None:
+        step = self._step.plan.number if self._step else 0
+        name = f"{self._rank}-{launch.number}"
+        asked = LaunchRequested(*self.header, step, name, launch.address, launch.command)
+        self._spawn(self._return(asked))
+
+    def _launch(self, ordered: CommandLaunched) -> None:
+        """Run a command for another rank. It ends with it: `mpirun` ends its daemons."""
+        assert self._shell is not None
+        assert self._place is not None
+        name = f"launch-{ordered.launch}"
+        self._launched[name] = ordered.launch
+        argv = ("sh", "-c", ordered.command)
+        self._shell.run(name, argv, self.context.ranks.workload.env, self._place.folder / "work")
+
+    async def _return_launch(self, command: str, exit_code: int) -> None:
+        assert self._shell is not None
+        folder = self._shell.output(command)
+        ended = LaunchEnded(
+            *self.header,
+            self._launched.pop(command),
+            exit_code,
+            (folder / "stdout").read_bytes(),
+            (folder / "stderr").read_bytes(),
+        )
+        await self._return(ended)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine, name=f"{self.id} launch")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        if self._shell is not None:
+            await self._shell.close()
+            self._shell = None
+        if self._launches is not None:
+            self._launches.close()
+            self._launches = None

@@ -1,0 +1,82 @@
+"""Record processor of a benchmark on ranks: gathers what the ranks left of a step, and reads it.
+
+Every piece is passed on to the records manager, which keeps the raw output; the reading follows
+when the last piece of the last rank is here.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+import zmq
+
+from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
+from aiperf_svc.protocol.messages import AnyMessage, RosterPublished, Service
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.step_messages import StepOutput, StepRecord, rank_number
+from aiperf_svc.services.base import BaseService
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.workloads.gathering import GatheredStep
+
+
+class StepReader(BaseService):
+    """Turns output into readings."""
+
+    service = Service.RECORD_PROCESSOR
+
+    def __init__(self, context: RunContext, bus: Bus) -> None:
+        super().__init__(context, bus)
+        self._records = bus.connect(zmq.PUSH, Port.RECORDS)
+        self._raw = bus.bind(zmq.ROUTER, Port.RAW_DIRECT, instance=self.id)
+        self.address = bus.advertised(self._raw)
+        self._steps: dict[int, GatheredStep] = {}
+        self._lost: set[int] = set()
+        self._look_again = asyncio.Event()
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        return [receive_each(self._raw, self._take_output), self._conclude_after_losses()]
+
+    async def _take_output(self, message: AnyMessage, _frame: bytes) -> None:
+        if message.run_id != self.context.run_id or not isinstance(message, StepOutput):
+            return
+        # Before it is looked at: the raw output is kept whatever becomes of its reading.
+        await self._records.send(encode(message))
+        step = self._steps.setdefault(message.step, GatheredStep(message.step))
+        step.add(message)
+        self.batches_read += 1
+        await self._conclude(step)
+
+    def on_roster(self, roster: RosterPublished) -> None:
+        for member in roster.members:
+            if member.lost and member.service is Service.WORKER:
+                self._lost.add(rank_number(member.id))
+        if self._steps:
+            self._look_again.set()
+
+    async def _conclude_after_losses(self) -> None:
+        while True:
+            await self._look_again.wait()
+            self._look_again.clear()
+            for step in list(self._steps.values()):
+                await self._conclude(step)
+
+    async def _conclude(self, step: GatheredStep) -> None:
+        if not step.is_complete(self._lost):
+            return
+        del self._steps[step.number]
+        finished = step.finish(self.context.ranks)
+        await self._records.send(
+            encode(
+                StepRecord(
+                    *self.header,
+                    step=step.number,
+                    plan=msgspec.json.encode(finished.plan),
+                    problem=finished.problem,
+                    reading=msgspec.json.encode(finished.reading) if finished.reading else b"",
+                    witnesses=finished.witnesses,
+                    ends=finished.ends,
+                    pieces=finished.pieces,
+                )
+            )
+        )

@@ -1,0 +1,231 @@
+"""Records manager of a benchmark on ranks: keeps the raw output, computes the results, and hands
+them out."""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from aiperf_svc import __version__
+from aiperf_svc.adapters.messaging.bus import UP, Bus, receive_each
+from aiperf_svc.adapters.results_api import server as results_api
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.storage import uploads
+from aiperf_svc.adapters.storage.raw_output import RawOutput
+from aiperf_svc.adapters.storage.run_artifacts import render_result, write_run
+from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages import (
+    AnyMessage,
+    CancelRequested,
+    Heartbeat,
+    RosterPublished,
+    RunState,
+    RunStatePublished,
+    Service,
+    StepProgress,
+)
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.step_messages import StepOutput, StepRecord
+from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns, wall_ns
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.ranks.progress import StepsProgress
+from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.results import FinishedSteps, summarise_steps
+
+PROGRESS_S = 0.5
+MISSING_S = 15.0
+"""After this long while draining without another piece, what is missing is lost."""
+
+
+class StepResults(BaseService):
+    """Collects, summarises, exports, serves."""
+
+    service = Service.RECORDS_MANAGER
+    is_control = True
+    stays_after_end = True
+
+    def __init__(self, context: RunContext, bus: Bus) -> None:
+        super().__init__(context, bus)
+        self._records = bus.bind(zmq.PULL, Port.RECORDS)
+        self._raw = RawOutput(context.artifacts / "raw")
+        self._steps: dict[int, StepRecord] = {}
+        self._progress: StepProgress | None = None
+        self._arrived = asyncio.Event()
+        self._last_arrival_mono_ns = mono_ns()
+        self._api: results_api.ResultsServer | None = None
+        self._started_wall_ns = 0
+        self._ended_wall_ns = 0
+        self.progress = StepsProgress(context.ranks, context.topology)
+        self.summary_json: dict[str, Any] | None = None
+        self._cancel_reason = ""
+        self.work = {
+            RunState.DRAINING: self._drain,
+            RunState.PROCESSING: self._process,
+            RunState.DONE: self._end,
+            RunState.CANCELLED: self._end,
+            RunState.FAILED: self._end,
+        }
+
+    async def run(self) -> None:
+        # Before anything else: a run that never gets its services together says so here too.
+        await self._start_api()
+        await super().run()
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        return [
+            receive_each(self._records, self._take_record),
+            every(PROGRESS_S, self._publish_progress),
+        ]
+
+    # --- what arrives ----------------------------------------------------------------------------
+
+    def _take_record(self, message: AnyMessage, _frame: bytes) -> None:
+        if message.run_id != self.context.run_id:
+            return
+        match message:
+            case StepOutput():
+                self._raw.add(message)
+            case StepRecord(step=step):
+                self._steps[step] = message
+                self._raw.end_step(message)
+            case _:
+                return
+        self._last_arrival_mono_ns = mono_ns()
+        self._arrived.set()
+
+    def on_heartbeat(self, beat: Heartbeat) -> None:
+        if beat.service is Service.TIMING_MANAGER and beat.steps is not None:
+            self._progress = beat.steps
+            self.progress.set_steps(beat.steps)
+
+    def on_roster(self, roster: RosterPublished) -> None:
+        self.progress.set_roster(roster)
+        self._arrived.set()
+
+    def on_state(self, state: RunStatePublished) -> None:
+        if state.state is RunState.PROFILING:
+            self._started_wall_ns = self._started_wall_ns or wall_ns()
+        elif state.state is RunState.DRAINING:
+            self._ended_wall_ns = wall_ns()
+        self.progress.set_state(state)
+
+    async def _publish_progress(self) -> None:
+        if self._cancel_reason and not self.is_cancelling:
+            await self.publish(UP, CancelRequested(*self.header, reason=self._cancel_reason))
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """Wait for the records of all attempts that the schedule has seen end."""
+        self._last_arrival_mono_ns = mono_ns()
+        while self._progress is None or len(self._steps) < self._progress.attempts:
+            if (mono_ns() - self._last_arrival_mono_ns) / 1e9 > MISSING_S:
+                self.log.error("some steps left no record")
+                return
+            self._arrived.clear()
+            await is_set_within(self._arrived, 0.5)
+
+    async def _process(self) -> None:
+        self._raw.close()
+        result = await asyncio.to_thread(summarise_steps, self._workload, self._finished())
+        self.summary_json = json.loads(await asyncio.to_thread(render_result, result))
+        self.progress.set_verdict(result.verdict)
+        try:
+            await asyncio.to_thread(self._write, result)
+        except EnvironmentProblem as error:
+            self.log.error("%s", error)
+            self.progress.set_artifact_error(str(error))
+
+    @property
+    def _workload(self) -> Any:
+        return workload_of(self.context.ranks)
+
+    def _finished(self) -> FinishedSteps:
+        progress = self._progress
+        return FinishedSteps(
+            run_id=self.context.run_id,
+            version=__version__,
+            config=self.context.ranks,
+            records=tuple(self._steps[number] for number in sorted(self._steps)),
+            planned=progress.total if progress else 0,
+            attempts=progress.attempts if progress else 0,
+            failures=progress.failures if progress else (),
+            failure=self.progress.failure,
+            was_cancelled=self.is_cancelling,
+            cli_command=self.context.cli_command,
+            start_wall_ns=self._started_wall_ns,
+            end_wall_ns=self._ended_wall_ns or wall_ns(),
+            topology={
+                "layout": self.context.topology.layout,
+                "ranks": self.context.topology.workers,
+            },
+        )
+
+    def _write(self, result: RunResult) -> None:
+        if self._raw.error:
+            self.progress.set_artifact_error(self._raw.error)
+        config = self.context.ranks
+        manifest = write_run(self.context.artifacts, result, self._workload.plots(config), config)
+        s3 = config.artifacts.s3
+        if s3 is not None:
+            into = uploads.folder_of(config.name, self.context.run_id, self._started_wall_ns)
+            done = uploads.upload(self.context.artifacts, manifest, s3, into=into)
+            self.log.info("results uploaded to %s: %d files", done.url, len(manifest.files))
+            self.progress.set_uploaded(done.url)
+
+    async def _end(self) -> None:
+        if self.summary_json is None and self.state is RunState.FAILED and self._steps:
+            await self._process()
+        self.progress.set_results_ready(self.summary_json is not None)
+
+    # --- the API ---------------------------------------------------------------------------------
+
+    async def _start_api(self) -> None:
+        context = self.context
+        self._api = await results_api.serve(
+            self,
+            token=context.api_token,
+            fd=context.api_fd if context.api_fd >= 0 else None,
+            host="127.0.0.1" if not context.addresses.is_tcp else "0.0.0.0",
+            port=context.api_port,
+        )
+
+    def status(self) -> Status:
+        """Describe the run as it is now."""
+        return self.progress.status()
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        """Wait until the status has another number than `after`."""
+        await self.progress.wait_change(after, timeout_s)
+
+    def cancel(self, reason: str) -> None:
+        """Ask for the end of the run."""
+        self._cancel_reason = reason
+
+    def collected(self) -> None:
+        """Let this process end: nobody needs it any more."""
+        self.finished.set()
+
+    async def close(self) -> None:
+        if self._api is not None:
+            await self._api.close()
+            self._api = None
+        self._raw.close()
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the content of results.json, once it is computed."""
+        return self.summary_json
+
+    def folder(self) -> Path:
+        """Return the folder of the artifacts."""
+        return self.context.artifacts
+
+    def manifest(self) -> dict[str, Any] | None:
+        """Return the content of manifest.json, once it is written."""
+        path = self.context.artifacts / "manifest.json"
+        return msgspec.json.decode(path.read_bytes()) if path.exists() else None

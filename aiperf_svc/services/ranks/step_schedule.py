@@ -1,0 +1,254 @@
+"""Timing manager of a benchmark on ranks: has the steps run in their order.
+
+What happens when is decided in `workloads/step_machine.py`; this service reports events and the
+time to it, and sends the orders that it asks for. It also passes on what a rank's command wants to
+start on another rank, as `mpirun` does.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+import zmq
+
+from aiperf_svc.adapters.host.clocks import raw_ns, read_clocks
+from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
+from aiperf_svc.protocol.message_base import Message
+from aiperf_svc.protocol.messages import (
+    AnyMessage,
+    ClockProbed,
+    ClockReply,
+    RankInfo,
+    RosterPublished,
+    RunState,
+    RunStatePublished,
+    Service,
+    StepProgress,
+)
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.protocol.step_messages import (
+    CommandLaunched,
+    LaunchEnded,
+    LaunchRequested,
+    RankAttached,
+    RankStatus,
+    StepOrder,
+)
+from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.workloads.base import Rank
+from aiperf_svc.workloads.planning import role_of
+from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.step_machine import (
+    Attempted,
+    OrderRank,
+    RankLost,
+    StatusReceived,
+    StepMachine,
+    StopRequested,
+    TimePassed,
+)
+
+LOOK_S = 0.25
+"""Longest time between two looks at the time."""
+
+
+class StepSchedule(BaseService):
+    """Orders the steps of a run."""
+
+    service = Service.TIMING_MANAGER
+
+    def __init__(self, context: RunContext, bus: Bus) -> None:
+        super().__init__(context, bus)
+        self._orders = bus.bind(zmq.ROUTER, Port.CREDIT_DROP)
+        self._returns = bus.bind(zmq.PULL, Port.CREDIT_RETURN)
+        self._attached: dict[int, tuple[RankAttached, bytes]] = {}
+        """Rank to what its courier said, and the courier's identity on the socket."""
+        self._machine: StepMachine | None = None
+        self._launches: dict[str, int] = {}
+        """Launch to the rank that asked for it."""
+        self._has_news = asyncio.Event()
+        self._infos: tuple[RankInfo, ...] = ()
+        self._attempts = 0
+        self._texts: dict[int, str] = {}
+        self.work = {
+            RunState.CONFIGURING: self._configure,
+            RunState.PROFILING: self._run_steps,
+        }
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        return [
+            receive_each(self._orders, self._from_courier),
+            receive_each(self._returns, self._take_return),
+        ]
+
+    def steps(self) -> StepProgress | None:
+        machine = self._machine
+        if machine is None:
+            return None
+        plan = machine.plan
+        return StepProgress(
+            total=machine.total,
+            ended=machine.ended,
+            attempts=self._attempts,
+            name=plan.step.name if plan else "",
+            stage=machine.stage.value if plan else "",
+            due_wall_ns=machine.due_wall_ns,
+            expected_ns=plan.step.expected_ns if plan else 0,
+            text=next(filter(None, self._texts.values()), ""),
+            failures=tuple(machine.failures),
+            ranks=self._infos,
+        )
+
+    # --- messages --------------------------------------------------------------------------------
+
+    async def _from_courier(self, message: AnyMessage, identity: bytes) -> None:
+        received_wall_ns, received_raw_ns = wall_ns(), raw_ns()
+        if message.run_id != self.context.run_id:
+            return
+        match message:
+            case RankAttached(number=number):
+                self._attached[number] = (message, identity)
+                self._has_news.set()
+            case ClockProbed(sent_wall_ns=sent, sent_raw_ns=sent_raw):
+                clocks = read_clocks()
+                reply = ClockReply(
+                    *self.header,
+                    sent_wall_ns=sent,
+                    received_wall_ns=received_wall_ns,
+                    replied_wall_ns=clocks.wall_ns,
+                    boot_id=self.context.boot_id,
+                    sent_raw_ns=sent_raw,
+                    received_raw_ns=received_raw_ns,
+                    replied_raw_ns=clocks.raw_ns,
+                    slack_ns=clocks.slack_ns,
+                )
+                await self._send_to(identity, reply)
+
+    async def _take_return(self, message: AnyMessage, _frame: bytes) -> None:
+        if message.run_id != self.context.run_id:
+            return
+        rank = self._rank_of(message.sender, message.epoch)
+        if rank is None:
+            return
+        match message:
+            case RankStatus():
+                self._texts[rank] = message.progress
+                if self._machine is not None:
+                    self._machine.handle(StatusReceived(rank, message))
+                    self._has_news.set()
+            case LaunchRequested():
+                await self._launch(rank, message)
+            case LaunchEnded(launch=launch) if launch in self._launches:
+                await self._send(self._launches.pop(launch), message)
+
+    def _rank_of(self, sender: str, epoch: int) -> int | None:
+        ranks = (
+            n for n, (m, _) in self._attached.items() if (m.sender, m.epoch) == (sender, epoch)
+        )
+        return next(ranks, None)
+
+    async def _launch(self, rank: int, asked: LaunchRequested) -> None:
+        found = [n for n, (each, _) in self._attached.items() if each.address == asked.address]
+        if not found:
+            reason = f"no rank has the address {asked.address}".encode()
+            await self._send(rank, LaunchEnded(*self.header, asked.launch, 255, b"", reason))
+            return
+        self._launches[asked.launch] = rank
+        ordered = CommandLaunched(*self.header, asked.step, asked.launch, asked.command)
+        await self._send(found[0], ordered)
+
+    async def _send(self, rank: int, message: Message) -> None:
+        await self._send_to(self._attached[rank][1], message)
+
+    async def _send_to(self, identity: bytes, message: Message) -> None:
+        try:
+            await self._orders.send_multipart([identity, encode(message)])
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            # Gone; the worker manager notices its silence.
+            self.log.warning("no courier %s", identity.decode())
+
+    def on_roster(self, roster: RosterPublished) -> None:
+        if self._machine is not None:
+            for member in roster.members:
+                rank = self._rank_of(member.id, member.epoch)
+                if member.lost and rank is not None:
+                    self._machine.handle(RankLost(rank))
+        self._has_news.set()
+
+    def on_state(self, state: RunStatePublished) -> None:
+        if self._is_stopping and self._machine is not None:
+            self._machine.handle(StopRequested())
+        self._has_news.set()
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self.is_cancelling or self.state.is_final
+
+    # --- work ------------------------------------------------------------------------------------
+
+    async def _configure(self) -> None:
+        while len(self._attached) < self.context.topology.workers:
+            self._has_news.clear()
+            await self._has_news.wait()
+
+    async def _run_steps(self) -> None:
+        config = self.context.ranks
+        ranks = [self._rank(message) for message, _ in self._attached.values()]
+        ranks.sort(key=lambda rank: rank.number)
+        self._infos = tuple(
+            RankInfo(n, role_of(config, n), m.node, m.address, m.cores, m.memory_bytes)
+            for n, (m, _) in sorted(self._attached.items())
+        )
+        self._machine = machine = StepMachine(
+            workload_of(config).steps(config, ranks),
+            repetitions=config.repetitions,
+            retries=config.workload.retries,
+        )
+        if self._is_stopping:
+            machine.handle(StopRequested())
+        while machine.end is None:
+            self._has_news.clear()
+            before = machine.plan, machine.stage
+            for instruction in machine.handle(TimePassed(wall_ns())):
+                match instruction:
+                    case OrderRank():
+                        await self._order(instruction)
+                    case Attempted(plan=plan, problem=problem):
+                        self._attempts += 1
+                        self._texts.clear()
+                        self.log.info(
+                            "step %d %s: %s", plan.number, plan.step.name, problem or "ok"
+                        )
+            if before != (machine.plan, machine.stage):
+                self.beat()
+            if machine.end is None:
+                await is_set_within(self._has_news, LOOK_S)
+        self.log.info("steps are over: %s", machine.end.value)
+
+    def _rank(self, attached: RankAttached) -> Rank:
+        return Rank(
+            number=attached.number,
+            role=role_of(self.context.ranks, attached.number),
+            address=attached.address,
+            node=attached.node,
+            work=attached.work,
+            volume=attached.volume,
+            agent=attached.agent,
+            interface=attached.interface,
+            cores=attached.cores,
+        )
+
+    async def _order(self, ordered: OrderRank) -> None:
+        order = StepOrder(
+            *self.header,
+            step=ordered.plan.number,
+            stage=ordered.stage,
+            is_aborted=ordered.is_aborted,
+            plan=msgspec.json.encode(ordered.plan),
+            due_wall_ns=ordered.due_wall_ns,
+        )
+        await self._send(ordered.rank, order)
