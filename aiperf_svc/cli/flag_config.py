@@ -7,10 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from aiperf_svc.cli.flags import FLAGS, Flag
-from aiperf_svc.config.load_config import parse_config, read_config_data
-from aiperf_svc.config.models import BenchmarkConfig, Dataset, DatasetKind
+from aiperf_svc.config.load_config import read_config_data
+from aiperf_svc.config.models import Dataset, DatasetKind
 from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.workload import Config, WorkloadConfig
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.loading import kind_of, parse_any
+from aiperf_svc.workloads.registry import INFERENCE
 
 REQUESTS_PER_USER = 10
 """Closed loop without an end: requests for each user."""
@@ -31,9 +37,9 @@ class Draft:
     problems: list[Problem] = field(default_factory=list)
     """Values that could not be read."""
 
-    def parse(self) -> BenchmarkConfig:
+    def parse(self) -> Config:
         """The config. Raises ConfigError that lists all mistakes."""
-        return parse_config(self.data, self.source, names=self.names, known=self.problems)
+        return parse_any(self.data, self.source, names=self.names, known=self.problems)
 
 
 def read_draft(
@@ -57,12 +63,34 @@ def read_draft(
             put(draft.data, flag.key, flag.read(given) if flag.read else given)
         except ValueError as error:
             draft.problems.append(Problem(flag.key, str(error)))
+    if kind_of(draft.data) != INFERENCE:
+        return draft
     _complete_dataset(draft.data, args)
     if path is None:
         # Both have required keys: an empty part makes the models say which.
         draft.data.setdefault("endpoint", {})
         draft.notices += _complete_end(draft.data.setdefault("load", {}))
     return draft
+
+
+def read_workload_draft(args: argparse.Namespace, flags: Iterable[Flag] = FLAGS) -> Draft:
+    """Read `--workload KIND KEY=VALUE...` and the flags that every kind of benchmark has.
+
+    Raises ConfigError for a flag that is about an inference server.
+    """
+    kind, *settings = args.workload
+    common = [flag for flag in flags if flag.key.partition(".")[0] in WorkloadConfig.model_fields]
+    foreign = [flag for flag in flags if flag not in common]
+    given = [flag.name for flag in foreign if getattr(args, flag.destination) is not None]
+    if given:
+        raise ConfigError(f"{', '.join(given)}: about an inference server; --workload has none")
+    preset: dict[str, object] = {"workload.kind": kind}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"--workload: {setting!r}: expected KEY=VALUE")
+        preset[f"workload.{key}"] = yaml.safe_load(text)
+    return read_draft(args, flags=common, preset=preset)
 
 
 def put(data: dict[str, Any], key: str, value: Any) -> None:

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from aiperf_svc.cli.arguments import did_you_mean
 from aiperf_svc.cli.flags import Flag
@@ -14,6 +14,7 @@ from aiperf_svc.domain.errors import ConfigError
 if TYPE_CHECKING:
     # Imported at once, the models would make `--help` four times slower.
     from aiperf_svc.cli.flag_config import Draft
+    from aiperf_svc.config.workload import Config, WorkloadConfig
     from aiperf_svc.runner.fork_server import ForkServer
 
 Display = Literal["auto", "rich", "plain", "none"]
@@ -84,13 +85,16 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     from aiperf_svc.cli.checks import config_problems, local_problems
     from aiperf_svc.cli.flag_config import put
     from aiperf_svc.config.load_config import refusal
+    from aiperf_svc.config.workload import WorkloadConfig
 
     ui = display_of(args)
-    secrets = {}
+    secrets: dict[str, str] = {}
     if args.api_key is not None:
         secrets[API_KEY_ENV] = read_api_key(args.api_key)
         put(draft.data, "endpoint.api_key_env", API_KEY_ENV)
     config = draft.parse()
+    if isinstance(config, WorkloadConfig):
+        return _run_workload_here(config, draft, args, forks)
     problems = config_problems(config) + local_problems(config, {**os.environ, **secrets})
     if problems:
         raise refusal(problems, draft.source, names=draft.names)
@@ -103,6 +107,35 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     for notice in filter(None, notices):
         print(f"note: {notice}", file=sys.stderr)
 
+    return _run(config, args, ui, secrets, forks)
+
+
+def _run_workload_here(
+    config: "WorkloadConfig[Any]",
+    draft: "Draft",
+    args: argparse.Namespace,
+    forks: "ForkServer | None",
+) -> int:
+    """The same for a benchmark that runs a tool on ranks."""
+    from aiperf_svc.cli.workload_checks import local_workload_problems, workload_problems
+    from aiperf_svc.config.load_config import refusal
+
+    if args.api_key is not None:
+        raise ConfigError("--api-key is for an inference server; this workload has none")
+    problems = workload_problems(config) + local_workload_problems(config, os.environ)
+    if problems:
+        raise refusal(problems, draft.source, names=draft.names)
+    secrets = {name: os.environ[name] for name in config.workload.secret_env}
+    return _run(config, args, display_of(args), secrets, forks)
+
+
+def _run(
+    config: "Config",
+    args: argparse.Namespace,
+    ui: Display,
+    secrets: dict[str, str],
+    forks: "ForkServer | None",
+) -> int:
     from aiperf_svc.runner.local import run_local
     from aiperf_svc.runner.options import RunOptions
 

@@ -14,6 +14,7 @@ from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.adapters.storage.uploads import KEY_VARIABLES, TOKEN_VARIABLE
 from aiperf_svc.config.load_config import save_config
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.plan.topology import Topology
@@ -31,7 +32,7 @@ LOOPBACK = "127.0.0.1"
 class LocalRun:
     """One run on this machine, before its processes are started."""
 
-    config: BenchmarkConfig
+    config: Config
     topology: Topology
     options: RunOptions
     private: Path
@@ -44,8 +45,10 @@ class LocalRun:
     @property
     def title(self) -> str:
         """The run in a few words."""
-        endpoint = self.config.endpoint
-        return f"{self.config.name} · {endpoint.url} · {endpoint.model}"
+        config = self.config
+        if not isinstance(config, BenchmarkConfig):
+            return f"{config.name} · {config.workload.kind}"
+        return f"{config.name} · {config.endpoint.url} · {config.endpoint.model}"
 
     def write_files(self) -> None:
         """Write what the processes read: config, topology, keys. Raises EnvironmentProblem."""
@@ -105,9 +108,18 @@ class LocalRun:
                 own.pop(variable, None)
         if Service.WORKER in services:
             own |= self.options.secrets
-        elif self.config.endpoint.api_key_env:
-            own.pop(self.config.endpoint.api_key_env, None)
+        else:
+            for variable in self._secret_variables:
+                own.pop(variable, None)
         return own
+
+    @property
+    def _secret_variables(self) -> tuple[str, ...]:
+        """Variables that are for workers only."""
+        config = self.config
+        if not isinstance(config, BenchmarkConfig):
+            return tuple(config.workload.secret_env)
+        return (config.endpoint.api_key_env,) if config.endpoint.api_key_env else ()
 
 
 def free_ports() -> dict[str, int]:

@@ -16,10 +16,11 @@ from pathlib import Path
 from aiperf_svc.adapters.host.machine import local_facts
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.target_notices import target_notices
+from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.ceiling import beyond_ceiling
-from aiperf_svc.plan.topology import plan
+from aiperf_svc.plan.topology import Facts, Topology
 from aiperf_svc.protocol.messages import RunState, Service
 from aiperf_svc.runner import folders, log_tails, manifests, printing
 from aiperf_svc.runner.display import make_display
@@ -37,6 +38,7 @@ from aiperf_svc.runner.processes import (
 )
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.services.forks import Order
+from aiperf_svc.workloads.planning import plan_any
 
 SERVICE_COMMAND = (sys.executable, "-m", "aiperf_svc", "service")
 END_S, KILL_S = 3.0, 5.0
@@ -45,7 +47,7 @@ LEFT_AT_ONCE = "left at once; no results were computed"
 
 
 def run_local(
-    config: BenchmarkConfig,
+    config: Config,
     options: RunOptions,
     *,
     command: Sequence[str] = SERVICE_COMMAND,
@@ -58,9 +60,8 @@ def run_local(
     is told by the exit code.
     """
     facts = local_facts()
-    topology = plan(config, facts)
-    notices = target_notices(config, os.environ)
-    for warning in (*notices, *beyond_ceiling(config, facts, topology)):
+    topology = plan_any(config, facts)
+    for warning in _warnings(config, facts, topology):
         print(f"warning: {warning}", file=sys.stderr)
     with folders.private_folder() as private:
         artifacts, logs, problem = _artifact_folder(config, private)
@@ -92,7 +93,13 @@ def run_local(
     return outcome.exit_code
 
 
-def _artifact_folder(config: BenchmarkConfig, private: Path) -> tuple[Path, Path, str]:
+def _warnings(config: Config, facts: Facts, topology: Topology) -> list[str]:
+    if not isinstance(config, BenchmarkConfig):
+        return []
+    return [*target_notices(config, os.environ), *beyond_ceiling(config, facts, topology)]
+
+
+def _artifact_folder(config: Config, private: Path) -> tuple[Path, Path, str]:
     """The folders of artifacts and logs, and what is wrong with the first.
 
     The measurement is worth more than its files: without a folder it goes on, and says so at its

@@ -17,6 +17,7 @@ from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.host.machine import usable_cores
 from aiperf_svc.adapters.host.scheduling import lower_priority, raise_priority
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import Service
@@ -76,7 +77,8 @@ async def _run(context: RunContext, names: Sequence[Service]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # Not a handler of the loop, which a stuck service would not come to.
         signal.signal(number, stop)
-    services = [service_class(name, context)(context, bus) for name in names]
+    is_on_ranks = isinstance(context.config, WorkloadConfig)
+    services = [service_class(name, is_on_ranks=is_on_ranks)(context, bus) for name in names]
     running = [asyncio.create_task(s.run(), name=s.id) for s in services]
     ended = asyncio.create_task(_all_finished(services), name="finished")
     told = asyncio.create_task(stopping.wait(), name="told to stop")
@@ -125,10 +127,10 @@ _RANK_SERVICES = {
 """Module and class of the services that do other work where workers are ranks."""
 
 
-def service_class(name: Service, context: RunContext) -> type[BaseService]:
+def service_class(name: Service, *, is_on_ranks: bool = False) -> type[BaseService]:
     """The class of a service; imported only where it runs, so that a worker stays small."""
     module, class_name = name.value.replace("-", "_"), name.value.title().replace("-", "")
-    if not isinstance(context.config, BenchmarkConfig):
+    if is_on_ranks:
         module, class_name = _RANK_SERVICES.get(name, (module, class_name))
     found: type[BaseService] = getattr(import_module(f"aiperf_svc.services.{module}"), class_name)
     return found

@@ -31,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_flag(parser)
     for title, flags in GROUPS.items():
         add_flags(parser, title, flags)
+    group = parser.add_argument_group("another workload than an inference server")
+    group.add_argument(
+        "--workload",
+        nargs="+",
+        metavar=("KIND", "KEY=VALUE"),
+        help="run a tool, such as iperf streams=8; `aiperf-svc workloads` lists the kinds",
+    )
     group = parser.add_argument_group("on a cluster")
     group.add_argument(
         "--kubernetes", "-k", action="store_true", help="run in a cluster, not on this machine"
@@ -58,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
     with fork_server.starting() as forks:
         from aiperf_svc.cli.flag_config import read_draft
 
-        return run_here(read_draft(args), args, forks)
+        draft = read_workload_draft(args) if args.workload else read_draft(args)
+    return run_here(draft, args, forks)
 
 
 def _run_in_cluster(args: argparse.Namespace) -> int:
