@@ -89,7 +89,7 @@ class Simulation:
     """The processes of one run."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        config = config_of(options)
+        self.config = config = config_of(options)
         self.topology = plan(config, Facts(where="cluster", fd_limit=raise_fd_limit()))
         self.run = LocalRun(
             config=config,
@@ -220,8 +220,8 @@ def report(simulation: Simulation, stubs: list[dict[str, Any]]) -> dict[str, Any
     return {
         "workers": simulation.topology.workers,
         "record_processors": simulation.topology.record_processors,
-        "users": simulation.run.config.load.concurrency,
-        "requests_per_s": round((simulation.run.config.load.concurrency or 0) / RESPONSE_S),
+        "users": simulation.config.load.concurrency,
+        "requests_per_s": round((simulation.config.load.concurrency or 0) / RESPONSE_S),
         "all_registered_s": round(states["configuring"], 2),
         "profiling_began_s": round(ready, 2),
         "load_s": round(load[-1].at_s - begin.at_s, 1),

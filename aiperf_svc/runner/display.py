@@ -13,7 +13,7 @@ from aiperf_svc.domain.foreign_text import lines
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.runner.numbers import count, milliseconds, seconds
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.phase_progress import is_loading, remaining_s
+from aiperf_svc.runner.phase_progress import is_loading, remaining_s, step_line
 
 PLAIN_S = 2.0
 """Seconds between two lines of the plain display within one state."""
@@ -81,6 +81,8 @@ def make_display(options: RunOptions, title: str, topology: Topology) -> Display
 def plain_line(status: Status) -> str:
     """A status in one line."""
     line = f"{seconds(status.elapsed_s):>7}  {status.state}"
+    if status.steps is not None and is_loading(status):
+        return f"{line}: {step_line(status.steps)}"
     if not is_loading(status):
         extra = status.message or status.reason
         return f"{line}: {extra}" if extra else line
@@ -103,8 +105,12 @@ def plain_line(status: Status) -> str:
 
 def final_line(status: Status) -> str:
     """Return the outcome of a finished run in one line."""
-    parts = [f"{status.completed:,} completed", count(status.errored, "error")]
-    parts += [f"{status.cancelled:,} cancelled"] if status.cancelled else []
+    if status.steps is not None:
+        parts = [f"{status.steps.ended:,} of {status.steps.total:,} steps"]
+        parts += [f"{status.steps.failed:,} failed"] if status.steps.failed else []
+    else:
+        parts = [f"{status.completed:,} completed", count(status.errored, "error")]
+        parts += [f"{status.cancelled:,} cancelled"] if status.cancelled else []
     parts += [f"verdict {status.verdict}"] if status.verdict else []
     reason = f" ({status.reason})" if status.reason else ""
     return f"{status.state}{reason}: {', '.join(parts)}"

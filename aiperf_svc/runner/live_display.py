@@ -11,7 +11,7 @@ from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner.numbers import milliseconds, seconds
-from aiperf_svc.runner.phase_progress import is_loading, remaining_s, share_done
+from aiperf_svc.runner.phase_progress import is_loading, remaining_s, share_done, step_line
 
 STEPS = (
     RunState.CONFIGURING,
@@ -75,7 +75,9 @@ class LiveDisplay:
 
     def _drawn(self, status: Status) -> RenderableType:
         rows: list[RenderableType] = [self._head(seconds(status.elapsed_s)), self._steps(status)]
-        if is_loading(status):
+        if is_loading(status) and status.steps is not None:
+            rows += [_bar(status), Text(f"  {one_line(step_line(status.steps))}")]
+        elif is_loading(status):
             rows += [_bar(status), _counts(status), _times(status)]
         if status.message or status.reason:
             said = one_line(status.message or status.reason)

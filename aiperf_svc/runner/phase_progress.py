@@ -1,11 +1,12 @@
 """Computes the progress of a run's phase from its status."""
 
-from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.results_api.status import Status, StepStatus
 from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.runner.numbers import seconds
 
 
 def is_loading(status: Status) -> bool:
-    """Return whether requests are being sent."""
+    """Return whether requests are being sent, or steps run."""
     return status.state in (RunState.WARMUP, RunState.PROFILING)
 
 
@@ -13,6 +14,8 @@ def share_done(status: Status) -> float | None:
     """Return how much of the phase is over, 0 to 1; None if that is not defined."""
     if not is_loading(status):
         return None
+    if status.steps is not None:
+        return _share_of_steps(status.steps)
     ended = status.completed + status.errored + status.cancelled
     shares = []
     if status.requested_requests:
@@ -20,6 +23,12 @@ def share_done(status: Status) -> float | None:
     if status.requested_duration_s:
         shares.append(status.phase_elapsed_s / status.requested_duration_s)
     return min(1.0, max(shares)) if shares else None
+
+
+def _share_of_steps(steps: StepStatus) -> float:
+    """Steps that have ended, with the part of the running one whose length is known."""
+    running = min(1.0, steps.running_s / steps.expected_s) if steps.expected_s else 0.0
+    return (steps.ended + (running if steps.stage == "run" else 0.0)) / max(1, steps.total)
 
 
 def remaining_s(status: Status) -> float | None:
@@ -33,3 +42,17 @@ def remaining_s(status: Status) -> float | None:
     if status.requested_duration_s:
         times.append(status.requested_duration_s - status.phase_elapsed_s)
     return max(0.0, min(times)) if times else None
+
+
+def step_line(steps: StepStatus) -> str:
+    """Return where a benchmark on ranks is, in one line."""
+    parts = [f"step {min(steps.ended + 1, steps.total):,} of {steps.total:,}"]
+    if steps.name:
+        doing = "starting" if steps.stage == "prepare" else "collecting"
+        if steps.stage == "run":
+            doing = seconds(steps.running_s)
+            doing += f" of {seconds(steps.expected_s)}" if steps.expected_s else ""
+        parts.append(f"{steps.name} {doing}")
+    parts += [steps.text] if steps.text else []
+    parts += [f"{steps.failed:,} failed"] if steps.failed else []
+    return ", ".join(parts)

@@ -103,6 +103,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     """What distinguishes its values from those of other steps: `{"pair": "node-1 → node-2"}`."""
 
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """All ranks that take part, in order."""
+        found = {command.rank for command in (*self.servers, *self.commands)}
+        return tuple(sorted(found | set(self.agent_ranks)))
+
 
 class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step as one attempt at it is ordered."""

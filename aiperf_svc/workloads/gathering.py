@@ -52,8 +52,8 @@ class GatheredStep:
         if not self._reports:
             return False
         return all(
-            self._wanted.get(rank) == self._counts.get(rank)
-            for rank in _ranks_of(self._plan)
+            rank in self._wanted and self._wanted[rank] == self._counts[rank]
+            for rank in self._plan.step.ranks
             if rank not in lost
         )
 
@@ -88,7 +88,7 @@ class GatheredStep:
         )
 
     def _problem(self, plan: PlannedStep, ends: dict[int, CommandEnd]) -> str:
-        for rank in _ranks_of(plan):
+        for rank in plan.step.ranks:
             if rank not in self._reports:
                 return f"rank {rank} was lost"
             if self._reports[rank].problem:
@@ -133,7 +133,3 @@ def commands_of(plan: PlannedStep) -> list[tuple[int, Command, bool]]:
     step = plan.step
     both = [(command, False) for command in step.commands] + [(c, True) for c in step.servers]
     return [(index, command, is_server) for index, (command, is_server) in enumerate(both)]
-
-
-def _ranks_of(plan: PlannedStep) -> list[int]:
-    return sorted({command.rank for _, command, _ in commands_of(plan)})

@@ -126,9 +126,7 @@ class StepMachine:
         """The ranks of the attempt under way that are still there."""
         if self.plan is None:
             return ()
-        step = self.plan.step
-        found = {command.rank for command in (*step.servers, *step.commands)}
-        return tuple(sorted(found - self._lost))
+        return tuple(rank for rank in self.plan.step.ranks if rank not in self._lost)
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event and return the instructions to carry out."""
@@ -186,7 +184,7 @@ class StepMachine:
             self.end = RunEnd.STOPPED if self._is_stopping else RunEnd.COMPLETE
             return False
         repetition, step = self._queue[0]
-        if self._lost & {command.rank for command in (*step.servers, *step.commands)}:
+        if self._lost & set(step.ranks):
             self.end = RunEnd.RANK_LOST
             return False
         self._start(PlannedStep(number=0, attempt=1, repetition=repetition, step=step), now)
@@ -239,9 +237,8 @@ class StepMachine:
         assert self.plan is not None
         plan, problem = self.plan, self._problem
         step = plan.step
-        commands = {command.rank for command in (*step.servers, *step.commands)}
         silent = {r for r in self.ranks if self._done.get(r) is not StepStage.FINISH}
-        lost = tuple(sorted((commands & self._lost) | silent))
+        lost = tuple(sorted((set(step.ranks) & self._lost) | silent))
         self.plan = None
         can_retry = problem and not self._is_stopping and not lost
         if can_retry and plan.attempt <= self._retries:

@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.runner import fork_server
 
     with fork_server.starting() as forks:
-        from aiperf_svc.cli.flag_config import read_draft
+        from aiperf_svc.cli.flag_config import read_draft, read_workload_draft
 
         draft = read_workload_draft(args) if args.workload else read_draft(args)
-    return run_here(draft, args, forks)
+        return run_here(draft, args, forks)
 
 
 def _run_in_cluster(args: argparse.Namespace) -> int:

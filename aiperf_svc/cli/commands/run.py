@@ -56,16 +56,21 @@ def run(args: argparse.Namespace) -> int:
 def _draft(args: argparse.Namespace) -> "Draft":
     from aiperf_svc.cli.flag_config import read_draft
     from aiperf_svc.config.load_config import stack_path
-    from aiperf_svc.config.models import BenchmarkConfig
 
     args.config = stack_path(args.stack)
     return read_draft(args, flags=_OVERRIDES)
 
 
 def _run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None") -> int:
+    from aiperf_svc.config.models import BenchmarkConfig
+
     config = draft.parse()
     target = config.deployment.target
-    if not isinstance(config, BenchmarkConfig) or target.kind != "mock" or not _is_own_target(config.endpoint.url):
+    if (
+        not isinstance(config, BenchmarkConfig)
+        or target.kind != "mock"
+        or not _is_own_target(config.endpoint.url)
+    ):
         return run_here(draft, args, forks)
     with _mock_server(list(target.args)) as url:
         draft.data["endpoint"]["url"] = url

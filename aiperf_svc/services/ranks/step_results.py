@@ -17,7 +17,7 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.raw_output import RawOutput
 from aiperf_svc.adapters.storage.run_artifacts import render_result, write_run
-from aiperf_svc.core.results.run_result import RunResult
+from aiperf_svc.core.results.run_result import RankFacts, RunResult
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import (
     AnyMessage,
@@ -134,7 +134,7 @@ class StepResults(BaseService):
         self._raw.close()
         result = await asyncio.to_thread(summarise_steps, self._workload, self._finished())
         self.summary_json = json.loads(await asyncio.to_thread(render_result, result))
-        self.progress.set_verdict(result.verdict)
+        self.progress.set_verdict(result.verdict.value)
         try:
             await asyncio.to_thread(self._write, result)
         except EnvironmentProblem as error:
@@ -153,9 +153,12 @@ class StepResults(BaseService):
             config=self.context.ranks,
             records=tuple(self._steps[number] for number in sorted(self._steps)),
             planned=progress.total if progress else 0,
-            attempts=progress.attempts if progress else 0,
-            failures=progress.failures if progress else (),
-            failure=self.progress.failure,
+            ranks=tuple(
+                RankFacts(**msgspec.structs.asdict(rank))
+                for rank in (progress.ranks if progress else ())
+            ),
+            is_local=not self.context.addresses.is_tcp,
+            failure=self.progress.failure or self._unrecorded,
             was_cancelled=self.is_cancelling,
             cli_command=self.context.cli_command,
             start_wall_ns=self._started_wall_ns,
@@ -165,6 +168,14 @@ class StepResults(BaseService):
                 "ranks": self.context.topology.workers,
             },
         )
+
+    @property
+    def _unrecorded(self) -> str:
+        """What went wrong in attempts that left no record; empty when all left one."""
+        progress = self._progress
+        if progress is None or len(self._steps) >= progress.attempts:
+            return ""
+        return "; ".join(progress.failures) or "some steps left no record"
 
     def _write(self, result: RunResult) -> None:
         if self._raw.error:

@@ -20,7 +20,7 @@ class CommandMetric(Model):
     better: Literal["higher", "lower"] | None = None
     pattern: Annotated[str, Field(min_length=1)] | None = None
     """Regular expression with one group, the number."""
-    json_path: Annotated[str, Field(min_length=1)] | None = Field(None, alias="json")
+    json_path: Annotated[str, Field(min_length=1)] | None = None
     """Dotted path of a number in a JSON document: `results.0.mean`."""
     json_lines: Annotated[str, Field(min_length=1)] | None = None
     """Dotted path of a number in each line that is a JSON object."""
@@ -34,7 +34,7 @@ class CommandMetric(Model):
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
         if sum(way is not None for way in (self.pattern, self.json_path, self.json_lines)) != 1:
-            raise ValueError("a metric needs one of {pattern}, {json} and {json_lines}")
+            raise ValueError("a metric needs one of {pattern}, {json_path} and {json_lines}")
         if self.pattern is not None:
             try:
                 groups = re.compile(self.pattern).groups

@@ -87,7 +87,7 @@ class Command(Workload[CommandSpec]):
 
 def _source(metric: CommandMetric) -> str:
     way = metric.pattern or metric.json_path or metric.json_lines or ""
-    name = "pattern" if metric.pattern else "json" if metric.json_path else "json_lines"
+    name = "pattern" if metric.pattern else "json_path" if metric.json_path else "json_lines"
     return f"{metric.take} of {name} {way} in {metric.file or 'standard output'}"
 
 

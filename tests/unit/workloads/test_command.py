@@ -63,7 +63,7 @@ def test_values_of_ranks_are_combined_as_asked(combine: str, expected: float) ->
 
 
 def test_a_json_path_goes_through_objects_and_lists() -> None:
-    config = config_of(json="results.1.mean", file="out/result.json")
+    config = config_of(json_path="results.1.mean", file="out/result.json")
     text = '{"results": [{"mean": 1}, {"mean": 2.5}]}'
     assert reading_of(config, text, file="out/result.json") == 2.5
     assert WORKLOAD.steps(config, RANKS)[0].commands[0].keeps == ("out/result.json",)
@@ -78,11 +78,11 @@ def test_lines_that_are_no_json_are_skipped_between_json_lines() -> None:
     ("metric", "text", "said"),
     [
         ({"pattern": r"x=(\d+)"}, "garbage", "nothing found; it ends with 'garbage'"),
-        ({"json": "a"}, "garbage", "standard output of rank 0 is not JSON"),
-        ({"json": "a"}, '{"a": true}', "True in standard output of rank 0: expected a finite"),
-        ({"json": "a"}, '{"a": NaN}', "expected a finite number"),
+        ({"json_path": "a"}, "garbage", "standard output of rank 0 is not JSON"),
+        ({"json_path": "a"}, '{"a": true}', "True in standard output of rank 0: expected a finite"),
+        ({"json_path": "a"}, '{"a": NaN}', "expected a finite number"),
         ({"pattern": r"x=(\S+)"}, "x=fast", "'fast' in standard output of rank 0"),
-        ({"json": "a", "file": "r.json"}, "{}", "rank 0 left no file 'r.json'"),
+        ({"json_path": "a", "file": "r.json"}, "{}", "rank 0 left no file 'r.json'"),
     ],
 )
 def test_output_without_the_number_is_unreadable(
@@ -110,8 +110,8 @@ def test_every_rank_runs_the_command_and_knows_the_others() -> None:
 @pytest.mark.parametrize(
     ("metric", "said"),
     [
-        ({}, "a metric needs one of pattern, json and json_lines"),
-        ({"pattern": "a", "json": "b"}, "a metric needs one of"),
+        ({}, "a metric needs one of pattern, json_path and json_lines"),
+        ({"pattern": "a", "json_path": "b"}, "a metric needs one of"),
         ({"pattern": "no group"}, "has 0 groups; expected one, the number"),
         ({"pattern": "("}, "pattern '('"),
         ({"pattern": "(a)", "uint": "s"}, "unknown key"),

@@ -1,0 +1,112 @@
+"""`aiperf-svc workloads`: the kinds of workloads, and what each can be told."""
+
+import argparse
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from aiperf_svc.config.workload import WorkloadSpec
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.workloads.base import Workload
+from aiperf_svc.workloads.registry import kinds, workload
+
+DESCRIPTION = """List the kinds of workloads, or describe one: its keys with defaults, its metrics,
+and what its ranks need.
+
+A workload is measured by a stack file with `workload: {kind: KIND, ...}`, or on this machine by
+`aiperf-svc profile --workload KIND KEY=VALUE...`."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the kind and the output flags."""
+    parser.add_argument("kind", nargs="?", metavar="KIND", help="describe this kind")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the list, or one kind."""
+    described = [describe(workload(kind)) for kind in ([args.kind] if args.kind else kinds())]
+    if args.json:
+        import msgspec
+
+        content: Any = described[0] if args.kind else described
+        print(msgspec.json.format(msgspec.json.encode(content)).decode())
+    elif args.kind:
+        _print_kind(described[0])
+    else:
+        width = max(len(each["kind"]) for each in described)
+        for each in described:
+            print(f"{each['kind']:<{width}}  {each['summary']}")
+    return int(ExitCode.OK)
+
+
+def describe(found: Workload[Any]) -> dict[str, Any]:
+    """Return everything that a kind says of itself."""
+    spec: type[WorkloadSpec] = found.spec
+    return {
+        "kind": found.kind,
+        "summary": found.summary,
+        "keys": list(_keys(spec)),
+        "metrics": [
+            {
+                "tag": metric.tag,
+                "unit": metric.unit,
+                "better": metric.better,
+                "name": metric.name,
+                "formula": metric.formula,
+            }
+            for metric in found.metrics
+        ],
+        "tools": [{"name": tool.name, "package": tool.package} for tool in found.tools],
+    }
+
+
+def _keys(model: type[BaseModel]) -> Iterator[dict[str, Any]]:
+    docs = _docs(model)
+    for name, field in model.model_fields.items():
+        if name != "kind":
+            yield {"key": name, "default": _default(model, name, field), "text": docs.get(name, "")}
+
+
+def _default(model: type[BaseModel], name: str, field: FieldInfo) -> str:
+    """The default as it is written in a file."""
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    written = model.model_construct(**{name: value}).model_dump(mode="json", include={name})[name]
+    return "" if written is None or written in ({}, []) else str(written)
+
+
+def _docs(model: type[BaseModel]) -> dict[str, str]:
+    """The docstring below each field, of the model and those that it extends."""
+    found: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        if issubclass(each, BaseModel) and each is not BaseModel:
+            source = inspect.getsource(each)
+            for name, text in re.findall(r'^    (\w+): .*?\n    """(.*?)"""', source, re.S | re.M):
+                found[name] = " ".join(text.split())
+    return found
+
+
+def _print_kind(described: dict[str, Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    console.print(f"{described['kind']}: {described['summary']}")
+    keys = Table("key", "default", "", box=box.SIMPLE_HEAD, pad_edge=False)
+    for key in described["keys"]:
+        keys.add_row(key["key"], key["default"], key["text"])
+    console.print(keys)
+    if described["metrics"]:
+        metrics = Table("metric", "unit", "better", "from", box=box.SIMPLE_HEAD, pad_edge=False)
+        for metric in described["metrics"]:
+            metrics.add_row(metric["tag"], metric["unit"], metric["better"], metric["formula"])
+        console.print(metrics)
+    for tool in described["tools"]:
+        console.print(f"needs {tool['name']} (Debian package {tool['package']})")
