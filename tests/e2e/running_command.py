@@ -18,7 +18,7 @@ from aiperf_svc.mock_server.running import RunningMockServer
 from aiperf_svc.runner.folders import PREFIX
 
 WAIT_S = 90.0
-QUIET = ("--streaming", "--json", "--ui", "none")
+QUIET = ("--json", "--ui", "none")
 FINISHED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 """A short run on a busy machine may rightly not be believed; both, where that is no question."""
 SHARED_FOLDERS = tuple(map(Path, ("/tmp", "/var/tmp", "/dev/shm")))
@@ -29,9 +29,15 @@ class Command:
     """One run of the command, in a folder of its own."""
 
     def __init__(
-        self, folder: Path, url: str, *flags: str, within: Sequence[str] = (), **environ: str
+        self,
+        folder: Path,
+        url: str | None,
+        *flags: str,
+        within: Sequence[str] = (),
+        **environ: str,
     ) -> None:
-        """`within` is a program, with its arguments, that starts the command."""
+        """Start `profile` against the server at `url`, or without one as the flags say. `within` is
+        a program, with its arguments, that starts the command."""
         self.folder = folder
         self._ports: dict[str, str] = {}
         self._before = private_folders()
@@ -39,9 +45,10 @@ class Command:
         temporary.mkdir(exist_ok=True)
         self.environ = os.environ | {"TMPDIR": str(temporary), "HOME": str(folder)} | environ
         self.environ.pop("XDG_RUNTIME_DIR", None)
+        target = () if url is None else ("-u", url, "-m", "mock", "--streaming")
         program = (*within, sys.executable, "-m", "aiperf_svc")
         self.process = subprocess.Popen(
-            [*program, "profile", "-u", url, "-m", "mock", *flags, *QUIET],
+            [*program, "profile", *target, *flags, *QUIET],
             cwd=folder,
             env=self.environ,
             stdout=subprocess.PIPE,

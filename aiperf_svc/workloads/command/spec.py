@@ -11,6 +11,7 @@ from aiperf_svc.config.workload import WorkloadSpec
 
 Tag = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")]
+FilePattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9_*?\[][A-Za-z0-9_./*?\[\]-]*$")]
 
 
 class CommandMetric(Model):
@@ -56,7 +57,7 @@ class CommandSpec(WorkloadSpec):
     ranks: Annotated[int, Field(gt=0, le=1_000)] = 1
     files: dict[FileName, str] = Field(default_factory=dict)
     """Files in the folder in which the command runs, by relative path."""
-    keep: tuple[FileName, ...] = ()
+    keep: tuple[FilePattern, ...] = ()
     """Files of that folder to bring back, by name or pattern, beside those of the metrics."""
     duration: PositiveDurationNs | None = None
     """How long the command should take, where that is known: the verdict compares."""

@@ -1,0 +1,183 @@
+"""A tool on ranks of this machine: what is measured, what fails, what is left."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_command import WAIT_S, Command, artifacts, wait_gone
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+SPEED = {"speed": {"unit": "ops/s", "better": "higher", "pattern": r"speed: (\d+)"}}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Starts a command workload, and sees that no process of it is left at the end."""
+    started: list[Command] = []
+
+    def run(script: str, *, repetitions: int = 1, **keys: Any) -> Command:
+        workload = {"kind": "command", "command": ["sh", "-c", script], "metrics": SPEED, **keys}
+        config = {"workload": workload, "repetitions": repetitions}
+        path = tmp_path / "input.jsonl"  # The one name besides the artifacts that is expected.
+        path.write_text(json.dumps(config))
+        started.append(Command(tmp_path, None, "--config", str(path)))
+        return started[-1]
+
+    yield run
+    for command in started:
+        command.process.kill()
+        command.process.communicate()
+        command.assert_nothing_is_left()
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+
+
+def steps_of(printed: dict[str, Any]) -> list[tuple[str, int, int, str]]:
+    steps = printed["results"]["steps"]
+    return [(s["name"], s["repetition"], s["attempt"], s["problem"]) for s in steps]
+
+
+def test_every_repetition_of_every_rank_is_read_and_kept(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    script = "cat hello.txt; echo speed: $((AIPERF_RANK + 2)); echo done >out.log"
+    command = start(
+        script, repetitions=2, ranks=2, files={"hello.txt": "hello\n"}, keep=["*.log"],
+        metrics={"speed": {**SPEED["speed"], "combine": "sum"}},
+    )  # fmt: skip
+    printed = command.finish()
+    assert command.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), command.errors
+    (metric,) = printed["results"]["metrics"]
+    assert [value["value"] for value in metric["values"]] == [5.0, 5.0]
+    folder = artifacts(tmp_path)
+    assert (folder / "raw/001-command/rank-1/command-1/stdout").read_text() == "hello\nspeed: 3\n"
+    assert (folder / "raw/002-command/rank-0/command-0/out.log").read_text() == "done\n"
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {
+        "config.yaml", "manifest.json", "raw", "report.html", "results.csv", "results.json",
+        "verdict.json",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo broken >&2; exit 3", "sh ended with code 3: broken"),
+        ("echo garbage", "nothing found; it ends with 'garbage"),
+        ("kill -9 $$", "sh ended by signal 9"),
+        ("no_such_tool --version", "sh ended with code 127"),
+    ],
+)
+def test_a_step_that_fails_says_why_and_keeps_its_output(
+    start: Callable[..., Command], tmp_path: Path, script: str, said: str
+) -> None:
+    command = start(script)
+    printed = command.finish()
+    assert command.code == ExitCode.BENCHMARK_FAILED, command.errors
+    ((_, _, _, problem),) = steps_of(printed)
+    assert said in problem
+    assert printed["results"]["verdict"] == "invalid"
+    assert (artifacts(tmp_path) / "raw/001-command").is_dir()
+
+
+def test_a_tool_that_hangs_is_ended_after_its_timeout(start: Callable[..., Command]) -> None:
+    command = start("sleep 1000", timeout="1s")
+    printed = command.finish()
+    assert command.code == ExitCode.BENCHMARK_FAILED, command.errors
+    assert "still running after 1 s" in steps_of(printed)[0][3]
+
+
+def test_output_beyond_the_limit_ends_the_step(start: Callable[..., Command]) -> None:
+    command = start("exec yes", output_limit="1Mi", timeout="60s")
+    printed = command.finish()
+    assert command.code == ExitCode.BENCHMARK_FAILED, command.errors
+    assert "more than workload.output_limit (1,048,576)" in steps_of(printed)[0][3]
+
+
+def test_a_failed_step_is_tried_again_as_often_as_asked(start: Callable[..., Command]) -> None:
+    script = 'if [ -e "$AIPERF_VOLUME/tried" ]; then echo speed: 1; else '
+    script += 'echo >"$AIPERF_VOLUME/tried"; exit 1; fi'
+    command = start(script, retries=1)
+    printed = command.finish()
+    assert command.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), command.errors
+    assert [(attempt, bool(problem)) for _, _, attempt, problem in steps_of(printed)] == [
+        (1, True),
+        (2, False),
+    ]
+
+
+def test_what_a_command_leaves_in_the_background_is_ended(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    command = start(f"sleep 1000 & echo $! >{tmp_path}/tmp/pid; echo speed: 1")
+    command.finish()
+    pid = int((tmp_path / "tmp/pid").read_text())
+    (tmp_path / "tmp/pid").unlink()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_an_interrupt_ends_the_step_and_keeps_its_output(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    begun = tmp_path / "tmp/begun"
+    command = start(f"echo partial; echo >{begun}; sleep 1000")
+    wait_for(begun)
+    begun.unlink()
+    command.process.send_signal(signal.SIGINT)
+    printed = command.finish()
+    assert command.code == ExitCode.INTERRUPTED, command.errors
+    assert printed["results"]["was_cancelled"]
+    kept = artifacts(tmp_path) / "raw/001-command/rank-0/command-0/stdout"
+    assert kept.read_text() == "partial\n"
+
+
+def test_a_courier_that_is_killed_fails_the_run_and_its_command_ends(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    begun = tmp_path / "tmp/begun"
+    command = start(f"echo $$ >{begun}.part; mv {begun}.part {begun}; sleep 1000", ranks=1)
+    wait_for(begun)
+    tool = os.pidfd_open(int(begun.read_text()))
+    begun.unlink()
+    os.kill(command.service("rank-0"), signal.SIGKILL)
+    wait_gone(tool)
+    command.finish()
+    assert command.code == ExitCode.BENCHMARK_FAILED, command.errors
+
+
+def test_nothing_is_left_of_a_runner_that_is_killed(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    begun = tmp_path / "tmp/begun"
+    command = start(f"echo $$ >{begun}.part; mv {begun}.part {begun}; sleep 1000", ranks=2)
+    wait_for(begun)
+    gone = [os.pidfd_open(pid) for pid in (*command.processes(), int(begun.read_text()))]
+    begun.unlink()
+    command.process.kill()
+    command.process.wait()
+    wait_gone(*gone)
+
+
+def test_a_tool_that_is_not_here_is_named_with_its_package(tmp_path: Path) -> None:
+    command = Command(tmp_path, None, "--workload", "iperf", PATH="/nowhere")
+    command.finish()
+    assert command.code == ExitCode.BAD_CONFIG
+    assert "needs iperf3, which is not on this machine" in command.errors
+    assert "Debian package iperf3" in command.errors
+
+
+def test_flags_about_a_server_are_refused_beside_a_workload(tmp_path: Path) -> None:
+    command = Command(tmp_path, None, "--workload", "iperf", "--concurrency", "3")
+    command.finish()
+    assert command.code == ExitCode.BAD_CONFIG
+    assert "--concurrency: about an inference server" in command.errors
