@@ -157,8 +157,11 @@ def notices(draft: "Draft") -> None:
 def _checked(draft: "Draft") -> "BenchmarkConfig":
     from aiperf_svc.cli.checks import config_problems
     from aiperf_svc.config.load_config import refusal
+    from aiperf_svc.config.models import BenchmarkConfig
 
     config = draft.parse()
+    if not isinstance(config, BenchmarkConfig):
+        raise ConfigError(f"workload.kind: {config.workload.kind}: only --local runs a workload")
     problems = config_problems(config) + cluster_problems(config)
     if problems:
         raise refusal(problems, draft.source, names=draft.names)

@@ -59,8 +59,8 @@ class StepOrder(Message, frozen=True):
     step: int
     """1, 2, … over all attempts at steps of the run."""
     stage: StepStage
-    is_aborted: bool
-    """With FINISH: end all commands, whatever they do."""
+    abort_reason: str
+    """With FINISH, why all commands are to be ended, whatever they do; empty: they have ended."""
     plan: bytes
     """JSON of a `workloads.base.PlannedStep`."""
     due_wall_ns: int = 0

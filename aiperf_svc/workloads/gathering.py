@@ -92,7 +92,7 @@ class GatheredStep:
             if rank not in self._reports:
                 return f"rank {rank} was lost"
             if self._reports[rank].problem:
-                return f"rank {rank}: {self._reports[rank].problem}"
+                return self._reports[rank].problem
         for index, command, _ in commands_of(plan):
             end = ends.get(index)
             if end is None:

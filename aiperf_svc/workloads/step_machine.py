@@ -63,7 +63,8 @@ class OrderRank(msgspec.Struct, frozen=True):
     rank: int
     plan: PlannedStep
     stage: StepStage
-    is_aborted: bool
+    abort_reason: str = ""
+    """Why all commands are to be ended; empty: they have ended, or are not to."""
     due_wall_ns: int = 0
 
 
@@ -149,7 +150,7 @@ class StepMachine:
             return
         self._done[rank] = status.stage
         if status.problem:
-            self._note(f"rank {rank}: {status.problem}")
+            self._note(status.problem)
 
     def _note(self, problem: str) -> None:
         """The first problem counts; others follow from it."""
@@ -228,7 +229,13 @@ class StepMachine:
         assert self.plan is not None
         self._sent_wall_ns = now
         return [
-            OrderRank(rank, self.plan, self.stage, bool(self._problem), self.due_wall_ns)
+            OrderRank(
+                rank,
+                self.plan,
+                self.stage,
+                self._problem if self.stage is StepStage.FINISH else "",
+                self.due_wall_ns,
+            )
             for rank in self.ranks
             if not _has_reached(self._done.get(rank), self.stage)
         ]

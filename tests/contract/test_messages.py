@@ -146,7 +146,7 @@ EXAMPLES: tuple[Message, ...] = (
     st.RankFilesRequested(*HEAD),
     st.RankFiles(*HEAD, files={"a/b": b"x"}, sha256={"a/b": "cd"}),
     st.StepOrder(
-        *HEAD, step=3, stage=st.StepStage.RUN, is_aborted=False, plan=b"{}", due_wall_ns=5
+        *HEAD, step=3, stage=st.StepStage.RUN, abort_reason="r", plan=b"{}", due_wall_ns=5
     ),
     st.RankStatus(
         *HEAD, step=3, stage=st.StepStage.PREPARE, problem="p", progress="50%", pieces_sent=4

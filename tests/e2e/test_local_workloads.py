@@ -123,7 +123,9 @@ def test_what_a_command_leaves_in_the_background_is_ended(
     command.finish()
     pid = int((tmp_path / "tmp/pid").read_text())
     (tmp_path / "tmp/pid").unlink()
-    assert not Path(f"/proc/{pid}").exists()
+    # One that has ended may wait for the machine's first process to take note.
+    stat = Path(f"/proc/{pid}/stat")
+    assert not stat.exists() or stat.read_text().split()[2] == "Z"
 
 
 def test_an_interrupt_ends_the_step_and_keeps_its_output(

@@ -191,10 +191,10 @@ class StepCommands:
                     if path.exists() and path.stat().st_size > self._limit:
                         self._note(self._too_large(running, file, path.stat().st_size))
 
-    async def finish(self, *, is_aborted: bool) -> None:
-        """End what still runs."""
-        if is_aborted:
-            self._note("ended early")
+    async def finish(self, *, abort_reason: str) -> None:
+        """End what still runs. With a reason, that is everything; the step has failed by it."""
+        if abort_reason:
+            self.problem = self.problem or abort_reason
             await self._end(self._running)
         else:
             told = {n: r for n, r in self._running.items() if r.command.ends_with_step}
@@ -250,6 +250,8 @@ class StepCommands:
         if size > self._limit:
             self._note(self._too_large(running, file, size))
         left = min(size, self._limit)
+        if not left:
+            yield Piece(running.index, file, b"")
         with path.open("rb") as stream:
             while left > 0 and (data := stream.read(min(PIECE_BYTES, left))):
                 left -= len(data)
@@ -340,7 +342,7 @@ class StepCommands:
 
     def _note(self, problem: str) -> None:
         """The first problem counts; others follow from it."""
-        self.problem = self.problem or problem
+        self.problem = self.problem or f"rank {self.rank}: {problem}"
 
     def _how_it_ended(self, running: _Running) -> str:
         code, program = running.exit_code, running.command.argv[0]

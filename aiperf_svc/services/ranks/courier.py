@@ -283,7 +283,7 @@ class Courier(BaseService):
             case StepStage.RUN:
                 await step.run(order.due_wall_ns - self._offset_ns())
             case StepStage.FINISH:
-                await step.finish(is_aborted=order.is_aborted)
+                await step.finish(abort_reason=order.abort_reason)
                 await self._send_output(step, order.plan)
                 assert self._launches is not None
                 self._launches.forget()

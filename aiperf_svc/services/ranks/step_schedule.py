@@ -247,7 +247,7 @@ class StepSchedule(BaseService):
             *self.header,
             step=ordered.plan.number,
             stage=ordered.stage,
-            is_aborted=ordered.is_aborted,
+            abort_reason=ordered.abort_reason,
             plan=msgspec.json.encode(ordered.plan),
             due_wall_ns=ordered.due_wall_ns,
         )

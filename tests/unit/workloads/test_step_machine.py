@@ -48,7 +48,9 @@ def done(m: StepMachine, stage: StepStage, *ranks: int, problem: str = "") -> No
 
 
 def orders(instructions: Sequence[Instruction]) -> list[tuple[int, StepStage, bool]]:
-    return [(i.rank, i.stage, i.is_aborted) for i in instructions if isinstance(i, OrderRank)]
+    return [
+        (i.rank, i.stage, bool(i.abort_reason)) for i in instructions if isinstance(i, OrderRank)
+    ]
 
 
 def attempted(instructions: Sequence[Instruction]) -> list[Attempted]:
@@ -132,7 +134,7 @@ def test_a_problem_ends_the_attempt_and_the_next_attempt_is_the_same_step() -> N
     m.handle(TimePassed(0))
     done(m, PREPARE, 0, 1)
     m.handle(TimePassed(0))
-    done(m, RUN, 1, problem="exit code 1")
+    done(m, RUN, 1, problem="rank 1: exit code 1")
     # The other rank's command still runs: it is told to end it.
     assert orders(m.handle(TimePassed(0))) == [(0, FINISH, True), (1, FINISH, True)]
     done(m, FINISH, 0, 1)
@@ -145,15 +147,15 @@ def test_a_problem_ends_the_attempt_and_the_next_attempt_is_the_same_step() -> N
 
 def test_a_step_that_failed_is_not_repeated_and_the_others_go_on() -> None:
     m = machine(step("a"), step("b"), repetitions=2)
-    run_whole_step(m, 0, problem="exit code 1")
+    run_whole_step(m, 0, problem="rank 1: exit code 1")
     assert plans(m) == [("b", 1, 1), ("b", 2, 1)]
-    assert m.failures == ["a: rank 0: exit code 1"]
+    assert m.failures == ["a: rank 1: exit code 1"]
     assert (m.end, m.ended) == (RunEnd.COMPLETE, 4)
 
 
 def test_nothing_is_measured_after_a_preparing_step_that_failed() -> None:
     m = machine(step("mesh", measured=False), step("a"))
-    run_whole_step(m, 0, problem="exit code 1")
+    run_whole_step(m, 0, problem="rank 1: exit code 1")
     assert m.end is RunEnd.PREPARATION_FAILED
     assert m.handle(TimePassed(99 * S)) == []
 
