@@ -1,6 +1,8 @@
 """The base of every part of the config."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
 
 SECOND_NS = 10**9
 MINUTE_NS = 60 * SECOND_NS
@@ -13,3 +15,7 @@ class Model(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", str_strip_whitespace=True, allow_inf_nan=False
     )
+
+
+Verbatim = Annotated[str, StringConstraints(strip_whitespace=False)]
+"""Text that keeps the white space at its ends: arguments of programs, contents of files."""

@@ -9,7 +9,7 @@ from typing import Annotated, Generic, Self, TypeVar
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.artifacts import Artifacts
-from aiperf_svc.config.base import Model
+from aiperf_svc.config.base import Model, Verbatim
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.models import BenchmarkConfig, Slo
 from aiperf_svc.config.secret_names import is_secret_name
@@ -27,9 +27,9 @@ class WorkloadSpec(Model):
     """Longest time of one step; None: the kind's default for its spec."""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of times that a failed step is run again."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, Verbatim] = Field(default_factory=dict)
     """Environment variables of every command, in plain text."""
-    secret_env: dict[str, str] = Field(default_factory=dict)
+    secret_env: dict[str, Verbatim] = Field(default_factory=dict)
     """Environment variable to the key under which its value is kept in the stack's configuration
     (`pulumi config set --secret aiperf:KEY`). A local run takes the variable from its own
     environment."""

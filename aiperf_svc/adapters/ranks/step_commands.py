@@ -28,6 +28,9 @@ TERM_S = 5.0
 """From SIGTERM to SIGKILL."""
 SERVER_END_S = 10.0
 """Time for a server that ends by itself when its client has ended."""
+SHOWN_BYTES = 400
+"""Of what a failed command printed last, in the message about it."""
+LINE_BYTES = 4_096
 PIECE_BYTES = 256 * 2**10
 WAKE_AHEAD_S = 0.002
 """The event loop's timers are a millisecond coarse; the rest is slept exactly."""
@@ -277,9 +280,7 @@ class StepCommands:
         for name, running in self._running.items():
             path = self._shell.output(name) / STDOUT
             if not running.is_server and path.exists():
-                with path.open("rb") as stream:
-                    stream.seek(max(0, path.stat().st_size - 4_096))
-                    lines = stream.read().decode("utf-8", "replace").splitlines()
+                lines = _tail(path, LINE_BYTES).splitlines()
                 if lines:
                     return lines[-1]
         return ""
@@ -357,7 +358,7 @@ class StepCommands:
         for file in (STDERR, STDOUT):
             path = self._shell.output(name) / file
             if path.exists() and path.stat().st_size:
-                return path.read_bytes()[-400:].decode("utf-8", "replace").strip()
+                return _tail(path, SHOWN_BYTES).strip()
         return ""
 
     def _too_large(self, running: _Running, file: str, size: int) -> str:
@@ -365,6 +366,13 @@ class StepCommands:
             f"{running.command.argv[0]} left {size:,} bytes in {file}, more than "
             f"workload.output_limit ({self._limit:,})"
         )
+
+
+def _tail(path: Path, size: int) -> str:
+    """The end of a file that may be larger than the memory."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - size))
+        return stream.read(size).decode("utf-8", "replace")
 
 
 def _empty(folder: Path) -> None:

@@ -11,12 +11,13 @@ import msgspec
 import zmq
 
 from aiperf_svc import __version__
+from aiperf_svc.adapters.exports.run_result_export import render_json
 from aiperf_svc.adapters.messaging.bus import UP, Bus, receive_each
 from aiperf_svc.adapters.results_api import server as results_api
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.raw_output import RawOutput
-from aiperf_svc.adapters.storage.run_artifacts import render_result, write_run
+from aiperf_svc.adapters.storage.run_artifacts import write_run
 from aiperf_svc.core.results.run_result import RankFacts, RunResult
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import (
@@ -133,7 +134,7 @@ class StepResults(BaseService):
     async def _process(self) -> None:
         self._raw.close()
         result = await asyncio.to_thread(summarise_steps, self._workload, self._finished())
-        self.summary_json = json.loads(await asyncio.to_thread(render_result, result))
+        self.summary_json = json.loads(await asyncio.to_thread(render_json, result))
         self.progress.set_verdict(result.verdict.value)
         try:
             await asyncio.to_thread(self._write, result)
@@ -181,7 +182,7 @@ class StepResults(BaseService):
         if self._raw.error:
             self.progress.set_artifact_error(self._raw.error)
         config = self.context.ranks
-        manifest = write_run(self.context.artifacts, result, self._workload.plots(config), config)
+        manifest = write_run(self.context.artifacts, result, self._workload.plots(config))
         s3 = config.artifacts.s3
         if s3 is not None:
             into = uploads.folder_of(config.name, self.context.run_id, self._started_wall_ns)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from aiperf_svc.config.base import Model
+from aiperf_svc.config.base import Model, Verbatim
 from aiperf_svc.config.units import PositiveDurationNs
 from aiperf_svc.config.workload import WorkloadSpec
 
@@ -52,10 +52,10 @@ class CommandSpec(WorkloadSpec):
     """A command on every rank, at the same moment."""
 
     kind: Literal["command"] = "command"
-    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    command: Annotated[tuple[Verbatim, ...], Field(min_length=1)]
     """Program and arguments; for a shell's words write `[sh, -c, ...]`."""
     ranks: Annotated[int, Field(gt=0, le=1_000)] = 1
-    files: dict[FileName, str] = Field(default_factory=dict)
+    files: dict[FileName, Verbatim] = Field(default_factory=dict)
     """Files in the folder in which the command runs, by relative path."""
     keep: tuple[FilePattern, ...] = ()
     """Files of that folder to bring back, by name or pattern, beside those of the metrics."""
