@@ -80,7 +80,7 @@ def test_with_reverse_the_rank_that_sends_runs_the_server(config: Configure, ran
 def test_all_pairs_are_ordered_unless_both_directions_are_measured_at_once(
     config: Configure, ranks: Ranks, spec: dict[str, Any], names: list[str]
 ) -> None:
-    steps = WORKLOAD.steps(config("iperf", on={"pairs": "all"}, **spec), ranks(3))
+    steps = WORKLOAD.steps(config("iperf", on={"pairs": "all", "count": 3}, **spec), ranks(3))
     assert [step.name.replace("node-", "") for step in steps] == names
     assert steps[0].labels == {"from": "node-0", "to": "node-1"}
 

@@ -98,7 +98,7 @@ def test_our_script_is_a_file_of_the_ranks_and_imb_needs_none() -> None:
 
 
 def test_all_pairs_are_measured_once_each_from_their_first_rank() -> None:
-    config = config_of({"pairs": "all"})
+    config = config_of({"pairs": "all", "count": 3})
     steps = WORKLOAD.steps(config, RANKS)
     assert [(s.name, s.commands[0].rank, s.agent_ranks) for s in steps] == [
         ("node-0 to node-1", 0, (1,)),

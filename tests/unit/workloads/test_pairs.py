@@ -33,7 +33,7 @@ def test_a_symmetric_test_measures_each_pair_once_and_a_directed_one_both_ways(
                 "command": ["true"],
                 "metrics": {"n": {"unit": "s", "pattern": "(x)"}},
             },
-            "deployment": {"ranks": {"pairs": asked}},
+            "deployment": {"ranks": {"pairs": asked} | ({"count": 3} if asked == "all" else {})},
         },
         "",
     )

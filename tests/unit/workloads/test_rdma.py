@@ -77,7 +77,7 @@ def test_a_bandwidth_of_reads_is_of_data_that_the_first_rank_sends(
 def test_bandwidth_is_measured_in_both_directions_of_all_pairs(
     config: Configure, ranks: Ranks, kind: str, steps: int
 ) -> None:
-    parsed = config(kind, on=DEVICE | {"pairs": "all"})
+    parsed = config(kind, on=DEVICE | {"pairs": "all", "count": 3})
     assert len(workload(kind).steps(parsed, ranks(3))) == steps
 
 

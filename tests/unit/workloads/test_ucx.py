@@ -57,7 +57,7 @@ def test_both_ends_run_the_same_sizes_on_the_ranks_interface(
 def test_bandwidth_is_measured_in_both_directions_of_all_pairs(
     config: Configure, ranks: Ranks, test: str, steps: int
 ) -> None:
-    parsed = config("ucx", test=test, on={"pairs": "all"})
+    parsed = config("ucx", test=test, on={"pairs": "all", "count": 3})
     assert len(WORKLOAD.steps(parsed, ranks(3))) == steps
 
 
