@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.results_api.status import Status, StepStatus
 from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.runner.display import Plain, plain_line
@@ -21,12 +21,22 @@ def status(**fields: Any) -> Status:
     values |= {"state": "profiling", "phase": "profiling", "reason": "", "message": ""}
     values |= {"ttft_p50_ms": None, "ttft_p99_ms": None, "latency_p50_ms": None}
     values |= {"requested_requests": None, "requested_duration_s": None, "dataset": {}}
-    values |= {"is_cancelling": False, "artifact_error": "", "verdict": None}
+    values |= {"is_cancelling": False, "artifact_error": "", "verdict": None, "steps": None}
     return Status(**{**values, **fields})
 
 
 def test_the_share_counts_requests_whatever_became_of_them() -> None:
     assert share_done(status(requested_requests=10, completed=3, errored=1, cancelled=1)) == 0.5
+
+
+def test_steps_are_shown_by_name_with_the_time_that_they_have_taken() -> None:
+    steps = StepStatus(
+        workload="iperf", total=4, ended=1, failed=1, name="a to b", stage="run",
+        running_s=3.0, expected_s=6.0, text="9 Gbit/s",
+    )  # fmt: skip
+    assert share_done(status(steps=steps)) == 0.375
+    line = plain_line(status(steps=steps, elapsed_s=5.0))
+    assert line.endswith("profiling: step 2 of 4, a to b 3.0 s of 6.0 s, 9 Gbit/s, 1 failed")
 
 
 def test_what_ends_first_is_the_share_and_the_time_left() -> None:
