@@ -33,6 +33,7 @@ COMMANDS = {
     "mock-server": "serve made-up tokens at a set pace, OpenAI-compatible",
     "service": "run services of a benchmark in this process (started by `profile`, `run`, a stack)",
     "deadline": "delete this pod's stack when its time is over (started by a stack)",
+    "rank-setup": "prepare the pod of a workload's rank (started by a stack)",
     "version": "print the version",
 }
 

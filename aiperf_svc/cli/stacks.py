@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aiperf_svc.cli.flag_config import Draft
     from aiperf_svc.config.models import BenchmarkConfig
     from aiperf_svc.config.problems import Problem
+    from aiperf_svc.config.workload import Config
     from aiperf_svc.runner.stack.options import StackOptions
     from aiperf_svc.runner.stack.request import StackRequest
 
@@ -154,16 +155,25 @@ def notices(draft: "Draft") -> None:
         print(f"note: {notice}", file=sys.stderr)
 
 
-def _checked(draft: "Draft") -> "BenchmarkConfig":
-    from aiperf_svc.cli.checks import config_problems
-    from aiperf_svc.config.load_config import refusal
+def file_problems(config: "Config", *, is_stack: bool) -> "list[Problem]":
+    """Return the problems of a config of any kind; with `is_stack` also those of running it on a
+    cluster."""
     from aiperf_svc.config.models import BenchmarkConfig
 
+    if isinstance(config, BenchmarkConfig):
+        from aiperf_svc.cli.checks import config_problems
+
+        return config_problems(config) + (cluster_problems(config) if is_stack else [])
+    from aiperf_svc.cli.workload_checks import workload_problems
+
+    return workload_problems(config)
+
+
+def _checked(draft: "Draft") -> "Config":
+    from aiperf_svc.config.load_config import refusal
+
     config = draft.parse()
-    if not isinstance(config, BenchmarkConfig):
-        raise ConfigError(f"workload.kind: {config.workload.kind}: only --local runs a workload")
-    problems = config_problems(config) + cluster_problems(config)
-    if problems:
+    if problems := file_problems(config, is_stack=True):
         raise refusal(problems, draft.source, names=draft.names)
     return config
 
@@ -174,6 +184,8 @@ def _given_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:
 
     if args.api_key is None:
         return {}
+    if "workload" in draft.data:
+        raise ConfigError("--api-key is for an inference server; this workload has none")
     put(draft.data, "endpoint.api_key_env", API_KEY_ENV)
     return {TARGET_KEY: read_api_key(args.api_key)}
 
@@ -195,7 +207,7 @@ def _take_authorities(draft: "Draft", args: argparse.Namespace) -> None:
     put(draft.data, "endpoint.tls.ca_file", None)
 
 
-def _from_environment(config: "BenchmarkConfig") -> dict[str, str]:
+def _from_environment(config: "Config") -> dict[str, str]:
     from aiperf_svc.runner.stack.request import secrets_from
 
     return secrets_from(config, os.environ)

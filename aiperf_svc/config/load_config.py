@@ -123,7 +123,7 @@ def refusal(
 
 def save_config(config: BaseModel, path: Path) -> None:
     """Write a config with all keys and human units, as a file that can be run again."""
-    data = config.model_dump(mode="json")
+    data = config.model_dump(mode="json", by_alias=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), encoding="utf-8")
     partial.replace(path)

@@ -3,6 +3,7 @@ long a drain of a node waits."""
 
 import msgspec
 
+from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
@@ -20,39 +21,60 @@ class DisruptionBudget(msgspec.Struct, frozen=True):
     gone."""
 
 
-def load_time(config: BenchmarkConfig) -> int:
-    """Return the longest time of the load in ns, as far as the config bounds it. A number of
-    requests has no bound."""
-    load, warmup = config.load, config.load.warmup
+class LongestTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Longest times of a stack, in ns."""
+
+    start: int
+    """Until every pod of the stack is ready: first the target's, then the services'."""
+    load: int
+    """Of the load, or of the steps on ranks, as far as the config bounds them."""
+    is_bounded: bool = True
+    """Whether the config bounds the load. A number of requests has no bound."""
+    start_keys: str = "deployment.ready_timeout, deployment.target.ready_timeout"
+    """Keys of the config that bound the start."""
+    what: str = "load takes"
+    """What takes the time `load`, as the part of a sentence."""
+
+
+def load_times(config: BenchmarkConfig) -> LongestTimes:
+    """Return the longest times of a benchmark of an inference server."""
+    load, warmup, target = config.load, config.load.warmup, config.deployment.target
     needed = (load.duration or 0) + load.grace_period
-    return needed + ((warmup.duration or 0) + warmup.grace_period if warmup else 0)
+    return LongestTimes(
+        start=config.deployment.ready_timeout
+        + (target.ready_timeout if target.kind != "none" else 0),
+        load=needed + ((warmup.duration or 0) + warmup.grace_period if warmup else 0),
+        is_bounded=load.duration is not None and (warmup is None or warmup.duration is not None),
+    )
 
 
-def start_time(config: BenchmarkConfig) -> int:
-    """Return the longest time in ns until every pod of the stack is ready: first the target's, then
-    the services'."""
-    deployment = config.deployment
-    has_target = deployment.target.kind != "none"
-    return deployment.ready_timeout + (deployment.target.ready_timeout if has_target else 0)
+def step_times(deployment: Deployment, steps_ns: int) -> LongestTimes:
+    """Return the longest times of a benchmark whose steps on ranks take so long."""
+    return LongestTimes(
+        start=deployment.ready_timeout,
+        load=steps_ns,
+        start_keys="deployment.ready_timeout",
+        what="steps (workload.timeout, workload.retries, repetitions) take",
+    )
 
 
-def check_ttl(config: BenchmarkConfig) -> None:
+def check_ttl(deployment: Deployment, times: LongestTimes) -> None:
     """Raise ConfigError if the stack would delete itself before its load is over."""
-    ttl, start, load = config.deployment.ttl, start_time(config), load_time(config)
+    ttl, start, load = deployment.ttl, times.start, times.load
     if ttl < start + load:
         raise ConfigError(
             f"deployment.ttl is {format_duration(ttl)}; the pods may take {format_duration(start)} "
-            f"to get ready (deployment.ready_timeout, deployment.target.ready_timeout) and the "
-            f"load takes up to {format_duration(load)}: the stack would delete itself before it "
-            f"has results; expected at least {format_duration(start + load)}"
+            f"to get ready ({times.start_keys}) and the {times.what} up to "
+            f"{format_duration(load)}: the stack would delete itself before it has results; "
+            f"expected at least {format_duration(start + load)}"
         )
 
 
-def plan_budget(config: BenchmarkConfig, identity: Identity) -> DisruptionBudget | None:
+def plan_budget(
+    deployment: Deployment, times: LongestTimes, identity: Identity
+) -> DisruptionBudget | None:
     """Return the disruption budget of the run; None if drains do not wait."""
-    if not config.deployment.hold_drains:
+    if not deployment.hold_drains:
         return None
-    load, warmup = config.load, config.load.warmup
-    is_bounded = load.duration is not None and (warmup is None or warmup.duration is not None)
-    hold = start_time(config) + load_time(config) if is_bounded else None
+    hold = times.start + times.load if times.is_bounded else None
     return DisruptionBudget(identity.name(f"benchmark-{identity.run_id[:8]}"), hold)

@@ -9,9 +9,11 @@ import ipaddress
 
 import msgspec
 
+from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.urls import address_of
+from aiperf_svc.config.workload import Config
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import Service
@@ -64,13 +66,13 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 def plan_policies(
-    config: BenchmarkConfig, topology: Topology, pods: tuple[PodPlan, ...]
+    config: Config, topology: Topology, pods: tuple[PodPlan, ...]
 ) -> tuple[tuple[Policy, ...], tuple[str, ...]]:
     """Return the policies, and notes for reviewers. `pods` includes target and deadline."""
     if not config.deployment.network_policies:
         return (), ("no NetworkPolicies: deployment.network_policies is off",)
     hosted = {pod.name for pod in pods if pod.placement.host_network}
-    to_target, notes = _to_target(config, hosted)
+    own, notes = _of_kind(config, topology, hosted)
     api_server = config.deployment.api_server_cidrs
     policies = [
         Policy(
@@ -80,21 +82,37 @@ def plan_policies(
         ),
         # The port of the API server is not known: 443, 6443, 8443, 16443, …
         Policy("deadline", ("deadline",), egress=(Rule(tuple(map(Range, api_server))),)),
-        Policy("to-target", (Service.WORKER.value, PREFLIGHT), egress=(to_target,)),
         *_between_services(topology, hosted),
         _results(config, topology),
+        *own,
     ]
-    if config.deployment.target.kind != "none":
-        policies.append(_target(config, hosted))
-    downloads, download_notes = _downloads(config, topology)
-    policies += downloads
     uploads, upload_notes = _uploads(config, topology)
     policies += uploads
     notes += upload_notes
     notes += [
         f"{name} uses its node's network: no NetworkPolicy applies to it" for name in sorted(hosted)
     ]
-    return tuple(policies), (*notes, *download_notes)
+    return tuple(policies), tuple(notes)
+
+
+def _of_kind(
+    config: Config, topology: Topology, hosted: set[str]
+) -> tuple[list[Policy], list[str]]:
+    """Return the policies that only this kind of benchmark needs, and notes for reviewers."""
+    if not isinstance(config, BenchmarkConfig):
+        return [_between_ranks(hosted)], []
+    to_target, notes = _to_target(config, hosted)
+    policies = [Policy("to-target", (Service.WORKER.value, PREFLIGHT), egress=(to_target,))]
+    if config.deployment.target.kind != "none":
+        policies.append(_target(config, hosted))
+    downloads, download_notes = _downloads(config, topology)
+    return [*policies, *downloads], [*notes, *download_notes]
+
+
+def _between_ranks(hosted: set[str]) -> Policy:
+    """Allow everything between ranks: tools choose their ports, and not all traffic has any."""
+    way = (Rule(_pods((RANK_POD,), hosted)),)
+    return Policy("ranks", (RANK_POD,), ingress=way, egress=way)
 
 
 def _between_services(topology: Topology, hosted: set[str]) -> list[Policy]:
@@ -127,7 +145,7 @@ def _ways(
     return ways
 
 
-def _results(config: BenchmarkConfig, topology: Topology) -> Policy:
+def _results(config: Config, topology: Topology) -> Policy:
     pod = next(g.name for g in topology.groups if Service.RECORDS_MANAGER in g.services)
     ranges = tuple(Range(cidr) for cidr in config.deployment.results.allow_cidrs)
     return Policy("results", (pod,), ingress=(Rule(ranges, (int(Port.RESULTS_API),)),))
@@ -167,7 +185,7 @@ def is_on_hub(tokenizer: str | None) -> bool:
     return tokenizer is not None and not tokenizer.startswith(("/", "."))
 
 
-def _uploads(config: BenchmarkConfig, topology: Topology) -> tuple[list[Policy], list[str]]:
+def _uploads(config: Config, topology: Topology) -> tuple[list[Policy], list[str]]:
     """Allow the upload of the results to their bucket to the pod that has them."""
     s3 = config.artifacts.s3
     if s3 is None:

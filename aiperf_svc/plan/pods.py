@@ -1,9 +1,11 @@
 """The pods of a stack: their commands, resources, permissions and placement.
 
-Pure: `infra/` turns each PodPlan into a Deployment without deciding anything.
+Pure: `infra/` turns each PodPlan into a Deployment or into StatefulSets without deciding anything.
 """
 
+import functools
 import math
+import operator
 from typing import Literal
 
 import msgspec
@@ -11,6 +13,7 @@ import msgspec
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.placement import Gpu, Placement, Pod
+from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 from aiperf_svc.plan.identity import ANCHOR, Identity
 from aiperf_svc.plan.lifetime import DisruptionBudget
@@ -37,6 +40,8 @@ DEADLINE_KEPT = "/tmp/kept"
 """File that the deadline pod makes when the API server has responded to it."""
 TOKEN_KEY = "token"
 """Name of the results API's token in the Secret of the services' keys."""
+COURIER = "courier"
+"""Name of a service's container that shares its pod with a workload's."""
 
 GRACE_S = 30
 """Seconds between SIGTERM and SIGKILL; the services need 5 s to end in order."""
@@ -66,6 +71,8 @@ _DEFAULTS: dict[str, tuple[int, int]] = {
     "record-processor": (1000, 1024 * _MI),
     "worker": (1000, 512 * _MI),
     "deadline": (10, 64 * _MI),
+    "rank": (1000, 1024 * _MI),
+    "courier": (50, 192 * _MI),
 }
 """Millicores and bytes of each pod unless the config says otherwise. A worker fills one core at
 40,000 requests/s; the records manager's memory holds the columns of one million records twice."""
@@ -76,19 +83,27 @@ class Volume(msgspec.Struct, frozen=True):
 
     name: str
     path: str
-    kind: Literal["config", "keys", "scratch", "memory"]
-    """`scratch` is an empty folder on the node, `memory` one in its memory."""
+    kind: Literal[
+        "config", "keys", "scratch", "memory", "annotations", "claim", "shared-claim", "host-path"
+    ]
+    """`scratch` is an empty folder on the node, `memory` one in its memory; `annotations` holds one
+    file with an annotation of the pod; `claim` is a PersistentVolumeClaim of each pod,
+    `shared-claim` one of all replicas; `host-path` is a folder of the node."""
     size_bytes: int = 0
-    """Limit of a scratch or memory volume; 0: none. A pod that exceeds it is evicted."""
+    """Limit of a scratch or memory volume; 0: none. A pod that exceeds it is evicted. Of a claim:
+    what it requests."""
+    source: str = ""
+    """Folder of a host-path, storage class of a claim (empty: the cluster's default), name of an
+    annotation."""
     items: tuple[str, ...] = ()
     """Files of the keys that the pod gets; it gets no others."""
 
 
 class SecretKey(msgspec.Struct, frozen=True):
-    """One value of one of the stack's Secrets. `keys` is made by the stack; `target` and `upload`
-    hold the user's values for the target and for the bucket of the results."""
+    """One value of one of the stack's Secrets. `keys` is made by the stack; the others hold the
+    user's values for the target, for the bucket of the results and for a workload's commands."""
 
-    secret: Literal["keys", "target", "upload"]
+    secret: Literal["keys", "target", "upload", "workload"]
     key: str
 
 
@@ -108,7 +123,7 @@ class ImagePlan(msgspec.Struct, frozen=True):
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """Resources that a pod requests. The memory is its limit as well."""
+    """Resources that a container requests. The memory is its limit as well."""
 
     cpu_millis: int
     memory_bytes: int
@@ -119,10 +134,61 @@ class Requests(msgspec.Struct, frozen=True):
     system."""
     storage_limit_bytes: int = 0
     """Limit of the node's disk; 0: no limit and no request."""
+    devices: dict[str, int] = {}
+    """Extended resources, such as those of RDMA devices."""
+
+    @property
+    def gpu_count(self) -> int:
+        """Number of GPUs: those of the config's `gpu`, and of devices that are called so."""
+        named = (n for name, n in self.devices.items() if name.endswith("/gpu"))
+        return (self.gpu.count if self.gpu else 0) + sum(named)
+
+    def __add__(self, other: "Requests") -> "Requests":
+        """Return what two containers of one pod request together."""
+        limits = (self.cpu_limit_millis, other.cpu_limit_millis)
+        return Requests(
+            self.cpu_millis + other.cpu_millis,
+            self.memory_bytes + other.memory_bytes,
+            None if None in limits else sum(filter(None, limits)),
+            self.gpu or other.gpu,
+            self.storage_bytes + other.storage_bytes,
+            self.storage_limit_bytes + other.storage_limit_bytes,
+            {**self.devices, **other.devices},
+        )
+
+
+class ContainerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A container of a pod."""
+
+    name: str
+    image: ImagePlan
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    field_env: dict[str, str] = {}
+    """Fields of the pod (downward API) by environment variable."""
+    secret_env: dict[str, SecretKey] = {}
+    volumes: tuple[Volume, ...] = ()
+    requests: Requests
+    run_as_root: bool = False
+    read_only_root: bool = True
+    capabilities: tuple[str, ...] = ()
+    """Linux capabilities that it keeps; all others are dropped."""
+
+
+class PodSet(msgspec.Struct, frozen=True):
+    """Pods with stable names: those of one StatefulSet."""
+
+    name: str
+    replicas: int
+    node: str = ""
+    """Name of the one node on which they run; empty: any that the placement allows."""
+    service_id: str = ""
+    """Id of the service of a set with one pod; empty: the pod's name."""
 
 
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Pod of one Deployment."""
+    """Pod of one Deployment, or of StatefulSets."""
 
     name: str
     replicas: int
@@ -134,6 +200,16 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Fields of the pod (downward API) by environment variable."""
     secret_env: dict[str, SecretKey] = {}
     volumes: tuple[Volume, ...] = ()
+    sidecars: tuple[ContainerPlan, ...] = ()
+    """Containers beside the service's own, which is named after the pod unless there are any."""
+    preparations: tuple[ContainerPlan, ...] = ()
+    """Init containers, one after the other."""
+    sets: tuple[PodSet, ...] = ()
+    """StatefulSets that hold the replicas; empty: a Deployment does."""
+    replicas_on: Literal["any", "apart", "together"] = "any"
+    """Whether the replicas must be on different nodes, or on one."""
+    scheduler: str | None = None
+    labels: dict[str, str] = {}
     ports: dict[str, int] = {}
     """Ports that the pod binds, and those of its Service if it has one."""
     has_service: bool = False
@@ -153,9 +229,45 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     read_only_root: bool = True
     ready_timeout_s: int
 
+    @property
+    def containers(self) -> tuple[ContainerPlan, ...]:
+        """The containers that run beside each other."""
+        name = COURIER if self.sidecars else self.name
+        own = ContainerPlan(
+            name=name,
+            image=self.image,
+            command=self.command,
+            args=self.args,
+            env=self.env,
+            field_env=self.field_env,
+            secret_env=self.secret_env,
+            volumes=self.volumes,
+            requests=self.requests,
+            run_as_root=self.run_as_root,
+            read_only_root=self.read_only_root,
+        )
+        return (own, *self.sidecars)
+
+    @property
+    def images(self) -> tuple[ImagePlan, ...]:
+        """The images of all containers, each once."""
+        found = (each.image for each in (*self.preparations, *self.containers))
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def all_volumes(self) -> tuple[Volume, ...]:
+        """The volumes of all containers, each once."""
+        every = (*self.containers, *self.preparations)
+        return tuple({v.name: v for each in every for v in each.volumes}.values())
+
+    @property
+    def total(self) -> Requests:
+        """What one replica requests."""
+        return functools.reduce(operator.add, (each.requests for each in self.containers))
+
 
 def service_pods(
-    config: BenchmarkConfig, topology: Topology, identity: Identity, image: ImagePlan
+    config: Config, topology: Topology, identity: Identity, image: ImagePlan
 ) -> tuple[PodPlan, ...]:
     """Return one pod for each group of the topology."""
     hosts = {
@@ -179,7 +291,7 @@ def service_pods(
 
 
 def deadline_pod(
-    config: BenchmarkConfig,
+    config: Config,
     identity: Identity,
     image: ImagePlan,
     *,
@@ -210,16 +322,16 @@ def deadline_pod(
         field_env={"AIPERF_NAMESPACE": "metadata.namespace"},
         volumes=volumes,
         ready_file=DEADLINE_KEPT,
-        requests=with_storage(_requests(config, "deadline"), volumes),
-        placement=_placement(config, "deadline"),
-        annotations=_own(config, "deadline").annotations,
+        requests=with_storage(requests_of(config, "deadline"), volumes),
+        placement=placement_of(config, "deadline"),
+        annotations=own_settings(config, "deadline").annotations,
         calls_api=True,
         ready_timeout_s=seconds(config.deployment.ready_timeout),
     )
 
 
 def _service_pod(
-    config: BenchmarkConfig,
+    config: Config,
     topology: Topology,
     group: Group,
     image: ImagePlan,
@@ -228,16 +340,15 @@ def _service_pod(
     is_worker = Service.WORKER in group.services
     has_results = Service.RECORDS_MANAGER in group.services
     ports = _ports(group, topology)
-    placement = _placement(config, group.name)
+    placement = placement_of(config, group.name)
     secret_env: dict[str, SecretKey] = {}
     if has_results:
         secret_env["AIPERF_API_TOKEN"] = SecretKey("keys", TOKEN_KEY)
         for variable, key in upload_keys(config).items():
             secret_env[variable] = SecretKey("upload", key)
-    if is_worker and config.endpoint.api_key_env:
+    if is_worker and has_target_key(config):
         secret_env[TARGET_KEY_ENV] = SecretKey("target", TARGET_KEY)
-    # One of the two folders holds a download both while it arrives and when it is complete.
-    scratch = SCRATCH_BYTES + (2 * config.dataset.max_download if config.dataset.public else 0)
+    scratch = SCRATCH_BYTES + _download_bytes(config)
     results = config.deployment.results.storage
     volumes = (
         Volume("config", CONFIG_DIR, "config"),
@@ -257,16 +368,29 @@ def _service_pod(
         ports=ports,
         has_service=group.services[0] in SINGLETONS and bool(ports),
         probe=_probe(ports),
-        requests=with_storage(_requests(config, group.name, topology), volumes),
+        requests=with_storage(requests_of(config, group.name, topology), volumes),
         placement=placement,
-        annotations=_own(config, group.name).annotations,
+        annotations=own_settings(config, group.name).annotations,
         # The API refuses network sysctls for pods in the node's own network.
         sysctls=PORT_RANGE if is_worker and not placement.host_network else {},
         ready_timeout_s=seconds(config.deployment.ready_timeout),
     )
 
 
-def upload_keys(config: BenchmarkConfig) -> dict[str, str]:
+def has_target_key(config: Config) -> bool:
+    """Return whether the workers need the key of an inference server."""
+    return isinstance(config, BenchmarkConfig) and config.endpoint.api_key_env is not None
+
+
+def _download_bytes(config: Config) -> int:
+    """Return the room for a download. One of two folders holds it both while it arrives and when it
+    is complete."""
+    if not isinstance(config, BenchmarkConfig) or not config.dataset.public:
+        return 0
+    return 2 * config.dataset.max_download
+
+
+def upload_keys(config: Config) -> dict[str, str]:
     """Return the key of the stack's configuration by environment variable, for an upload to a
     bucket."""
     s3 = config.artifacts.s3
@@ -297,13 +421,14 @@ def _probe(ports: dict[str, int]) -> Probe | None:
     return None
 
 
-def _requests(config: BenchmarkConfig, name: str, topology: Topology | None = None) -> Requests:
+def requests_of(config: Config, name: str, topology: Topology | None = None) -> Requests:
+    """Return the requests of a pod by its name, without its disk."""
     cpu, memory = _DEFAULTS[name]
-    if name == "worker" and topology is not None:
+    if name == "worker" and topology is not None and isinstance(config, BenchmarkConfig):
         users = math.ceil((config.load.concurrency or 0) / topology.workers)
         wanted = WORKER_BASE_BYTES + users * LARGE_CONNECTION_BYTES
         memory = max(memory, math.ceil(wanted / (64 * _MI)) * 64 * _MI)
-    own = _own(config, name)
+    own = own_settings(config, name)
     return Requests(own.cpu or cpu, own.memory or memory, own.cpu_limit)
 
 
@@ -314,11 +439,13 @@ def with_storage(requests: Requests, volumes: tuple[Volume, ...]) -> Requests:
     return msgspec.structs.replace(requests, storage_bytes=asked, storage_limit_bytes=limit)
 
 
-def _placement(config: BenchmarkConfig, name: str) -> Placement:
-    return _own(config, name).placement.overriding(config.deployment.placement)
+def placement_of(config: Config, name: str) -> Placement:
+    """Return the placement of a pod: its own keys, else those of all pods."""
+    return own_settings(config, name).placement.overriding(config.deployment.placement)
 
 
-def _own(config: BenchmarkConfig, name: str) -> Pod:
+def own_settings(config: Config, name: str) -> Pod:
+    """Return the keys of `deployment.pods` for a pod."""
     return config.deployment.pods.get(name, Pod())
 
 

@@ -1,7 +1,7 @@
 """Plans everything that a cluster will hold for a benchmark config. Pure, so that it can be
 reviewed, tested and totalled before anything exists.
 
-    BenchmarkConfig --plan_stack--> StackPlan --infra/--> Kubernetes objects
+    Config --plan_stack--> StackPlan --infra/--> Kubernetes objects
 """
 
 import hashlib
@@ -12,13 +12,22 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
+from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.config.image_names import check_digest, is_mutable
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.secret_names import is_secret_name, secret_paths
 from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
+from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import Identity, check_stack_name
-from aiperf_svc.plan.lifetime import DisruptionBudget, check_ttl, plan_budget
+from aiperf_svc.plan.lifetime import (
+    DisruptionBudget,
+    LongestTimes,
+    check_ttl,
+    load_times,
+    plan_budget,
+    step_times,
+)
 from aiperf_svc.plan.network import Policy, is_on_hub, plan_policies
 from aiperf_svc.plan.pods import (
     TARGET_KEY,
@@ -26,11 +35,13 @@ from aiperf_svc.plan.pods import (
     ImagePlan,
     PodPlan,
     deadline_pod,
+    has_target_key,
     service_pods,
     upload_keys,
 )
+from aiperf_svc.plan.ranks import RankNeeds, rank_pod
 from aiperf_svc.plan.target import resolve_url, target_pod
-from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan
+from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan, plan_ranks
 from aiperf_svc.protocol.messages import Service
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -52,7 +63,7 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a stack, which `infra/` translates."""
 
     identity: Identity
-    config: BenchmarkConfig
+    config: Config
     """Config as the services read it, with the target's real address and the key's real
     variable."""
     topology: Topology
@@ -64,6 +75,7 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
     deadline: PodPlan
     services: tuple[PodPlan, ...]
     target: PodPlan | None
+    times: LongestTimes
     policies: tuple[Policy, ...]
     pod_security: PodSecurity
     notes: tuple[str, ...]
@@ -75,6 +87,17 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
     def pods(self) -> tuple[PodPlan, ...]:
         """All pods of the stack."""
         return (self.deadline, *self.services, *((self.target,) if self.target else ()))
+
+    @property
+    def inference(self) -> BenchmarkConfig:
+        """The config of a stack that measures an inference server."""
+        assert isinstance(self.config, BenchmarkConfig)
+        return self.config
+
+    @property
+    def ranks(self) -> PodPlan | None:
+        """The pod of a workload's ranks; None without a workload."""
+        return next((pod for pod in self.services if pod.sets), None)
 
     @property
     def deadline_policies(self) -> tuple[Policy, ...]:
@@ -97,9 +120,10 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
     def totals(self) -> Totals:
         """Resources that all pods together request."""
         prices = self.config.deployment.prices
-        cpu = sum(pod.replicas * pod.requests.cpu_millis for pod in self.pods)
-        memory = sum(pod.replicas * pod.requests.memory_bytes for pod in self.pods)
-        gpus = sum(pod.replicas * pod.requests.gpu.count for pod in self.pods if pod.requests.gpu)
+        asked = [(pod.replicas, pod.total) for pod in self.pods]
+        cpu = sum(number * each.cpu_millis for number, each in asked)
+        memory = sum(number * each.memory_bytes for number, each in asked)
+        gpus = sum(number * each.gpu_count for number, each in asked)
         cost = cpu / 1000 * prices.cpu + memory / 2**30 * prices.memory_gib + gpus * prices.gpu
         return Totals(
             pods=sum(pod.replicas for pod in self.pods),
@@ -112,17 +136,24 @@ class StackPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_stack(
-    config: BenchmarkConfig, *, stack: str, version: str, generation: int = 1, image: str = ""
+    config: Config,
+    *,
+    stack: str,
+    version: str,
+    generation: int = 1,
+    image: str = "",
+    needs: RankNeeds | None = None,
 ) -> StackPlan:
     """Plan a stack.
 
     `image` replaces the one in the config; a new `generation` makes a new run of an unchanged
-    config. Raises ConfigError.
+    config. `needs` is what the config's workload needs. Raises ConfigError.
     """
     check_stack_name(stack)
     config = _in_order(config)
     deployment = config.deployment
-    check_ttl(config)
+    times = _longest_times(config, needs)
+    check_ttl(deployment, times)
     _check_secrets(config)
     used = ImagePlan(
         _checked(image) or deployment.image.name or f"localhost/aiperf-svc:{version}",
@@ -130,16 +161,17 @@ def plan_stack(
         deployment.image.pull_secrets,
     )
     resolved = _resolve(config, Identity(stack=stack, run_id="", version=version))
-    run_id = _run_id(resolved, used.name, generation)
+    images = used.name if needs is None else f"{used.name} {needs.image}"
+    run_id = _run_id(resolved, images, generation)
     identity = Identity(stack=stack, run_id=run_id, version=version)
-    topology = plan(resolved, Facts(where="cluster"))
+    topology = _topology(resolved, needs)
     files = {
         "config.yaml": yaml.safe_dump(non_defaults(resolved), sort_keys=False),
         "topology.json": msgspec.json.encode(topology).decode(),
     }
-    services = service_pods(resolved, topology, identity, used)
-    target = target_pod(resolved, used)
-    budget = plan_budget(resolved, identity)
+    services = _services(resolved, topology, identity, used, needs)
+    target = target_pod(resolved, used) if isinstance(resolved, BenchmarkConfig) else None
+    budget = plan_budget(deployment, times, identity)
     deadline = deadline_pod(resolved, identity, used, budget=budget)
     pods = (deadline, *services, *((target,) if target else ()))
     policies, notes = plan_policies(resolved, topology, pods)
@@ -155,42 +187,74 @@ def plan_stack(
         deadline=deadline,
         services=services,
         target=target,
+        times=times,
         policies=policies,
         pod_security=security,
         notes=(
             *reasons,
             *notes,
             *_plaintext_warnings(resolved),
-            *_unpinned(resolved, used, target),
+            *_unpinned(resolved, used, pods),
         ),
         secret_keys=_secret_keys(resolved),
     )
 
 
-def _in_order(config: BenchmarkConfig) -> BenchmarkConfig:
+def _in_order(config: Config) -> Config:
     """Return the same config with its maps sorted, so that their order in a file or an engine makes
     no other run."""
-    plain = json.dumps(config.model_dump(mode="json"), sort_keys=True)
-    return BenchmarkConfig.model_validate_json(plain)
+    plain = config.model_dump_json(by_alias=True)
+    return type(config).model_validate_json(json.dumps(json.loads(plain), sort_keys=True))
 
 
-def _resolve(config: BenchmarkConfig, identity: Identity) -> BenchmarkConfig:
-    endpoint = config.endpoint
-    key_env = TARGET_KEY_ENV if endpoint.api_key_env else None
-    deployment = config.deployment
-    # Pods start at different times: each waits for its image and a node.
-    longest_start = max(deployment.registration_timeout, deployment.ready_timeout)
-    return config.model_copy(
-        update={
-            "endpoint": endpoint.model_copy(
-                update={"url": resolve_url(config, identity), "api_key_env": key_env}
-            ),
-            "deployment": deployment.model_copy(update={"registration_timeout": longest_start}),
-        }
+def _longest_times(config: Config, needs: RankNeeds | None) -> LongestTimes:
+    if isinstance(config, BenchmarkConfig):
+        return load_times(config)
+    assert needs is not None
+    return step_times(config.deployment, needs.steps_ns)
+
+
+def _topology(config: Config, needs: RankNeeds | None) -> Topology:
+    facts = Facts(where="cluster")
+    if isinstance(config, BenchmarkConfig):
+        return plan(config, facts)
+    assert needs is not None
+    return plan_ranks(config.deployment, needs.count, facts)
+
+
+def _services(
+    config: Config,
+    topology: Topology,
+    identity: Identity,
+    image: ImagePlan,
+    needs: RankNeeds | None,
+) -> tuple[PodPlan, ...]:
+    pods = service_pods(config, topology, identity, image)
+    if not isinstance(config, WorkloadConfig):
+        return pods
+    assert needs is not None
+    return tuple(
+        rank_pod(pod, config, needs, identity) if pod.name == RANK_POD else pod for pod in pods
     )
 
 
-def _check_secrets(config: BenchmarkConfig) -> None:
+def _resolve(config: Config, identity: Identity) -> Config:
+    deployment = config.deployment
+    # Pods start at different times: each waits for its image and a node.
+    longest_start = max(deployment.registration_timeout, deployment.ready_timeout)
+    update: dict[str, Any] = {
+        "deployment": deployment.model_copy(update={"registration_timeout": longest_start})
+    }
+    if isinstance(config, BenchmarkConfig):
+        key_env = TARGET_KEY_ENV if config.endpoint.api_key_env else None
+        url = resolve_url(config, identity)
+        update["endpoint"] = config.endpoint.model_copy(update={"url": url, "api_key_env": key_env})
+    return config.model_copy(update=update)
+
+
+def _check_secrets(config: Config) -> None:
+    if not isinstance(config, BenchmarkConfig):
+        return
     endpoint = config.endpoint
     for key in (
         *secret_paths(endpoint.headers, "endpoint.headers"),
@@ -203,9 +267,9 @@ def _check_secrets(config: BenchmarkConfig) -> None:
         )
 
 
-def _plaintext_warnings(config: BenchmarkConfig) -> tuple[str, ...]:
+def _plaintext_warnings(config: Config) -> tuple[str, ...]:
     """Return notes about data that others can read in transit or in a manifest."""
-    notes = [UNCHECKED] if is_unchecked(config) else []
+    notes = [UNCHECKED] if isinstance(config, BenchmarkConfig) and is_unchecked(config) else []
     results, target = config.deployment.results, config.deployment.target
     if results.expose != "port-forward" and not results.tls_secret:
         notes.append(
@@ -230,17 +294,19 @@ def _checked(image: str) -> str:
     return image
 
 
-def _unpinned(config: BenchmarkConfig, services: ImagePlan, target: PodPlan | None) -> list[str]:
+def _unpinned(config: Config, services: ImagePlan, pods: tuple[PodPlan, ...]) -> list[str]:
     """Return notes about what may differ in the next run of the same file."""
     images = {"services'": services.name}
-    if target and target.image.name != services.name:
-        images["target's"] = target.image.name
+    for pod in pods:
+        images |= {f"{pod.name}'s": i.name for i in pod.images if i.name != services.name}
     notes = [
         f"the {whose} image {name} has no digest: whoever may push there can put another one in "
         "its place; pin it as NAME@sha256:DIGEST"
         for whose, name in images.items()
         if is_mutable(name)
     ]
+    if not isinstance(config, BenchmarkConfig):
+        return notes
     tokenizer = config.tokenizer
     if is_on_hub(tokenizer.name) and not _COMMIT.fullmatch(tokenizer.revision):
         notes.append(
@@ -250,14 +316,18 @@ def _unpinned(config: BenchmarkConfig, services: ImagePlan, target: PodPlan | No
     return notes
 
 
-def non_defaults(config: BenchmarkConfig) -> dict[str, Any]:
+def non_defaults(config: Config) -> dict[str, Any]:
     """Return the keys whose values differ from the defaults. Image and program have the same
     version, so the defaults are the same in the pods, and reviewers see only what was chosen."""
-    return config.model_dump(mode="json", exclude_defaults=True)
+    found = config.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+    if isinstance(config, WorkloadConfig):
+        # The kind is what the model is chosen by, and so its default.
+        found["workload"] = {"kind": config.workload.kind, **found["workload"]}
+    return found
 
 
-def _run_id(config: BenchmarkConfig, image: str, generation: int) -> str:
-    parts = [json.dumps(non_defaults(config)), image, str(generation)]
+def _run_id(config: Config, images: str, generation: int) -> str:
+    parts = [json.dumps(non_defaults(config)), images, str(generation)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -265,16 +335,34 @@ def _pod_security(pods: tuple[PodPlan, ...]) -> tuple[PodSecurity, tuple[str, ..
     """Return the strictest level that admits these pods, and what rules out a stricter one."""
     hosted = [pod.name for pod in pods if pod.placement.host_network]
     rooted = [pod.name for pod in pods if pod.run_as_root]
-    reasons = [f"Pod Security privileged: {name} uses its node's network" for name in hosted]
+    lax = [f"{name} uses its node's network" for name in hosted]
+    lax += [
+        f"container {container.name} of {pod.name} has {', '.join(container.capabilities)}"
+        for pod in pods
+        for container in (*pod.preparations, *pod.containers)
+        if container.capabilities
+    ]
+    lax += [
+        f"{pod.name} mounts {volume.source} of its node"
+        for pod in pods
+        for volume in pod.all_volumes
+        if volume.kind == "host-path"
+    ]
+    reasons = [f"Pod Security privileged: {reason}" for reason in lax]
     reasons += [f"Pod Security baseline: {name} runs as root" for name in rooted]
-    if hosted:
+    if lax:
         return "privileged", tuple(reasons)
     return ("baseline" if rooted else "restricted"), tuple(reasons)
 
 
-def _secret_keys(config: BenchmarkConfig) -> dict[str, tuple[str, ...]]:
+def _secret_keys(config: Config) -> dict[str, tuple[str, ...]]:
     keys = set(config.deployment.target.secret_env.values())
-    if config.endpoint.api_key_env:
+    if has_target_key(config):
         keys.add(TARGET_KEY)
-    secrets = {"target": tuple(sorted(keys)), "upload": tuple(upload_keys(config).values())}
+    own = config.workload.secret_env if isinstance(config, WorkloadConfig) else {}
+    secrets = {
+        "target": tuple(sorted(keys)),
+        "upload": tuple(upload_keys(config).values()),
+        "workload": tuple(sorted(set(own.values()))),
+    }
     return {name: keys for name, keys in secrets.items() if keys}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
+from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.stack import StackPlan
 from components.access import Access, AccessArgs
@@ -72,7 +73,10 @@ class Benchmark(pulumi.ComponentResource):
         WorkerPool(
             "worker-pool",
             WorkerPoolArgs(
-                pods=many, place=place.depends_on(*control.services.values()), mounted=mounted
+                pods=many,
+                place=place.depends_on(*control.services.values()),
+                base=base,
+                mounted=mounted,
             ),
             below,
         )
@@ -105,6 +109,13 @@ def _provider(
     )
 
 
+def _measured(plan: StackPlan) -> dict[str, pulumi.Input[object]]:
+    """Return the outputs that say what is measured."""
+    if isinstance(plan.config, BenchmarkConfig):
+        return {"target": plan.config.endpoint.url}
+    return {"workload": plan.config.workload.kind}
+
+
 def _outputs(
     plan: StackPlan,
     namespace: pulumi.Output[str],
@@ -119,7 +130,7 @@ def _outputs(
     return {
         "namespace": namespace,
         "runId": plan.identity.run_id,
-        "target": plan.config.endpoint.url,
+        **_measured(plan),
         "results": {
             "expose": exposure.expose,
             "service": service,

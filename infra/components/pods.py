@@ -1,6 +1,8 @@
-"""Kubernetes objects of a PodPlan: a Deployment, and a Service if the pod has a name."""
+"""Kubernetes objects of a PodPlan: its template, a Deployment, and a Service if the pod has a
+name."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,16 @@ import pulumi_kubernetes as k8s
 from aiperf_svc.config.placement import Placement
 from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.plan.identity import Identity
-from aiperf_svc.plan.pods import GRACE_S, PodPlan, Probe, Requests, Volume
+from aiperf_svc.plan.pods import (
+    GRACE_S,
+    ContainerPlan,
+    PodPlan,
+    PodSet,
+    Probe,
+    Requests,
+    Volume,
+)
+from aiperf_svc.plan.ranks import NETWORK_FILE
 from components.place import SKIP_AWAIT, Place
 
 USER = 65_532
@@ -25,6 +36,7 @@ KEEP_ANNOTATIONS = {
 """Keep autoscalers from removing nodes during a run."""
 SPREAD_KEYS = {"hostname": "kubernetes.io/hostname", "zone": "topology.kubernetes.io/zone"}
 STORAGE = "ephemeral-storage"
+SERVICE_ID = "AIPERF_SERVICE_ID"
 AWAIT_MARGIN_S = 30
 """Pulumi waits this much longer than Kubernetes, which reports the reason when it gives up."""
 
@@ -38,7 +50,7 @@ class MountedNames:
     account: pulumi.Input[str]
     config_map: pulumi.Input[str] = ""
     secrets: tuple[tuple[str, pulumi.Input[str]], ...] = ()
-    """Pairs of `keys`, `target` or `upload` and the name of the Secret."""
+    """Pairs of `keys`, `target`, `upload` or `workload` and the name of the Secret."""
 
     def secret(self, which: str) -> pulumi.Input[str]:
         """Return the name of a Secret."""
@@ -58,7 +70,8 @@ def make_service(plan: PodPlan, place: Place, parent: pulumi.Resource) -> core.S
             ports=[
                 core.ServicePortArgs(name=name, port=number, target_port=number, protocol="TCP")
                 for name, number in plan.ports.items()
-            ],
+            ]
+            or None,
         ),
         opts=place.options(parent),
     )
@@ -79,18 +92,7 @@ def make_deployment(
             progress_deadline_seconds=plan.ready_timeout_s,
             revision_history_limit=0,
             selector=meta.LabelSelectorArgs(match_labels=identity.selector(plan.name)),
-            template=core.PodTemplateSpecArgs(
-                metadata=meta.ObjectMetaArgs(
-                    labels={**identity.labels(plan.name), **OPT_OUT_LABELS},
-                    annotations={
-                        **OPT_OUT_ANNOTATIONS,
-                        **KEEP_ANNOTATIONS,
-                        **_networks(plan.placement),
-                        **plan.annotations,
-                    },
-                ),
-                spec=_pod_spec(plan, identity, mounted),
-            ),
+            template=pod_template(plan, identity, mounted),
         ),
         opts=place.options(
             parent,
@@ -101,7 +103,37 @@ def make_deployment(
     )
 
 
-def _pod_spec(plan: PodPlan, identity: Identity, mounted: MountedNames) -> core.PodSpecArgs:
+def pod_template(
+    plan: PodPlan,
+    identity: Identity,
+    mounted: MountedNames,
+    pods: PodSet | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> core.PodTemplateSpecArgs:
+    """Return the template of a pod, or of the pods of one set; `labels` are added."""
+    return core.PodTemplateSpecArgs(
+        metadata=meta.ObjectMetaArgs(
+            labels={
+                **identity.labels(plan.name),
+                **OPT_OUT_LABELS,
+                **plan.labels,
+                **(labels or {}),
+            },
+            annotations={
+                **OPT_OUT_ANNOTATIONS,
+                **KEEP_ANNOTATIONS,
+                **_networks(plan.placement),
+                **plan.annotations,
+            },
+        ),
+        spec=_pod_spec(plan, identity, mounted, pods or PodSet(plan.name, plan.replicas)),
+    )
+
+
+def _pod_spec(
+    plan: PodPlan, identity: Identity, mounted: MountedNames, pods: PodSet
+) -> core.PodSpecArgs:
+    first, *others = plan.containers
     placement, gpu = plan.placement, plan.requests.gpu
     return core.PodSpecArgs(
         service_account_name=mounted.account,
@@ -118,7 +150,8 @@ def _pod_spec(plan: PodPlan, identity: Identity, mounted: MountedNames) -> core.
         priority_class_name=placement.priority_class,
         node_selector=placement.node_selector or None,
         tolerations=_tolerations(placement),
-        affinity=_affinity(placement, identity),
+        affinity=_affinity(plan, identity, pods),
+        scheduler_name=plan.scheduler,
         topology_spread_constraints=_spread(plan, identity),
         security_context=core.PodSecurityContextArgs(
             run_as_non_root=not plan.run_as_root,
@@ -128,27 +161,46 @@ def _pod_spec(plan: PodPlan, identity: Identity, mounted: MountedNames) -> core.
             seccomp_profile=core.SeccompProfileArgs(type="RuntimeDefault"),
             sysctls=[core.SysctlArgs(name=n, value=v) for n, v in plan.sysctls.items()] or None,
         ),
-        containers=[_container(plan, mounted)],
-        volumes=[_volume(volume, mounted) for volume in plan.volumes],
+        containers=[
+            _container(
+                first,
+                plan,
+                mounted,
+                service_id=pods.service_id,
+                ports=[
+                    core.ContainerPortArgs(name=name, container_port=number, protocol="TCP")
+                    for name, number in plan.ports.items()
+                ]
+                or None,
+                readiness_probe=_readiness(plan.probe),
+                startup_probe=_startup(plan),
+            ),
+            *(_container(each, plan, mounted) for each in others),
+        ],
+        init_containers=[_container(each, plan, mounted) for each in plan.preparations] or None,
+        volumes=[
+            _volume(volume, mounted, identity)
+            for volume in plan.all_volumes
+            # A StatefulSet adds the claims of its template.
+            if volume.kind != "claim"
+        ],
     )
 
 
-def _container(plan: PodPlan, mounted: MountedNames) -> core.ContainerArgs:
+def _container(
+    plan: ContainerPlan, pod: PodPlan, mounted: MountedNames, *, service_id: str = "", **rest: Any
+) -> core.ContainerArgs:
+    """Return a container. `service_id` replaces the pod's name as the id of its service, `rest` is
+    added."""
+    is_other_user = plan.run_as_root != pod.run_as_root
     return core.ContainerArgs(
         name=plan.name,
         image=plan.image.name,
         image_pull_policy=plan.image.pull_policy,
         command=list(plan.command) or None,
         args=list(plan.args) or None,
-        env=_env(plan, mounted),
-        ports=[
-            core.ContainerPortArgs(name=name, container_port=number, protocol="TCP")
-            for name, number in plan.ports.items()
-        ]
-        or None,
+        env=_env(plan, mounted, service_id),
         resources=_resources(plan.requests),
-        readiness_probe=_readiness(plan.probe),
-        startup_probe=_startup(plan),
         volume_mounts=[
             core.VolumeMountArgs(
                 name=volume.name,
@@ -160,13 +212,23 @@ def _container(plan: PodPlan, mounted: MountedNames) -> core.ContainerArgs:
         security_context=core.SecurityContextArgs(
             allow_privilege_escalation=False,
             read_only_root_filesystem=plan.read_only_root,
-            capabilities=core.CapabilitiesArgs(drop=["ALL"]),
+            capabilities=core.CapabilitiesArgs(drop=["ALL"], add=list(plan.capabilities) or None),
+            run_as_non_root=not plan.run_as_root if is_other_user else None,
+            run_as_user=_user(plan.run_as_root) if is_other_user else None,
+            run_as_group=_user(plan.run_as_root) if is_other_user else None,
         ),
+        **rest,
     )
 
 
-def _env(plan: PodPlan, mounted: MountedNames) -> list[core.EnvVarArgs]:
-    plain = [core.EnvVarArgs(name=name, value=value) for name, value in plan.env.items()]
+def _user(is_root: bool) -> int:
+    return 0 if is_root else USER
+
+
+def _env(plan: ContainerPlan, mounted: MountedNames, service_id: str) -> list[core.EnvVarArgs]:
+    own = {SERVICE_ID: service_id} if service_id else {}
+    values = {**plan.env, **own}
+    plain = [core.EnvVarArgs(name=name, value=value) for name, value in values.items()]
     fields = [
         core.EnvVarArgs(
             name=name,
@@ -175,6 +237,7 @@ def _env(plan: PodPlan, mounted: MountedNames) -> list[core.EnvVarArgs]:
             ),
         )
         for name, field in plan.field_env.items()
+        if name not in own
     ]
     secrets = [
         core.EnvVarArgs(
@@ -193,6 +256,7 @@ def _env(plan: PodPlan, mounted: MountedNames) -> list[core.EnvVarArgs]:
 def _resources(requests: Requests) -> core.ResourceRequirementsArgs:
     memory = {"memory": format_size(requests.memory_bytes)}
     gpus = {requests.gpu.resource: str(requests.gpu.count)} if requests.gpu else {}
+    gpus |= {name: str(number) for name, number in requests.devices.items()}
     limit, asked, most = requests.cpu_limit_millis, {}, {}
     if requests.storage_limit_bytes:
         asked = {STORAGE: format_size(requests.storage_bytes)}
@@ -229,7 +293,7 @@ def _startup(plan: PodPlan) -> core.ProbeArgs | None:
     )
 
 
-def _volume(volume: Volume, mounted: MountedNames) -> core.VolumeArgs:
+def _volume(volume: Volume, mounted: MountedNames, identity: Identity) -> core.VolumeArgs:
     limit = format_size(volume.size_bytes) if volume.size_bytes else None
     if volume.kind == "config":
         source = core.ConfigMapVolumeSourceArgs(name=mounted.config_map)
@@ -241,6 +305,22 @@ def _volume(volume: Volume, mounted: MountedNames) -> core.VolumeArgs:
             items=[core.KeyToPathArgs(key=name, path=name) for name in volume.items],
         )
         return core.VolumeArgs(name=volume.name, secret=secret)
+    if volume.kind == "annotations":
+        file = core.DownwardAPIVolumeFileArgs(
+            path=NETWORK_FILE,
+            field_ref=core.ObjectFieldSelectorArgs(
+                field_path=f"metadata.annotations['{volume.source}']"
+            ),
+        )
+        info = core.DownwardAPIVolumeSourceArgs(items=[file])
+        return core.VolumeArgs(name=volume.name, downward_api=info)
+    if volume.kind == "shared-claim":
+        claim = core.PersistentVolumeClaimVolumeSourceArgs(claim_name=identity.name(volume.name))
+        return core.VolumeArgs(name=volume.name, persistent_volume_claim=claim)
+    if volume.kind == "host-path":
+        # Never made: it would stay on the node.
+        there = core.HostPathVolumeSourceArgs(path=volume.source, type="Directory")
+        return core.VolumeArgs(name=volume.name, host_path=there)
     medium = "Memory" if volume.kind == "memory" else None
     folder = core.EmptyDirVolumeSourceArgs(medium=medium, size_limit=limit)
     return core.VolumeArgs(name=volume.name, empty_dir=folder)
@@ -255,14 +335,12 @@ def _tolerations(placement: Placement) -> list[core.TolerationArgs] | None:
     ] or None
 
 
-def _affinity(placement: Placement, identity: Identity) -> core.AffinityArgs | None:
-    node = None
-    if placement.require_nodes or placement.prefer_nodes:
-        required = (
-            core.NodeSelectorArgs(node_selector_terms=[_node_term(placement.require_nodes)])
-            if placement.require_nodes
-            else None
-        )
+def _affinity(plan: PodPlan, identity: Identity, pods: PodSet) -> core.AffinityArgs | None:
+    placement, node = plan.placement, None
+    if placement.require_nodes or placement.prefer_nodes or pods.node:
+        term = _node_term(placement.require_nodes, pods.node)
+        is_required = placement.require_nodes or pods.node
+        required = core.NodeSelectorArgs(node_selector_terms=[term]) if is_required else None
         preferred = [
             core.PreferredSchedulingTermArgs(weight=50, preference=_node_term({label: values}))
             for label, values in placement.prefer_nodes.items()
@@ -281,23 +359,40 @@ def _affinity(placement: Placement, identity: Identity) -> core.AffinityArgs | N
         )
         for name in placement.away_from
     ]
-    if node is None and not apart:
+    each_other = core.PodAffinityTermArgs(
+        topology_key=SPREAD_KEYS["hostname"],
+        label_selector=meta.LabelSelectorArgs(match_labels=identity.selector(plan.name)),
+    )
+    is_apart, is_together = (plan.replicas_on == where for where in ("apart", "together"))
+    if node is None and not apart and not is_apart and not is_together:
         return None
-    away = core.PodAntiAffinityArgs(preferred_during_scheduling_ignored_during_execution=apart)
-    return core.AffinityArgs(node_affinity=node, pod_anti_affinity=away if apart else None)
+    away = core.PodAntiAffinityArgs(
+        preferred_during_scheduling_ignored_during_execution=apart or None,
+        required_during_scheduling_ignored_during_execution=[each_other] if is_apart else None,
+    )
+    near = core.PodAffinityArgs(required_during_scheduling_ignored_during_execution=[each_other])
+    return core.AffinityArgs(
+        node_affinity=node,
+        pod_anti_affinity=away if apart or is_apart else None,
+        pod_affinity=near if is_together else None,
+    )
 
 
-def _node_term(labels: dict[str, tuple[str, ...]]) -> core.NodeSelectorTermArgs:
+def _node_term(labels: dict[str, tuple[str, ...]], node: str = "") -> core.NodeSelectorTermArgs:
+    """Return the term for node labels, and for the name of one node."""
+    named = core.NodeSelectorRequirementArgs(key="metadata.name", operator="In", values=[node])
     return core.NodeSelectorTermArgs(
         match_expressions=[
             core.NodeSelectorRequirementArgs(key=label, operator="In", values=list(values))
             for label, values in labels.items()
         ]
+        or None,
+        match_fields=[named] if node else None,
     )
 
 
 def _spread(plan: PodPlan, identity: Identity) -> list[core.TopologySpreadConstraintArgs] | None:
-    if plan.replicas == 1 or plan.placement.spread == "none":
+    if plan.replicas == 1 or plan.sets or plan.placement.spread == "none":
         return None
     return [
         core.TopologySpreadConstraintArgs(

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import pulumi
 
 import aiperf_svc
-from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.stack import StackPlan, plan_stack
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.loading import parse_any
+from aiperf_svc.workloads.planning import plan_any_stack
 
 PROVIDER_VERSION = "4.18.1"
 """Version of Pulumi's Kubernetes provider, with which all tests on clusters run."""
@@ -44,8 +45,9 @@ class Settings:
 def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings of this stack. Raises RunError with one message and no traceback.
 
-    `AIPERF_IMAGE`, `AIPERF_CONTEXT`, `AIPERF_CLUSTER_IDENTIFIER` and `AIPERF_RENDER_TO` belong to a
-    machine or a build rather than to a committed file, so the environment may set them.
+    `AIPERF_IMAGE`, `AIPERF_WORKLOAD_IMAGE`, `AIPERF_CONTEXT`, `AIPERF_CLUSTER_IDENTIFIER` and
+    `AIPERF_RENDER_TO` belong to a machine or a build rather than to a committed file, so the
+    environment may set them.
     """
     if pulumi.runtime.is_config_secret(f"{config.name}:benchmark"):
         raise pulumi.RunError(
@@ -59,12 +61,13 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
             "clear; expected its path"
         )
     try:
-        plan = plan_stack(
-            parse_config(config.require_object("benchmark"), "aiperf:benchmark"),
+        plan = plan_any_stack(
+            parse_any(config.require_object("benchmark"), "aiperf:benchmark"),
             stack=pulumi.get_stack(),
             version=aiperf_svc.__version__,
             generation=config.get_int("generation") or 1,
             image=environ.get("AIPERF_IMAGE", ""),
+            workload_image=environ.get("AIPERF_WORKLOAD_IMAGE", ""),
         )
     except ConfigError as error:
         raise pulumi.RunError(str(error)) from error

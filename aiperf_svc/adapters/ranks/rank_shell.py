@@ -35,7 +35,9 @@ def make_folder(folder: Path) -> None:
     may run as different users."""
     for path in (folder, *(folder / name for name in ("commands", "stats", "work"))):
         path.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o777)
+        # A volume of a pod is root's, and open to its containers.
+        if path.stat().st_uid == os.getuid():
+            path.chmod(0o777)
     for name in (ORDERS, EVENTS):
         path = folder / name
         if not path.exists():

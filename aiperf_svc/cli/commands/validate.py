@@ -9,7 +9,7 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from aiperf_svc.config.models import BenchmarkConfig
+    from aiperf_svc.config.workload import Config
 
 DESCRIPTION = """Check stack files and configs without starting anything.
 
@@ -26,15 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check all of them, and say so of each."""
-    from aiperf_svc.cli.checks import config_problems
-    from aiperf_svc.cli.stacks import cluster_problems
-    from aiperf_svc.config.load_config import (
-        STACKS,
-        is_stack_file,
-        load_stack,
-        refusal,
-        stack_path,
-    )
+    from aiperf_svc.cli.stacks import file_problems
+    from aiperf_svc.config.load_config import STACKS, is_stack_file, refusal, stack_path
+    from aiperf_svc.workloads.loading import load_any
 
     names = args.configs or sorted(str(path) for path in STACKS.glob("Pulumi.*.yaml"))
     if not names:
@@ -42,10 +36,9 @@ def run(args: argparse.Namespace) -> int:
     is_refused = False
     for name in names:
         try:
-            path, config = stack_path(name), load_stack(name)
-            is_stack = is_stack_file(path)
-            problems = config_problems(config) + (cluster_problems(config) if is_stack else [])
-            if problems:
+            path = stack_path(name)
+            config, is_stack = load_any(path), is_stack_file(path)
+            if problems := file_problems(config, is_stack=is_stack):
                 raise refusal(problems, str(path))
             if is_stack:
                 _check_stack(path, config)
@@ -56,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     return int(ExitCode.BAD_CONFIG if is_refused else ExitCode.OK)
 
 
-def _check_stack(path: Path, config: "BenchmarkConfig") -> None:
+def _check_stack(path: Path, config: "Config") -> None:
     """Plan the stack as `run` does. Raises ConfigError."""
     from aiperf_svc.plan.identity import check_stack_name
     from aiperf_svc.runner.stack.project import read_settings, stack_name

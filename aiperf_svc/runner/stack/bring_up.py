@@ -23,7 +23,7 @@ from aiperf_svc.adapters.cluster.watching.startup_watch import (
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.error_text import causes, in_few_lines
 from aiperf_svc.config.base import SECOND_NS
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan, non_defaults
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import deployed, summary
@@ -45,12 +45,15 @@ class StateLocked(EnvironmentProblem):
 
 
 async def check(cluster: Cluster, plan: StackPlan, *, say: Say) -> tuple[Check, ...]:
-    """Run and print every preflight check. Raises EnvironmentProblem when one failed."""
+    """Run and print every preflight check. Raises EnvironmentProblem when one failed, ConfigError
+    when that one asks for another config."""
     checks = await preflight(cluster, plan, on_check=lambda each: say(check_line(each)))
     failed = [each for each in checks if each.state == "failed"]
     if failed:
         lines = [f"{each.name}: {each.detail}{_arrow(each.remedy)}" for each in failed]
-        raise EnvironmentProblem("\n  ".join(["the stack cannot come up:", *lines]))
+        is_config_error = any(each.is_config_error for each in failed)
+        kind = ConfigError if is_config_error else EnvironmentProblem
+        raise kind("\n  ".join(["the stack cannot come up:", *lines]))
     return checks
 
 
@@ -201,6 +204,7 @@ async def up(
             stack=request.stack,
             namespace=request.plan.config.deployment.namespace.name,
             unschedulable_s=unschedulable_s,
+            has_ranks=request.plan.ranks is not None,
         ),
         name="watch pods",
     )

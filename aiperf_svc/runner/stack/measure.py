@@ -22,7 +22,7 @@ from aiperf_svc.runner.following import Following
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import own_part
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import summary
+from aiperf_svc.runner.stack import subject
 
 STOPPING = "stopping: what was measured is collected, then the stack goes; once more to collect "
 STOPPING += "nothing"
@@ -75,7 +75,7 @@ class Measuring:
         token = str(self._outputs["resultsToken"])
         client = await self._open.enter_async_context(ResultsClient(url, token=token))
         self._client = client
-        display = make_display(self._options, summary.title(self._plan), self._plan.topology)
+        display = make_display(self._options, subject.title(self._plan), self._plan.topology)
         following = Following(
             client,
             processes=(),
@@ -132,6 +132,10 @@ class Measuring:
             return
         if target is not None and loss.component == target.name:
             display.note(f"{loss.line}: requests fail until the server is back")
+            return
+        if self._plan.ranks is not None and loss.component == self._plan.ranks.name:
+            # Its step fails, and is run again if the workload has retries left.
+            display.note(loss.line)
             return
         self.failure = self.failure or BenchmarkFailed(
             f"{loss.line}; the run cannot go on without it"

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-from aiperf_svc.config.load_config import load_config
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.plan.stack import non_defaults
 from aiperf_svc.runner import signals
@@ -12,11 +11,12 @@ from aiperf_svc.runner.stack.changes import Comparison, changes
 from aiperf_svc.runner.stack.project import read_settings
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.state_home import StateHome
+from aiperf_svc.workloads.loading import load_any
 
 
 def compare_with(request: StackRequest, file: Path) -> Comparison:
     """Compare with another version of the stack's file. Raises ConfigError."""
-    config = load_config(file)
+    config = load_any(file)
     try:
         settings = read_settings(file)
     except ConfigError:

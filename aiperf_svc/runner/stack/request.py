@@ -14,19 +14,21 @@ import aiperf_svc
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.config.load_config import STACK_KEY, STACKS
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.pods import TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
-from aiperf_svc.plan.stack import StackPlan, plan_stack
+from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.stack import locks, project, terminal
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
+from aiperf_svc.workloads.planning import plan_any_stack
 
 IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
 NOTHING: dict[str, Any] = {"config": {"aiperf:removal": "true"}}
 """Content of a stack's file for commands that need none. Parts of the engine fail if it has no
 value."""
-IMAGE, CONTEXT = "AIPERF_IMAGE", "AIPERF_CONTEXT"
+IMAGE, WORKLOAD_IMAGE, CONTEXT = "AIPERF_IMAGE", "AIPERF_WORKLOAD_IMAGE", "AIPERF_CONTEXT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,7 @@ class StackRequest:
     """Request for one stack: its config, and the cluster and backend to use."""
 
     stack: str
-    config: BenchmarkConfig
+    config: Config
     benchmark: Mapping[str, Any]
     """The benchmark as it was written."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -68,12 +70,13 @@ class StackRequest:
     @cached_property
     def plan(self) -> StackPlan:
         """The plan of the stack. Raises ConfigError."""
-        return plan_stack(
+        return plan_any_stack(
             self.config,
             stack=self.stack,
             version=aiperf_svc.__version__,
             generation=self.used_generation,
             image=self.environ.get(IMAGE, ""),
+            workload_image=self.environ.get(WORKLOAD_IMAGE, ""),
         )
 
     @property
@@ -133,10 +136,12 @@ def find_place(
     )
 
 
-def secrets_from(config: BenchmarkConfig, environ: Mapping[str, str]) -> dict[str, str]:
+def secrets_from(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the secret values in the environment, by key of the stack's configuration."""
     sources = {v: k for k, v in (UPLOAD_KEYS | UPLOAD_TOKEN).items()} if config.artifacts.s3 else {}
-    if config.endpoint.api_key_env:
+    if not isinstance(config, BenchmarkConfig):
+        sources |= {key: variable for variable, key in config.workload.secret_env.items()}
+    elif config.endpoint.api_key_env:
         sources[TARGET_KEY] = config.endpoint.api_key_env
     return {key: environ[name] for key, name in sources.items() if environ.get(name)}
 

@@ -3,30 +3,27 @@
 from collections.abc import Callable
 
 from aiperf_svc.config.base import HOUR_NS
-from aiperf_svc.config.models import DatasetKind, Length
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.units import format_duration
-from aiperf_svc.plan.lifetime import load_time, start_time
 from aiperf_svc.plan.network import NamespacePods, Peer, Range, StackPods
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.numbers import gibibytes
+from aiperf_svc.runner.stack import subject
 
 
 def facts(plan: StackPlan) -> list[tuple[str, str]]:
     """Return the facts for a reviewer beyond load and totals: name and text of each that
     applies."""
-    config, deployment = plan.config, plan.config.deployment
-    target = deployment.target
+    target = plan.config.deployment.target
     found = [
-        ("model", config.endpoint.model),
-        ("tokens", _lengths(plan)),
+        *subject.details(plan),
         ("objectives", _objectives(plan)),
         ("secrets", ", ".join(f"aiperf:{key}" for key in _secret_keys(plan))),
         ("priority", _by_pod(plan, lambda pod: pod.placement.priority_class or "")),
         ("nodes", _by_pod(plan, _nodes_of)),
         ("egress", "; ".join(_egress(plan))),
-        ("writable root", ", ".join(pod.name for pod in plan.pods if not pod.read_only_root)),
+        ("writable root", ", ".join(_writable(plan))),
         ("disk", _disk(plan)),
         ("results by", _exposure(plan)),
         ("node drains", _drains(plan)),
@@ -43,28 +40,18 @@ def whole_cost(plan: StackPlan) -> str:
     if not totals.cost_per_hour:
         return ""
     most = totals.cost_per_hour * ttl / HOUR_NS
-    needed = start_time(plan.config) + load_time(plan.config)
+    needed = plan.times.start + plan.times.load
     said = f"at most {most:.4g} {totals.currency} until it removes itself"
-    if plan.config.load.duration is None:
+    if not subject.is_timed(plan):
         return said
     usual = totals.cost_per_hour * needed / HOUR_NS
     return f"{usual:.4g} {totals.currency} for start and load ({format_duration(needed)}), {said}"
 
 
-def _lengths(plan: StackPlan) -> str:
-    dataset = plan.config.dataset
-    if dataset.kind is not DatasetKind.SYNTHETIC:
-        return f"of {dataset.file or dataset.public or dataset.kind}"
-    words = [f"{_length(dataset.input_tokens)} in"]
-    if dataset.output_tokens:
-        forced = ", forced" if plan.config.endpoint.force_output_length else ""
-        words.append(f"{_length(dataset.output_tokens)} out{forced}")
-    return ", ".join(words)
-
-
-def _length(length: Length) -> str:
-    spread = f" ± {length.stddev:g}" if length.stddev else ""
-    return f"{length.mean:g}{spread}"
+def _writable(plan: StackPlan) -> list[str]:
+    return [
+        pod.name for pod in plan.pods if not all(each.read_only_root for each in pod.containers)
+    ]
 
 
 def _objectives(plan: StackPlan) -> str:
@@ -98,7 +85,8 @@ def _by_pod(plan: StackPlan, said: Callable[[PodPlan], str]) -> str:
 def _nodes_of(pod: PodPlan) -> str:
     """Return which nodes a pod may use: spot nodes have a label or a taint."""
     place = pod.placement
-    words = [f"{key}={value}" for key, value in place.node_selector.items()]
+    words = [f"node {each.node}" for each in pod.sets if each.node]
+    words += [f"{key}={value}" for key, value in place.node_selector.items()]
     words += [f"{key} in {'|'.join(values)}" for key, values in place.require_nodes.items()]
     words += [f"better {key} in {'|'.join(values)}" for key, values in place.prefer_nodes.items()]
     words += [f"tolerates {each.key or 'every taint'}" for each in place.tolerations]
@@ -130,9 +118,9 @@ def _peer(peer: Peer) -> str:
 
 
 def _disk(plan: StackPlan) -> str:
-    asked = sum(pod.replicas * pod.requests.storage_bytes for pod in plan.pods)
-    most = sum(pod.replicas * pod.requests.storage_limit_bytes for pod in plan.pods)
-    bare = [pod.name for pod in plan.pods if not pod.requests.storage_limit_bytes]
+    asked = sum(pod.replicas * pod.total.storage_bytes for pod in plan.pods)
+    most = sum(pod.replicas * pod.total.storage_limit_bytes for pod in plan.pods)
+    bare = [pod.name for pod in plan.pods if not pod.total.storage_limit_bytes]
     unbound = f"; {', '.join(bare)} without a limit" if bare else ""
     return f"{gibibytes(asked)} of the nodes' disks, at most {gibibytes(most)}{unbound}"
 

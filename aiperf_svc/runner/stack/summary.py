@@ -7,6 +7,7 @@ from aiperf_svc.config.units import format_cpu, format_duration, format_size
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.numbers import cores, count, gibibytes
+from aiperf_svc.runner.stack import subject
 from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.review import facts, whole_cost
 
@@ -14,34 +15,6 @@ WIDTH, INDENT = 100, 18
 """Width of the text for a terminal, and of a row's name in it."""
 FEW = 40
 """Most changed keys that are shown; with more, it is another benchmark."""
-
-
-def title(plan: StackPlan) -> str:
-    """Return the name, target and model of the run."""
-    endpoint = plan.config.endpoint
-    return f"{plan.identity.stack} · {endpoint.url} · {endpoint.model}"
-
-
-def load_line(plan: StackPlan) -> str:
-    """Return the load in one line."""
-    load = plan.config.load
-    words = []
-    if load.request_rate is not None:
-        words.append(f"{load.request_rate:g} requests/s")
-    if load.concurrency is not None:
-        words.append(f"{load.concurrency:,} concurrent")
-    if load.requests is not None:
-        words.append(f"{load.requests:,} requests")
-    if load.duration is not None:
-        words.append(f"for {format_duration(load.duration)}")
-    if load.ramp:
-        words.append(f"ramp {format_duration(load.ramp)}")
-    if load.warmup:
-        warm = load.warmup
-        parts = [f"{warm.requests:,} requests"] if warm.requests is not None else []
-        parts += [format_duration(warm.duration)] if warm.duration is not None else []
-        words.append(f"after a warmup of {' or '.join(parts)}")
-    return ", ".join(words)
 
 
 def totals_line(plan: StackPlan) -> str:
@@ -72,7 +45,9 @@ def objects_line(plan: StackPlan) -> str:
     exposed = plan.config.deployment.results.expose != "port-forward"
     counts = [
         (int(plan.config.deployment.namespace.mode != "existing"), "Namespace"),
-        (len(plan.pods), "Deployment"),
+        (sum(not pod.sets for pod in plan.pods), "Deployment"),
+        (sum(len(pod.sets) for pod in plan.pods), "StatefulSet"),
+        (_claims(plan), "PersistentVolumeClaim"),
         (sum(pod.has_service for pod in plan.pods) + exposed, "Service"),
         (len(plan.policies), "NetworkPolicy"),
         (1 + len(plan.secret_keys), "Secret"),
@@ -87,13 +62,23 @@ def objects_line(plan: StackPlan) -> str:
     )
 
 
+def _claims(plan: StackPlan) -> int:
+    """Return the number of claims: one for each replica, or one for all."""
+    kinds = [(pod, volume.kind) for pod in plan.pods for volume in pod.all_volumes]
+    own = sum(pod.replicas for pod, kind in kinds if kind == "claim")
+    return own + sum(kind == "shared-claim" for _, kind in kinds)
+
+
+def _images(plan: StackPlan) -> list[str]:
+    return list(dict.fromkeys(image.name for pod in plan.pods for image in pod.images))
+
+
 def as_text(plan: StackPlan, compared: Comparison) -> str:
     """Format the summary for a terminal."""
     rows = [
-        ("load", load_line(plan)),
-        ("target", _target(plan)),
+        *subject.rows(plan),
         *facts(plan),
-        *(("image", name) for name in dict.fromkeys(pod.image.name for pod in plan.pods)),
+        *(("image", name) for name in _images(plan)),
         ("namespace", namespace_line(plan)),
         ("asks for", totals_line(plan)),
         *((("cost", whole_cost(plan)),) if whole_cost(plan) else ()),
@@ -101,7 +86,7 @@ def as_text(plan: StackPlan, compared: Comparison) -> str:
         ("removes itself", f"{format_duration(plan.config.deployment.ttl)} after its creation"),
         ("Pod Security", plan.pod_security),
     ]
-    lines = [title(plan), *(line for name, text in rows for line in _row(name, text))]
+    lines = [subject.title(plan), *(line for name, text in rows for line in _row(name, text))]
     lines += [f"  note: {note}" for note in plan.notes]
     if compared.changed is not None:
         lines.append(f"  {_about(compared)}")
@@ -131,9 +116,7 @@ def as_markdown(plan: StackPlan, compared: Comparison) -> str:
     totals = plan.totals
     cost = f"{totals.cost_per_hour:g} {totals.currency}" if totals.cost_per_hour else "no prices"
     rows = [
-        ("Load", load_line(plan)),
-        ("Target", _target(plan)),
-        *((name[0].upper() + name[1:], text) for name, text in facts(plan)),
+        *((name[0].upper() + name[1:], text) for name, text in (*subject.rows(plan), *facts(plan))),
         ("Namespace", namespace_line(plan)),
         ("Pods", f"{totals.pods:,}"),
         ("CPU", cores(totals.cpu_millis)),
@@ -185,12 +168,6 @@ def _about(compared: Comparison) -> str:
     return f"{what}: a new run{lost}."
 
 
-def _target(plan: StackPlan) -> str:
-    kind = plan.config.deployment.target.kind
-    made = "" if kind == "none" else f" ({kind}, made and removed with the stack)"
-    return f"{plan.config.endpoint.url}{made}"
-
-
 def _row(name: str, text: str) -> list[str]:
     """Format a name and its text, which may take several lines."""
     first, *more = textwrap.wrap(
@@ -200,10 +177,12 @@ def _row(name: str, text: str) -> list[str]:
 
 
 def _pod_row(pod: PodPlan) -> str:
-    needs = pod.requests
-    gpu = "" if needs.gpu is None else f"{needs.gpu.count} {needs.gpu.type or ''}".strip()
+    needs = pod.total
+    gpu = f"{needs.gpu_count} {(needs.gpu and needs.gpu.type) or ''}".strip()
+    gpu = gpu if needs.gpu_count else ""
+    images = ", ".join(f"`{image.name}`" for image in pod.images)
     cells = (pod.name, f"{pod.replicas:,}", format_cpu(needs.cpu_millis),
-             format_size(needs.memory_bytes), gpu, f"`{pod.image.name}`")  # fmt: skip
+             format_size(needs.memory_bytes), gpu, images)  # fmt: skip
     return "| " + " | ".join(map(_cell, cells)) + " |"
 
 

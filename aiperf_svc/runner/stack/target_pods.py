@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.preflight.target_checks import find_target_pods
+from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.runner.stack.request import StackRequest
 
 
@@ -20,6 +21,8 @@ async def with_target_pods(
     """Return the request with `deployment.target.pods` added, if the file does not restrict the way
     to the target and the cluster knows the pods; else unchanged. Raises Unreachable."""
     config = request.config
+    if not isinstance(config, BenchmarkConfig):
+        return request
     deployment, target = config.deployment, config.deployment.target
     if target.kind != "none" or target.pods or target.egress_cidrs:
         return request

@@ -121,7 +121,9 @@ class Courier(BaseService):
         reply = decode(await ask(self._dataset, encode(RankFilesRequested(*self.header))))
         assert isinstance(reply, RankFiles)
         self._files = reply.files
-        await asyncio.to_thread(make_folder, place.folder)
+        if not place.is_container:
+            # A pod's init container has done it; the loop may be running from there.
+            await asyncio.to_thread(make_folder, place.folder)
         self._shell = RankShell(place.folder, on_started=self._on_started, on_ended=self._on_ended)
         self._launches = LaunchRequests(place.folder, self._on_launch_asked)
         await self._shell.open(starts_loop=not place.is_container)

@@ -17,6 +17,8 @@ from aiperf_svc.adapters.cluster.preflight.rights import (
     proxy_rights,
 )
 from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.loading import parse_any
+from aiperf_svc.workloads.planning import plan_any_stack
 
 PAGE = Path(__file__).parents[3] / "docs" / "stacks.md"
 EXPOSED = ({"expose": "port-forward"}, {"expose": "LoadBalancer"},
@@ -63,3 +65,12 @@ def test_a_namespace_of_its_own_needs_the_second_role_on_top(
 ) -> None:
     asked = {each for how in EXPOSED for each in _asked(make_plan(results=how))}
     assert documented["aiperf-stacks"] | documented["aiperf-namespaces"] == asked
+
+
+def test_ranks_need_the_third_role_on_top(documented: dict[str, Allowed]) -> None:
+    ranks = {"volume": {"kind": "shared-claim"}}
+    data = {"workload": {"kind": "iperf"}, "deployment": {"ranks": ranks}}
+    plan = plan_any_stack(parse_any(data, ""), stack="bench", version="1")
+    usual = {each for how in EXPOSED for each in _asked(make_plan(results=how))}
+    assert documented["aiperf-workloads"] | usual == usual | _asked(plan)
+    assert not documented["aiperf-workloads"] & usual

@@ -10,7 +10,8 @@ from aiperf_svc.config.load_config import load_stack, parse_config
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 from aiperf_svc.runner.stack.changes import Change, Comparison, changes
 from aiperf_svc.runner.stack.review import facts, whole_cost
-from aiperf_svc.runner.stack.summary import FEW, as_markdown, as_text, load_line, totals_line
+from aiperf_svc.runner.stack.subject import load_line
+from aiperf_svc.runner.stack.summary import FEW, as_markdown, as_text, totals_line
 
 STACKS = Path(__file__).parents[3] / "stacks"
 NEW = Comparison(base="what is deployed")

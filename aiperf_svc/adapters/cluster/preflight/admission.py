@@ -4,7 +4,7 @@ and quotas without making the pod."""
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.adapters.cluster.preflight.rights import denied, probe_rights
-from aiperf_svc.adapters.cluster.preflight.target_probe import probe_pod
+from aiperf_svc.adapters.cluster.preflight.target_probe import idle_pod
 from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.stack import StackPlan
 
@@ -20,7 +20,7 @@ async def try_admission(cluster: Cluster, plan: StackPlan, *, namespace: str) ->
     if lacking:
         words = f"not allowed in {namespace}: {', '.join(map(str, sorted(lacking)))}"
         return Check(NAME, "not checked", words)
-    pod = probe_pod(plan, plan.identity.name(PREFLIGHT))
+    pod = idle_pod(plan, plan.identity.name(PREFLIGHT))
     try:
         await cluster.post(f"/api/v1/namespaces/{namespace}/pods", pod, dryRun="All")
     except Refused as error:

@@ -74,16 +74,17 @@ def _requests(pod: Object) -> dict[str, float]:
 
 def asked_of_node(pod: PodPlan) -> dict[str, float]:
     """Return what one replica requests from its node."""
+    requests = pod.total
     asked = {
-        "cpu": pod.requests.cpu_millis / 1000,
-        "memory": float(pod.requests.memory_bytes),
+        "cpu": requests.cpu_millis / 1000,
+        "memory": float(requests.memory_bytes),
         "pods": 1.0,
     }
-    if pod.requests.storage_bytes:
-        asked[STORAGE] = float(pod.requests.storage_bytes)
-    if pod.requests.gpu:
-        asked[pod.requests.gpu.resource] = float(pod.requests.gpu.count)
-    return asked
+    if requests.storage_bytes:
+        asked[STORAGE] = float(requests.storage_bytes)
+    if requests.gpu:
+        asked[requests.gpu.resource] = float(requests.gpu.count)
+    return asked | {name: float(number) for name, number in requests.devices.items()}
 
 
 def judge_capacity(
@@ -96,7 +97,7 @@ def judge_capacity(
     largest_first = sorted(plan.pods, key=_size, reverse=True)
     for pod in largest_first:
         asked, left = asked_of_node(pod), pod.replicas
-        for room in (each for each in nodes if _admits(each, pod)):
+        for room in (each for each in nodes if admits(each, pod)):
             placed = min(left, _fitting(room, asked))
             for resource, value in _counted(room, asked).items():
                 room.free[resource] = room.free.get(resource, 0.0) - value * placed
@@ -132,8 +133,8 @@ def judge_capacity(
 
 
 def _size(pod: PodPlan) -> tuple[int, float]:
-    gpu = pod.requests.gpu.count if pod.requests.gpu else 0
-    return gpu, pod.requests.cpu_millis / 1000 + pod.requests.memory_bytes / 2**32
+    requests = pod.total
+    return requests.gpu_count, requests.cpu_millis / 1000 + requests.memory_bytes / 2**32
 
 
 def _fitting(room: Room, asked: Mapping[str, float]) -> int:
@@ -148,7 +149,8 @@ def _counted(room: Room, asked: Mapping[str, float]) -> dict[str, float]:
     return {r: value for r, value in asked.items() if r != STORAGE or r in room.free}
 
 
-def _admits(room: Room, pod: PodPlan) -> bool:
+def admits(room: Room, pod: PodPlan) -> bool:
+    """Return whether a pod may run on a node, by labels and taints."""
     placement = pod.placement
     return (
         all(room.labels.get(key) == value for key, value in placement.node_selector.items())
@@ -189,12 +191,13 @@ def _said_of_node(pod: PodPlan, free: Sequence[Room]) -> dict[str, float]:
 
 
 def _why(pod: PodPlan, free: Sequence[Room]) -> str:
-    suitable = [room for room in free if _admits(room, pod)]
+    suitable = [room for room in free if admits(room, pod)]
     if not suitable:
         return f"none of {len(free)} nodes has the labels and taints asked for"
-    gpu = pod.requests.gpu
-    if gpu and not any(gpu.resource in room.free for room in suitable):
-        return f"no suitable node offers {gpu.resource}"
+    gpu = [pod.requests.gpu.resource] if pod.requests.gpu else []
+    for resource in (*gpu, *pod.total.devices):
+        if not any(resource in room.free for room in suitable):
+            return f"no suitable node offers {resource}"
     total = {
         name: sum(max(room.free.get(name, 0.0), 0.0) for room in suitable)
         for name in _said_of_node(pod, free)

@@ -16,3 +16,6 @@ class Check(msgspec.Struct, frozen=True):
     """Text about what was found, with values."""
     remedy: str = ""
     """Advice on what to change; empty if there is none."""
+    is_config_error: bool = False
+    """True if it failed because the config asks for what this cluster is not, such as more nodes
+    than there are."""

@@ -18,6 +18,7 @@ from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     judge_time_left,
 )
 from aiperf_svc.adapters.cluster.preflight.quotas import judge_limit_ranges, judge_quotas
+from aiperf_svc.adapters.cluster.preflight.rank_nodes import judge_rank_nodes
 from aiperf_svc.adapters.cluster.preflight.target_checks import check_image, check_target
 from aiperf_svc.adapters.cluster.preflight.tokenizer_check import check_tokenizer
 from aiperf_svc.plan.identity import ANCHOR
@@ -71,7 +72,8 @@ class _Preflight:
             # Otherwise a missing image would stop the stack only when half of it exists.
             tried = await check_image(self._cluster, self._plan, namespace=place)
         self._tell(self._image(nodes, tried))
-        self._tell(checks.target)
+        if checks.target is not None:
+            self._tell(checks.target)
 
     def _image(self, nodes: list[dict[str, Any]] | None, tried: Check | None) -> Check:
         """Return what a pod of the image has shown, unless another node might give another
@@ -157,6 +159,8 @@ class _Preflight:
         can_grow = await self._can_grow()
         knows_pods = pods is not None
         self._tell(judge_capacity(self._plan, free, can_grow=can_grow, knows_pods=knows_pods))
+        if self._plan.ranks is not None:
+            self._tell(judge_rank_nodes(self._plan.ranks, nodes, free, can_grow=can_grow))
 
     async def _can_grow(self) -> bool:
         groups = await self._cluster.get("/apis")

@@ -7,7 +7,6 @@ from typing import Any
 from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.units import format_duration
-from aiperf_svc.plan.lifetime import load_time, start_time
 from aiperf_svc.plan.stack import StackPlan
 
 Object = Mapping[str, Any]
@@ -69,13 +68,13 @@ def judge_time_left(plan: StackPlan, created: str, now: datetime) -> Check:
     """Check whether a stack created at `created` lives long enough for another run."""
     config = plan.config
     passed = round((now - datetime.fromisoformat(created)).total_seconds()) * SECOND_NS
-    left, load = config.deployment.ttl - passed, load_time(config)
+    left, load = config.deployment.ttl - passed, plan.times.load
     said = f"the stack is there already, {format_duration(max(left, 0))} before its deadline"
     remedy = f"remove it first (aiperf-svc gc {plan.identity.stack}), or raise deployment.ttl"
     if left < load:
         words = f"{said}, and the load takes up to {format_duration(load)}"
         return Check("time left", "failed", words, remedy)
-    if left < start_time(config) + load:
+    if left < plan.times.start + load:
         words = f"{said}: enough only if its pods get ready sooner than they must"
         return Check("time left", "warning", words, remedy)
     return Check("time left", "ok", said)
@@ -124,7 +123,8 @@ def judge_mesh(namespace: Object | None) -> Check:
 def judge_image(plan: StackPlan, nodes: Sequence[Object]) -> Check:
     """Check what the nodes report about the images. A node lists only its largest fifty, so an
     image that is not listed may be there."""
-    images = sorted({(pod.image.name, pod.image.pull_policy) for pod in plan.pods})
+    every = (image for pod in plan.pods for image in pod.images)
+    images = sorted({(image.name, image.pull_policy) for image in every})
     listed = [
         {name for image in node["status"].get("images") or () for name in image.get("names") or ()}
         for node in nodes

@@ -7,7 +7,7 @@ from typing import Any
 from aiperf_svc.adapters.cluster.api.quantities import format_quantity, parse_quantity
 from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.config.target import HOST
-from aiperf_svc.plan.pods import PodPlan
+from aiperf_svc.plan.pods import PodPlan, Requests
 from aiperf_svc.plan.stack import StackPlan
 
 Object = Mapping[str, Any]
@@ -19,7 +19,7 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
     """Return everything that quotas count, for the whole stack: cores, bytes, pieces."""
     asked: Counter[str] = Counter()
     for pod in plan.pods:
-        count, requests = pod.replicas, pod.requests
+        count, requests = pod.replicas, pod.total
         asked["pods"] += count
         asked["requests.cpu"] += count * requests.cpu_millis
         asked["limits.cpu"] += count * (requests.cpu_limit_millis or 0)
@@ -28,7 +28,16 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
         asked["limits.ephemeral-storage"] += count * requests.storage_limit_bytes
         if requests.gpu:
             asked[f"requests.{requests.gpu.resource}"] += count * requests.gpu.count
+        for name, number in requests.devices.items():
+            asked[f"requests.{name}"] += count * number
         asked["services"] += pod.has_service
+        asked["deployments"] += not pod.sets
+        asked["statefulsets"] += len(pod.sets)
+        for volume in pod.all_volumes:
+            if volume.kind in ("claim", "shared-claim"):
+                claims = count if volume.kind == "claim" else 1
+                asked["persistentvolumeclaims"] += claims
+                asked["requests.storage"] += claims * volume.size_bytes
     expose = plan.config.deployment.results.expose
     asked["services"] += expose != "port-forward"
     # A load balancer also takes a port of the nodes.
@@ -40,7 +49,10 @@ def asked_of_quota(plan: StackPlan) -> dict[str, float]:
     found["limits.memory"] = found["requests.memory"]
     objects = {
         "configmaps": 2, "secrets": 1 + len(plan.secret_keys), "serviceaccounts": 2,
-        "deployments.apps": len(plan.pods), "replicasets.apps": len(plan.pods),
+        "deployments.apps": int(found["deployments"]),
+        "replicasets.apps": int(found["deployments"]),
+        "statefulsets.apps": int(found.get("statefulsets", 0)),
+        "persistentvolumeclaims": int(found.get("persistentvolumeclaims", 0)),
         "roles.rbac.authorization.k8s.io": 1, "rolebindings.rbac.authorization.k8s.io": 1,
         "networkpolicies.networking.k8s.io": len(plan.policies),
         "poddisruptionbudgets.policy": plan.budget is not None,
@@ -92,7 +104,7 @@ def judge_quotas(plan: StackPlan, quotas: Sequence[Object], ranges: Sequence[Obj
 
 
 def _without_cpu_limit(plan: StackPlan) -> list[str]:
-    return [pod.name for pod in plan.pods if pod.requests.cpu_limit_millis is None]
+    return [pod.name for pod in plan.pods if pod.total.cpu_limit_millis is None]
 
 
 def _limit_keys(pods: Collection[str]) -> str:
@@ -164,7 +176,15 @@ def _default_cpu_limit(ranges: Iterable[Object]) -> str:
 
 
 def _outside(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Iterator[str]:
-    requests = pod.requests
+    for name, limit in limits:
+        if limit["type"] == "Pod":
+            yield from _beyond(pod, pod.total, name, limit)
+        else:
+            for container in pod.containers:
+                yield from _beyond(pod, container.requests, name, limit)
+
+
+def _beyond(pod: PodPlan, requests: Requests, name: str, limit: Object) -> Iterator[str]:
     asked = {"cpu": requests.cpu_millis / 1000, "memory": float(requests.memory_bytes)}
     limited = {"memory": asked["memory"]}
     if requests.storage_limit_bytes:
@@ -172,15 +192,12 @@ def _outside(pod: PodPlan, limits: Iterable[tuple[str, Object]]) -> Iterator[str
         limited["ephemeral-storage"] = float(requests.storage_limit_bytes)
     if requests.cpu_limit_millis:
         limited["cpu"] = requests.cpu_limit_millis / 1000
-    for name, limit in limits:
-        for resource, value in asked.items():
-            most = (limit.get("max") or {}).get(resource)
-            least = (limit.get("min") or {}).get(resource)
-            highest = max(value, limited.get(resource, 0.0))
-            said = (
-                f"{name}: pod {pod.name} asks for {format_quantity(highest, resource)} {resource}"
-            )
-            if most is not None and highest > parse_quantity(most):
-                yield f"{said}, at most {most} is allowed"
-            if least is not None and value < parse_quantity(least):
-                yield f"{said}, at least {least} is needed"
+    for resource, value in asked.items():
+        most = (limit.get("max") or {}).get(resource)
+        least = (limit.get("min") or {}).get(resource)
+        highest = max(value, limited.get(resource, 0.0))
+        said = f"{name}: pod {pod.name} asks for {format_quantity(highest, resource)} {resource}"
+        if most is not None and highest > parse_quantity(most):
+            yield f"{said}, at most {most} is allowed"
+        if least is not None and value < parse_quantity(least):
+            yield f"{said}, at least {least} is needed"

@@ -65,6 +65,10 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
         add("", AWAIT, "endpoints")
     add("", AWAIT, "pods", "events")
     add("apps", AWAIT, "replicasets")
+    if plan.ranks is not None:
+        add("apps", MAKE, "statefulsets")
+        if any(volume.kind == "shared-claim" for volume in plan.ranks.all_volumes):
+            add("", MAKE, "persistentvolumeclaims")
     add("", ("get",), "pods/log")
     if not is_guest:
         of_all = ("create", "list", "watch")

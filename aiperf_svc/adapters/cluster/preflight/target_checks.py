@@ -26,6 +26,7 @@ from aiperf_svc.adapters.cluster.preflight.target_service import (
     service_address,
     target_pods,
 )
+from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.target import TargetPods
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.plan.network import is_bare_name
@@ -37,13 +38,16 @@ Json = dict[str, Any]
 class TargetChecks(msgspec.Struct, frozen=True):
     """The checks of the target and, if a pod was run, of the services' image."""
 
-    target: Check
+    target: Check | None
+    """None if the stack has no target."""
     image: Check | None = None
 
 
 async def check_target(cluster: Cluster, plan: StackPlan, *, namespace: str | None) -> TargetChecks:
     """Check the target, from a pod where that is possible. `namespace` None: it does not exist yet.
     Raises Unreachable."""
+    if not isinstance(plan.config, BenchmarkConfig):
+        return TargetChecks(None)
     host, port, _ = address_of(plan.config.endpoint.url)
     if plan.target is not None:
         return TargetChecks(Check(NAME, "ok", f"{host}:{port} is made with the stack"))

@@ -58,23 +58,25 @@ print(f"{peer} responded in {(time.monotonic() - began) * 1000:.1f} ms")
 message if it fails."""
 
 
-def idle_pod(plan: StackPlan, name: str) -> dict[str, Any]:
-    """Return the manifest of a pod that ends as soon as it runs."""
-    pod = probe_pod(plan, name)
-    pod["spec"]["containers"][0]["command"] = ["python", "-c", ""]
+def probe_pod(plan: StackPlan, name: str) -> dict[str, Any]:
+    """Return the manifest of a pod that tries the target."""
+    host, port, is_tls = address_of(plan.inference.endpoint.url)
+    # A custom CA or server name is for the workers to check; the probe then skips verification.
+    tls = plan.inference.endpoint.tls
+    verify = tls.verify and not tls.ca_file and not tls.ca and not tls.server_name
+    flags = ["yes" if is_tls else "", "yes" if verify else ""]
+    pod = idle_pod(plan, name)
+    arguments = [host, str(port), *flags, str(CONNECT_S)]
+    pod["spec"]["containers"][0]["command"] = ["python", "-c", PROGRAM, *arguments]
     return pod
 
 
-def probe_pod(plan: StackPlan, name: str) -> dict[str, Any]:
-    """Return the pod's manifest: `restricted`, with the resources of the deadline's pod, the
-    smallest of the stack. A LimitRange and quota that admit that pod admit this one."""
+def idle_pod(plan: StackPlan, name: str) -> dict[str, Any]:
+    """Return the manifest of a pod that ends as soon as it runs: `restricted`, with the resources
+    of the deadline's pod, the smallest of the stack. A LimitRange and quota that admit that pod
+    admit this one."""
     group = next(each for each in plan.topology.groups if Service.WORKER in each.services)
     worker = next(pod for pod in plan.services if pod.name == group.name)
-    host, port, is_tls = address_of(plan.config.endpoint.url)
-    # A custom CA or server name is for the workers to check; the probe then skips verification.
-    tls = plan.config.endpoint.tls
-    verify = tls.verify and not tls.ca_file and not tls.ca and not tls.server_name
-    flags = ["yes" if is_tls else "", "yes" if verify else ""]
     placement, size = worker.placement, plan.deadline.requests
     memory, limit = {"memory": format_size(size.memory_bytes)}, size.cpu_limit_millis
     disk, most = format_size(size.storage_bytes), format_size(size.storage_limit_bytes)
@@ -109,7 +111,7 @@ def probe_pod(plan: StackPlan, name: str) -> dict[str, Any]:
                     "name": PREFLIGHT,
                     "image": worker.image.name,
                     "imagePullPolicy": worker.image.pull_policy,
-                    "command": ["python", "-c", PROGRAM, host, str(port), *flags, str(CONNECT_S)],
+                    "command": ["python", "-c", ""],
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "resources": {
                         "requests": {
@@ -218,7 +220,7 @@ def ended_words(pod: dict[str, Any]) -> str:
 
 def judge_probe(plan: StackPlan, pod: dict[str, Any]) -> Check:
     """Check what a probe pod that has ended says."""
-    host, port, _ = address_of(plan.config.endpoint.url)
+    host, port, _ = address_of(plan.inference.endpoint.url)
     if pod["status"]["phase"] == "Succeeded":
         return Check(NAME, "ok", f"{host}:{port} can be reached from a pod")
     return Check(

@@ -7,17 +7,20 @@ from aiperf_svc.adapters.cluster.preflight.check import Check, State
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.tokenizers import RUNNER_RETRY_S, hub_name
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.foreign_text import one_line
 
 NAME = "tokenizer"
 
 
-async def check_tokenizer(config: BenchmarkConfig) -> Check | None:
+async def check_tokenizer(config: Config) -> Check | None:
     """Run the check; None if nothing is fetched from the hub.
 
     It fails only if the hub refuses and the pods have no other source: a user's image may hold the
     tokenizer, and pods may reach a hub that the runner does not.
     """
+    if not isinstance(config, BenchmarkConfig):
+        return None
     name = hub_name(config.tokenizer)
     if name is None:
         return None

@@ -1,6 +1,7 @@
 """The content of a namespace by name and UID, to compare with a later one, and which object depends
 on which."""
 
+import re
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -9,6 +10,7 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef, list_objects
 from aiperf_svc.adapters.cluster.api.resource_types import read_catalog
+from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.plan.identity import ANCHOR, RUN_LABEL, STACK_LABEL
 from aiperf_svc.protocol.messages import Service
 
@@ -16,17 +18,23 @@ AUTOMATIC: Final = frozenset(
     {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
 )  # fmt: skip
 """Objects that Kubernetes puts into every namespace."""
-OWNER_NAMES: Final = (*(each.value for each in Service), "control", "deadline", "results", "target")
+OWNER_NAMES: Final = (
+    *(each.value for each in Service), "control", "deadline", "results", "target", RANK_POD,
+)  # fmt: skip
 """Name prefixes, before the stack's name, of our objects for which controllers make further
 objects."""
 
-OTHER_NAMES: Final = ("default", "keys", "services", "to-target")
+OTHER_NAMES: Final = (
+    "default", "keys", "ranks", "services", "to-target", "volume", "workload",
+)  # fmt: skip
 """Name prefixes of our objects for which no controller makes others."""
 NAMED: Final = (
-    "Deployment", "Ingress", "NetworkPolicy", "Role", "RoleBinding", "Secret", "Service",
-    "ServiceAccount",
+    "Deployment", "Ingress", "NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding",
+    "Secret", "Service", "ServiceAccount", "StatefulSet",
 )  # fmt: skip
 """Kinds of objects that a stack makes under fixed names."""
+_RANK_SET: Final = re.compile(rf"{RANK_POD}-\d+")
+"""Name, without the stack's, of the StatefulSet of one rank."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,10 +127,20 @@ def is_called(found: ObjectRef, stack: str) -> bool:
 
 def is_name_of(found: ObjectRef, stack: str) -> bool:
     """Return whether an object has the name and kind of one that a stack makes by server-side
-    apply. Anchors are not included, since making one fails if it exists; nor are configs and
-    disruption budgets, which have a hash in their names."""
+    apply, or of a claim that its ranks would use. Anchors are not included, since making one fails
+    if it exists; nor are configs and disruption budgets, which have a hash in their names."""
+    if found.kind == "PersistentVolumeClaim" and is_claim_of(found.name, stack):
+        return True
     what = found.name.removesuffix(f"-{stack}")
+    if found.kind == "StatefulSet" and _RANK_SET.fullmatch(what):
+        return True
     return found.kind in NAMED and what != found.name and what in (*OWNER_NAMES, *OTHER_NAMES)
+
+
+def is_claim_of(name: str, stack: str) -> bool:
+    """Return whether a PersistentVolumeClaim has the name of one of a stack's ranks."""
+    rank = rf"volume-{RANK_POD}(-\d+)?-{re.escape(stack)}-\d+"
+    return name == f"volume-{stack}" or re.fullmatch(rank, name) is not None
 
 
 def roots_of(objects: Iterable[ObjectRef], stack: str) -> tuple[ObjectRef, ...]:

@@ -5,7 +5,8 @@ The stack's own namespace is identified by its UID, so a new one of the same nam
 for it. In an existing namespace, the inventory from before the stack is compared with the present
 one. A type that could not be listed counts as not checked, never as clean. Objects of another
 user's stack of the same name, known by the UIDs of its roots, are not reported as left; nor are
-objects that merely have the label.
+objects that merely have the label. PersistentVolumes have no label of ours: they are known by the
+claim that they were made for.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import (
     Inventory,
     compare,
     hanging_on,
+    is_claim_of,
     made_by,
     roots_of,
     take_inventory,
@@ -33,6 +35,7 @@ POLL_S = 0.5
 """Seconds between two looks. One look requests about sixty lists: 0.3 s of a small API server's
 time."""
 NAMESPACE = ResourceType("", "v1", "namespaces", "Namespace", False)
+VOLUME = ResourceType("", "v1", "persistentvolumes", "PersistentVolume", False)
 CONFIG_MAP = ResourceType("", "v1", "configmaps", "ConfigMap", True)
 
 
@@ -105,6 +108,8 @@ async def find_left(
         left |= {each.uid: each for each in differences.ours if each.uid not in {*left, *theirs}}
         appeared, missing = differences.others, differences.missing
         not_checked |= dict.fromkeys(after.not_listed)
+    volumes = await _volumes(cluster, stack=stack, namespace=namespace, left=left)
+    left |= {each.uid: each for each in volumes}
     return LeakReport(
         left=tuple(sorted(left.values(), key=_place)),
         not_checked=tuple(not_checked),
@@ -183,6 +188,34 @@ async def wait_until_gone(
             if not report.left or time.monotonic() >= end_mono_s:
                 return report
         await asyncio.sleep(POLL_S)
+
+
+async def _volumes(
+    cluster: Cluster, *, stack: str, namespace: str, left: Collection[str]
+) -> list[ObjectRef]:
+    """Return the PersistentVolumes that go with the stack's claims and are still there. Without the
+    right to list them, the search by label has already said that they are not checked."""
+    try:
+        found = (await cluster.get(VOLUME.path()))["items"]
+    except Refused:
+        return []
+    return [
+        object_ref(VOLUME, each["metadata"])
+        for each in found
+        if is_own_volume(each["spec"], stack=stack, namespace=namespace, left=left)
+    ]
+
+
+def is_own_volume(
+    spec: dict[str, Any], *, stack: str, namespace: str, left: Collection[str]
+) -> bool:
+    """Return whether a PersistentVolume should go with a claim of the stack. `left` has the UIDs of
+    claims that are still there."""
+    claim = spec.get("claimRef") or {}
+    is_ours = claim.get("uid") in left or (
+        claim.get("namespace") == namespace and is_claim_of(claim.get("name", ""), stack)
+    )
+    return is_ours and spec.get("persistentVolumeReclaimPolicy") == "Delete"
 
 
 async def _own_namespace(

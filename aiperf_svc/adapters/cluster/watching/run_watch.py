@@ -50,7 +50,8 @@ class RunWatch:
             anchor = plan.identity.name(ANCHOR)
             self._roots[f"{place}/configmaps/{anchor}"] = ("ConfigMap", anchor)
         singles = [pod.name for pod in plan.services if pod.name not in plan.replicated]
-        names = ",".join((*singles, *([plan.target.name] if plan.target else [])))
+        watched = [pod.name for pod in (plan.target, plan.ranks) if pod is not None]
+        names = ",".join((*singles, *watched))
         self._pods: str | None = f"{place}/pods"
         self._selector = f"{STACK_LABEL}={plan.identity.stack},{COMPONENT_LABEL} in ({names})"
 

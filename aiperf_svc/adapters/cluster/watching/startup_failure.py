@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.domain.foreign_text import one_line
 
 PULL_S = 20.0
@@ -18,6 +19,8 @@ CREATE_S = 10.0
 tokens within seconds."""
 CONFIG_S = 15.0
 """Longest time for a missing Secret or ConfigMap, which may be made a moment after its pod."""
+CLAIM_S = 120.0
+"""Longest time for a claim without a volume: storage classes make volumes on demand."""
 CRASHES = 2
 """Restarts after which a pod counts as crashing."""
 PULL = "image pull"
@@ -53,13 +56,19 @@ class StartupFailureDetector:
         self._since: dict[tuple[str, str], float] = {}
 
     def handle(
-        self, pods: Sequence[Object], deployments: Sequence[Object], *, now_s: float
+        self,
+        pods: Sequence[Object],
+        deployments: Sequence[Object],
+        refusals: Sequence[Object] = (),
+        *,
+        now_s: float,
     ) -> str | None:
-        """Take in the objects as they are at `now_s`. Returns one line when the start has
-        failed."""
+        """Take in the objects as they are at `now_s`; `refusals` are Events of StatefulSets that
+        still lack pods. Returns one line when the start has failed."""
         problems = [
             *(each for pod in pods for each in pod_problems(pod, self._unschedulable_s)),
             *(each for deployment in deployments for each in deployment_problems(deployment)),
+            *(set_problem(event) for event in refusals),
         ]
         keys = [(each.subject, each.state) for each in problems]
         self._since = {key: self._since.get(key, now_s) for key in keys}
@@ -81,13 +90,7 @@ def pod_problems(pod: Object, unschedulable_s: float) -> Iterator[PodProblem]:
         return
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            yield PodProblem(
-                name,
-                "Unschedulable",
-                f"pod {name} fits on no node: {_words(condition.get('message'))}; add nodes or "
-                "lower its requests (deployment.pods), or change deployment.placement",
-                unschedulable_s,
-            )
+            yield _unplaced(name, _words(condition.get("message")), unschedulable_s)
     if status.get("reason") in ("Evicted", "NodeAffinity", "OutOfcpu", "OutOfmemory"):
         line = f"pod {name} was turned away: {status['reason']}: {_words(status.get('message'))}"
         yield PodProblem(name, status["reason"], line, CREATE_S)
@@ -99,25 +102,42 @@ def pod_problems(pod: Object, unschedulable_s: float) -> Iterator[PodProblem]:
         yield from _container_problems(name, container)
 
 
+def _unplaced(pod: str, message: str, unschedulable_s: float) -> PodProblem:
+    if "PersistentVolumeClaim" in message or "persistentvolumeclaim" in message:
+        return PodProblem(
+            pod,
+            "Unschedulable",
+            f"pod {pod} waits for its volume: {message}; the claim stays pending until the cluster "
+            "makes a volume of its class and size (deployment.ranks.volume)",
+            max(CLAIM_S, unschedulable_s),
+        )
+    remedy = "add nodes or lower its requests (deployment.pods), or change deployment.placement"
+    if "affinity" in message:
+        remedy += " or deployment.ranks.nodes"
+    line = f"pod {pod} fits on no node: {message}; {remedy}"
+    return PodProblem(pod, "Unschedulable", line, unschedulable_s)
+
+
 def _container_problems(pod: str, container: Object) -> Iterator[PodProblem]:
     waiting = container.get("state", {}).get("waiting") or {}
     state, message = waiting.get("reason", ""), _words(waiting.get("message"))
     image = container.get("image", "")
+    key = "workload.image" if container.get("name") == RANK_POD else "deployment.image.name"
     if state in ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"):
         is_final = any(word in message.lower() for word in FINAL_PULLS)
         yield PodProblem(
             pod,
             # The two alternate while the kubelet tries.
             PULL,
-            f"pod {pod}: image {image!r} cannot be pulled: {state}: {message}; check "
-            "deployment.image (name, pull_secrets) and that nodes reach the registry",
+            f"pod {pod}: image {image!r} cannot be pulled: {state}: {message}; check {key}, "
+            "deployment.image.pull_secrets, and that nodes reach the registry",
             0.0 if is_final else PULL_S,
         )
     elif state in ("InvalidImageName", "ErrImageNeverPull"):
         remedy = (
             "load the image onto the nodes, or set deployment.image.pull_policy: IfNotPresent"
             if state == "ErrImageNeverPull"
-            else "correct deployment.image.name"
+            else f"correct {key}"
         )
         yield PodProblem(
             pod, state, f"pod {pod}: image {image!r}: {state}: {message}; {remedy}", 0.0
@@ -154,6 +174,14 @@ def deployment_problems(deployment: Object) -> Iterator[PodProblem]:
                 f"{_remedy(message)}",
                 CREATE_S,
             )
+
+
+def set_problem(event: Object) -> PodProblem:
+    """Return the problem that keeps a StatefulSet from making pods, from its Event: unlike a
+    Deployment, it has no condition for it."""
+    name, message = event["involvedObject"]["name"], _words(event.get("message"))
+    line = f"StatefulSet {name} cannot make its pods: {message}; {_remedy(message)}"
+    return PodProblem(name, "FailedCreate", line, CREATE_S)
 
 
 def _remedy(message: str) -> str:

@@ -22,11 +22,13 @@ async def wait_for_startup_failure(
     stack: str,
     namespace: str | None = None,
     unschedulable_s: float = UNSCHEDULABLE_S,
+    has_ranks: bool = False,
 ) -> str:
     """Return one line when `up` cannot succeed any more: pod, value, remedy. The caller cancels it
     when `up` has ended.
 
-    `namespace` None watches all namespaces: the stack's own has no name before it exists.
+    `has_ranks`: the stack has StatefulSets. `namespace` None watches all namespaces: the stack's
+    own has no name before it exists.
     """
     detector = StartupFailureDetector(unschedulable_s=unschedulable_s)
     place = f"/namespaces/{namespace}" if namespace else ""
@@ -34,6 +36,7 @@ async def wait_for_startup_failure(
         try:
             pods = await _labelled(cluster, f"/api/v1{place}/pods", stack)
             deployments = await _labelled(cluster, f"/apis/apps/v1{place}/deployments", stack)
+            refusals = await _refusals(cluster, place, stack) if has_ranks else []
         except Unreachable as error:
             log.debug("watching the stack come up: %s", error)
         except Refused as error:
@@ -41,10 +44,25 @@ async def wait_for_startup_failure(
             # Whether `up` succeeds is then seen from `up` alone.
             await asyncio.Event().wait()
         else:
-            line = detector.handle(pods, deployments, now_s=time.monotonic())
+            line = detector.handle(pods, deployments, refusals, now_s=time.monotonic())
             if line is not None:
                 return line
         await asyncio.sleep(POLL_S)
+
+
+async def _refusals(cluster: Cluster, place: str, stack: str) -> list[Json]:
+    """Return the Events about pods that StatefulSets of the stack still cannot make."""
+    sets = await _labelled(cluster, f"/apis/apps/v1{place}/statefulsets", stack)
+    lacking = {
+        each["metadata"]["uid"]
+        for each in sets
+        if each.get("status", {}).get("replicas", 0) < each["spec"]["replicas"]
+    }
+    if not lacking:
+        return []
+    wanted = "involvedObject.kind=StatefulSet,reason=FailedCreate"
+    events = await cluster.get(f"/api/v1{place}/events", fieldSelector=wanted)
+    return [each for each in events["items"] if each["involvedObject"].get("uid") in lacking]
 
 
 async def _labelled(cluster: Cluster, path: str, stack: str) -> list[Json]:

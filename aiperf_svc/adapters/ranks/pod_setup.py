@@ -1,0 +1,43 @@
+"""Prepares a rank's pod, before its containers start."""
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from aiperf_svc.adapters.ranks.launches import make_launch_folder
+from aiperf_svc.adapters.ranks.rank_place import pod_place
+from aiperf_svc.adapters.ranks.rank_shell import make_folder
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+SIOCSIFMTU = 0x8922
+"""Request that sets an interface's MTU, from <linux/sockios.h>."""
+
+
+def make_rank_folder(environ: Mapping[str, str] = os.environ) -> None:
+    """Make what the rank and its courier share. Raises EnvironmentProblem."""
+    try:
+        folder = Path(environ["AIPERF_RANK_DIR"])
+        make_folder(folder)
+        make_launch_folder(folder)
+    except KeyError as error:
+        raise EnvironmentProblem(f"{error.args[0]} is not set in this pod") from error
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot make the rank's folder: {error}") from error
+
+
+def set_mtu(environ: Mapping[str, str] = os.environ) -> None:
+    """Set the MTU of the interface with the rank's address. Raises EnvironmentProblem."""
+    place, mtu = pod_place(environ), int(environ["AIPERF_RANK_MTU"])
+    # A pod's /sys is read-only; this request needs only NET_ADMIN.
+    wanted = struct.pack("16si12x", place.interface.encode(), mtu)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            fcntl.ioctl(any_socket, SIOCSIFMTU, wanted)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"deployment.ranks.mtu: interface {place.interface} does not take MTU {mtu}: "
+            f"{error.strerror}"
+        ) from error

@@ -1,0 +1,248 @@
+"""The pods of a workload's ranks: a courier, which is a worker, beside the workload's container.
+
+Both share one folder, in which an init container has put the loop that runs commands. The pods have
+stable names, so they are those of StatefulSets.
+"""
+
+import msgspec
+
+from aiperf_svc.config.deployment import RANK_POD
+from aiperf_svc.config.placement import Network, Placement
+from aiperf_svc.config.ranks import Ranks, RankVolume
+from aiperf_svc.config.workload import AnyWorkloadConfig
+from aiperf_svc.plan.identity import Identity
+from aiperf_svc.plan.pods import (
+    COURIER,
+    SCRATCH_BYTES,
+    ContainerPlan,
+    ImagePlan,
+    PodPlan,
+    PodSet,
+    Requests,
+    SecretKey,
+    Volume,
+    own_settings,
+    requests_of,
+    with_storage,
+)
+
+RANK_DIR = "/rank"
+"""Folder that courier and rank share, at the same path in both."""
+VOLUME_DIR = "/volume"
+"""Folder that a disk benchmark measures."""
+NETWORK_DIR = "/etc/aiperf-network"
+NETWORK_FILE = "status"
+NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
+"""Annotation in which Multus writes the pod's interfaces and addresses."""
+DEFAULT_NETWORK = "v1.multus-cni.io/default-network"
+RANK_BYTES = 8 * 2**30
+"""Limit of the shared folder: the files of a step and what its commands print."""
+SHM_SHARE = 2
+"""Divisor of a rank's memory for its /dev/shm. A container's own is 64 MiB, too little for what MPI
+and PyTorch share between processes."""
+
+
+class RankNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """What a workload needs of a stack."""
+
+    count: int
+    """Number of ranks."""
+    image: str
+    """Image of the ranks."""
+    capabilities: tuple[str, ...] = ()
+    """Linux capabilities of the ranks."""
+    steps_ns: int
+    """Longest time of all steps, with repetitions and retries."""
+
+
+def rank_pod(
+    courier: PodPlan,
+    config: AnyWorkloadConfig,
+    needs: RankNeeds,
+    identity: Identity,
+) -> PodPlan:
+    """Return the pod of the ranks, made of the pod that the courier would have as a worker."""
+    ranks = config.deployment.ranks
+    asked = msgspec.structs.replace(requests_of(config, RANK_POD), devices=ranks.devices)
+    volume = _volume(ranks.volume or RankVolume())
+    shared = Volume("rank", RANK_DIR, "scratch", RANK_BYTES)
+    status = _network_status(ranks)
+    # Linux gives capabilities only to root; a folder of a node usually is root's.
+    is_root = bool(needs.capabilities) or volume.kind == "host-path"
+    own = (*courier.volumes, shared, volume, *status)
+    image = ImagePlan(needs.image, courier.image.pull_policy, courier.image.pull_secrets)
+    env = _place_env(ranks, asked)
+    return msgspec.structs.replace(
+        courier,
+        env={**courier.env, **env},
+        field_env={**courier.field_env, "AIPERF_NODE": "spec.nodeName"},
+        secret_env={
+            **courier.secret_env,
+            **{n: SecretKey("workload", key) for n, key in config.workload.secret_env.items()},
+        },
+        volumes=own,
+        requests=with_storage(requests_of(config, COURIER), own[: -1 - len(status)]),
+        sidecars=(_rank_container(asked, image, (shared, volume), needs.capabilities, is_root),),
+        preparations=(
+            _preparation(courier, "folder", (shared,), env, is_root),
+            *(_mtu(courier, ranks, env, status)),
+        ),
+        sets=_sets(ranks, needs.count, identity),
+        replicas_on=ranks.nodes if isinstance(ranks.nodes, str) else "any",
+        scheduler="volcano" if ranks.gang == "volcano" else None,
+        labels=_gang_labels(ranks, identity),
+        has_service=True,
+        placement=_placement(courier.placement, ranks),
+        annotations={
+            **_gang_annotations(ranks, needs.count, identity),
+            **_default_network(ranks),
+            **own_settings(config, RANK_POD).annotations,
+        },
+        # Servers of the tools listen on ports of the range that workers would use.
+        sysctls={},
+        run_as_root=is_root,
+    )
+
+
+def _rank_container(
+    asked: Requests,
+    image: ImagePlan,
+    volumes: tuple[Volume, ...],
+    capabilities: tuple[str, ...],
+    is_root: bool,
+) -> ContainerPlan:
+    own = (
+        *volumes,
+        Volume("rank-tmp", "/tmp", "scratch", SCRATCH_BYTES),
+        Volume("shm", "/dev/shm", "memory", asked.memory_bytes // SHM_SHARE),
+    )
+    return ContainerPlan(
+        name=RANK_POD,
+        image=image,
+        command=("sh", f"{RANK_DIR}/rank_loop.sh", RANK_DIR),
+        env={"HOME": "/tmp"},
+        volumes=own,
+        requests=with_storage(asked, own[1:]),
+        run_as_root=is_root,
+        # Tools of any image write beside themselves.
+        read_only_root=False,
+        capabilities=capabilities,
+    )
+
+
+def _preparation(
+    courier: PodPlan,
+    what: str,
+    volumes: tuple[Volume, ...],
+    env: dict[str, str],
+    is_root: bool,
+    capabilities: tuple[str, ...] = (),
+) -> ContainerPlan:
+    return ContainerPlan(
+        name=what,
+        image=courier.image,
+        args=("rank-setup", what),
+        env=env,
+        field_env={"AIPERF_ADVERTISE": "status.podIP", "AIPERF_NODE": "spec.nodeName"},
+        volumes=volumes,
+        requests=with_storage(Requests(10, 64 * 2**20), ()),
+        run_as_root=is_root,
+        capabilities=capabilities,
+    )
+
+
+def _mtu(
+    courier: PodPlan, ranks: Ranks, env: dict[str, str], status: tuple[Volume, ...]
+) -> tuple[ContainerPlan, ...]:
+    if ranks.mtu is None:
+        return ()
+    wanted = {**env, "AIPERF_RANK_MTU": str(ranks.mtu)}
+    return (_preparation(courier, "mtu", status, wanted, True, ("NET_ADMIN",)),)
+
+
+def _place_env(ranks: Ranks, asked: Requests) -> dict[str, str]:
+    """Return the variables that tell a courier where it is."""
+    env = {
+        "AIPERF_RANK_DIR": RANK_DIR,
+        "AIPERF_RANK_VOLUME": VOLUME_DIR,
+        "AIPERF_RANK_MEMORY": str(asked.memory_bytes),
+    }
+    if asked.cpu_limit_millis is not None:
+        env["AIPERF_RANK_CORES"] = f"{asked.cpu_limit_millis / 1000:g}"
+    if ranks.network is not None and ranks.network.attach == "additional":
+        env["AIPERF_RANK_NETWORK"] = ranks.network.name
+        env["AIPERF_NETWORK_STATUS"] = f"{NETWORK_DIR}/{NETWORK_FILE}"
+    if ranks.host_network:
+        env["AIPERF_HOST_NETWORK"] = "1"
+    return env
+
+
+def _network_status(ranks: Ranks) -> tuple[Volume, ...]:
+    if ranks.network is None or ranks.network.attach != "additional":
+        return ()
+    return (Volume("network", NETWORK_DIR, "annotations", source=NETWORK_STATUS),)
+
+
+def _volume(wanted: RankVolume) -> Volume:
+    match wanted.kind:
+        case "empty-dir":
+            return Volume("volume", VOLUME_DIR, "scratch", wanted.size)
+        case "host-path":
+            return Volume("volume", VOLUME_DIR, "host-path", source=wanted.path or "")
+        case "claim" | "shared-claim":
+            source = wanted.storage_class or ""
+            return Volume("volume", VOLUME_DIR, wanted.kind, wanted.size, source=source)
+
+
+def _sets(ranks: Ranks, count: int, identity: Identity) -> tuple[PodSet, ...]:
+    """Return one set, or one for each rank where nodes are named: all pods of a set have the same
+    nodes to choose from."""
+    if isinstance(ranks.nodes, str):
+        return (PodSet(RANK_POD, count),)
+    return tuple(
+        PodSet(
+            f"{RANK_POD}-{number}",
+            1,
+            node=ranks.nodes[number % len(ranks.nodes)],
+            service_id=f"{identity.name(RANK_POD)}-{number}",
+        )
+        for number in range(count)
+    )
+
+
+def _placement(placement: Placement, ranks: Ranks) -> Placement:
+    update: dict[str, object] = {}
+    if ranks.host_network:
+        update["host_network"] = True
+    if ranks.network is not None and ranks.network.attach == "additional":
+        update["networks"] = (*placement.networks, Network(name=ranks.network.name))
+    return placement.model_copy(update=update)
+
+
+def _default_network(ranks: Ranks) -> dict[str, str]:
+    if ranks.network is None or ranks.network.attach != "default":
+        return {}
+    return {DEFAULT_NETWORK: ranks.network.name}
+
+
+def _gang_labels(ranks: Ranks, identity: Identity) -> dict[str, str]:
+    group = identity.name(RANK_POD)
+    match ranks.gang:
+        case "kueue":
+            queue = {"kueue.x-k8s.io/queue-name": ranks.queue} if ranks.queue else {}
+            return {**queue, "kueue.x-k8s.io/pod-group-name": group}
+        case "coscheduling":
+            return {"scheduling.x-k8s.io/pod-group": group}
+        case "none" | "volcano":
+            return {}
+
+
+def _gang_annotations(ranks: Ranks, count: int, identity: Identity) -> dict[str, str]:
+    match ranks.gang:
+        case "kueue":
+            return {"kueue.x-k8s.io/pod-group-total-count": str(count)}
+        case "volcano":
+            queue = {"scheduling.volcano.sh/queue-name": ranks.queue} if ranks.queue else {}
+            return {"scheduling.k8s.io/group-name": identity.name(RANK_POD), **queue}
+        case "none" | "coscheduling":
+            return {}

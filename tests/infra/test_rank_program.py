@@ -1,0 +1,128 @@
+"""The objects of ranks: where they may run, what their containers may do, what goes with them."""
+
+from typing import Any
+
+from recording import Manifest, Recording, record
+
+COMMAND = {
+    "kind": "command",
+    "image": "registry.example/tool:1",
+    "command": ["true"],
+    "ranks": 2,
+    "duration": "10s",
+    "metrics": {"time": {"unit": "s", "pattern": "([0-9]+)"}},
+}
+
+
+def recorded(workload: dict[str, Any] | None = None, **ranks: Any) -> Recording:
+    benchmark = {"workload": {**COMMAND, **(workload or {})}, "deployment": {"ranks": ranks}}
+    return record("s", {"aiperf:benchmark": benchmark}, secrets={"aiperf:hubToken": "secret"})
+
+
+def pod_of(made: Recording, name: str = "rank-s") -> Manifest:
+    template: Manifest = made.manifest("StatefulSet", name)["spec"]["template"]
+    return template
+
+
+def container(pod: Manifest, name: str, *, kind: str = "containers") -> Manifest:
+    return next(each for each in pod["spec"][kind] if each["name"] == name)
+
+
+def test_ranks_have_stable_names_and_start_together() -> None:
+    made = recorded()
+    spec = made.manifest("StatefulSet", "rank-s")["spec"]
+    assert (spec["replicas"], spec["podManagementPolicy"]) == (2, "Parallel")
+    service = made.manifest("Service", spec["serviceName"])["spec"]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+    assert service["selector"].items() <= pod_of(made)["metadata"]["labels"].items()
+
+
+def test_apart_and_together_are_rules_and_not_wishes() -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    apart, together = (pod_of(recorded(nodes=nodes)) for nodes in ("apart", "together"))
+    for pod, kind in ((apart, "podAntiAffinity"), (together, "podAffinity")):
+        (term,) = pod["spec"]["affinity"][kind][required]
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+        assert term["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "rank"
+    assert "affinity" not in pod_of(recorded(nodes="any"))["spec"]
+
+
+def test_each_rank_on_a_named_node_is_a_set_with_the_rank_s_own_id() -> None:
+    made = recorded(nodes=["a", "b"])
+    for number, node in enumerate("ab"):
+        name = f"rank-{number}-s"
+        spec, pod = made.manifest("StatefulSet", name)["spec"], pod_of(made, name)
+        affinity = pod["spec"]["affinity"]["nodeAffinity"]
+        (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        fields = {"key": "metadata.name", "operator": "In", "values": [node]}
+        assert term == {"matchFields": [fields]}
+        ids = {"name": "AIPERF_SERVICE_ID", "value": f"rank-s-{number}"}
+        environment = container(pod, "courier")["env"]
+        assert [e for e in environment if e["name"] == ids["name"]] == [ids]
+        assert spec["selector"]["matchLabels"]["aiperf.dev/set"] == f"rank-{number}"
+        assert spec["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_a_claim_of_each_rank_goes_with_its_set() -> None:
+    made = recorded(volume={"kind": "claim", "size": "3Gi", "storage_class": "fast"})
+    spec = made.manifest("StatefulSet", "rank-s")["spec"]
+    (claim,) = spec["volumeClaimTemplates"]
+    assert claim["metadata"]["labels"]["aiperf.dev/stack"] == "s"
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "fast",
+        "resources": {"requests": {"storage": "3Gi"}},
+    }
+    retention = spec["persistentVolumeClaimRetentionPolicy"]
+    assert retention == {"whenDeleted": "Delete", "whenScaled": "Delete"}
+
+
+def test_a_shared_claim_is_one_that_all_ranks_mount() -> None:
+    made = recorded(volume={"kind": "shared-claim"})
+    claim = made.manifest("PersistentVolumeClaim", "volume-s")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    volumes = pod_of(made)["spec"]["volumes"]
+    assert {"name": "volume", "persistentVolumeClaim": {"claimName": "volume-s"}} in volumes
+
+
+def test_a_folder_of_the_node_must_be_there() -> None:
+    pod = pod_of(recorded(volume={"kind": "host-path", "path": "/mnt/nvme"}))
+    there = {"name": "volume", "hostPath": {"path": "/mnt/nvme", "type": "Directory"}}
+    assert there in pod["spec"]["volumes"]
+    assert pod["spec"]["securityContext"]["runAsUser"] == 0
+
+
+def test_only_the_init_container_that_sets_the_mtu_is_root_with_net_admin() -> None:
+    pod = pod_of(recorded(mtu=9000))
+    mtu = container(pod, "mtu", kind="initContainers")["securityContext"]
+    assert (mtu["runAsUser"], mtu["runAsNonRoot"]) == (0, False)
+    assert mtu["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    for each in pod["spec"]["containers"]:
+        assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_status_of_an_additional_network_is_a_file_of_the_courier() -> None:
+    pod = pod_of(recorded(network={"name": "net/fast", "attach": "additional"}))
+    (volume,) = (v for v in pod["spec"]["volumes"] if "downwardAPI" in v)
+    (file,) = volume["downwardAPI"]["items"]
+    field = "metadata.annotations['k8s.v1.cni.cncf.io/network-status']"
+    assert file["fieldRef"]["fieldPath"] == field
+    environment = {e["name"]: e.get("value") for e in container(pod, "courier")["env"]}
+    assert environment["AIPERF_NETWORK_STATUS"] == f"/etc/aiperf-network/{file['path']}"
+    assert "k8s.v1.cni.cncf.io/networks" in pod["metadata"]["annotations"]
+
+
+def test_devices_are_requested_and_limited() -> None:
+    rank = container(pod_of(recorded(devices={"rdma/hca": 1})), "rank")
+    for bound in ("requests", "limits"):
+        assert rank["resources"][bound]["rdma/hca"] == "1"
+
+
+def test_a_secret_of_the_workload_is_read_by_the_courier_alone() -> None:
+    made = recorded({"secret_env": {"TOKEN": "hubToken"}})
+    assert made.manifest("Secret", "workload-s")["data"] == {"hubToken": "(secret)"}
+    pod = pod_of(made)
+    (variable,) = (e for e in container(pod, "courier")["env"] if e["name"] == "TOKEN")
+    assert variable["valueFrom"]["secretKeyRef"] == {"key": "hubToken", "name": "workload-s"}
+    assert "TOKEN" not in {e["name"] for e in container(pod, "rank")["env"]}

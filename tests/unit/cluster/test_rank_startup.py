@@ -1,0 +1,66 @@
+"""What keeps ranks from starting is named with its reason and its remedy."""
+
+from typing import Any
+
+import pytest
+
+from aiperf_svc.adapters.cluster.watching.startup_failure import (
+    CLAIM_S,
+    StartupFailureDetector,
+    set_problem,
+)
+
+CLAIM = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+
+
+def unscheduled(message: str) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": message}
+    return {"metadata": {"name": "rank-s-0"}, "status": {"conditions": [condition]}}
+
+
+def waiting(container: str, reason: str, message: str) -> dict[str, Any]:
+    state = {"waiting": {"reason": reason, "message": message}}
+    status = {"containerStatuses": [{"name": container, "image": "i:1", "state": state}]}
+    return {"metadata": {"name": "rank-s-0"}, "status": status}
+
+
+def said_after(pod: dict[str, Any], seconds: float) -> str | None:
+    detector = StartupFailureDetector(unschedulable_s=60.0)
+    detector.handle([pod], [], now_s=0.0)
+    return detector.handle([pod], [], now_s=seconds)
+
+
+def test_a_claim_without_a_volume_has_longer_than_a_pod_without_a_node() -> None:
+    assert said_after(unscheduled(CLAIM), 60.0) is None
+    said = said_after(unscheduled(CLAIM), CLAIM_S)
+    assert said is not None
+    assert said.startswith("pod rank-s-0 waits for its volume: ")
+    assert "deployment.ranks.volume" in said
+
+
+def test_a_rank_that_affinity_keeps_from_every_node_names_the_key() -> None:
+    said = said_after(unscheduled("1 node(s) didn't match pod anti-affinity rules"), 60.0)
+    assert said is not None
+    assert "deployment.ranks.nodes" in said
+
+
+@pytest.mark.parametrize(
+    ("container", "key"), [("rank", "workload.image"), ("courier", "deployment.image.name")]
+)
+def test_an_image_that_cannot_be_pulled_names_the_key_of_its_container(
+    container: str, key: str
+) -> None:
+    said = said_after(waiting(container, "ErrImagePull", "manifest unknown"), 0.0)
+    assert said is not None
+    assert f"check {key}, " in said
+
+
+def test_a_statefulset_that_may_not_make_its_pods_says_why() -> None:
+    event = {
+        "involvedObject": {"name": "rank-s"},
+        "message": "create Pod rank-s-0 failed: exceeded quota: few-pods",
+    }
+    problem = set_problem(event)
+    assert problem.subject == "rank-s"
+    assert "exceeded quota: few-pods" in problem.line
+    assert "raise the namespace's ResourceQuota" in problem.line

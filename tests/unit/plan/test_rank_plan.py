@@ -1,0 +1,208 @@
+"""The pods of a workload's ranks: where they may run, what they may do, whom they reach."""
+
+from typing import Any
+
+import pytest
+
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.network import Rule, StackPods
+from aiperf_svc.plan.pods import PodPlan, SecretKey
+from aiperf_svc.plan.stack import StackPlan
+from aiperf_svc.workloads.loading import parse_any
+from aiperf_svc.workloads.planning import plan_any_stack
+
+COMMAND = {
+    "kind": "command",
+    "image": "registry.example/tool:1",
+    "command": ["true"],
+    "duration": "10s",
+    "metrics": {"time": {"unit": "s", "pattern": "([0-9]+)"}},
+}
+
+
+def plan_of(workload: dict[str, Any] | None = None, **ranks: Any) -> StackPlan:
+    return plan_whole({"workload": {**COMMAND, **(workload or {})}, "deployment": {"ranks": ranks}})
+
+
+def plan_whole(data: dict[str, Any], **how: Any) -> StackPlan:
+    return plan_any_stack(parse_any(data, ""), stack="s", version="1", **how)
+
+
+def ranks_of(plan: StackPlan) -> PodPlan:
+    assert plan.ranks is not None
+    return plan.ranks
+
+
+def test_a_rank_s_pod_holds_the_workload_s_image_beside_the_courier() -> None:
+    pod = ranks_of(plan_of({"ranks": 3}))
+    courier, rank = pod.containers
+    assert (courier.name, courier.args, courier.env["AIPERF_SERVICE"]) == (
+        "courier",
+        ("service",),
+        "worker",
+    )
+    assert (rank.name, rank.image.name) == ("rank", "registry.example/tool:1")
+    assert rank.command == ("sh", "/rank/rank_loop.sh", "/rank")
+    assert [each.args for each in pod.preparations] == [("rank-setup", "folder")]
+    assert pod.replicas == 3
+
+
+def test_courier_and_rank_share_the_rank_s_folder_and_the_volume_at_the_same_paths() -> None:
+    courier, rank = ranks_of(plan_of()).containers
+    shared = {(v.name, v.path) for v in courier.volumes} & {(v.name, v.path) for v in rank.volumes}
+    assert shared == {("rank", "/rank"), ("volume", "/volume")}
+
+
+def test_the_environment_s_image_replaces_the_workload_s() -> None:
+    plan = plan_whole({"workload": COMMAND}, workload_image="registry.example/other:2")
+    assert ranks_of(plan).sidecars[0].image.name == "registry.example/other:2"
+
+
+def test_a_kind_without_an_image_uses_the_one_that_is_built_for_it() -> None:
+    plan = plan_whole({"workload": {"kind": "iperf"}})
+    assert ranks_of(plan).sidecars[0].image.name == "localhost/aiperf-svc-iperf:1"
+
+
+def test_totals_count_both_containers() -> None:
+    plan = plan_of({"ranks": 2})
+    pod = ranks_of(plan)
+    courier, rank = pod.containers
+    assert pod.total.cpu_millis == courier.requests.cpu_millis + rank.requests.cpu_millis
+    others = sum(each.total.cpu_millis for each in plan.pods if each is not pod)
+    assert plan.totals.cpu_millis == others + 2 * pod.total.cpu_millis
+
+
+def test_ranks_on_named_nodes_are_dealt_out_in_turn() -> None:
+    pod = ranks_of(plan_of({"ranks": 3}, nodes=["a", "b"]))
+    assert [(each.name, each.node, each.service_id) for each in pod.sets] == [
+        ("rank-0", "a", "rank-s-0"),
+        ("rank-1", "b", "rank-s-1"),
+        ("rank-2", "a", "rank-s-2"),
+    ]
+    assert pod.replicas_on == "any"
+
+
+@pytest.mark.parametrize("nodes", ["apart", "together", "any"])
+def test_other_ranks_are_one_set(nodes: str) -> None:
+    pod = ranks_of(plan_of({"ranks": 3}, nodes=nodes))
+    assert [(each.name, each.replicas) for each in pod.sets] == [("rank", 3)]
+    assert pod.replicas_on == nodes
+
+
+def test_gangs_are_marked_as_their_schedulers_read_it() -> None:
+    def marks(**ranks: Any) -> tuple[dict[str, str], dict[str, str], str | None]:
+        pod = ranks_of(plan_of({"ranks": 2}, **ranks))
+        return pod.labels, pod.annotations, pod.scheduler
+
+    assert marks() == ({}, {}, None)
+    assert marks(gang="kueue", queue="team") == (
+        {"kueue.x-k8s.io/queue-name": "team", "kueue.x-k8s.io/pod-group-name": "rank-s"},
+        {"kueue.x-k8s.io/pod-group-total-count": "2"},
+        None,
+    )
+    assert marks(gang="volcano", queue="team") == (
+        {},
+        {"scheduling.k8s.io/group-name": "rank-s", "scheduling.volcano.sh/queue-name": "team"},
+        "volcano",
+    )
+    assert marks(gang="coscheduling") == ({"scheduling.x-k8s.io/pod-group": "rank-s"}, {}, None)
+
+
+def test_a_default_network_is_an_annotation_and_the_pod_s_own_address() -> None:
+    pod = ranks_of(plan_of(network={"name": "net/fast"}))
+    assert pod.annotations == {"v1.multus-cni.io/default-network": "net/fast"}
+    assert "AIPERF_NETWORK_STATUS" not in pod.env
+
+
+def test_an_additional_network_s_address_is_read_from_its_status() -> None:
+    pod = ranks_of(plan_of(network={"name": "net/fast", "attach": "additional"}))
+    assert [each.name for each in pod.placement.networks] == ["net/fast"]
+    assert pod.env["AIPERF_RANK_NETWORK"] == "net/fast"
+    folder = next(v for v in pod.volumes if v.kind == "annotations")
+    assert pod.env["AIPERF_NETWORK_STATUS"].startswith(f"{folder.path}/")
+    assert folder.source == "k8s.v1.cni.cncf.io/network-status"
+
+
+def test_devices_are_requested_by_the_rank_alone() -> None:
+    courier, rank = ranks_of(plan_of(devices={"rdma/hca": 1})).containers
+    assert (courier.requests.devices, rank.requests.devices) == ({}, {"rdma/hca": 1})
+
+
+@pytest.mark.parametrize(
+    ("ranks", "level", "reason"),
+    [
+        ({}, "restricted", None),
+        ({"volume": {"kind": "claim"}}, "restricted", None),
+        ({"host_network": True}, "privileged", "rank uses its node's network"),
+        ({"mtu": 9000}, "privileged", "container mtu of rank has NET_ADMIN"),
+        (
+            {"volume": {"kind": "host-path", "path": "/data"}},
+            "privileged",
+            "rank mounts /data of its node",
+        ),
+    ],
+)
+def test_the_pod_security_level_follows_from_the_ranks_and_is_explained(
+    ranks: dict[str, Any], level: str, reason: str | None
+) -> None:
+    plan = plan_of(**ranks)
+    assert plan.pod_security == level
+    notes = [note for note in plan.notes if note.startswith("Pod Security")]
+    assert (f"Pod Security privileged: {reason}" in notes) == (reason is not None)
+
+
+def test_only_the_container_that_sets_the_mtu_may_administer_the_network() -> None:
+    pod = ranks_of(plan_of(mtu=9000))
+    folder, mtu = pod.preparations
+    assert (mtu.capabilities, mtu.run_as_root) == (("NET_ADMIN",), True)
+    for other in (folder, *pod.containers):
+        assert (other.capabilities, other.run_as_root) == ((), False)
+
+
+def test_ranks_reach_each_other_on_every_port_and_nobody_else() -> None:
+    plan = plan_of()
+    policy = next(p for p in plan.policies if p.name == "ranks")
+    way = (Rule((StackPods(("rank",)),)),)
+    assert (policy.components, policy.ingress, policy.egress) == (("rank",), way, way)
+    names = {p.name for p in plan.policies if "rank" in p.components}
+    assert names == {"rank", "ranks"}
+    assert not {"to-target", "target", "downloads"} & {p.name for p in plan.policies}
+
+
+def test_secrets_of_a_workload_reach_its_couriers_only() -> None:
+    plan = plan_of({"secret_env": {"TOKEN": "hubToken"}})
+    assert plan.secret_keys == {"workload": ("hubToken",)}
+    held = {pod.name: pod.secret_env for pod in plan.pods if "TOKEN" in pod.secret_env}
+    assert held == {"rank": {"TOKEN": SecretKey("workload", "hubToken")}}
+    assert "TOKEN" not in ranks_of(plan).sidecars[0].secret_env
+
+
+def test_a_drain_waits_for_all_attempts_at_all_repetitions() -> None:
+    data = {"workload": {**COMMAND, "timeout": "1m", "retries": 1}, "repetitions": 3}
+    plan = plan_whole({**data, "deployment": {"ready_timeout": "2m"}})
+    assert plan.times.load == 6 * 60 * 10**9
+    assert plan.budget is not None
+    assert plan.budget.hold == 8 * 60 * 10**9
+
+
+def test_a_ttl_below_start_and_steps_is_refused_with_the_keys_that_count() -> None:
+    data = {"workload": {**COMMAND, "timeout": "20m"}, "deployment": {"ttl": "21m"}}
+    with pytest.raises(ConfigError, match=r"deployment\.ttl is 21m.*workload\.timeout.*25m"):
+        plan_whole(data)
+
+
+def test_the_pods_read_the_kind_and_only_what_was_chosen() -> None:
+    plan = plan_of()
+    again = plan_whole({"workload": COMMAND})
+    assert "kind: command" in plan.files["config.yaml"]
+    assert "output_limit" not in plan.files["config.yaml"]
+    assert plan.identity.run_id == again.identity.run_id
+
+
+def test_another_image_of_the_ranks_is_another_run() -> None:
+    other = plan_whole({"workload": COMMAND}, workload_image="registry.example/tool:2")
+    assert other.identity.run_id != plan_of().identity.run_id
+
+
+def test_the_ranks_image_without_a_digest_is_noted() -> None:
+    assert any("registry.example/tool:1 has no digest" in note for note in plan_of().notes)
