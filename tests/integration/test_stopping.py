@@ -43,12 +43,12 @@ class NoBus:
     async def close(self): pass
 
 class Context:
-    run_id, instance, ends_with_run = "run", "stuck", True
+    run_id, instance, ends_with_run, config = "run", "stuck", True, None
 
 host.read_context = Context
 host.make_bus = lambda context: NoBus()
 host._share_cores = lambda context, names: None
-host.service_class = lambda name: Stuck
+host.service_class = lambda name, **_: Stuck
 host.STOP_S = float(sys.argv[1])
 sys.exit(host.run_services([Service.WORKER]))
 """

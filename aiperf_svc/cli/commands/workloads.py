@@ -3,6 +3,7 @@
 import argparse
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from aiperf_svc.config.workload import WorkloadSpec
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.workloads.base import Workload
 from aiperf_svc.workloads.registry import kinds, workload
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list, or one kind."""
-    described = [describe(workload(kind)) for kind in ([args.kind] if args.kind else kinds())]
+    described = [describe(workload(args.kind))] if args.kind else list(_all())
     if args.json:
         import msgspec
 
@@ -42,6 +44,15 @@ def run(args: argparse.Namespace) -> int:
         for each in described:
             print(f"{each['kind']:<{width}}  {each['summary']}")
     return int(ExitCode.OK)
+
+
+def _all() -> Iterator[dict[str, Any]]:
+    """Every kind. One whose package cannot be imported is named on standard error."""
+    for kind in kinds():
+        try:
+            yield describe(workload(kind))
+        except ConfigError as error:
+            print(f"warning: {error}", file=sys.stderr)
 
 
 def describe(found: Workload[Any]) -> dict[str, Any]:

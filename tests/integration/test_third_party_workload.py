@@ -1,0 +1,77 @@
+"""A kind of workload that another package brings: the example of docs/workloads.md, installed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs/workloads.md"
+EXAMPLE_LINES = 60
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the example package, installed by pip."""
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    files = re.findall(r"^`([a-z_.]+)`:\n\n```\w+\n(.*?)```", PAGE.read_text(), re.M | re.S)
+    assert [name for name, _ in files] == ["pyproject.toml", "stream_workload.py"]
+    assert sum(text.count("\n") for _, text in files) < EXAMPLE_LINES
+    for name, text in files:
+        (source / name).write_text(text)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    flags = ["--no-index", "--no-build-isolation", "--no-deps", "--target", str(site)]
+    subprocess.run([*pip, *flags, str(source)], check=True, timeout=120)
+    return site
+
+
+def command(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "aiperf_svc", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(site), "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def test_it_is_listed_beside_ours(site: Path, tmp_path: Path) -> None:
+    listed = command(site, tmp_path, "workloads")
+    assert listed.returncode == 0, listed.stderr
+    assert "stream " in listed.stdout
+    described = json.loads(command(site, tmp_path, "workloads", "stream", "--json").stdout)
+    assert [key["key"] for key in described["keys"]][-2:] == ["blocks", "block_size"]
+
+
+def test_its_config_is_checked_like_ours(site: Path, tmp_path: Path) -> None:
+    refused = command(site, tmp_path, "profile", "--workload", "stream", "block=3")
+    assert refused.returncode == 2
+    assert "workload.block: unknown key (value 3); did you mean workload.blocks?" in refused.stderr
+
+
+def test_it_is_measured(site: Path, tmp_path: Path) -> None:
+    flags = ("profile", "--workload", "stream", "blocks=64", "--json", "--ui", "none")
+    done = command(site, tmp_path, *flags)
+    assert done.returncode in (0, 5), done.stderr
+    (metric,) = json.loads(done.stdout)["results"]["metrics"]
+    assert metric["info"]["tag"] == "copy_rate"
+    assert metric["avg"] > 0
+
+
+def test_a_package_that_cannot_be_imported_is_named(site: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    (broken / "broken-1.dist-info").mkdir(parents=True)
+    (broken / "broken-1.dist-info/METADATA").write_text("Name: broken\nVersion: 1\n")
+    (broken / "broken-1.dist-info/entry_points.txt").write_text(
+        "[aiperf_svc.workloads]\nbroken = no_such_module:WORKLOAD\n"
+    )
+    refused = command(broken, tmp_path, "profile", "--workload", "broken")
+    assert refused.returncode == 2
+    assert "no_such_module:WORKLOAD, which an installed package names for it" in refused.stderr
+    # The others are still listed.
+    assert "iperf" in command(broken, tmp_path, "workloads").stdout
