@@ -2,9 +2,9 @@
 TCP's retransmits, CPU and memory of the container, pressure of the node."""
 
 import fcntl
-import os
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +19,8 @@ _PROC = Path("/proc")
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
     """Counts since some moment in the past; only differences mean something."""
 
+    mono_ns: int = 0
+    """When they were read."""
     rx_bytes: int = 0
     """Of all interfaces but the loopback."""
     tx_bytes: int = 0
@@ -33,7 +35,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     """`cpu`, `io`, `memory` to the time in which some task waited for it."""
     stolen_ns: int = 0
     own_cpu_ns: int = 0
-    """Of this process and its children that have ended."""
+    """Of this process."""
 
 
 def read_counters(container: Mapping[str, str] | None, proc: Path = _PROC) -> Counters:
@@ -41,8 +43,8 @@ def read_counters(container: Mapping[str, str] | None, proc: Path = _PROC) -> Co
     the rank runs beside this process, in the same cgroup."""
     rx, tx, loopback, drops = _interfaces((proc / "net/dev").read_text())
     snmp = _protocols((proc / "net/snmp").read_text())
-    times = os.times()
     return Counters(
+        mono_ns=time.monotonic_ns(),
         rx_bytes=rx,
         tx_bytes=tx,
         loopback_bytes=loopback,
@@ -54,8 +56,18 @@ def read_counters(container: Mapping[str, str] | None, proc: Path = _PROC) -> Co
         oom_kills=container_oom_kills(container) if container is not None else 0,
         pressure_us=_pressures(proc / "pressure"),
         stolen_ns=stolen_ns(proc / "stat"),
-        own_cpu_ns=round((times.user + times.system) * 1e9),
+        own_cpu_ns=time.process_time_ns(),
     )
+
+
+def pressure_shares(before: Counters, after: Counters) -> dict[str, float]:
+    """`cpu`, `io` and `memory` to the share of the time between two readings, 0 to 1, in which some
+    task of the node waited for it."""
+    elapsed_us = max(1, (after.mono_ns - before.mono_ns) // 1_000)
+    return {
+        name: min(1.0, max(0, value - before.pressure_us.get(name, value)) / elapsed_us)
+        for name, value in after.pressure_us.items()
+    }
 
 
 def container_cpu_ns(container: Mapping[str, str]) -> int:
