@@ -12,6 +12,7 @@ from aiperf_svc.adapters.ranks.counters import (
     Counters,
     container_memory_peak,
     listens,
+    pressure_shares,
     read_counters,
 )
 from aiperf_svc.adapters.ranks.rank_place import RankPlace
@@ -28,8 +29,9 @@ TERM_S = 5.0
 """From SIGTERM to SIGKILL."""
 SERVER_END_S = 10.0
 """Time for a server that ends by itself when its client has ended."""
-SHOWN_BYTES = 400
-"""Of what a failed command printed last, in the message about it."""
+SAID_BYTES = 4_096
+"""End of what a command that failed has written, from which its last lines are shown."""
+SHOWN_CHARACTERS = 500
 LINE_BYTES = 4_096
 PIECE_BYTES = 256 * 2**10
 WAKE_AHEAD_S = 0.002
@@ -307,11 +309,7 @@ class StepCommands:
         commands = [r for r in self._running.values() if not r.is_server and r.started_wall_ns]
         started = max((r.started_wall_ns for r in commands), default=0)
         ended = max((r.ended_wall_ns for r in commands), default=0)
-        elapsed_us = max(1, (ended - self._due_wall_ns) // 1_000)
-        waited = {
-            name: max(0, value - before.pressure_us.get(name, value)) / elapsed_us
-            for name, value in after.pressure_us.items()
-        }
+        waited = pressure_shares(before, after)
         return RankWitness(
             rank=self.rank,
             node=self._place.node,
@@ -331,9 +329,9 @@ class StepCommands:
             memory_peak_bytes=self._memory_peak,
             memory_limit_bytes=self._place.memory_bytes,
             oom_kills=after.oom_kills - before.oom_kills,
-            cpu_pressure=min(1.0, waited.get("cpu", 0.0)),
-            io_pressure=min(1.0, waited.get("io", 0.0)),
-            memory_pressure=min(1.0, waited.get("memory", 0.0)),
+            cpu_pressure=waited.get("cpu", 0.0),
+            io_pressure=waited.get("io", 0.0),
+            memory_pressure=waited.get("memory", 0.0),
             stolen_ns=after.stolen_ns - before.stolen_ns,
             courier_cpu_ns=after.own_cpu_ns - before.own_cpu_ns,
             is_shared_network=self._place.is_shared_network,
@@ -358,7 +356,7 @@ class StepCommands:
         for file in (STDERR, STDOUT):
             path = self._shell.output(name) / file
             if path.exists() and path.stat().st_size:
-                return _tail(path, SHOWN_BYTES).strip()
+                return _last_words(_tail(path, SAID_BYTES))
         return ""
 
     def _too_large(self, running: _Running, file: str, size: int) -> str:
@@ -366,6 +364,18 @@ class StepCommands:
             f"{running.command.argv[0]} left {size:,} bytes in {file}, more than "
             f"workload.output_limit ({self._limit:,})"
         )
+
+
+def _last_words(text: str) -> str:
+    """The last lines of a text, as many as are shown. Rulers around a message say nothing."""
+    shown: list[str] = []
+    for line in reversed(text.splitlines()):
+        words = line.strip()
+        if len(words) + sum(map(len, shown)) > SHOWN_CHARACTERS and shown:
+            break
+        if any(map(str.isalnum, words)):
+            shown.insert(0, words[-SHOWN_CHARACTERS:])
+    return "\n".join(shown)
 
 
 def _tail(path: Path, size: int) -> str:
