@@ -100,6 +100,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Longest time from its due time to the end of its last command."""
     expected_ns: int = 0
     """How long the commands should take, where the spec says so; 0: unknown."""
+    headline: str = ""
+    """Tag of the metric that its output must have; empty: the first of the workload's."""
     labels: dict[str, str] = {}
     """What distinguishes its values from those of other steps: `{"pair": "node-1 → node-2"}`."""
 

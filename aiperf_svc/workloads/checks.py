@@ -123,6 +123,10 @@ class StepEvidence(msgspec.Struct, frozen=True, kw_only=True):
         """The attempts whose numbers count: of measured steps, and without a problem."""
         return [a for a in self.attempts if a.plan.step.is_measured and not a.problem]
 
+    def headline_of(self, attempt: Attempt) -> str:
+        """Tag of the metric that an attempt at a measured step must have."""
+        return attempt.plan.step.headline or self.headline
+
 
 def judge_steps(evidence: StepEvidence) -> tuple[Reason, ...]:
     """The results of all checks that apply."""
@@ -179,7 +183,7 @@ def _steps(e: StepEvidence) -> Reason:
 
 def _step_failed(e: StepEvidence) -> Reason:
     failed = [attempt for attempt in e.attempts if attempt.has_failed]
-    first = f"; first {failed[0].name}: {failed[0].problem}" if failed else ""
+    first = f"; first {failed[0].name}" if failed else ""
     return graded(
         "step-failed",
         float(len(failed)),
@@ -219,7 +223,7 @@ def _exit_codes(e: StepEvidence) -> Reason:
         float(len(bad)),
         (0.0, 0.0),
         unit="commands",
-        text=f"{len(bad):,} commands did not exit with 0{first}",
+        text=f"commands that did not exit with 0: {len(bad):,}{first}",
         remedy="look at the command's standard error under raw/",
     )
 
@@ -229,15 +233,18 @@ def _exit_text(code: int) -> str:
 
 
 def _values(e: StepEvidence) -> Reason | None:
-    without = [a for a in e.counted if a.reading is None or e.headline not in a.reading.values]
     if not e.headline or not e.counted:
         return None
+    without = [
+        a for a in e.counted if a.reading is None or e.headline_of(a) not in a.reading.values
+    ]
+    tag = e.headline_of((without or e.counted)[0])
     return graded(
         "values",
         float(len(without)),
         (0.0, 0.0),
         unit="steps",
-        text=f"{len(without):,} of {len(e.counted):,} measured steps have no {e.headline}",
+        text=f"{len(without):,} of {len(e.counted):,} measured steps have no {tag}",
         remedy="look at the tool's output under raw/",
     )
 
@@ -459,8 +466,8 @@ def _skew(attempt: Attempt, skew_ns: int) -> Reason:
         skew_ns / 1e6,
         (first_ns / 1e6, second_ns / 1e6),
         unit="ms",
-        text=f"{attempt.name}: the ranks started within {skew_ns / 1e6:.3g} ms; their clocks are "
-        f"known to {uncertainty_ns / 1e6:.3g} ms",
+        text=f"{attempt.name}: the ranks started within {skew_ns / 1e6:.3g} ms"
+        + (f"; their clocks are known to {uncertainty_ns / 1e6:.3g} ms" if uncertainty_ns else ""),
         remedy="keep other load off the nodes, synchronise their clocks, or measure for longer",
     )
 
@@ -614,10 +621,12 @@ def _packets(
 
 def _repetitions(e: StepEvidence) -> Reason | None:
     values: dict[str, list[float]] = {}
+    headlines: dict[str, str] = {}
     for attempt in e.counted:
-        if attempt.reading is not None and e.headline in attempt.reading.values:
-            found = values.setdefault(attempt.plan.step.name, [])
-            found.append(attempt.reading.values[e.headline])
+        tag = e.headline_of(attempt)
+        if attempt.reading is not None and tag in attempt.reading.values:
+            headlines[attempt.plan.step.name] = tag
+            values.setdefault(attempt.plan.step.name, []).append(attempt.reading.values[tag])
     repeated = {name: found for name, found in values.items() if len(found) > 1}
     if not values:
         return None
@@ -631,7 +640,7 @@ def _repetitions(e: StepEvidence) -> Reason | None:
         "repetitions",
         spread,
         SPREAD,
-        text=f"{e.headline} of {name} differs by {spread:.1%} (standard deviation) over "
+        text=f"{headlines[name]} of {name} differs by {spread:.1%} (standard deviation) over "
         f"{len(repeated[name])} repetitions",
         remedy="look for what else runs on the nodes; measure for longer or more often",
     )

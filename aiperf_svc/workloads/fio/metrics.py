@@ -18,7 +18,10 @@ def metrics_of_run(run: Run) -> Iterator[MetricInfo]:
 
 
 def _titled(run: Run, text: str) -> str:
-    return f"{run.name}: {text}".capitalize() if run.prefix else text
+    if not run.prefix:
+        return text
+    rest = text if text.isupper() else text[0].lower() + text[1:]
+    return f"{run.name.capitalize()}: {rest}"
 
 
 def _iops(run: Run) -> list[MetricInfo]:

@@ -147,7 +147,7 @@ def _series(run: Run, ramp_s: float, outputs: Sequence[Output]) -> Iterator[Seri
                 # The log's clock starts when the ramp is over.
                 times_s=tuple(ramp_s + second - 0.5 for second, _ in points),
                 values=tuple(float(rate) for _, rate in points),
-                label=f"{run.name}: {way}s of rank {output.rank}",
+                label=f"{way}s of rank {output.rank}",
             )
 
 

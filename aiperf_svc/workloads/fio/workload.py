@@ -79,6 +79,7 @@ class Fio(Workload[FioSpec]):
             *(
                 Step(
                     name=run.name,
+                    headline=next(metrics_of_run(run)).tag,
                     commands=tuple(
                         Command(
                             rank=rank.number, argv=_measure(spec, run, rank), keeps=(BANDWIDTH_LOG,)

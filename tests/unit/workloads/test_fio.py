@@ -138,7 +138,7 @@ def test_the_series_of_a_worker_adds_its_jobs_and_starts_after_the_ramp(
     reads, writes = read(config("fio", **RANDRW), [both], ranks).series
     assert reads.times_s == (1.5, 2.5)
     assert reads.values == (2 * 96660 * 1024, 2 * 105989 * 1024)
-    assert (reads.label, writes.label) == ("randrw: reads of rank 0", "randrw: writes of rank 0")
+    assert (reads.label, writes.label) == ("reads of rank 0", "writes of rank 0")
 
 
 @pytest.mark.parametrize(

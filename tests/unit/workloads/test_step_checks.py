@@ -283,7 +283,7 @@ def test_a_failed_step_makes_the_run_invalid() -> None:
     good = fake.record()
     bad = fake.record(number=2, repetition=2, problem="rank 0: exit code 1")
     assert outcome(fake.result(good, bad)) == (INVALID, "step-failed")
-    assert "exit code 1" in check("step-failed", good, bad).text
+    assert "(repetition 2)" in check("step-failed", good, bad).text
 
 
 def test_garbage_makes_the_run_invalid() -> None:
@@ -298,6 +298,14 @@ def test_garbage_makes_the_run_invalid() -> None:
 def test_a_reading_without_the_headline_makes_the_run_invalid() -> None:
     without = msgspec.structs.replace(fake.reading(), values={"rtt": 1.0})
     assert check("values", fake.record(without)).severity == INVALID
+
+
+def test_a_step_with_a_headline_of_its_own_needs_only_that_one() -> None:
+    record = fake.record(of=fake.step(headline="iops"))
+    assert check("values", record).text == "1 of 1 measured steps have no iops"
+    values = msgspec.structs.replace(fake.reading(), values={"iops": 1.0})
+    found = check("values", fake.record(values, of=fake.step(headline="iops")))
+    assert found.severity == VALID
 
 
 def test_a_retried_step_counts_once_and_is_said() -> None:
