@@ -1,11 +1,12 @@
 """`aiperf-svc workloads`: the kinds of workloads, and what each can be told."""
 
 import argparse
+import ast
 import inspect
-import re
 import sys
 from collections.abc import Iterator
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -80,7 +81,16 @@ def _keys(model: type[BaseModel]) -> Iterator[dict[str, Any]]:
     docs = _docs(model)
     for name, field in model.model_fields.items():
         if name != "kind":
-            yield {"key": name, "default": _default(model, name, field), "text": docs.get(name, "")}
+            text = f"{_choices(field)} {docs.get(name, '')}".strip()
+            yield {"key": name, "default": _default(model, name, field), "text": text}
+
+
+def _choices(field: FieldInfo) -> str:
+    """The words that a key may have, as a sentence; empty where it may have others."""
+    annotation = field.annotation
+    options = [each for each in (annotation, *get_args(annotation)) if get_origin(each) is Literal]
+    words = [str(word) for each in options for word in get_args(each)]
+    return f"{', '.join(words[:-1])} or {words[-1]}." if len(words) > 1 else ""
 
 
 def _default(model: type[BaseModel], name: str, field: FieldInfo) -> str:
@@ -89,7 +99,11 @@ def _default(model: type[BaseModel], name: str, field: FieldInfo) -> str:
         return "required"
     value = field.get_default(call_default_factory=True)
     written = model.model_construct(**{name: value}).model_dump(mode="json", include={name})[name]
-    return "" if written is None or written in ({}, []) else str(written)
+    if written is None or written in ({}, []):
+        return ""
+    if isinstance(written, list):
+        return f"[{', '.join(map(str, written))}]"
+    return str(written).lower() if isinstance(written, bool) else str(written)
 
 
 def _docs(model: type[BaseModel]) -> dict[str, str]:
@@ -97,9 +111,15 @@ def _docs(model: type[BaseModel]) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:
-            source = inspect.getsource(each)
-            for name, text in re.findall(r'^    (\w+): .*?\n    """(.*?)"""', source, re.S | re.M):
-                found[name] = " ".join(text.split())
+            (definition,) = ast.parse(inspect.getsource(each)).body
+            assert isinstance(definition, ast.ClassDef)
+            for field, text in pairwise(definition.body):
+                match field, text:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(words))),
+                    ):
+                        found[name] = " ".join(words.split())
     return found
 
 
