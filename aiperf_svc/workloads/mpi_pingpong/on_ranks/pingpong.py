@@ -5,8 +5,11 @@ mpirun -np 2 python3 pingpong.py MAXLOG ITERATIONS
 
 import sys
 
-import mpi4py
-from mpi4py import MPI
+try:
+    import mpi4py
+    from mpi4py import MPI
+except ImportError as error:
+    sys.exit(f"{sys.executable}: {error}; install mpi4py there, or put a python3 with it on PATH")
 
 VOLUME = 40 * 2**20
 """Most bytes of one size that go one way, unless one message is larger."""

@@ -15,9 +15,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-from torch.nn import functional
+try:
+    import torch
+    from torch import nn
+    from torch.nn import functional
+except ImportError as error:
+    sys.exit(f"{sys.executable}: {error}; install PyTorch there, or put a python3 with it on PATH")
 
 VOCABULARY, WIDTH, LAYERS, HEADS = 32_000, 1024, 8, 16
 CLASSES, PIXELS = 1000, 224
