@@ -46,6 +46,8 @@ def remaining_s(status: Status) -> float | None:
 
 def step_line(steps: StepStatus) -> str:
     """Return where a benchmark on ranks is, in one line."""
+    if not steps.total:
+        return "planning the steps"
     parts = [f"step {min(steps.ended + 1, steps.total):,} of {steps.total:,}"]
     if steps.name:
         doing = "starting" if steps.stage == "prepare" else "collecting"

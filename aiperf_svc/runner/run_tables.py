@@ -29,6 +29,8 @@ def print_run_result(result: dict[str, Any], console: Console) -> None:
         console.print(_metrics(run))
         _print_matrix(run.metrics[0], console)
     for table in run.tables[:SHOWN_TABLES]:
+        title = f"{table.table.name.replace('_', ' ')}: {one_line(table.step)}"
+        console.print(Text(title, style="italic"), soft_wrap=True)
         console.print(_table(table))
     if len(run.tables) > SHOWN_TABLES:
         console.print(f"{len(run.tables) - SHOWN_TABLES} more tables in report.html", style="dim")
@@ -51,14 +53,16 @@ def _title(run: RunResult) -> str:
 def _metrics(run: RunResult) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("")
-    for name in ("avg", "min", "max"):
+    # One value is its own average, least and most.
+    names = ("avg", "min", "max") if any(each.count > 1 for each in run.metrics) else ("value",)
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("unit", no_wrap=True)
     for metric in run.metrics:
         if metric.info.in_table:
             divisor, unit = readable_unit(metric.info.unit, metric.max)
             stats = (metric.avg, metric.min, metric.max)
-            shown = (number(value / divisor) for value in stats)
+            shown = (number(value / divisor) for value in stats[: len(names)])
             table.add_row(one_line(metric.info.name), *shown, one_line(unit))
     return table
 
@@ -84,10 +88,7 @@ def _print_matrix(metric: MetricResult, console: Console) -> None:
 
 def _table(each: StepTable) -> Table:
     columns, rows = each.table.columns, _thinned(each.table.rows)
-    title = f"{each.table.name.replace('_', ' ')}: {one_line(each.step)}"
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left"
-    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     units = []
     for place, column in enumerate(columns):
         values = [abs(row[place] or 0.0) for row in each.table.rows]

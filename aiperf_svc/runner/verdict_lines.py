@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from aiperf_svc.core.results.readable import readable_unit
 from aiperf_svc.domain.foreign_text import one_line
 from aiperf_svc.runner.numbers import number
 
@@ -53,8 +54,9 @@ def print_verdict(
         style = VERDICT_STYLES.get(reason["severity"], "")
         mark = "✗ " if reason["severity"] == "invalid" else "! "
         console.print(indented(Text.assemble((mark, style), one_line(reason["text"])), 2))
-        measured, limit = number(reason["measured"]), number(reason["limit"])
-        numbers = f"{reason['check']}: {measured} {reason['unit']}, limit {limit}"
+        divisor, unit = readable_unit(reason["unit"], reason["measured"])
+        measured, limit = (number(reason[name] / divisor) for name in ("measured", "limit"))
+        numbers = f"{reason['check']}: {measured} {unit}, limit {limit} {unit}"
         console.print(indented(Text(f"{numbers} → {reason['remedy']}", style="dim"), 4))
 
 

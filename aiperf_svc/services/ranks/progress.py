@@ -16,6 +16,9 @@ from aiperf_svc.protocol.messages import (
 )
 from aiperf_svc.services.base import is_set_within
 
+_NONE_YET = StepProgress(total=0, ended=0, attempts=0)
+"""Before the timing manager has planned the steps."""
+
 
 class StepsProgress:
     """Builds `Status`."""
@@ -116,7 +119,7 @@ class StepsProgress:
             uploaded_to=self._uploaded_to,
             is_settled=self._is_settled,
             exit_code=_exit_code(state),
-            steps=_step_status(self._kind, steps) if steps is not None else None,
+            steps=_step_status(self._kind, steps or _NONE_YET),
         )
 
     def _bump(self) -> None:

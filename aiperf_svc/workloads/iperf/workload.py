@@ -76,6 +76,7 @@ _TCP = (
         name="Path MTU",
         unit="bytes",
         formula="smallest of the sender's intervals[].streams[].pmtu in the last interval",
+        in_table=False,
     ),
 )
 _UDP = (

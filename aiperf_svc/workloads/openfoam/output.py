@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from aiperf_svc.workloads.base import UnreadableOutput
 
-_BUILD = re.compile(r"^Build\s*: (.+)$", re.MULTILINE)
+_BUILD = re.compile(r"^Build\s*: (?:OPENFOAM=)?(.+)$", re.MULTILINE)
 _PROCESSES = re.compile(r"^nProcs : (\d+)$", re.MULTILINE)
 _STEP = re.compile(r"^Time = \S+$", re.MULTILINE)
 _TIMES = re.compile(r"^ExecutionTime = ([\d.]+) s +ClockTime = (\d+) s$", re.MULTILINE)

@@ -39,6 +39,15 @@ def test_steps_are_shown_by_name_with_the_time_that_they_have_taken() -> None:
     assert line.endswith("profiling: step 2 of 4, a to b 3.0 s of 6.0 s, 9 Gbit/s, 1 failed")
 
 
+def test_before_its_steps_are_known_a_tool_shows_no_requests() -> None:
+    steps = StepStatus(
+        workload="iperf", total=0, ended=0, failed=0, name="", stage="",
+        running_s=0.0, expected_s=0.0, text="",
+    )  # fmt: skip
+    assert share_done(status(steps=steps)) == 0.0
+    assert plain_line(status(steps=steps)).endswith("profiling: planning the steps")
+
+
 def test_what_ends_first_is_the_share_and_the_time_left() -> None:
     now = status(
         requested_requests=100,

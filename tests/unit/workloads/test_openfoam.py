@@ -52,7 +52,7 @@ def test_the_solver_time_is_the_last_one_and_step_time_leaves_the_set_up_out() -
     assert reading.values["solver_time"] == times[-1]
     assert reading.values["step_time"] == pytest.approx((times[-1] - times[0]) / 19)
     assert reading.values["rate"] == pytest.approx(8_000 * 19 / (times[-1] - times[0]))
-    assert reading.tool == "OpenFOAM OPENFOAM=1912 patch=200626"
+    assert reading.tool == "OpenFOAM 1912 patch=200626"
     assert reading.errors == ()
 
 
