@@ -89,7 +89,11 @@ def read_workload_draft(args: argparse.Namespace, flags: Iterable[Flag] = FLAGS)
         key, separator, text = setting.partition("=")
         if not separator or not key:
             raise ConfigError(f"--workload: {setting!r}: expected KEY=VALUE")
-        preset[f"workload.{key}"] = yaml.safe_load(text)
+        try:
+            preset[f"workload.{key}"] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            what = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
+            raise ConfigError(f"--workload {setting}: not YAML: {what}") from error
     return read_draft(args, flags=common, preset=preset)
 
 

@@ -183,3 +183,11 @@ def test_flags_about_a_server_are_refused_beside_a_workload(tmp_path: Path) -> N
     command.finish()
     assert command.code == ExitCode.BAD_CONFIG
     assert "--concurrency: about an inference server" in command.errors
+
+
+def test_a_value_that_is_no_yaml_is_refused_by_its_key(tmp_path: Path) -> None:
+    command = Command(tmp_path, None, "--workload", "command", r'files={a: "\d"}')
+    command.finish()
+    assert command.code == ExitCode.BAD_CONFIG
+    assert "--workload files=" in command.errors
+    assert "unknown escape character 'd'" in command.errors
