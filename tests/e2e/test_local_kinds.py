@@ -1,0 +1,124 @@
+"""Each kind whose tool is small, run on ranks of this machine: the results say what the tool
+printed."""
+
+import json
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_command import FINISHED, Command, artifacts
+
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Where Debian's packages are. The python3 of a virtual environment has none of theirs."""
+
+
+def measured(folder: Path, kind: str, **keys: Any) -> dict[str, Any]:
+    """The results of one run, which ended by itself and left nothing but its artifacts."""
+    (folder / "input.jsonl").write_text(json.dumps({"workload": {"kind": kind, **keys}}))
+    command = Command(folder, None, "--config", str(folder / "input.jsonl"), PATH=SYSTEM_PATH)
+    printed = command.finish()
+    assert command.code in FINISHED, command.errors
+    command.assert_nothing_is_left()
+    results: dict[str, Any] = printed["results"]
+    assert [step["problem"] for step in results["steps"]] == [""] * len(results["steps"])
+    # How fast a busy machine starts things is no question here; what it says must be true.
+    for check in ("exit-codes", "values", "interface-bytes", "rank-lost", "tool-versions"):
+        found = [each["severity"] for each in results["checks"] if each["check"] == check]
+        assert set(found) <= {"valid", "info"}, check
+    return results
+
+
+def value(results: dict[str, Any], tag: str) -> float:
+    """The one value of a metric."""
+    (metric,) = (each for each in results["metrics"] if each["info"]["tag"] == tag)
+    (only,) = metric["values"]
+    return float(only["value"])
+
+
+def outputs(folder: Path, pattern: str) -> list[str]:
+    """Standard output of commands, by a pattern of their folders below `raw/`."""
+    return [path.read_text() for path in sorted(artifacts(folder).glob(f"raw/{pattern}/stdout"))]
+
+
+def needs(tool: str, package: str) -> None:
+    """Skip where a tool is not installed."""
+    if shutil.which(tool, path=SYSTEM_PATH) is None:
+        pytest.skip(f"{tool} is not here: Debian package {package}")
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        port: int = sock.getsockname()[1]
+    return port
+
+
+@pytest.mark.parametrize(
+    ("keys", "received"),
+    [
+        ({"streams": 2}, "sum_received"),
+        ({"reverse": True}, "sum_received"),
+        ({"bidirectional": True}, "sum_received"),
+        ({"protocol": "udp", "bitrate": "50M"}, "sum_received"),
+    ],
+    ids=["tcp", "reverse", "bidirectional", "udp"],
+)
+def test_iperf_says_what_its_receiver_counted(
+    tmp_path: Path, keys: dict[str, Any], received: str
+) -> None:
+    needs("iperf3", "iperf3")
+    results = measured(tmp_path, "iperf", duration="1s", omit="1s", port=free_port(), **keys)
+    # The client is the first command; with `reverse` it receives, otherwise the server does.
+    ends = [json.loads(text)["end"] for text in outputs(tmp_path, "001-*/rank-*/command-*")]
+    counted = {end[received]["bits_per_second"] for end in ends if received in end}
+    assert value(results, "bandwidth") in counted
+    assert ("bandwidth_backward" in results["steps"][0]["values"]) == ("bidirectional" in keys)
+
+
+def test_fio_adds_its_workers(tmp_path: Path) -> None:
+    needs("fio", "fio")
+    keys = {"rw": "randrw", "bs": "4Ki", "size": "16Mi", "runtime": "1s", "ramp": "0s"}
+    # Asynchronous reads and direct ones are not possible on every file system of a test machine.
+    results = measured(tmp_path, "fio", workers=2, ioengine="psync", direct=False, **keys)
+    jobs = [
+        job
+        for text in outputs(tmp_path, "002-randrw/rank-*/command-*")
+        for job in json.loads(text)["jobs"]
+    ]
+    assert len(jobs) == 2
+    expected = sum(job[way]["iops"] for job in jobs for way in ("read", "write"))
+    assert value(results, "iops") == pytest.approx(expected)
+
+
+def test_a_suite_measures_a_volume_by_each_of_its_runs(tmp_path: Path) -> None:
+    needs("fio", "fio")
+    keys = {"suite": "volume", "size": "64Mi", "runtime": "1s", "ramp": "0s", "direct": False}
+    results = measured(tmp_path, "fio", ioengine="posixaio", **keys)
+    assert results["accounts"]["completed"] == 9
+    assert {metric["count"] for metric in results["metrics"]} == {1}
+
+
+@pytest.mark.parametrize(("test", "tag"), [("tag_bw", "bandwidth"), ("tag_lat", "latency")])
+def test_ucx_measures_each_message_size(tmp_path: Path, test: str, tag: str) -> None:
+    needs("ucx_perftest", "ucx-utils")
+    keys = {"max_size": "4Ki", "iterations": 100, "port": free_port()}
+    results = measured(tmp_path, "ucx", test=test, **keys)
+    (table,) = results["tables"]
+    assert [row[0] for row in table["table"]["rows"]] == [4**power for power in range(7)]
+    assert value(results, tag) > 0
+
+
+def test_mpi_processes_on_two_ranks_reach_each_other_without_ssh(tmp_path: Path) -> None:
+    needs("mpirun", "openmpi-bin")
+    program = ["/usr/bin/python3", "-c", "import mpi4py"]
+    if subprocess.run(program, capture_output=True).returncode:
+        pytest.skip("mpi4py is not here: Debian package python3-mpi4py")
+    results = measured(tmp_path, "mpi-pingpong", maxlog=8, iterations=50)
+    rows = [
+        line.split() for text in outputs(tmp_path, "001-*/rank-0/*") for line in text.splitlines()
+    ]
+    (time_us,) = (float(row[2]) for row in rows if row[:1] == ["0"])
+    assert value(results, "latency") == time_us
