@@ -90,6 +90,21 @@ def test_a_step_that_fails_says_why_and_keeps_its_output(
     assert (artifacts(tmp_path) / "raw/001-command").is_dir()
 
 
+def test_a_tool_gets_the_users_environment_and_nothing_of_the_run(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    command = start("env; echo speed: 1", env={"GIVEN": " kept "})
+    command.finish()
+    assert command.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), command.errors
+    printed = (artifacts(tmp_path) / "raw/001-command/rank-0/command-0/stdout").read_text()
+    names = {line.partition("=")[0] for line in printed.splitlines()}
+    assert {name for name in names if name.startswith("AIPERF_")} == {
+        "AIPERF_ADDRESSES", "AIPERF_RANK", "AIPERF_RANKS", "AIPERF_VOLUME",
+    }  # fmt: skip
+    assert not names & {"OPENBLAS_NUM_THREADS", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
+    assert "GIVEN= kept " in printed.splitlines()
+
+
 def test_a_tool_that_hangs_is_ended_after_its_timeout(start: Callable[..., Command]) -> None:
     command = start("sleep 1000", timeout="1s")
     printed = command.finish()

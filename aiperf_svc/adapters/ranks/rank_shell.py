@@ -18,6 +18,7 @@ from time import time_ns
 
 from aiperf_svc.adapters.host.child_processes import end_with_parent
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
+from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 
 LOOP = Path(__file__).with_name("rank_loop.sh")
 READY_S = 120.0
@@ -45,6 +46,16 @@ def make_folder(folder: Path) -> None:
             path.chmod(0o666)
     shutil.copyfile(LOOP, folder / LOOP.name)
     (folder / LOOP.name).chmod(0o755)
+
+
+def _environment_of_tools(own: Mapping[str, str]) -> dict[str, str]:
+    """The user's environment: without the token and the folders of this run, and without the limits
+    on threads and memory that are good for a service and would change what a tool measures."""
+    return {
+        name: value
+        for name, value in own.items()
+        if not name.startswith("AIPERF_") and PROCESS_ENVIRONMENT.get(name) != value
+    }
 
 
 class RankShell:
@@ -83,6 +94,7 @@ class RankShell:
         return subprocess.Popen(
             ["sh", str(self.folder / LOOP.name), str(self.folder)],
             stdin=subprocess.DEVNULL,
+            env=_environment_of_tools(os.environ),
             start_new_session=True,
             # Told to end when the courier dies, it ends its commands first.
             preexec_fn=end_with_parent,
