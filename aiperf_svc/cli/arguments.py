@@ -18,6 +18,8 @@ EXIT_CODES = {
     ExitCode.VERDICT_INVALID: "the client, a lost process or too many failures shaped the numbers: "
     "do not use them",
     ExitCode.LEAKED: "something that the run created is still there; the list is printed",
+    ExitCode.WORSE: "compare --fail-on worse: a metric got worse",
+    ExitCode.INCOMPARABLE: "the runs cannot be compared, or are too few for --fail-on",
     ExitCode.INTERRUPTED: "stopped by the user; what was measured is kept",
 }
 

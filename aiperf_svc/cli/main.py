@@ -25,6 +25,7 @@ COMMANDS = {
     "cancel": "stop the run of a stack, keep what was measured",
     "gc": "remove what earlier stacks left in a cluster",
     "validate": "check stack files and configs without starting anything",
+    "compare": "say whether the runs on one side are better or worse than those on the other",
     "export": "write a run's records in another format",
     "upload": "send a run's results to a bucket of an S3-compatible store",
     "workloads": "what else than a server can be measured, and how each is described",

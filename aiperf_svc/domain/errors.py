@@ -5,6 +5,7 @@ AiperfError
 │   └── DatasetError     names file and line
 ├── BenchmarkFailed      the run started and could not be finished        exit 3
 ├── LeakError            something is left behind                         exit 6
+├── Incomparable         runs that cannot be compared                     exit 8
 └── EnvironmentProblem   machine, folder, port, network, tool             exit 1
 """
 
@@ -37,6 +38,12 @@ class LeakError(AiperfError):
     """Something that the run created is still there."""
 
     exit_code = ExitCode.LEAKED
+
+
+class Incomparable(AiperfError):
+    """Runs that cannot be compared with each other."""
+
+    exit_code = ExitCode.INCOMPARABLE
 
 
 class EnvironmentProblem(AiperfError):

@@ -24,5 +24,9 @@ class ExitCode(IntEnum):
     client, a lost process, or because too many requests failed: do not use them."""
     LEAKED = 6
     """Something that the run created is still there; the list is printed."""
+    WORSE = 7
+    """A comparison that was asked to fail found a metric worse."""
+    INCOMPARABLE = 8
+    """The runs cannot be compared, or there are too few of them to judge what was asked to fail."""
     INTERRUPTED = 130
     """Stopped by the user, after a full teardown; what was measured is kept."""

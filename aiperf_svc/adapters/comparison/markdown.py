@@ -1,0 +1,57 @@
+"""A comparison as Markdown, for a comment on a pull request."""
+
+from collections.abc import Iterable, Sequence
+
+from aiperf_svc.adapters.comparison import wording
+from aiperf_svc.core.compare.comparison import Comparison
+
+
+def render(comparison: Comparison) -> str:
+    """Render the whole comparison."""
+    parts = [f"**{wording.conclusion(comparison)}**", _sides(comparison)]
+    if comparison.differences:
+        parts.append(
+            _table(("differs", "base", "new"), map(wording.differing, comparison.differences))
+        )
+    else:
+        parts.append(wording.same_config(comparison))
+    rows = ((wording.name(row), *wording.cells(row)) for row in comparison.rows)
+    parts.append(_table(("", *wording.HEADS), rows))
+    if comparison.notes:
+        parts.append("\n".join(f"- {_escaped(note)}" for note in comparison.notes))
+    if comparison.shifts:
+        stats = list(comparison.shifts[0].shifts)
+        shifts = (
+            (
+                each.info.name,
+                *(wording.percent(each.shifts[s]) if s in each.shifts else "" for s in stats),
+            )
+            for each in comparison.shifts
+        )
+        parts.append(_table(("percentiles moved", *map(wording.stat_name, stats)), shifts))
+    return "\n\n".join(parts)
+
+
+def _sides(comparison: Comparison) -> str:
+    lines = []
+    for name, side in (("base", comparison.base), ("new", comparison.new)):
+        lines += [
+            f"- {name}: {_escaped(text)}" for text in (wording.runs(side), *wording.left_out(side))
+        ]
+    return "\n".join(lines)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [
+        head,
+        ["---", *["---:"] * (len(head) - 1)],
+        *([_escaped(c) for c in row] for row in rows),
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    """The text as it is: in Markdown, these characters would end a cell or begin markup."""
+    for character in "\\|<`*_[~":
+        text = text.replace(character, f"\\{character}")
+    return text

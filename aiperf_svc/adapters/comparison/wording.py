@@ -1,0 +1,109 @@
+"""The words and numbers of a comparison, the same in the terminal, Markdown and HTML."""
+
+import math
+
+from aiperf_svc.core.compare.comparison import Comparison, KeyDifference, Row, Side, SideValue, Word
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.results.readable import readable_unit
+from aiperf_svc.domain.foreign_text import one_line
+
+LONGEST_VALUE = 60
+"""Longest shown value of a key that differs, in characters."""
+
+
+def runs(side: Side) -> str:
+    """Name the runs of a side: `2 runs: a, b`."""
+    folders = ", ".join(one_line(run.folder) for run in side.runs)
+    return f"{len(side.runs)} run{'' if len(side.runs) == 1 else 's'}: {folders}"
+
+
+def left_out(side: Side) -> list[str]:
+    """Say which runs were left out, a line each."""
+    return [
+        f"left out: {one_line(run.folder)}, whose verdict is {run.verdict}" for run in side.left_out
+    ]
+
+
+def differing(found: KeyDifference) -> tuple[str, str, str]:
+    """Return the key and its values on both sides."""
+    sides = (", ".join(values) for values in (found.base, found.new))
+    base, new = (one_line(text, limit=LONGEST_VALUE) for text in sides)
+    return one_line(found.key), base, new
+
+
+def name(row: Row) -> str:
+    """Name a row: `Time to First Token p99 (ms)`."""
+    stat = f" {row.key.stat.replace('_', '.')}" if row.key.stat else ""
+    _, unit = _unit(row)
+    return f"{one_line(row.info.name)}{stat}{f' ({one_line(unit)})' if unit else ''}"
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return the cells of a row after its name: base, new, delta, interval, evidence, word."""
+    divisor, _ = _unit(row)
+    return (
+        _value(row.base, divisor),
+        _value(row.new, divisor),
+        percent(row.delta),
+        "" if row.low is None or row.high is None else f"{percent(row.low)} … {percent(row.high)}",
+        _evidence(row),
+        str(row.word) if row.gates else f"({row.word})",
+    )
+
+
+HEADS = ("base", "new", "delta", "95% interval", "", "")
+
+
+def percent(share: float) -> str:
+    """Format a difference: `+2.3%`, `-12%`; `+∞` from zero."""
+    if math.isinf(share):
+        return "+∞" if share > 0 else "-∞"
+    size = abs(share) * 100
+    digits = 2 if size < 1 else 1 if size < 100 else 0
+    return f"{share * 100:+,.{digits}f}%"
+
+
+def number(value: float) -> str:
+    """Format a number with four significant digits, or all digits of a large one."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def conclusion(comparison: Comparison) -> str:
+    """Count the rows by their words: `1 worse, 5 same at a tolerance of 5%`."""
+    counts = [
+        (word, sum(row.gates and row.word is word for row in comparison.rows)) for word in Word
+    ]
+    names = {Word.UNSURE: "~ (not enough data)", Word.UNJUDGED: "? (not judged)"}
+    said = ", ".join(f"{count} {names.get(word, word)}" for word, count in counts if count)
+    return f"{said or 'nothing to judge'} at a tolerance of {comparison.tolerance * 100:.4g}%"
+
+
+def same_config(info: Comparison) -> str:
+    """Say that nothing differs; empty if something does."""
+    return "" if info.differences else "Same config, dataset, version and verdict on both sides."
+
+
+def stat_name(stat: str) -> str:
+    """Return `p99.9` for `p99_9`."""
+    return stat.replace("_", ".")
+
+
+def _value(side: SideValue, divisor: float) -> str:
+    shown = number(side.mean / divisor)
+    if side.half_width is None or not side.mean:
+        return shown
+    size = abs(side.half_width / side.mean) * 100
+    return f"{shown} ± {size:.0f}%" if size >= 1 else f"{shown} ± {size:.1g}%"
+
+
+def _evidence(row: Row) -> str:
+    runs = f"n={row.base.n}+{row.new.n}"
+    if row.adjusted_p is None:
+        return f"({runs})"
+    p = "p<0.001" if row.adjusted_p < 0.001 else f"p={row.adjusted_p:.3f}"
+    return f"({p} {runs})"
+
+
+def _unit(row: Row) -> tuple[float, str]:
+    info: MetricInfo = row.info
+    return readable_unit(info.unit, max(abs(row.base.mean), abs(row.new.mean)))

@@ -1,0 +1,346 @@
+"""Compares two sides of finished runs: what was configured differently, and what became better or
+worse.
+
+With three runs or more on each side, the run is the sample. With fewer, nothing is known of the
+noise between runs: the difference is shown with the uncertainty within the runs, and not judged.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
+from statistics import fmean
+
+import msgspec
+from msgspec.structs import replace
+
+from aiperf_svc.core.compare.estimates import (
+    CONFIDENCE,
+    Estimate,
+    difference,
+    estimate,
+    holm,
+    mean_of,
+    share,
+)
+from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.domain.errors import ConfigError, Incomparable
+
+LEAST_RUNS = 3
+"""Fewest runs on a side whose differences are judged."""
+FLOORS = {"p50": 11, "p90": 64, "p95": 130, "p99": 662, "p99_9": 6636}
+"""Fewest requests of a run for a percentile: with fewer, no value of the sample bounds it with 99%
+confidence (the early-stopping rule of MLPerf's LoadGen)."""
+SCHEMA = "comparison/1"
+
+
+class Word(StrEnum):
+    """Judgement of one row."""
+
+    WORSE = "worse"
+    """The difference is real and larger than the tolerance."""
+    BETTER = "better"
+    """As `worse`, in the other direction."""
+    CHANGED = "changed"
+    """As `worse`, of a metric that has no better direction."""
+    SAME = "same"
+    """The whole interval of the difference is within the tolerance."""
+    UNSURE = "~"
+    """Not enough data for any of these."""
+    UNJUDGED = "?"
+    """Too few runs: the noise between runs is not known."""
+
+
+class SideValue(msgspec.Struct, frozen=True):
+    """Value of a row on one side."""
+
+    mean: float
+    half_width: float | None
+    """Half of the mean's 95% interval; None if it is not known."""
+    n: int
+    """Number of runs."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One statistic of one metric on both sides."""
+
+    key: RowKey
+    info: MetricInfo
+    gates: bool
+    """Whether it counts for the comparison's judgement."""
+    base: SideValue
+    new: SideValue
+    delta: float
+    """(new - base) / base. Of single runs with parts: of the means over the parts."""
+    low: float | None
+    high: float | None
+    """95% interval of `delta`; None if it is not known."""
+    p: float | None
+    """Probability of such a difference between equal systems."""
+    adjusted_p: float | None
+    """`p`, corrected for the number of rows that gate (Holm)."""
+    word: Word
+    notes: tuple[str, ...] = ()
+
+
+class Shift(msgspec.Struct, frozen=True):
+    """How far each percentile of a metric moved, as a share."""
+
+    info: MetricInfo
+    shifts: dict[str, float]
+
+
+class KeyDifference(msgspec.Struct, frozen=True):
+    """A key of config, version or surroundings that is not the same everywhere."""
+
+    key: str
+    base: tuple[str, ...]
+    """Its values on this side, without repeats."""
+    new: tuple[str, ...]
+
+
+class RunName(msgspec.Struct, frozen=True):
+    """Identity of a run."""
+
+    folder: str
+    run_id: str
+    verdict: str
+
+
+class Side(msgspec.Struct, frozen=True):
+    """Runs of one side."""
+
+    runs: tuple[RunName, ...]
+    left_out: tuple[RunName, ...]
+    """Runs whose verdict is `invalid`."""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished comparison. `compare --json` prints it as it is."""
+
+    schema_version: str = SCHEMA
+    kind: str
+    tolerance: float
+    base: Side
+    new: Side
+    differences: tuple[KeyDifference, ...]
+    rows: tuple[Row, ...]
+    shifts: tuple[Shift, ...]
+
+    @property
+    def is_worse(self) -> bool:
+        """True if a row that gates is worse."""
+        return any(row.gates and row.word is Word.WORSE for row in self.rows)
+
+    @property
+    def is_judged(self) -> bool:
+        """True if every row that gates has enough runs to be judged."""
+        return all(row.word is not Word.UNJUDGED for row in self.rows if row.gates)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The footnotes of all rows, without repeats."""
+        return tuple(dict.fromkeys(note for row in self.rows for note in row.notes))
+
+
+def compare(
+    base: Sequence[MeasuredRun],
+    new: Sequence[MeasuredRun],
+    *,
+    tolerance: float,
+    wanted: Collection[str] = (),
+    with_all: bool = False,
+) -> Comparison:
+    """Compare two sides. `wanted` names the rows that gate, as `tag` or `tag:stat`; empty means the
+    runs' headline. With `with_all`, all other rows are there too and do not gate.
+
+    Raises Incomparable, and ConfigError for a row that no run has.
+    """
+    _refuse_shared(base, new)
+    sides = _usable(base, "base"), _usable(new, "new")
+    kind = _only_kind([*sides[0], *sides[1]])
+    keys = dict.fromkeys(key for run in sides[0] for key in run.values)
+    common = [key for key in keys if _has(sides[1], key)]
+    gating = _gating(sides[0][0].headline, common, wanted)
+    rows = _corrected(
+        [
+            _row(key, sides, tolerance, gates=key in gating)
+            for key in common
+            if key in gating or with_all
+        ],
+        tolerance,
+    )
+    if not rows:
+        raise Incomparable("the two sides have no metric in common")
+    return Comparison(
+        kind=kind,
+        tolerance=tolerance,
+        base=_side(base),
+        new=_side(new),
+        differences=tuple(_differences(*sides)),
+        rows=tuple(rows),
+        shifts=tuple(_shifts(*sides)),
+    )
+
+
+def _refuse_shared(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> None:
+    seen: dict[str, str] = {}
+    for run in (*base, *new):
+        if run.run_id in seen:
+            raise ConfigError(
+                f"{seen[run.run_id]} and {run.folder} are the same run ({run.run_id}): name each "
+                "run once"
+            )
+        seen[run.run_id] = run.folder
+
+
+def _has(runs: Sequence[MeasuredRun], key: RowKey) -> bool:
+    return any(key in run.values for run in runs)
+
+
+def _usable(runs: Sequence[MeasuredRun], name: str) -> list[MeasuredRun]:
+    usable = [run for run in runs if run.is_usable]
+    if not usable:
+        folders = ", ".join(f"{run.folder} ({run.label})" for run in runs)
+        raise Incomparable(f"{name}: no run is left, because each verdict is invalid: {folders}")
+    return usable
+
+
+def _only_kind(runs: Sequence[MeasuredRun]) -> str:
+    kinds = {run.kind: run.folder for run in runs}
+    if len(kinds) > 1:
+        named = ", ".join(f"{folder} is a run of {kind}" for kind, folder in kinds.items())
+        raise Incomparable(f"runs of different kinds: {named}")
+    return next(iter(kinds))
+
+
+def _gating(
+    headline: Collection[RowKey], common: Sequence[RowKey], wanted: Collection[str]
+) -> Collection[RowKey]:
+    if not wanted:
+        return [key for key in headline if key in common]
+    chosen: list[RowKey] = []
+    for name in wanted:
+        found = [key for key in common if name in (str(key), key.tag)]
+        if not found:
+            known = ", ".join(dict.fromkeys(key.tag for key in common))
+            raise ConfigError(f"no row {name!r} on both sides; they have {known}")
+        chosen += found
+    return chosen
+
+
+def _row(
+    key: RowKey, sides: Sequence[Sequence[MeasuredRun]], tolerance: float, *, gates: bool
+) -> Row:
+    values = [[run.values[key] for run in side if key in run.values] for side in sides]
+    is_judged = min(map(len, values)) >= LEAST_RUNS
+    base, new = ((_between if is_judged else _within)(side) for side in values)
+    means = [fmean(each.value for each in side) for side in values]
+    found = None if base is None or new is None else difference(base, new)
+    p = None if found is None else found.p
+    row = Row(
+        key=key,
+        info=next(run.metrics[key.tag] for run in sides[0] if key in run.values),
+        gates=gates,
+        base=SideValue(means[0], _half_width(base), len(values[0])),
+        new=SideValue(means[1], _half_width(new), len(values[1])),
+        delta=share(means[1] - means[0], means[0]) if found is None else found.delta,
+        low=None if found is None else found.low,
+        high=None if found is None else found.high,
+        p=p,
+        adjusted_p=p,
+        word=Word.UNSURE if is_judged else Word.UNJUDGED,
+        notes=tuple(_notes(key, values, is_judged=is_judged)),
+    )
+    return row if gates else replace(row, word=_word(row, tolerance))
+
+
+def _half_width(side: Estimate | None) -> float | None:
+    return None if side is None else side.half_width
+
+
+def _between(values: Sequence[RunValue]) -> Estimate | None:
+    return estimate([each.value for each in values])
+
+
+def _within(values: Sequence[RunValue]) -> Estimate | None:
+    """Return the mean over the parts of the runs. It differs from the runs' own percentile, in
+    which a busy part weighs more: the parts say nothing of that one's uncertainty."""
+    parts = [found for each in values if (found := estimate(each.batches)) is not None]
+    if len(parts) < len(values):
+        return None
+    return mean_of(parts)
+
+
+def _corrected(rows: Sequence[Row], tolerance: float) -> list[Row]:
+    """Return the rows with the correction for the number of rows that gate, and judged by it."""
+    gating = [place for place, row in enumerate(rows) if row.gates and row.p is not None]
+    found = list(rows)
+    for place, p in zip(gating, holm([rows[place].p or 0.0 for place in gating]), strict=True):
+        row = replace(rows[place], adjusted_p=p)
+        found[place] = replace(row, word=_word(row, tolerance))
+    return found
+
+
+def _word(row: Row, tolerance: float) -> Word:
+    if row.word is Word.UNJUDGED or row.low is None or row.high is None:
+        return row.word
+    if -tolerance <= row.low and row.high <= tolerance:
+        return Word.SAME
+    is_real = row.adjusted_p is not None and row.adjusted_p < 1 - CONFIDENCE
+    if not is_real or abs(row.delta) <= tolerance:
+        return Word.UNSURE
+    if not row.info.better:
+        return Word.CHANGED
+    return Word.BETTER if (row.delta > 0) is (row.info.better == "higher") else Word.WORSE
+
+
+def _notes(key: RowKey, values: Sequence[Sequence[RunValue]], *, is_judged: bool) -> Iterable[str]:
+    if not is_judged:
+        if max(map(len, values)) == 1:
+            yield "? single runs: run-to-run noise unknown"
+            if any(each.batches for side in values for each in side):
+                yield "the delta and interval of single runs are of the means over their parts"
+        else:
+            yield f"? fewer than {LEAST_RUNS} runs on a side: run-to-run noise unknown"
+    floor = FLOORS.get(key.stat, 0)
+    least = min(each.count for side in values for each in side)
+    if 0 < least < floor:
+        name = key.stat.replace("_", ".")
+        yield f"{name} needs {floor:,} requests in each run; the smallest run has {least:,}"
+
+
+def _side(runs: Sequence[MeasuredRun]) -> Side:
+    named = [(run.is_usable, RunName(run.folder, run.run_id, run.label)) for run in runs]
+    return Side(
+        runs=tuple(name for is_usable, name in named if is_usable),
+        left_out=tuple(name for is_usable, name in named if not is_usable),
+    )
+
+
+def _differences(
+    base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]
+) -> Iterable[KeyDifference]:
+    keys = dict.fromkeys(key for run in (*base, *new) for key in run.facts)
+    for key in keys:
+        found = KeyDifference(key, _values(base, key), _values(new, key))
+        if len({*found.base, *found.new}) > 1:
+            yield found
+
+
+def _values(runs: Sequence[MeasuredRun], key: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(run.facts.get(key, "none") for run in runs))
+
+
+def _shifts(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> Iterable[Shift]:
+    for tag, stats in base[0].shifts.items():
+        moved: dict[str, float] = {}
+        for stat in stats:
+            ends = [
+                [run.shifts[tag][stat] for run in side if stat in run.shifts.get(tag, {})]
+                for side in (base, new)
+            ]
+            if all(ends):
+                first, last = map(fmean, ends)
+                moved[stat] = share(last - first, first)
+        if moved:
+            yield Shift(base[0].metrics[tag], moved)

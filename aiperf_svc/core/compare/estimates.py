@@ -1,0 +1,123 @@
+"""Estimates with their uncertainty, and the difference between two of them.
+
+A request is never the sample. Requests that wait in the same queue are slow together, so an
+interval that takes them as independent is far too narrow: on two identical systems it calls most
+pairs different. The sample is the run, or, within a single run, a batch of consecutive requests
+that is long compared with the queue's memory (batch means; Law, Simulation Modeling and
+Analysis, 9.5).
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, variance
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.compare import student
+from aiperf_svc.domain.metric_formulas import Floats
+
+BATCHES = 10
+"""Number of batches of a run. More of them would be shorter, and neighbours in a busy queue would
+depend on each other; 20 would make the interval only 4% narrower."""
+LEAST_IN_BATCH = 10
+"""Fewest requests in a batch for a percentile of the batch."""
+CONFIDENCE = 0.95
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """Mean of independent values, and how sure it is."""
+
+    mean: float
+    variance: float
+    """Variance of the mean."""
+    freedom: float
+    """Degrees of freedom of the variance."""
+
+    @property
+    def half_width(self) -> float:
+        """Half of the mean's confidence interval."""
+        if not self.variance:
+            return 0.0
+        return student.quantile(CONFIDENCE, self.freedom) * math.sqrt(self.variance)
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Difference of two means, as shares of the first one; infinite where that is 0."""
+
+    delta: float
+    low: float
+    high: float
+    """Confidence interval of `delta`."""
+    p: float
+    """Probability of so large a difference between two equal systems."""
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """Return the estimate of independent values; None with fewer than two."""
+    if len(values) < 2:
+        return None
+    return Estimate(fmean(values), variance(values) / len(values), len(values) - 1)
+
+
+def mean_of(estimates: Sequence[Estimate]) -> Estimate:
+    """Return the estimate of the mean of what several estimates are of, without what varies between
+    them."""
+    count = len(estimates)
+    return Estimate(
+        fmean(each.mean for each in estimates),
+        sum(each.variance for each in estimates) / count**2,
+        sum(each.freedom for each in estimates),
+    )
+
+
+def difference(base: Estimate, new: Estimate) -> Difference:
+    """Return the difference of two means by Welch's t test, which does not take the variances for
+    equal (Welch, Biometrika 34, 1947)."""
+    gap, together = new.mean - base.mean, base.variance + new.variance
+    if not together:
+        delta = share(gap, base.mean)
+        return Difference(delta, delta, delta, float(gap == 0))
+    freedom = together**2 / (base.variance**2 / base.freedom + new.variance**2 / new.freedom)
+    error = math.sqrt(together)
+    reach = student.quantile(CONFIDENCE, freedom) * error
+    ends = sorted(share(gap + side * reach, base.mean) for side in (-1, 1))
+    p = student.two_sided_p(gap / error, freedom)
+    return Difference(share(gap, base.mean), ends[0], ends[1], p)
+
+
+def share(gap: float, of: float) -> float:
+    """Return a difference as a share of a value; infinite if that is 0 and there is one."""
+    if not of:
+        return math.copysign(math.inf, gap) if gap else 0.0
+    return gap / abs(of)
+
+
+def batch_quantiles(
+    times: NDArray[np.int64], values: Floats, shares: Sequence[float]
+) -> list[tuple[float, ...]]:
+    """Return the quantiles of `values` in each of `BATCHES` equal spans of time, a tuple for each
+    of `shares`; empty tuples if a batch has too few values."""
+    none: list[tuple[float, ...]] = [() for _ in shares]
+    if len(times) < BATCHES * LEAST_IN_BATCH:
+        return none
+    first = int(times.min())
+    span = int(times.max()) - first + 1
+    batch = (times - first) * BATCHES // span
+    if np.bincount(batch, minlength=BATCHES).min() < LEAST_IN_BATCH:
+        return none
+    rows = [np.quantile(values[batch == each], shares) for each in range(BATCHES)]
+    return [tuple(float(row[place]) for row in rows) for place in range(len(shares))]
+
+
+def holm(probabilities: Sequence[float]) -> list[float]:
+    """Return the probabilities, corrected for their number: the chance of any false alarm among
+    them stays what one alone would have (Holm, Scandinavian Journal of Statistics 6, 1979)."""
+    adjusted = [1.0] * len(probabilities)
+    highest = 0.0
+    ranked = sorted(range(len(probabilities)), key=lambda place: probabilities[place])
+    for rank, place in enumerate(ranked):
+        highest = max(highest, min(1.0, probabilities[place] * (len(probabilities) - rank)))
+        adjusted[place] = highest
+    return adjusted

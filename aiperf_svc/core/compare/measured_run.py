@@ -1,0 +1,79 @@
+"""A finished run as a comparison sees it, whatever was measured."""
+
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.domain.metric_formulas import Floats
+
+INFERENCE = "inference"
+"""Kind of a run that measured an inference server; other runs have the kind of their workload."""
+
+
+class RowKey(msgspec.Struct, frozen=True, order=True):
+    """A statistic of a metric: a row of a comparison."""
+
+    tag: str
+    stat: str = ""
+    """Empty for a metric that is one number."""
+
+    def __str__(self) -> str:
+        return f"{self.tag}:{self.stat}" if self.stat else self.tag
+
+
+class RunValue(msgspec.Struct, frozen=True):
+    """Value of a statistic in one run."""
+
+    value: float
+    count: int = 0
+    """Number of requests behind a percentile; 0: not a percentile."""
+    batches: tuple[float, ...] = ()
+    """The same statistic of consecutive parts of the run; empty if it is not known."""
+
+
+class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a comparison needs of one finished run."""
+
+    folder: str
+    run_id: str
+    kind: str
+    verdict: Severity
+    cause: str = ""
+    facts: dict[str, str]
+    """Config, versions and everything else that may differ, by dotted key."""
+    metrics: dict[str, MetricInfo]
+    values: dict[RowKey, RunValue]
+    headline: tuple[RowKey, ...]
+    """Rows that are judged unless others are asked for."""
+    shifts: dict[str, dict[str, float]] = {}
+    """Percentiles of the distributions, by tag and name."""
+    curves: dict[str, tuple[Floats, Floats]] = {}
+    """Shares and values of the distributions that are plotted, by tag."""
+
+    @property
+    def is_usable(self) -> bool:
+        """False if the run's numbers are not to be used."""
+        return self.verdict is not Severity.INVALID
+
+    @property
+    def label(self) -> str:
+        """Verdict and cause."""
+        return f"{self.verdict}: {self.cause}" if self.cause else str(self.verdict)
+
+
+def flatten(content: Any, prefix: str = "") -> dict[str, str]:
+    """Return the values of nested objects as texts by dotted key. Lists are one value."""
+    if not isinstance(content, dict):
+        return {prefix: _text(content)}
+    found: dict[str, str] = {}
+    for name, value in content.items():
+        found |= flatten(value, f"{prefix}.{name}" if prefix else str(name))
+    return found
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,60 @@
+"""A comparison on a terminal, in benchstat's manner."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from aiperf_svc.adapters.comparison import wording
+from aiperf_svc.core.compare.comparison import Comparison, Word
+
+STYLES = {Word.WORSE: "bold red", Word.BETTER: "green", Word.CHANGED: "yellow"}
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print what differs in the config, the rows, the percentiles that moved, and the count."""
+    for name, side in (("base", comparison.base), ("new", comparison.new)):
+        for text in (wording.runs(side), *wording.left_out(side)):
+            console.print(f"{name:<4}  {text}", soft_wrap=True)
+    console.print()
+    if comparison.differences:
+        table = _table("differs", ("base", "new"), justify="left")
+        for found in comparison.differences:
+            table.add_row(*wording.differing(found))
+        console.print(table)
+    else:
+        console.print(wording.same_config(comparison))
+    console.print(_rows(comparison))
+    if comparison.shifts:
+        console.print(_shifts(comparison))
+    for note in comparison.notes:
+        console.print(note, style="dim", soft_wrap=True)
+    console.print(wording.conclusion(comparison), style="bold")
+
+
+def _rows(comparison: Comparison) -> Table:
+    table = _table("", wording.HEADS)
+    for row in comparison.rows:
+        *cells, word = wording.cells(row)
+        style = STYLES.get(row.word, "") if row.gates else "dim"
+        table.add_row(wording.name(row), *cells, Text(word, style))
+    return table
+
+
+def _shifts(comparison: Comparison) -> Table:
+    stats = list(comparison.shifts[0].shifts)
+    table = _table("percentiles moved", [wording.stat_name(stat) for stat in stats])
+    for each in comparison.shifts:
+        shown = (wording.percent(each.shifts[s]) if s in each.shifts else "–" for s in stats)
+        table.add_row(each.info.name, *shown)
+    return table
+
+
+def _table(first: str, heads: Sequence[str], *, justify: str = "right") -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(first)
+    for head in heads:
+        table.add_column(head, justify="left" if justify == "left" else "right", no_wrap=True)
+    return table

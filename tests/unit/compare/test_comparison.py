@@ -1,0 +1,163 @@
+"""What a comparison says of runs with given values."""
+
+import math
+
+import pytest
+from runs_to_compare import P50, P99, compared, measured, only_row, side
+
+from aiperf_svc.core.compare.comparison import Word
+from aiperf_svc.core.compare.estimates import holm
+from aiperf_svc.core.compare.measured_run import RowKey, RunValue, flatten
+from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.domain.errors import ConfigError, Incomparable
+
+FAST, SLOW = [100.0, 101.0, 102.0], [120.0, 121.0, 122.0]
+
+
+def test_a_real_and_large_difference_is_worse_or_better_by_the_metrics_direction() -> None:
+    speed, size = RowKey("speed"), RowKey("size")
+    assert only_row(FAST, SLOW).word is Word.WORSE
+    assert only_row(SLOW, FAST).word is Word.BETTER
+    assert only_row(FAST, SLOW, speed).word is Word.BETTER
+    assert only_row(SLOW, FAST, speed).word is Word.WORSE
+    assert only_row(FAST, SLOW, size).word is Word.CHANGED
+
+
+def test_a_real_difference_within_the_tolerance_is_not_worse() -> None:
+    row = only_row([100.0, 100.1, 100.2], [102.0, 102.1, 102.2])
+    assert row.p is not None
+    assert row.p < 0.001
+    assert row.word is Word.SAME
+
+
+def test_same_needs_the_whole_interval_within_the_tolerance() -> None:
+    assert only_row([100.0, 101.0, 102.0], [100.5, 101.5, 101.0]).word is Word.SAME
+    assert only_row([90.0, 101.0, 112.0], [90.5, 101.5, 111.0]).word is Word.UNSURE
+
+
+def test_a_large_difference_in_noise_is_not_enough_data() -> None:
+    assert only_row([100.0, 150.0, 200.0], [120.0, 170.0, 240.0]).word is Word.UNSURE
+
+
+def test_identical_values_are_the_same_and_other_constants_are_worse() -> None:
+    assert only_row([0.0] * 3, [0.0] * 3).word is Word.SAME
+    assert only_row([5.0] * 3, [6.0] * 3).word is Word.WORSE
+    row = only_row([0.0] * 3, [1.0, 1.0, 1.0])
+    assert (row.word, row.delta) == (Word.WORSE, math.inf)
+
+
+def test_the_interval_is_welchs() -> None:
+    row = only_row([100.0, 101.0, 102.0], [101.0, 102.0, 103.0])
+    # Both variances are 1, so there are 4 degrees of freedom, where the distribution has a closed
+    # form and 95% lie within 2.776.
+    error = math.sqrt(2 / 3)
+    x = 1 / error / math.sqrt(1 + 1 / error**2 / 4)
+    assert row.p == pytest.approx(1 - 3 / 4 * x * (1 - x * x / 12))
+    assert row.low == pytest.approx((1 - 2.776 * error) / 101, abs=1e-5)
+    assert row.high == pytest.approx((1 + 2.776 * error) / 101, abs=1e-5)
+
+
+def test_fewer_than_three_runs_are_not_judged() -> None:
+    for base, new in (([100.0], [200.0]), ([100.0, 100.0], [200.0, 200.0]), (FAST, [200.0] * 2)):
+        row = only_row(base, new)
+        assert row.word is Word.UNJUDGED
+        assert "run-to-run noise unknown" in row.notes[0]
+
+
+def test_single_runs_show_the_difference_of_their_parts() -> None:
+    parts = [(10.0, 11.0, 10.5) * 4, (20.0, 21.0, 20.5) * 4]
+    sides = [
+        [measured(name, {P50: RunValue(values[0], 5000, values)})]
+        for name, values in zip("ab", parts, strict=True)
+    ]
+    (row,) = compared(*sides).rows
+    assert row.delta == pytest.approx(10 / 10.5)
+    assert row.low is not None
+    assert row.low > 0.8
+
+
+def test_holm_multiplies_the_smallest_probability_by_the_number_of_rows() -> None:
+    assert holm([0.01, 0.04, 0.03]) == [0.03, 0.06, 0.06]
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_rows_that_gate_are_corrected_and_others_are_not() -> None:
+    base = [measured(f"a{i}", {P50: RunValue(v), P99: RunValue(v)}) for i, v in enumerate(FAST)]
+    new = [measured(f"b{i}", {P50: RunValue(v), P99: RunValue(v)}) for i, v in enumerate(SLOW)]
+    found = compared(base, new, wanted=["latency:p50"], with_all=True)
+    gating, other = found.rows
+    assert (gating.gates, other.gates) == (True, False)
+    assert gating.adjusted_p == gating.p
+    both = compared(base, new).rows
+    assert both[0].p is not None
+    assert both[0].adjusted_p == pytest.approx(2 * both[0].p)
+
+
+def test_only_rows_that_gate_make_a_comparison_worse() -> None:
+    base = [measured(f"a{i}", {P50: RunValue(v), P99: RunValue(1.0)}) for i, v in enumerate(FAST)]
+    new = [measured(f"b{i}", {P50: RunValue(v), P99: RunValue(1.0)}) for i, v in enumerate(SLOW)]
+    assert compared(base, new).is_worse
+    assert not compared(base, new, wanted=["latency:p99"], with_all=True).is_worse
+
+
+def test_a_percentile_of_few_requests_has_a_footnote() -> None:
+    few = [measured(f"a{i}", {P99: RunValue(v, 661)}) for i, v in enumerate(FAST)]
+    many = [measured(f"b{i}", {P99: RunValue(v, 662)}) for i, v in enumerate(FAST)]
+    assert compared(few, many).notes == (
+        "p99 needs 662 requests in each run; the smallest run has 661",
+    )
+    assert compared(many, side("c", FAST, P99)).notes == ()
+
+
+def test_what_differs_comes_by_key_with_all_its_values() -> None:
+    base = side("a", FAST, facts={"load.concurrency": "8", "version": "1"})
+    new = side("b", FAST, facts={"load.concurrency": "16", "version": "1"})
+    new += side("c", FAST, facts=new[0].facts | {"target.image": "x@sha256:0"})
+    found = {each.key: (each.base, each.new) for each in compared(base, new).differences}
+    assert found == {
+        "load.concurrency": (("8",), ("16",)),
+        "target.image": (("none",), ("none", "x@sha256:0")),
+    }
+
+
+def test_nested_config_is_compared_by_dotted_key() -> None:
+    content = {"load": {"users": 8, "rate": None}, "names": ["a", "b"]}
+    assert flatten(content) == {"load.users": "8", "load.rate": "none", "names": '["a","b"]'}
+
+
+def test_invalid_runs_are_left_out_and_named() -> None:
+    bad = measured("bad", {P50: RunValue(9e9)}, verdict=Severity.INVALID, cause="client-bound")
+    found = compared([*side("a", FAST), bad], side("b", FAST))
+    assert [run.folder for run in found.base.left_out] == ["runs/bad"]
+    assert found.base.left_out[0].verdict == "invalid: client-bound"
+    assert found.rows[0].base.n == 3
+    with pytest.raises(Incomparable, match=r"runs/bad \(invalid: client-bound\)"):
+        compared([bad], side("b", FAST))
+
+
+def test_different_kinds_are_refused() -> None:
+    with pytest.raises(Incomparable, match="runs of different kinds"):
+        compared(side("a", FAST), side("b", FAST, kind="iperf3"))
+
+
+def test_runs_without_a_common_metric_are_refused() -> None:
+    with pytest.raises(Incomparable, match="no metric in common"):
+        compared(side("a", FAST), side("b", FAST, RowKey("speed")))
+
+
+def test_a_run_on_both_sides_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the same run"):
+        compared(side("a", FAST), side("a", SLOW))
+
+
+def test_a_row_that_no_run_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match="they have latency"):
+        compared(side("a", FAST), side("b", FAST), wanted=["ttft:p99"])
+
+
+def test_percentiles_move_by_their_share_of_the_base() -> None:
+    base = side("a", [1.0], shifts={"latency": {"p10": 10.0, "p90": 20.0}})
+    new = side("b", [1.0], shifts={"latency": {"p10": 11.0, "p90": 18.0}})
+    (shift,) = compared(base, new).shifts
+    assert shift.shifts == pytest.approx({"p10": 0.1, "p90": -0.1})

@@ -1,0 +1,92 @@
+"""Comparisons of simulated systems: equal ones are rarely called different, unequal ones mostly."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from runs_to_compare import P50, P99, compared, measured, of_requests
+from simulated_queues import Floats, latencies
+
+from aiperf_svc.core.compare.comparison import Row, Word
+from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
+
+PAIRS = 200
+MOST_ALARMS = 16
+"""8% of the pairs, of a test that promises 5%."""
+REQUESTS = 20_000
+RUN_NOISE = 0.02
+"""Spread of the systems' speed from run to run."""
+LOADS = (0.5, 0.8, 0.9)
+
+
+@cache
+def systems(load: float) -> tuple[Floats, Floats]:
+    return latencies(load, systems=2 * PAIRS, requests=REQUESTS, seed=1)
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_the_interval_within_single_runs_rarely_excludes_an_equal_system(load: float) -> None:
+    due, times = systems(load)
+    alarms = {P50: 0, P99: 0}
+    for base, new in zip(range(0, 2 * PAIRS, 2), range(1, 2 * PAIRS, 2), strict=True):
+        sides = ([of_requests(str(place), due[place], times[place])] for place in (base, new))
+        for row in compared(*sides).rows:
+            assert row.low is not None
+            assert row.high is not None
+            alarms[row.key] += not row.low <= 0 <= row.high
+            assert row.word is Word.UNJUDGED
+    assert max(alarms.values()) <= MOST_ALARMS, alarms
+
+
+@cache
+def percentiles(load: float) -> dict[RowKey, Floats]:
+    _, times = systems(load)
+    return {key: np.quantile(times, q, axis=1) for key, q in ((P50, 0.5), (P99, 0.99))}
+
+
+def rows(load: float, *, runs: int, change: float) -> dict[RowKey, list[Row]]:
+    """The rows of PAIRS comparisons of so many runs a side, whose speed varies between runs. Each
+    run is one of the simulated systems, drawn at random."""
+    random = np.random.default_rng(7)
+    found: dict[RowKey, list[Row]] = {P50: [], P99: []}
+    for _ in range(PAIRS):
+        drawn = random.choice(2 * PAIRS, size=(2, runs), replace=False)
+        speed = random.normal(1.0, RUN_NOISE, size=(2, runs))
+        speed[1] *= 1 + change
+        for row in compared(*_sides(percentiles(load), drawn, speed)).rows:
+            found[row.key].append(row)
+    return found
+
+
+def _sides(
+    values: dict[RowKey, Floats], drawn: NDArray[np.int64], speed: Floats
+) -> list[list[MeasuredRun]]:
+    return [
+        [
+            measured(
+                f"{name}{place}",
+                {
+                    key: RunValue(float(each[which] * speed[side, place]), REQUESTS)
+                    for key, each in values.items()
+                },
+            )
+            for place, which in enumerate(drawn[side])
+        ]
+        for side, name in enumerate("ab")
+    ]
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("runs", [3, 5])
+def test_several_runs_of_equal_systems_are_rarely_called_different(load: float, runs: int) -> None:
+    for key, each in rows(load, runs=runs, change=0.0).items():
+        assert sum((row.p or 0.0) < 0.05 for row in each) <= MOST_ALARMS, key
+        assert sum(row.word in (Word.WORSE, Word.BETTER) for row in each) <= MOST_ALARMS, key
+
+
+def test_ten_percent_more_latency_is_found_by_five_runs_a_side() -> None:
+    for key, each in rows(0.5, runs=5, change=0.10).items():
+        words = [row.word for row in each]
+        assert words.count(Word.WORSE) >= 0.9 * PAIRS, key
+        assert Word.BETTER not in words

@@ -1,0 +1,227 @@
+"""Runs are read from their folders, and each problem of one is a line with exit code 2."""
+
+import json
+from pathlib import Path
+
+import fake_run
+import fake_steps
+import numpy as np
+import pytest
+
+from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs, with_requests
+from aiperf_svc.adapters.storage.artifacts import write_all
+from aiperf_svc.adapters.storage.run_artifacts import write_run
+from aiperf_svc.cli.main import main
+from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.stats.histogram import Histogram
+
+TTFT = RowKey("time_to_first_token", "p99")
+
+
+def inference_run(folder: Path, run_id: str, *, seed: int = 1, ttft_ms: float = 30.0) -> Path:
+    """The artifact folder of a made-up run."""
+    rows = fake_run.closed_loop(requests=2_000, seed=seed, ttft_ms=ttft_ms)
+    columns = fake_run.columns_of(rows)
+    context = fake_run.context(rows, run_id=run_id)
+    folder.mkdir(parents=True)
+    write_all(folder, summarise(columns, Histogram(), context), columns)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three runs a side; those of `new` have a longer time to first token."""
+    root = tmp_path_factory.mktemp("runs")
+    for seed in range(3):
+        inference_run(root / "base" / str(seed), f"base-{seed}", seed=seed)
+        inference_run(root / "new" / str(seed), f"new-{seed}", seed=10 + seed, ttft_ms=40.0)
+    return root
+
+
+def compare(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = main(["compare", *map(str, words)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_a_folder_stands_for_the_runs_in_it(runs: Path) -> None:
+    assert find_runs([runs / "base"]) == [runs / "base" / str(place) for place in range(3)]
+    assert find_runs([runs / "new" / "1"]) == [runs / "new" / "1"]
+
+
+def test_values_are_those_of_the_results_and_parts_those_of_the_records(runs: Path) -> None:
+    (run,) = with_requests(read_runs([runs / "base" / "0"]), batches=True, curves=True)
+    content = json.loads((runs / "base" / "0" / "profile_export_aiperf.json").read_text())
+    assert run.values[TTFT].value == content["time_to_first_token"]["p99"]
+    assert run.values[TTFT].count == 2_000
+    assert len(run.values[TTFT].batches) == 10
+    assert np.mean(run.values[TTFT].batches) == pytest.approx(run.values[TTFT].value, rel=0.05)
+    shares, values = run.curves["time_to_first_token"]
+    middle = values[np.searchsorted(shares, 0.5)]
+    assert middle == pytest.approx(content["time_to_first_token"]["p50"], rel=0.01)
+
+
+def test_a_slower_side_is_worse_and_fails_if_asked_to(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, _ = compare(capsys, runs / "base", runs / "new")
+    assert code == 0
+    assert "Time to First Token p99 (ms)" in text
+    assert "worse" in text
+    assert compare(capsys, runs / "base", runs / "new", "--fail-on", "worse")[0] == 7
+    assert compare(capsys, runs / "new", runs / "base", "--fail-on", "worse")[0] == 0
+
+
+def test_several_folders_stand_on_each_side_of_to(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = [[runs / side / str(place) for place in range(3)] for side in ("base", "new")]
+    code, text, _ = compare(capsys, *sides[0], "--to", *sides[1], "--json")
+    found = json.loads(text)
+    assert code == 0
+    assert len(found["base"]["runs"]) == len(found["new"]["runs"]) == 3
+    row = next(row for row in found["rows"] if row["key"] == {"tag": TTFT.tag, "stat": "p99"})
+    assert (row["word"], row["new"]["n"]) == ("worse", 3)
+    assert 0.25 < row["low"] < row["delta"] < row["high"] < 0.45
+
+
+def test_too_few_runs_cannot_pass_a_gate(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, error = compare(
+        capsys, runs / "base" / "0", runs / "base" / "1", "--fail-on", "worse"
+    )
+    assert code == 8
+    assert "single runs: run-to-run noise unknown" in text
+    assert "compare at least 3 runs on each side" in error
+
+
+def test_markdown_has_a_table_of_the_rows(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = compare(capsys, runs / "base", runs / "new", "--markdown")
+    assert code == 0
+    row = next(line for line in text.splitlines() if line.startswith("| Time to First Token p50"))
+    assert row.endswith("| worse |")
+
+
+def test_the_page_has_the_distributions_of_both_sides(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "c.html"
+    assert compare(capsys, runs / "base" / "0", runs / "new" / "0", "--html", page)[0] == 0
+    html = page.read_text()
+    assert html.count('class="line a"') == 2 * 3
+    assert html.count('class="line b"') == 2 * 3
+    assert "<script" not in html
+
+
+def workload_run(folder: Path, run_id: str, values: list[float]) -> Path:
+    """The artifact folder of a made-up run of a tool, with a repetition for each value."""
+    records = [
+        fake_steps.record(fake_steps.reading(value), number=place, repetition=place)
+        for place, value in enumerate(values, start=1)
+    ]
+    folder.mkdir(parents=True)
+    write_run(folder, fake_steps.result(*records, run_id=run_id), ())
+    return folder
+
+
+def test_runs_of_a_tool_are_compared_by_their_averages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in range(3):
+        workload_run(tmp_path / "base" / str(place), f"base-{place}", [9.40e9 + place * 1e7])
+        workload_run(tmp_path / "new" / str(place), f"new-{place}", [8.20e9 + place * 1e7])
+    code, text, _ = compare(
+        capsys, tmp_path / "base", tmp_path / "new", "--json", "--fail-on", "worse"
+    )
+    rows = {row["key"]["tag"]: row for row in json.loads(text)["rows"]}
+    assert code == 7
+    assert rows["bandwidth"]["word"] == "worse"
+    assert rows["bandwidth"]["base"]["mean"] == pytest.approx(9.41e9)
+    assert rows["rtt"]["word"] == "same"
+
+
+def test_the_parts_of_a_single_run_of_a_tool_are_its_repetitions(tmp_path: Path) -> None:
+    (run,) = read_runs([workload_run(tmp_path / "run", "one", [9e9, 8e9, 7e9])])
+    assert run.values[RowKey("bandwidth")].batches == (9e9, 8e9, 7e9)
+
+
+def test_a_tool_and_a_server_cannot_be_compared(
+    tmp_path: Path, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = workload_run(tmp_path / "run", "one", [9e9])
+    code, _, error = compare(capsys, runs / "base", folder)
+    assert code == 8
+    assert "runs of different kinds" in error
+
+
+BROKEN = {
+    "profile_export_aiperf.json": [
+        (b"{", "broken"),
+        (b"[]", "its schema is None, expected '1.4'"),
+        (b'{"schema_version": "9"}', "its schema is '9', expected '1.4'"),
+        (b'{"schema_version": "1.4", "aiperf_version": "0.13"}', "written by AIPerf 0.13"),
+        (b'{"schema_version": "1.4", "aiperf_svc": {}}', "not as this version writes it"),
+        (b'{"schema_version": "1.4", "aiperf_svc": 1}', "not as this version writes it"),
+    ],
+    "results.json": [
+        (b"{", "broken"),
+        (b"{}", "broken"),
+        (b'{"schema_version": "run-result/9", "version": "7.0"}', "that wrote it (7.0)"),
+        (b'{"schema_version": "run-result/1"}', "broken"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [(name, *each) for name, cases in BROKEN.items() for each in cases],
+)
+def test_a_broken_or_foreign_file_is_one_line(
+    name: str,
+    content: bytes,
+    text: str,
+    runs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    code, _, error = compare(capsys, runs / "base", tmp_path)
+    assert code == 2
+    assert error.count("\n") == 1
+    assert f"{tmp_path / name}: " in error
+    assert text in error
+
+
+def test_folders_without_a_run_are_refused(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, text in ((tmp_path, "no run; expected"), (tmp_path / "x", "no such folder")):
+        code, _, error = compare(capsys, runs / "base", folder)
+        assert (code, error.count("\n")) == (2, 1)
+        assert text in error
+
+
+def test_records_that_were_changed_are_refused(
+    tmp_path: Path, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = inference_run(tmp_path / "run", "changed")
+    with (folder / "records.parquet").open("ab") as file:
+        file.write(b"x")
+    code, _, error = compare(capsys, runs / "base" / "0", folder)
+    assert code == 2
+    assert "records.parquet: missing, or not the file that the manifest lists" in error
+
+
+def test_a_wrong_number_of_folders_is_explained(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ([runs / "base"], [runs / "base"] * 3):
+        code, _, error = compare(capsys, *words)
+        assert code == 2
+        assert "--to" in error
+
+
+def test_a_bad_tolerance_is_explained(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, error = compare(capsys, runs / "base", runs / "new", "--tolerance", "5")
+    assert code == 2
+    assert "expected a share" in error
