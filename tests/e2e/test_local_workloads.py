@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -206,3 +207,34 @@ def test_a_value_that_is_no_yaml_is_refused_by_its_key(tmp_path: Path) -> None:
     assert command.code == ExitCode.BAD_CONFIG
     assert "--workload files=" in command.errors
     assert "unknown escape character 'd'" in command.errors
+
+
+LIAR = """#!{python}
+import pathlib, socket, sys, time
+here = pathlib.Path({recorded!r})
+port = int(sys.argv[sys.argv.index("-p") + 1])
+if "-s" in sys.argv:
+    socket.create_server(("127.0.0.1", port)).accept()
+else:
+    socket.create_connection(("127.0.0.1", port)).close()
+time.sleep(4)
+end = "server" if "-s" in sys.argv else "client"
+print((here / f"iperf3-3.12-tcp-{{end}}.json").read_text())
+"""
+
+
+def test_a_tool_that_claims_bytes_which_no_interface_saw_is_not_believed(tmp_path: Path) -> None:
+    tools = tmp_path / "tmp/tools"
+    tools.mkdir(parents=True)
+    recorded = Path(__file__).parents[1] / "unit/workloads/recorded/iperf"
+    (tools / "iperf3").write_text(LIAR.format(python=sys.executable, recorded=str(recorded)))
+    (tools / "iperf3").chmod(0o755)
+    keys = ("duration=3s", "omit=1s", "streams=2", "port=15371")
+    path = f"{tools}:{os.environ['PATH']}"
+    command = Command(tmp_path, None, "--workload", "iperf", *keys, PATH=path)
+    results = command.finish()["results"]
+    assert command.code == ExitCode.VERDICT_INVALID, command.errors
+    assert results["steps"][0]["problem"] == ""
+    bad = {check["check"] for check in results["checks"] if check["severity"] == "invalid"}
+    assert "interface-bytes" in bad
+    assert results["cause"] == "bytes-differ"
