@@ -1,5 +1,6 @@
 """From a config of any kind to what will run: processes here, or a stack."""
 
+from ipaddress import IPv4Address
 from typing import Any
 
 from aiperf_svc.config.models import BenchmarkConfig
@@ -51,6 +52,10 @@ def needs_of(config: WorkloadConfig[Any], *, version: str, image: str = "") -> R
     )
 
 
+_FIRST_ADDRESS = IPv4Address("192.0.2.0")
+"""Of the ranks before they are there: a range for documentation (RFC 5737)."""
+
+
 def _steps_ns(config: WorkloadConfig[Any]) -> int:
     """Longest time of all steps. Their names and timeouts do not depend on where the ranks are."""
     names = [role.name for role in roles_of(config) for _ in range(role.count)]
@@ -58,7 +63,7 @@ def _steps_ns(config: WorkloadConfig[Any]) -> int:
         Rank(
             number=number,
             role=role,
-            address=f"rank-{number}",
+            address=str(_FIRST_ADDRESS + number),
             node=f"node-{number}",
             work=f"{RANK_DIR}/work",
             volume=VOLUME_DIR,
