@@ -498,7 +498,7 @@ def _throttled(e: StepEvidence) -> Reason | None:
         "throttled",
         lambda w, length_ns: min(w.throttled_ns / length_ns, 1.0),
         THROTTLED_SHARE,
-        "the CPU quota stopped {place} for {share:.1%} of {step}",
+        "the CPU quota stopped {place} for {share:.1%} of the step {step}",
         "raise or remove the CPU limit of the ranks (deployment.pods.rank)",
     )
 
@@ -509,7 +509,7 @@ def _cpu_pressure(e: StepEvidence) -> Reason | None:
         "cpu-pressure",
         lambda w, _: w.cpu_pressure,
         CPU_PRESSURE,
-        "tasks of the node of {place} waited for a CPU in {share:.1%} of {step}",
+        "tasks of the node of {place} waited for a CPU in {share:.1%} of the step {step}",
         "keep other load off the node, or start fewer processes than it has cores",
     )
 
@@ -520,7 +520,7 @@ def _memory_pressure(e: StepEvidence) -> Reason | None:
         "memory-pressure",
         lambda w, _: w.memory_pressure,
         MEMORY_PRESSURE,
-        "tasks of the node of {place} waited for memory in {share:.1%} of {step}",
+        "tasks of the node of {place} waited for memory in {share:.1%} of the step {step}",
         "keep other load off the node, or make the workload smaller",
     )
 
@@ -531,7 +531,7 @@ def _stolen(e: StepEvidence) -> Reason | None:
         "stolen",
         lambda w, length_ns: w.stolen_ns / length_ns,
         STOLEN_SHARE,
-        "the host took {share:.1%} of the CPU time of the machine of {place} in {step}",
+        "the host took {share:.1%} of the CPU time of the machine of {place} in the step {step}",
         "run on machines whose cores are their own (no burstable or shared ones)",
     )
 
@@ -542,7 +542,7 @@ def _courier_load(e: StepEvidence) -> Reason | None:
         "courier-load",
         lambda w, length_ns: w.courier_cpu_ns / max(length_ns, SHORTEST_LOAD_NS),
         COURIER_SHARE,
-        "the courier of {place} took {share:.1%} of a core in {step}",
+        "the courier of {place} took {share:.1%} of a core in the step {step}",
         "make the tool print less while it runs",
     )
 
@@ -577,7 +577,7 @@ def _drops(e: StepEvidence) -> Reason | None:
         "drops",
         of,
         DROPPED_SHARE,
-        "{count:,} packets were dropped at {place} in {step}",
+        "{count:,} packets were dropped at {place} in the step {step}",
         "look at the interface's queues and the socket buffers, or send slower",
     )
 
@@ -591,7 +591,7 @@ def _retransmits(e: StepEvidence) -> Reason | None:
         "retransmits",
         of,
         RETRANSMITTED_SHARE,
-        "TCP sent {count:,} segments again from {place} in {step}",
+        "TCP sent {count:,} segments again from {place} in the step {step}",
         "look for a lossy link or a full queue between the nodes",
     )
 

@@ -11,7 +11,7 @@ from aiperf_svc.adapters.report.scales import Scale
 HALF, FULL = 560, 1150
 """Width of a plot in one column and in both, in the unit of its text."""
 HEIGHT = 250
-LEFT, RIGHT, TOP, BOTTOM = 52, 14, 10, 30
+LEFT, RIGHT, TOP, BOTTOM = 52, 20, 10, 30
 
 
 @dataclass(frozen=True, slots=True)
