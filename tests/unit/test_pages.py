@@ -10,7 +10,7 @@ from benchmarks.performance_page import page as performance_page
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *DECISIONS]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 LINK = re.compile(r"\]\((?!https?://)([^)\s]+)\)")
 
 

@@ -55,6 +55,7 @@ class CommandSpec(WorkloadSpec):
     command: Annotated[tuple[Verbatim, ...], Field(min_length=1)]
     """Program and arguments; for a shell's words write `[sh, -c, ...]`."""
     ranks: Annotated[int, Field(gt=0, le=1_000)] = 1
+    """Places where the command runs."""
     files: dict[FileName, Verbatim] = Field(default_factory=dict)
     """Files in the folder in which the command runs, by relative path."""
     keep: tuple[FilePattern, ...] = ()

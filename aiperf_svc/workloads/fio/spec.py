@@ -60,6 +60,7 @@ class FioSpec(WorkloadSpec):
     thread: bool = False
     """Threads instead of processes."""
     workers: Annotated[int, Field(gt=0, le=1_000)] = 1
+    """Ranks, each with a volume of its own unless they share one."""
 
     @property
     def measured_ns(self) -> int:

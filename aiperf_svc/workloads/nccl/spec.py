@@ -26,11 +26,13 @@ class NcclSpec(WorkloadSpec):
     ] = "all_reduce"
     """The program is `OPERATION_perf`, built with `MPI=1`."""
     min_bytes: SizeBytes = 8
+    """Smallest size."""
     max_bytes: SizeBytes = 2**30
     """Sizes are min_bytes and its doubles up to this one."""
     gpus: Annotated[int, Field(ge=1, le=64)] = 1
     """GPUs of each rank; each has a process of its own."""
     ranks: Annotated[int, Field(ge=1, le=1_000)] = 2
+    """Nodes, with `deployment.ranks.nodes: apart`."""
     iterations: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     """Operations of each size."""
     warmup: Annotated[int, Field(ge=0, le=1_000_000)] = 5

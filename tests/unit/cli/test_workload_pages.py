@@ -1,0 +1,43 @@
+"""The pages of the kinds have the keys and metrics of the code."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.cli import workload_docs
+from aiperf_svc.cli.commands.workloads import describe
+from aiperf_svc.workloads.registry import OWN, workload
+
+PAGES = Path(__file__).parents[3] / "docs" / "workloads"
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_the_page_of_a_kind_has_its_keys_and_metrics(
+    kind: str, assert_printed: Callable[[Path, str, str], None]
+) -> None:
+    printed = f"as `aiperf-svc workloads {kind}` prints it"
+    mark = f"<!-- Everything below is printed from the code of the kind, {printed}. -->\n"
+    assert_printed(PAGES / f"{kind}.md", mark, workload_docs.tables(kind))
+
+
+def test_there_is_a_page_for_each_kind_and_no_other() -> None:
+    assert {path.stem for path in PAGES.iterdir()} == set(OWN)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_the_page_of_all_workloads_leads_to_each(kind: str) -> None:
+    row = f"| [{kind}](workloads/{kind}.md) | {workload(kind).summary} |\n"
+    assert row in (PAGES.parent / "workloads.md").read_text()
+
+
+def test_the_text_of_a_key_is_its_own() -> None:
+    keys = {key["key"]: key for key in describe(workload("fio"))["keys"]}
+    assert keys["direct"] == {"key": "direct", "default": "true", "text": "Bypass the page cache."}
+    assert keys["rw"]["text"].startswith("read, write, randread")
+    assert "1000 bytes" in keys["bs"]["text"]
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_each_key_has_a_text(kind: str) -> None:
+    assert [key["key"] for key in describe(workload(kind))["keys"] if not key["text"]] == []
