@@ -19,7 +19,7 @@ EXIT_CODES = {
     "do not use them",
     ExitCode.LEAKED: "something that the run created is still there; the list is printed",
     ExitCode.WORSE: "compare --fail-on worse: a metric got worse",
-    ExitCode.INCOMPARABLE: "the runs cannot be compared, or are too few for --fail-on",
+    ExitCode.INCOMPARABLE: "the runs cannot be compared, or not judged as --fail-on asks",
     ExitCode.INTERRUPTED: "stopped by the user; what was measured is kept",
 }
 

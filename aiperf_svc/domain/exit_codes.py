@@ -27,6 +27,6 @@ class ExitCode(IntEnum):
     WORSE = 7
     """A comparison that was asked to fail found a metric worse."""
     INCOMPARABLE = 8
-    """The runs cannot be compared, or there are too few of them to judge what was asked to fail."""
+    """The runs cannot be compared, or not all that was asked to fail can be judged."""
     INTERRUPTED = 130
     """Stopped by the user, after a full teardown; what was measured is kept."""

@@ -16,6 +16,7 @@ from aiperf_svc.core.results.readable import readable_unit
 _CLASSES = {Word.WORSE: "invalid", Word.BETTER: "valid", Word.CHANGED: "degraded"}
 _HIGHEST = 0.9999
 """Last share of a plotted distribution: beyond, single requests decide."""
+_FEW = 50
 
 
 def render(
@@ -93,20 +94,21 @@ def _plots(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> list[str]
 def _plot(info: MetricInfo, tag: str, sides: Sequence[Sequence[MeasuredRun]]) -> str:
     """Plot a line for each run, in the colour of its side; only the first of a side is named."""
     curves = [[run.curves[tag] for run in side if tag in run.curves] for side in sides]
-    largest = max(float(values[-1]) for side in curves for _, values in side)
-    divisor, unit = readable_unit(info.unit, largest)
+    everything = np.concatenate([values for side in curves for _, values in side])
+    low, high = float(everything.min()), float(everything.max())
+    divisor, unit = readable_unit(info.unit, high)
+    # The largest of n values stands for the share 1 - 1/n.
+    highest = min(_HIGHEST, 1 - 1 / max(len(np.unique(everything)), 10))
     series = []
     for name, style, side in zip(("base", "new"), ("a", "b"), curves, strict=True):
         for place, (shares, values) in enumerate(side):
-            points = [
-                (float(q), float(v) / divisor)
-                for q, v in zip(shares, values, strict=True)
-                if q <= _HIGHEST or len(shares) < 1 / (1 - _HIGHEST)
-            ]
-            points = [(min(q, _HIGHEST), v) for q, v in points]
-            series.append(Series(name if not place else "", style, points))
-    shown = [v for each in series for _, v in each.points]
-    low, high = min(shown), max(shown)
-    y = scales.logarithmic(max(low, 1e-6), high) if low > 0 else scales.linear(high or 1.0)
-    highest = min(_HIGHEST, 1 - 1 / max(len(np.unique(shown)), 10))
+            inside = shares <= highest
+            # The last of a few values has a place of its own; of many it would be a step.
+            inside[-1] |= len(shares) < _FEW
+            points = zip(shares[inside].tolist(), (values[inside] / divisor).tolist(), strict=True)
+            shown = [(min(q, highest), value) for q, value in points]
+            series.append(Series(name if not place else "", style, shown))
+    y = scales.linear(high / divisor or 1.0)
+    if low > 0:
+        y = scales.logarithmic(low / divisor, high / divisor)
     return figure(info.name, f"{unit}, by percentile", series, x=scales.nines(highest), y=y)

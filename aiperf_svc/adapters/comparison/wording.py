@@ -55,7 +55,9 @@ HEADS = ("base", "new", "delta", "95% interval", "", "")
 
 
 def percent(share: float) -> str:
-    """Format a difference: `+2.3%`, `-12%`; `+∞` from zero."""
+    """Format a difference: `+2.3%`, `-120%`; `+∞` from zero."""
+    if not share:
+        return "0%"
     if math.isinf(share):
         return "+∞" if share > 0 else "-∞"
     size = abs(share) * 100

@@ -19,6 +19,7 @@ class Series:
     """One line; points with NaN are gaps."""
 
     name: str
+    """Name in the legend; empty: it has none."""
     style: str
     """CSS class: `a` to `e`, and `dashed`."""
     points: Sequence[tuple[float, float]]
@@ -58,6 +59,7 @@ def figure(
         f'<span class="key"><svg width="22" height="8" aria-hidden="true">'
         f'<path class="line {s.style}" d="M1 4H21"/></svg>{escape(s.name)}</span>'
         for s in series
+        if s.name
     )
     across = _Across(x, width)
     parts = [
@@ -66,7 +68,7 @@ def figure(
         *(_line(s, across, y) for s in series),
         *(_hint(hint, across) for hint in hints),
     ]
-    label = f"{title}: {', '.join(s.name for s in series)}"
+    label = f"{title}: {', '.join(s.name for s in series if s.name)}"
     wide = ' class="wide"' if width == FULL else ""
     return (
         f"<figure{wide}><figcaption><b>{escape(title)}</b> <span>{escape(note)}</span></figcaption>"

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         metavar="WORD",
         choices=["worse"],
-        help="worse: exit with 7 if a metric is worse, with 8 if the runs are too few to judge",
+        help="worse: exit with 7 if a metric is worse, with 8 if a row cannot be judged",
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--markdown", action="store_true", help="print Markdown")
@@ -103,7 +103,8 @@ def _judged(found: "Comparison") -> ExitCode:
         return ExitCode.WORSE
     if not found.is_judged:
         raise Incomparable(
-            "--fail-on: the runs are too few to judge; compare at least 3 runs on each side"
+            "--fail-on: not every row can be judged; compare at least 3 runs on each side, with "
+            "the same metrics, or choose rows with --metric"
         )
     return ExitCode.OK
 

@@ -75,9 +75,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
     """95% interval of `delta`; None if it is not known."""
     p: float | None
-    """Probability of such a difference between equal systems."""
+    """Probability of such a difference between equal systems; of few runs, as far as their parts
+    tell."""
     adjusted_p: float | None
-    """`p`, corrected for the number of rows that gate (Holm)."""
+    """`p`, corrected for the number of rows that gate (Holm); None if the row is not judged."""
     word: Word
     notes: tuple[str, ...] = ()
 
@@ -125,6 +126,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[KeyDifference, ...]
     rows: tuple[Row, ...]
     shifts: tuple[Shift, ...]
+    one_sided: tuple[RowKey, ...]
+    """Rows of the headline that only one side has."""
 
     @property
     def is_worse(self) -> bool:
@@ -133,13 +136,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_judged(self) -> bool:
-        """True if every row that gates has enough runs to be judged."""
-        return all(row.word is not Word.UNJUDGED for row in self.rows if row.gates)
+        """True if every row that gates is on both sides, with enough runs to be judged."""
+        words = [row.word for row in self.rows if row.gates]
+        return bool(words) and Word.UNJUDGED not in words and not self.one_sided
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The footnotes of all rows, without repeats."""
-        return tuple(dict.fromkeys(note for row in self.rows for note in row.notes))
+        """The footnotes, without repeats."""
+        found = dict.fromkeys(note for row in self.rows for note in row.notes)
+        return (*found, *(f"{key} is on one side only" for key in self.one_sided))
 
 
 def compare(
@@ -179,6 +184,7 @@ def compare(
         differences=tuple(_differences(*sides)),
         rows=tuple(rows),
         shifts=tuple(_shifts(*sides)),
+        one_sided=() if wanted else tuple(_one_sided(*sides)),
     )
 
 
@@ -211,6 +217,12 @@ def _only_kind(runs: Sequence[MeasuredRun]) -> str:
         named = ", ".join(f"{folder} is a run of {kind}" for kind, folder in kinds.items())
         raise Incomparable(f"runs of different kinds: {named}")
     return next(iter(kinds))
+
+
+def _one_sided(base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]) -> Iterable[RowKey]:
+    for key in dict.fromkeys(key for run in (*base, *new) for key in run.headline):
+        if _has(base, key) is not _has(new, key):
+            yield key
 
 
 def _gating(
@@ -247,7 +259,7 @@ def _row(
         low=None if found is None else found.low,
         high=None if found is None else found.high,
         p=p,
-        adjusted_p=p,
+        adjusted_p=p if is_judged else None,
         word=Word.UNSURE if is_judged else Word.UNJUDGED,
         notes=tuple(_notes(key, values, is_judged=is_judged)),
     )
@@ -273,7 +285,7 @@ def _within(values: Sequence[RunValue]) -> Estimate | None:
 
 def _corrected(rows: Sequence[Row], tolerance: float) -> list[Row]:
     """Return the rows with the correction for the number of rows that gate, and judged by it."""
-    gating = [place for place, row in enumerate(rows) if row.gates and row.p is not None]
+    gating = [place for place, row in enumerate(rows) if row.gates and row.adjusted_p is not None]
     found = list(rows)
     for place, p in zip(gating, holm([rows[place].p or 0.0 for place in gating]), strict=True):
         row = replace(rows[place], adjusted_p=p)

@@ -146,6 +146,17 @@ def test_runs_without_a_common_metric_are_refused() -> None:
         compared(side("a", FAST), side("b", FAST, RowKey("speed")))
 
 
+def test_a_metric_that_one_side_has_lost_is_named_and_not_judged() -> None:
+    base = [
+        measured(f"a{i}", {P50: RunValue(v), RowKey("speed"): RunValue(v)})
+        for i, v in enumerate(FAST)
+    ]
+    found = compared(base, side("b", FAST))
+    assert found.notes == ("speed is on one side only",)
+    assert not found.is_judged
+    assert compared(base, side("b", FAST), wanted=["latency"]).is_judged
+
+
 def test_a_run_on_both_sides_is_refused() -> None:
     with pytest.raises(ConfigError, match="the same run"):
         compared(side("a", FAST), side("a", SLOW))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from runs_to_compare import P50, P99, compared, measured, of_requests
-from simulated_queues import Floats, latencies
 
 from aiperf_svc.core.compare.comparison import Row, Word
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
+from benchmarks.compare.simulated_queues import Floats, latencies
 
 PAIRS = 200
 MOST_ALARMS = 16

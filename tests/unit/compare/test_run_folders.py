@@ -130,14 +130,15 @@ def test_runs_of_a_tool_are_compared_by_their_averages(
     for place in range(3):
         workload_run(tmp_path / "base" / str(place), f"base-{place}", [9.40e9 + place * 1e7])
         workload_run(tmp_path / "new" / str(place), f"new-{place}", [8.20e9 + place * 1e7])
-    code, text, _ = compare(
-        capsys, tmp_path / "base", tmp_path / "new", "--json", "--fail-on", "worse"
-    )
+    page = tmp_path / "page.html"
+    sides = (tmp_path / "base", tmp_path / "new")
+    code, text, _ = compare(capsys, *sides, "--json", "--fail-on", "worse", "--html", page)
     rows = {row["key"]["tag"]: row for row in json.loads(text)["rows"]}
     assert code == 7
     assert rows["bandwidth"]["word"] == "worse"
     assert rows["bandwidth"]["base"]["mean"] == pytest.approx(9.41e9)
     assert rows["rtt"]["word"] == "same"
+    assert page.read_text().count('class="line b"') == 2 * 4
 
 
 def test_the_parts_of_a_single_run_of_a_tool_are_its_repetitions(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Simulated systems for tests of comparisons: requests that wait in one queue for 16 servers."""
+"""Simulated systems to compare: requests that wait in one queue for 16 servers."""
 
 import numpy as np
 from numpy.typing import NDArray
