@@ -8,7 +8,6 @@ a worker has numbered is here or declared lost, then computes the summary and wr
 import asyncio
 import json
 from collections.abc import Coroutine
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,8 +17,7 @@ import zmq
 from aiperf_svc import __version__
 from aiperf_svc.adapters.datasets.inputs_copy import copy_inputs
 from aiperf_svc.adapters.exports.json_export import render as render_json
-from aiperf_svc.adapters.messaging.bus import DOWN, UP, Bus, receive_each
-from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.messaging.bus import DOWN, Bus, receive_each
 from aiperf_svc.adapters.storage import artifacts, uploads
 from aiperf_svc.adapters.storage.column_store import ColumnStore
 from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
@@ -43,7 +41,6 @@ from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.protocol.messages import (
     AddressUse,
     AnyMessage,
-    CancelRequested,
     ErrorSample,
     Heartbeat,
     Member,
@@ -58,12 +55,13 @@ from aiperf_svc.protocol.messages import (
 )
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.records import METRIC_DTYPE
-from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns, wall_ns
+from aiperf_svc.services.base import every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.results_service import ResultsService
 from aiperf_svc.services.run_progress import RunProgress
 
 if TYPE_CHECKING:
-    from aiperf_svc.adapters.results_api.server import ResultsServer
+    pass
 
 PROGRESS_S = 0.5
 INPUTS_SHARE = 4
@@ -73,12 +71,8 @@ MISSING_S = 15.0
 processor, what is missing is lost: a long response is many batches and one record."""
 
 
-class RecordsManager(BaseService):
+class RecordsManager(ResultsService[RunProgress]):
     """Collects, summarises, exports, serves."""
-
-    service = Service.RECORDS_MANAGER
-    is_control = True
-    stays_after_end = True
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         super().__init__(context, bus)
@@ -107,10 +101,7 @@ class RecordsManager(BaseService):
         """By each record processor."""
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
-        self._api: ResultsServer | None = None
         self.progress = RunProgress(context.inference, context.topology)
-        self.summary_json: dict[str, Any] | None = None
-        self._cancel_reason = ""
         self.work = {
             RunState.DRAINING: self._drain,
             RunState.PROCESSING: self._process,
@@ -118,11 +109,6 @@ class RecordsManager(BaseService):
             RunState.CANCELLED: self._end,
             RunState.FAILED: self._end,
         }
-
-    async def run(self) -> None:
-        # Before anything else: a run that never gets its services together says so here too.
-        await self._start_api()
-        await super().run()
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
@@ -211,8 +197,7 @@ class RecordsManager(BaseService):
 
     async def _publish_progress(self) -> None:
         self.progress.tick(mono_ns())
-        if self._cancel_reason and not self.is_cancelling:
-            await self.publish(UP, CancelRequested(*self.header, reason=self._cancel_reason))
+        await self.repeat_cancel()
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -377,58 +362,10 @@ class RecordsManager(BaseService):
             await self._process()
         self.progress.set_results_ready(self.summary_json is not None)
 
-    # --- the API ---------------------------------------------------------------------------------
-
-    async def _start_api(self) -> None:
-        context = self.context
-        # HTTP takes as long to import as all else: the other services of this process need not
-        # wait for it.
-        results_api = await asyncio.to_thread(
-            import_module, "aiperf_svc.adapters.results_api.server"
-        )
-        self._api = await results_api.serve(
-            self,
-            token=context.api_token,
-            fd=context.api_fd if context.api_fd >= 0 else None,
-            host="127.0.0.1" if not context.addresses.is_tcp else "0.0.0.0",
-            port=context.api_port,
-        )
-
-    def status(self) -> Status:
-        """The run as it is now."""
-        return self.progress.status()
-
-    async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Until the status has another number than `after`."""
-        await self.progress.wait_change(after, timeout_s)
-
-    def cancel(self, reason: str) -> None:
-        """Ask for the end of the run."""
-        self._cancel_reason = reason
-
-    def collected(self) -> None:
-        """Nobody needs this process any more."""
-        self.finished.set()
-
     async def close(self) -> None:
-        if self._api is not None:
-            await self._api.close()
-            self._api = None
+        await super().close()
         self._store.remove()
         self._jsonl.close()
-
-    def summary(self) -> dict[str, Any] | None:
-        """The content of profile_export_aiperf.json, once it is computed."""
-        return self.summary_json
-
-    def folder(self) -> Any:
-        """Where the artifacts are."""
-        return self.context.artifacts
-
-    def manifest(self) -> dict[str, Any] | None:
-        """The content of manifest.json, once it is written."""
-        path = self.context.artifacts / "manifest.json"
-        return json.loads(path.read_bytes()) if path.exists() else None
 
 
 def _times(report: PhaseReport | None) -> PhaseTimes:

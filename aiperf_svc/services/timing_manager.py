@@ -11,7 +11,6 @@ from typing import Any
 
 import zmq
 
-from aiperf_svc.adapters.host.clocks import raw_ns, read_clocks
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
 from aiperf_svc.core.load.phase_machine import (
     AnnouncePhase,
@@ -33,7 +32,6 @@ from aiperf_svc.protocol.message_base import Message
 from aiperf_svc.protocol.messages import (
     AnyMessage,
     ClockProbed,
-    ClockReply,
     CreditsGranted,
     CreditsReturned,
     DatasetShape,
@@ -50,6 +48,7 @@ from aiperf_svc.protocol.messages import (
 )
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
+from aiperf_svc.services.clock_probes import Arrival, reply_to
 from aiperf_svc.services.context import RunContext
 
 
@@ -91,27 +90,15 @@ class TimingManager(BaseService):
     # --- messages --------------------------------------------------------------------------------
 
     async def _from_worker(self, message: AnyMessage, identity: bytes) -> None:
-        received, received_raw = wall_ns(), raw_ns()
+        arrival = Arrival()
         if message.run_id != self.context.run_id:
             return
         match message:
             case WorkerAttached(sender=sender, epoch=epoch):
                 self._attached[sender] = (epoch, identity)
                 self._has_news.set()
-            case ClockProbed(sent_wall_ns=sent, sent_raw_ns=sent_raw):
-                clocks = read_clocks()
-                reply = ClockReply(
-                    *self.header,
-                    sent_wall_ns=sent,
-                    received_wall_ns=received,
-                    replied_wall_ns=clocks.wall_ns,
-                    boot_id=self.context.boot_id,
-                    sent_raw_ns=sent_raw,
-                    received_raw_ns=received_raw,
-                    replied_raw_ns=clocks.raw_ns,
-                    slack_ns=clocks.slack_ns,
-                )
-                await self._send_to(identity, reply)
+            case ClockProbed():
+                await self._send_to(identity, reply_to(self, message, arrival))
 
     def _take_return(self, message: AnyMessage, _frame: bytes) -> None:
         if message.run_id != self.context.run_id or not isinstance(message, CreditsReturned):

@@ -22,11 +22,10 @@ from aiperf_svc.adapters.inference.name_lookup import look_up_apart
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target, resolve_target
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
-from aiperf_svc.core.control.clock_offset import ClockOffset, ClockReading
+from aiperf_svc.core.control.clock_offset import ClockOffset
 from aiperf_svc.core.control.control_intervals import (
     housekeeping_interval_s,
     poll_interval_ns,
-    probe_interval_s,
     return_interval_s,
 )
 from aiperf_svc.core.endpoints.chat import append_history
@@ -40,7 +39,6 @@ from aiperf_svc.protocol.messages import (
     AddressUse,
     AnyMessage,
     ClockEstimate,
-    ClockProbed,
     ClockReply,
     CreditsGranted,
     CreditsReturned,
@@ -60,13 +58,13 @@ from aiperf_svc.protocol.messages import (
 )
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns, wall_ns
+from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.load_generator import LoadGenerator
 
 STARVED_RETURN_S = 0.002
 """Least time between returns when users wait for credits."""
 EXPIRE_S = 0.5
-FIRST_PROBES = 8
 ASK_AGAIN_S = 0.5
 """While another worker asks the target something."""
 RESERVED_FDS = 256
@@ -118,7 +116,7 @@ class Worker(BaseService):
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
             receive_each(self._credits, self._from_timing_manager),
-            self._probe_clock(),
+            probe_clock(self, self._credits),
             self._fetch_blocks(),
             self._send_returns(),
             self._ship(),
@@ -232,16 +230,6 @@ class Worker(BaseService):
 
     # --- clock -----------------------------------------------------------------------------------
 
-    async def _probe_clock(self) -> None:
-        sent = 0
-        usual_s = probe_interval_s(self.context.topology.workers)
-        while True:
-            now = read_clocks()
-            probe = ClockProbed(*self.header, sent_wall_ns=now.wall_ns, sent_raw_ns=now.raw_ns)
-            await self._credits.send(encode(probe))
-            sent += 1
-            await asyncio.sleep(0.02 if sent < FIRST_PROBES else usual_s)
-
     def clock(self) -> ClockEstimate:
         return self._clock.latest
 
@@ -251,16 +239,7 @@ class Worker(BaseService):
         if message.run_id != self.context.run_id:
             return
         if isinstance(message, ClockReply):
-            if message.boot_id == self.context.boot_id:
-                self._clock.same_host()
-            self._clock.add(
-                sent_raw_ns=message.sent_raw_ns,
-                received_raw_ns=message.received_raw_ns,
-                reference=ClockReading(
-                    message.replied_raw_ns, message.replied_wall_ns, message.slack_ns
-                ),
-                local=read_clocks(),
-            )
+            take_reply(self, self._clock, message)
             self._progressed.set()
             return
         generator = self._generator

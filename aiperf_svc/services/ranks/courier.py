@@ -20,14 +20,12 @@ from aiperf_svc.adapters.ranks.launches import Launch, LaunchRequests
 from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, pod_place
 from aiperf_svc.adapters.ranks.rank_shell import RankShell, make_folder
 from aiperf_svc.adapters.ranks.step_commands import StepCommands
-from aiperf_svc.core.control.clock_offset import ClockOffset, ClockReading
-from aiperf_svc.core.control.control_intervals import probe_interval_s
+from aiperf_svc.core.control.clock_offset import ClockOffset
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.message_base import Message
 from aiperf_svc.protocol.messages import (
     AnyMessage,
     ClockEstimate,
-    ClockProbed,
     ClockReply,
     RosterPublished,
     RunState,
@@ -49,13 +47,13 @@ from aiperf_svc.protocol.step_messages import (
     rank_number,
 )
 from aiperf_svc.services.base import BaseService, every
+from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.base import PlannedStep
 from aiperf_svc.workloads.planning import role_of
 from aiperf_svc.workloads.registry import workload_of
 
 STATUS_S = 0.5
-FIRST_PROBES = 8
 _STAGES = tuple(StepStage)
 
 
@@ -102,7 +100,7 @@ class Courier(BaseService):
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
             receive_each(self._orders, self._from_schedule),
-            self._probe_clock(),
+            probe_clock(self, self._orders),
             self._carry_out_orders(),
             every(STATUS_S, self._send_status),
         ]
@@ -183,16 +181,6 @@ class Courier(BaseService):
 
     # --- clock -----------------------------------------------------------------------------------
 
-    async def _probe_clock(self) -> None:
-        sent = 0
-        usual_s = probe_interval_s(self.context.topology.workers)
-        while True:
-            now = read_clocks()
-            probe = ClockProbed(*self.header, sent_wall_ns=now.wall_ns, sent_raw_ns=now.raw_ns)
-            await self._orders.send(encode(probe))
-            sent += 1
-            await asyncio.sleep(0.02 if sent < FIRST_PROBES else usual_s)
-
     def clock(self) -> ClockEstimate:
         return self._clock.latest
 
@@ -206,16 +194,7 @@ class Courier(BaseService):
             return
         match message:
             case ClockReply():
-                if message.boot_id == self.context.boot_id:
-                    self._clock.same_host()
-                self._clock.add(
-                    sent_raw_ns=message.sent_raw_ns,
-                    received_raw_ns=message.received_raw_ns,
-                    reference=ClockReading(
-                        message.replied_raw_ns, message.replied_wall_ns, message.slack_ns
-                    ),
-                    local=read_clocks(),
-                )
+                take_reply(self, self._clock, message)
                 if self._clock.is_known:
                     self._clock_known.set()
             case StepOrder():

@@ -4,7 +4,6 @@ them out."""
 import asyncio
 import json
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,9 +11,7 @@ import zmq
 
 from aiperf_svc import __version__
 from aiperf_svc.adapters.exports.run_result_export import render_json
-from aiperf_svc.adapters.messaging.bus import UP, Bus, receive_each
-from aiperf_svc.adapters.results_api import server as results_api
-from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.messaging.bus import Bus, receive_each
 from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.raw_output import RawOutput
 from aiperf_svc.adapters.storage.run_artifacts import write_run
@@ -22,7 +19,6 @@ from aiperf_svc.core.results.run_result import RankFacts, RunResult
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import (
     AnyMessage,
-    CancelRequested,
     Heartbeat,
     RosterPublished,
     RunState,
@@ -32,23 +28,20 @@ from aiperf_svc.protocol.messages import (
 )
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.protocol.step_messages import StepOutput, StepRecord
-from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns, wall_ns
+from aiperf_svc.services.base import every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.ranks.progress import StepsProgress
+from aiperf_svc.services.results_service import ResultsService
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.results import FinishedSteps, summarise_steps
 
-PROGRESS_S = 0.5
+CANCEL_S = 0.5
 MISSING_S = 15.0
 """After this long while draining without another piece, what is missing is lost."""
 
 
-class StepResults(BaseService):
+class StepResults(ResultsService[StepsProgress]):
     """Collects, summarises, exports, serves."""
-
-    service = Service.RECORDS_MANAGER
-    is_control = True
-    stays_after_end = True
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         super().__init__(context, bus)
@@ -58,12 +51,9 @@ class StepResults(BaseService):
         self._progress: StepProgress | None = None
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
-        self._api: results_api.ResultsServer | None = None
         self._started_wall_ns = 0
         self._ended_wall_ns = 0
         self.progress = StepsProgress(context.ranks, context.topology)
-        self.summary_json: dict[str, Any] | None = None
-        self._cancel_reason = ""
         self.work = {
             RunState.DRAINING: self._drain,
             RunState.PROCESSING: self._process,
@@ -72,15 +62,10 @@ class StepResults(BaseService):
             RunState.FAILED: self._end,
         }
 
-    async def run(self) -> None:
-        # Before anything else: a run that never gets its services together says so here too.
-        await self._start_api()
-        await super().run()
-
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
             receive_each(self._records, self._take_record),
-            every(PROGRESS_S, self._publish_progress),
+            every(CANCEL_S, self.repeat_cancel),
         ]
 
     # --- what arrives ----------------------------------------------------------------------------
@@ -114,10 +99,6 @@ class StepResults(BaseService):
         elif state.state is RunState.DRAINING:
             self._ended_wall_ns = wall_ns()
         self.progress.set_state(state)
-
-    async def _publish_progress(self) -> None:
-        if self._cancel_reason and not self.is_cancelling:
-            await self.publish(UP, CancelRequested(*self.header, reason=self._cancel_reason))
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -195,49 +176,6 @@ class StepResults(BaseService):
             await self._process()
         self.progress.set_results_ready(self.summary_json is not None)
 
-    # --- the API ---------------------------------------------------------------------------------
-
-    async def _start_api(self) -> None:
-        context = self.context
-        self._api = await results_api.serve(
-            self,
-            token=context.api_token,
-            fd=context.api_fd if context.api_fd >= 0 else None,
-            host="127.0.0.1" if not context.addresses.is_tcp else "0.0.0.0",
-            port=context.api_port,
-        )
-
-    def status(self) -> Status:
-        """Describe the run as it is now."""
-        return self.progress.status()
-
-    async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the status has another number than `after`."""
-        await self.progress.wait_change(after, timeout_s)
-
-    def cancel(self, reason: str) -> None:
-        """Ask for the end of the run."""
-        self._cancel_reason = reason
-
-    def collected(self) -> None:
-        """Let this process end: nobody needs it any more."""
-        self.finished.set()
-
     async def close(self) -> None:
-        if self._api is not None:
-            await self._api.close()
-            self._api = None
+        await super().close()
         self._raw.close()
-
-    def summary(self) -> dict[str, Any] | None:
-        """Return the content of results.json, once it is computed."""
-        return self.summary_json
-
-    def folder(self) -> Path:
-        """Return the folder of the artifacts."""
-        return self.context.artifacts
-
-    def manifest(self) -> dict[str, Any] | None:
-        """Return the content of manifest.json, once it is written."""
-        path = self.context.artifacts / "manifest.json"
-        return msgspec.json.decode(path.read_bytes()) if path.exists() else None

@@ -12,13 +12,11 @@ from typing import Any
 import msgspec
 import zmq
 
-from aiperf_svc.adapters.host.clocks import raw_ns, read_clocks
 from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
 from aiperf_svc.protocol.message_base import Message
 from aiperf_svc.protocol.messages import (
     AnyMessage,
     ClockProbed,
-    ClockReply,
     RankInfo,
     RosterPublished,
     RunState,
@@ -36,6 +34,7 @@ from aiperf_svc.protocol.step_messages import (
     StepOrder,
 )
 from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
+from aiperf_svc.services.clock_probes import Arrival, reply_to
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.base import Rank
 from aiperf_svc.workloads.planning import role_of
@@ -104,27 +103,15 @@ class StepSchedule(BaseService):
     # --- messages --------------------------------------------------------------------------------
 
     async def _from_courier(self, message: AnyMessage, identity: bytes) -> None:
-        received_wall_ns, received_raw_ns = wall_ns(), raw_ns()
+        arrival = Arrival()
         if message.run_id != self.context.run_id:
             return
         match message:
             case RankAttached(number=number):
                 self._attached[number] = (message, identity)
                 self._has_news.set()
-            case ClockProbed(sent_wall_ns=sent, sent_raw_ns=sent_raw):
-                clocks = read_clocks()
-                reply = ClockReply(
-                    *self.header,
-                    sent_wall_ns=sent,
-                    received_wall_ns=received_wall_ns,
-                    replied_wall_ns=clocks.wall_ns,
-                    boot_id=self.context.boot_id,
-                    sent_raw_ns=sent_raw,
-                    received_raw_ns=received_raw_ns,
-                    replied_raw_ns=clocks.raw_ns,
-                    slack_ns=clocks.slack_ns,
-                )
-                await self._send_to(identity, reply)
+            case ClockProbed():
+                await self._send_to(identity, reply_to(self, message, arrival))
 
     async def _take_return(self, message: AnyMessage, _frame: bytes) -> None:
         if message.run_id != self.context.run_id:

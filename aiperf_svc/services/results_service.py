@@ -1,0 +1,105 @@
+"""What a records manager is whatever it collects: the HTTP API beside the run, and its end."""
+
+import asyncio
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from aiperf_svc.adapters.messaging.bus import UP, Bus
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.protocol.messages import CancelRequested, Service
+from aiperf_svc.services.base import BaseService
+from aiperf_svc.services.context import RunContext
+
+if TYPE_CHECKING:
+    from aiperf_svc.adapters.results_api.server import ResultsServer
+
+
+class Progress(Protocol):
+    """Builds the status of a run."""
+
+    def status(self) -> Status:
+        """The run as it is now."""
+        ...
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        """Until the status has another number than `after`, at most so long."""
+        ...
+
+
+ProgressT = TypeVar("ProgressT", bound=Progress)
+
+
+class ResultsService(BaseService, Generic[ProgressT]):
+    """Serves status, summary and files of the run."""
+
+    service = Service.RECORDS_MANAGER
+    is_control: ClassVar[bool] = True
+    stays_after_end: ClassVar[bool] = True
+    progress: ProgressT
+
+    def __init__(self, context: RunContext, bus: Bus) -> None:
+        super().__init__(context, bus)
+        self.summary_json: dict[str, Any] | None = None
+        self._api: ResultsServer | None = None
+        self._cancel_reason = ""
+
+    async def run(self) -> None:
+        # Before anything else: a run that never gets its services together says so here too.
+        await self._start_api()
+        await super().run()
+
+    async def _start_api(self) -> None:
+        context = self.context
+        # HTTP takes as long to import as all else: the other services of this process need not
+        # wait for it.
+        results_api = await asyncio.to_thread(
+            import_module, "aiperf_svc.adapters.results_api.server"
+        )
+        self._api = await results_api.serve(
+            self,
+            token=context.api_token,
+            fd=context.api_fd if context.api_fd >= 0 else None,
+            host="127.0.0.1" if not context.addresses.is_tcp else "0.0.0.0",
+            port=context.api_port,
+        )
+
+    async def repeat_cancel(self) -> None:
+        """Ask again for the end of the run until the published state shows it."""
+        if self._cancel_reason and not self.is_cancelling:
+            await self.publish(UP, CancelRequested(*self.header, reason=self._cancel_reason))
+
+    def status(self) -> Status:
+        """Describe the run as it is now."""
+        return self.progress.status()
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        """Wait until the status has another number than `after`."""
+        await self.progress.wait_change(after, timeout_s)
+
+    def cancel(self, reason: str) -> None:
+        """Ask for the end of the run."""
+        self._cancel_reason = reason
+
+    def collected(self) -> None:
+        """Let this process end: nobody needs it any more."""
+        self.finished.set()
+
+    async def close(self) -> None:
+        if self._api is not None:
+            await self._api.close()
+            self._api = None
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the results as one object, once they are computed."""
+        return self.summary_json
+
+    def folder(self) -> Path:
+        """Return the folder of the artifacts."""
+        return self.context.artifacts
+
+    def manifest(self) -> dict[str, Any] | None:
+        """Return the content of manifest.json, once it is written."""
+        path = self.context.artifacts / "manifest.json"
+        return json.loads(path.read_bytes()) if path.exists() else None
