@@ -201,6 +201,8 @@ def _container(
         args=list(plan.args) or None,
         env=_env(plan, mounted, service_id),
         resources=_resources(plan.requests),
+        # What a courier or a preparation says last is why its pod does not start.
+        termination_message_policy="FallbackToLogsOnError" if pod.sets else None,
         volume_mounts=[
             core.VolumeMountArgs(
                 name=volume.name,

@@ -6,15 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import PROJECT, run
 from expiry import READY_S, TTL_S, wait_for_its_end
-from real_cluster import TOOLS, Cluster
+from real_cluster import Cluster
 from real_runner import RUN, Runner
 from real_stack import Config, together
 
-from aiperf_svc import __version__
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.workloads.base import default_image
 
 pytestmark = pytest.mark.cluster
 FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
@@ -86,20 +83,6 @@ def storage(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[Runner], Pat
         cluster.kubectl("delete", "persistentvolume", name)
 
 
-@pytest.fixture(scope="session")
-def iperf_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Name of the image of `images/workloads/iperf`, there for the cluster's pods."""
-    if not cluster.is_ours:
-        pytest.skip("E2E_CONTEXT names a cluster, which needs the image of iperf in a registry")
-    name, folder = default_image("iperf", __version__), PROJECT / "images" / "workloads" / "iperf"
-    archive = tmp_path_factory.mktemp("iperf") / "image.tar"
-    recipe = (str(folder / "Containerfile"), str(folder), name, str(archive))
-    run((str(TOOLS / "build-image"), *recipe), environ=cluster.environ, timeout_s=BUILD_S)
-    run((str(TOOLS / "load-image"), str(archive)), environ=cluster.environ, timeout_s=BUILD_S)
-    archive.unlink()
-    return name
-
-
 def use_ranks(**ranks: Any) -> Callable[[Config], None]:
     def change(benchmark: Config) -> None:
         benchmark["deployment"]["ranks"] = ranks
@@ -112,14 +95,6 @@ def use_command(*command: str, **keys: Any) -> Callable[[Config], None]:
         benchmark["workload"].update(command=list(command), **keys)
 
     return change
-
-
-def small_iperf(benchmark: Config) -> None:
-    """Two repetitions of three seconds, with small pods."""
-    _make_small_pods(benchmark)
-    benchmark["workload"].update(streams=2, duration="3s")
-    benchmark["repetitions"] = 2
-    del benchmark["slo"]
 
 
 def results_of(runner: Runner) -> dict[str, Any]:
@@ -141,20 +116,6 @@ def test_a_command_is_measured_on_its_claim_and_nothing_is_left(
     assert (said["state"], said["left"], said["not_checked"]) == ("done", [], [])
     assert results_of(runner)["metrics"]
     assert (volume / "data").stat().st_size == 16 * 2**20
-    assert cluster.left_of(runner.name) == []
-
-
-def test_iperf_measures_between_two_ranks_that_share_a_node(
-    cluster: Cluster, runner: Runner, iperf_image: str
-) -> None:
-    runner.environ["AIPERF_WORKLOAD_IMAGE"] = iperf_image
-    runner.use("bench-iperf")
-    runner.change(small_iperf)
-    runner.change(use_ranks(nodes="any"))
-    ended = runner.run()
-    assert ended.code in FINE, ended.errors
-    print(ended.out, ended.errors)
-    assert results_of(runner)["metrics"]
     assert cluster.left_of(runner.name) == []
 
 
