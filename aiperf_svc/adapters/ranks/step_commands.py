@@ -182,7 +182,9 @@ class StepCommands:
             for task in (*waits, watch):
                 task.cancel()
             await asyncio.gather(*waits, watch, return_exceptions=True)
-        await self._count_after()
+        if mine:
+            # A rank that only serves is at work until the step is over.
+            await self._count_after()
 
     async def _watch(self) -> None:
         """Returns when a file of output has become too large, or the container was ended."""
