@@ -176,11 +176,15 @@ def test_a_courier_that_is_killed_fails_the_run_and_its_command_ends(
 def test_nothing_is_left_of_a_runner_that_is_killed(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:
-    begun = tmp_path / "tmp/begun"
-    command = start(f"echo $$ >{begun}.part; mv {begun}.part {begun}; sleep 1000", ranks=2)
-    wait_for(begun)
-    gone = [os.pidfd_open(pid) for pid in (*command.processes(), int(begun.read_text()))]
-    begun.unlink()
+    own = f"{tmp_path}/tmp/begun-$AIPERF_RANK"
+    command = start(f"echo $$ >{own}.part; mv {own}.part {own}; sleep 1000", ranks=2)
+    begun = [tmp_path / f"tmp/begun-{rank}" for rank in range(2)]
+    for path in begun:
+        wait_for(path)
+    tools = [int(path.read_text()) for path in begun]
+    gone = [os.pidfd_open(pid) for pid in (*command.processes(), *tools)]
+    for path in begun:
+        path.unlink()
     command.process.kill()
     command.process.wait()
     wait_gone(*gone)
