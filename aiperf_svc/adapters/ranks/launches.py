@@ -1,12 +1,12 @@
 """What a rank's commands ask to run on other ranks, through `rank_agent.sh`."""
 
-import asyncio
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from aiperf_svc.adapters.ranks.fifos import FifoLines, copy_script, make_fifo, open_fifo
 
 AGENT = Path(__file__).with_name("rank_agent.sh")
 ASKED, BOX = "asked", "launches"
@@ -27,28 +27,22 @@ class LaunchRequests:
     def __init__(self, folder: Path, on_asked: Callable[[Launch], None]) -> None:
         self._folder = folder
         self._on_asked = on_asked
-        self._partial = b""
         self._replies: dict[str, int] = {}
         make_launch_folder(folder)
-        self._asked = os.open(folder / ASKED, os.O_RDWR | os.O_NONBLOCK)
-        asyncio.get_running_loop().add_reader(self._asked, self._read)
+        self._asked = FifoLines(folder / ASKED, self._take)
 
     @property
     def agent(self) -> Path:
         """The program to call in place of ssh."""
         return self._folder / AGENT.name
 
-    def _read(self) -> None:
-        with suppress(BlockingIOError):
-            self._partial += os.read(self._asked, 65_536)
-        *lines, self._partial = self._partial.split(b"\n")
+    def _take(self, lines: list[str]) -> None:
         for line in lines:
-            number, _, address = line.decode().partition(" ")
+            number, _, address = line.partition(" ")
             reply = self._path(number, "reply")
             reply.unlink(missing_ok=True)
-            os.mkfifo(reply)
-            reply.chmod(0o666)
-            self._replies[number] = os.open(reply, os.O_RDWR | os.O_NONBLOCK)
+            make_fifo(reply)
+            self._replies[number] = open_fifo(reply)
             command = self._path(number, "command").read_text().strip()
             self._on_asked(Launch(number, address.strip(), command))
 
@@ -77,16 +71,13 @@ class LaunchRequests:
     def close(self) -> None:
         """Take no more requests."""
         self.forget()
-        asyncio.get_running_loop().remove_reader(self._asked)
-        os.close(self._asked)
+        self._asked.stop()
+        self._asked.close()
 
 
 def make_launch_folder(folder: Path) -> None:
     """Make what agents and their courier share, in the folder of the rank."""
     (folder / BOX).mkdir(exist_ok=True)
     (folder / BOX).chmod(0o777)
-    if not (folder / ASKED).exists():
-        os.mkfifo(folder / ASKED)
-        (folder / ASKED).chmod(0o666)
-    shutil.copyfile(AGENT, folder / AGENT.name)
-    (folder / AGENT.name).chmod(0o755)
+    make_fifo(folder / ASKED)
+    copy_script(AGENT, folder)

@@ -18,7 +18,7 @@
 # The loop blocks in `read` while nothing is ordered: nothing polls beside a measurement.
 folder=$1
 cd "$folder" || exit 1
-groups=""
+waiters=""
 command -v setsid >/dev/null 2>&1 && has_setsid=1 || has_setsid=""
 if [ -z "$has_setsid" ] && [ $$ -ne 1 ]; then
   echo "rank_loop.sh: no setsid here, and not the first process of a container" >&2
@@ -38,7 +38,9 @@ send() {
 
 end_all() {
   trap '' TERM INT HUP
-  for id in $groups; do send KILL "$id"; done
+  # By the process that waits for each command: the files here may be gone already.
+  for waiter in $waiters; do kill -s TERM "$waiter" 2>/dev/null; done
+  wait
   exit 0
 }
 trap end_all TERM INT HUP
@@ -49,7 +51,7 @@ exec 3<>orders 4<>events
 run() {
   (
     exec 3<&-
-    trap - TERM INT HUP
+    trap 'kill -s KILL "$!"; kill -s KILL -- "-$!"; exit' TERM INT HUP
     # One end of a pipe would do, but its process could not be waited for.
     if [ -n "$has_setsid" ]; then
       setsid sh "commands/$1/run.sh" 4<&- >"commands/$1/stdout" 2>"commands/$1/stderr" </dev/null &
@@ -63,6 +65,7 @@ run() {
     wait "$pid"
     echo "ended $1 $?" >&4
   ) &
+  waiters="$waiters $!"
 }
 
 # Without any other program: the image may have none.
@@ -78,7 +81,7 @@ stat() {
 echo "ready $$" >&4
 while read -r order id <&3; do
   case $order in
-    run) groups="$groups $id"; run "$id" ;;
+    run) run "$id" ;;
     TERM | KILL) send "$order" "$id" ;;
     stat) stat "$id" ;;
     end) end_all ;;

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from time import time_ns
 
 from aiperf_svc.adapters.host.child_processes import end_with_parent
+from aiperf_svc.adapters.ranks.fifos import FifoLines, copy_script, make_fifo, open_fifo
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
 
@@ -39,13 +39,9 @@ def make_folder(folder: Path) -> None:
         # A volume of a pod is root's, and open to its containers.
         if path.stat().st_uid == os.getuid():
             path.chmod(0o777)
-    for name in (ORDERS, EVENTS):
-        path = folder / name
-        if not path.exists():
-            os.mkfifo(path)
-            path.chmod(0o666)
-    shutil.copyfile(LOOP, folder / LOOP.name)
-    (folder / LOOP.name).chmod(0o755)
+    make_fifo(folder / ORDERS)
+    make_fifo(folder / EVENTS)
+    copy_script(LOOP, folder)
 
 
 def _environment_of_tools(own: Mapping[str, str]) -> dict[str, str]:
@@ -69,17 +65,16 @@ class RankShell:
         self._on_ended = on_ended
         self._is_ready = asyncio.Event()
         self._copied: dict[str, asyncio.Event] = {}
-        self._partial = b""
-        self._orders = self._events = -1
+        self._orders = -1
+        self._events: FifoLines | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self.restarts = -1
         """Times that the loop has begun again: its container was ended and started anew."""
 
     async def open(self, *, starts_loop: bool) -> None:
         """Connect to the loop, or start it as a child first. Raises EnvironmentProblem."""
-        self._orders = os.open(self.folder / ORDERS, os.O_RDWR | os.O_NONBLOCK)
-        self._events = os.open(self.folder / EVENTS, os.O_RDWR | os.O_NONBLOCK)
-        asyncio.get_running_loop().add_reader(self._events, self._read_events)
+        self._orders = open_fifo(self.folder / ORDERS)
+        self._events = FifoLines(self.folder / EVENTS, self._take_events)
         if starts_loop:
             self._child = self._start_loop()
         try:
@@ -148,13 +143,10 @@ class RankShell:
         except BlockingIOError as error:
             raise BenchmarkFailed("the rank's loop takes no orders") from error
 
-    def _read_events(self) -> None:
+    def _take_events(self, lines: list[str]) -> None:
         now = time_ns()
-        with suppress(BlockingIOError):
-            self._partial += os.read(self._events, 65_536)
-        *lines, self._partial = self._partial.split(b"\n")
         for line in lines:
-            match line.decode().split():
+            match line.split():
                 case ["ready", _]:
                     self.restarts += 1
                     self._is_ready.set()
@@ -169,14 +161,14 @@ class RankShell:
 
     async def close(self) -> None:
         """End the loop with all its commands."""
-        if self._orders < 0:
+        if self._events is None:
             return
-        asyncio.get_running_loop().remove_reader(self._events)
+        self._events.stop()
         with suppress(BenchmarkFailed):
             self._order("end")
         if self._child is not None:
             # Not from this side: it would take its commands' process ids with it.
             await asyncio.to_thread(self._child.wait)
-        for fd in (self._orders, self._events):
-            os.close(fd)
-        self._orders = self._events = -1
+        os.close(self._orders)
+        self._events.close()
+        self._events = None

@@ -1,0 +1,28 @@
+"""`rank_agent.sh` stands in for ssh: what it is asked to run reaches the courier, and what comes
+back is its own output and exit code."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.adapters.ranks.launches import Launch, LaunchRequests
+
+
+@pytest.mark.parametrize(("exit_code", "seen"), [(0, 0), (3, 3), (-15, 143)])
+async def test_a_command_for_another_rank_is_run_by_its_courier(
+    tmp_path: Path, exit_code: int, seen: int
+) -> None:
+    asked: asyncio.Queue[Launch] = asyncio.Queue()
+    launches = LaunchRequests(tmp_path, asked.put_nowait)
+    words = ("-q", "-x", "10.0.0.7", "orted", "--daemonize", "a b")
+    agent = await asyncio.create_subprocess_exec(
+        launches.agent, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    launch = await asyncio.wait_for(asked.get(), 30)
+    assert launch == Launch(str(agent.pid), "10.0.0.7", "orted --daemonize a b")
+    launches.reply(launch.number, exit_code, b"one\n  two\n", b"warned\n")
+    assert await asyncio.wait_for(agent.communicate(), 30) == (b"one\n  two\n", b"warned\n")
+    assert agent.returncode == seen
+    launches.close()
+    assert list((tmp_path / "launches").iterdir()) == []
