@@ -45,6 +45,7 @@ COUNTERS = (
     "bytes_out",
     "in_flight",
     "max_in_flight",
+    "waited",
     "connections",
     "open_connections",
     "max_open_connections",
@@ -54,9 +55,9 @@ COUNTERS = (
 )
 """Counters of a process. `requests` are the inference requests whose last byte was read; each ends
 as one of completed, errors, cuts or disconnected, or is in flight. `hangs` are those in flight that
-will get nothing more, counted when they begin to hang. `writes` are sends of responses. `refused`
-connections were closed at once for want of file descriptors; `rejected` are requests that are no
-valid HTTP.
+will get nothing more, counted when they begin to hang. `waited` are those that found no free slot.
+`writes` are sends of responses. `refused` connections were closed at once for want of file
+descriptors; `rejected` are requests that are no valid HTTP.
 """
 
 
@@ -200,6 +201,7 @@ class Account(Tally):
     cuts: int
     hangs: int
     disconnected: int
+    waited: int
     connections: int
     open_connections: int
     max_open_connections: int

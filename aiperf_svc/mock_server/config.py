@@ -43,6 +43,9 @@ class MockServerConfig:
     force_tokens: bool = _option(
         False, "always give --tokens tokens, whatever the request asks for"
     )
+    slots: int = _option(
+        0, "responses made at once; further requests wait in order of arrival; 0 is no limit"
+    )
     reasoning_tokens: int = _option(0, "reasoning tokens before the response (chat)")
     role_chunk: bool = _option(False, "send the role in a chunk of its own before the first token")
     usage: str = _option(
@@ -95,6 +98,10 @@ class MockServerConfig:
                 f"--error-rate, --cut-rate, --hang-rate and --malformed-rate add up to {rates:g}; "
                 "expected at most 1: lower one of them"
             )
+        if self.slots and self.processes > 1:
+            raise _refusal("slots", self.slots, "expected --processes 1, where all requests queue")
+        if self.slots and parse_delay(self.ttft).mean_ns + parse_delay(self.itl).mean_ns == 0:
+            raise _refusal("slots", self.slots, "expected --ttft or --itl, the time that one takes")
         if self.port and self.port + self.ports - 1 > 65_535:
             raise _refusal(
                 "ports",
@@ -124,6 +131,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("ports", 1, 1_000),
     ("processes", 1, 1_000),
     ("tokens", 1, 1_000_000),
+    ("slots", 0, 1_000_000),
     ("reasoning_tokens", 0, 1_000_000),
     ("embedding_dimensions", 1, 100_000),
     ("error_rate", 0, 1),

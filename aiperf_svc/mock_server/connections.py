@@ -5,6 +5,7 @@ import select
 import socket
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 
 from aiperf_svc.mock_server.accounts import Account, RowOutcome
 from aiperf_svc.mock_server.serving_state import ConnectionState
@@ -47,6 +48,8 @@ class Connections:
         )  # descriptor -> when to close, soonest first
         self._opened = 0
         self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.on_lost: Callable[[Connection], None] | None = None
+        """Told of a connection that closes while its reply is on its way or waits."""
 
     def open(self, sock: socket.socket) -> None:
         """Takes in a socket that was just accepted."""
@@ -95,6 +98,8 @@ class Connections:
                 account.rows.close(connection.row, RowOutcome.DISCONNECTED)
         connection.reply = None
         self.close(connection)
+        if self.on_lost is not None:
+            self.on_lost(connection)
 
     def note_idle(self, connection: Connection) -> None:
         """Starts the idle time of a connection that waits for its next request."""

@@ -17,6 +17,7 @@ from aiperf_svc.mock_server.connections import Connection, Connections
 from aiperf_svc.mock_server.delays import Delay
 from aiperf_svc.mock_server.quick_serving import DueWrites, send
 from aiperf_svc.mock_server.replies import Ending, Reply
+from aiperf_svc.mock_server.slots import Slots
 
 _SENDS_PER_PASS = 512
 """Reading and accepting have their turn after so many sends, even if more are due."""
@@ -41,6 +42,7 @@ class Sender:
         itl: Delay,
         rng: random.Random,
         has_tls: bool,
+        slots: int,
         on_free: Callable[[Connection], None],
     ) -> None:
         self._connections = connections
@@ -55,6 +57,9 @@ class Sender:
         self.next_due_ns = self._due.first_ns
         """Monotonic time of the next write, 0 if none is planned."""
         self._pass_ns = 0
+        self._slots = Slots(slots) if slots else None
+        if slots:
+            connections.on_lost = lambda lost: self._leave(lost, _monotonic_ns())
 
     def shift(self, by_ns: int) -> None:
         """Moves every planned write into the future."""
@@ -90,7 +95,13 @@ class Sender:
             if self._send(connection, whole):
                 self._finish(connection, reply)
             return
-        self._start(connection, reply)
+        if self._slots is None or not reply.count:
+            self._start(connection, reply)
+        elif self._slots.take(connection):
+            self._start_in_slot(connection, _monotonic_ns())
+        else:
+            account.waited += 1
+            connection.due_ns = _monotonic_ns()
 
     def begin_whole(self, connection: Connection, reply: Reply, size: int) -> None:
         """Begins a plain reply that goes out in one send, on a server without delays and rows."""
@@ -137,6 +148,22 @@ class Sender:
                 self._go_on(connection, reply)
         else:
             self._plan(connection, delay_ns)
+
+    def _start_in_slot(self, connection: Connection, start_ns: int) -> None:
+        """Plans the first write of a reply that has got a slot at this time, which may be past: a
+        server that is late does not serve less."""
+        reply = connection.reply
+        assert reply is not None
+        connection.step = 0
+        connection.due_ns = start_ns if reply.early else start_ns + self._first_delay_ns(reply)
+        self._due.add(connection)
+
+    def _leave(self, connection: Connection, end_ns: int) -> None:
+        """Gives the slot of a connection, if it has one, to the request that waits longest."""
+        assert self._slots is not None
+        first = self._slots.leave(connection)
+        if first is not None:
+            self._start_in_slot(first, max(first.due_ns, end_ns))
 
     def _first_delay_ns(self, reply: Reply) -> int:
         """Returns the time from the arrival to the first token, or to the only write of a response
@@ -241,6 +268,8 @@ class Sender:
         if ending is Ending.HANG:
             account.hangs += 1
             return
+        if self._slots is not None:
+            self._leave(connection, connection.due_ns)
         connection.reply = None
         is_cut = ending is Ending.CUT or ending is Ending.RESET
         if connection.is_counted:

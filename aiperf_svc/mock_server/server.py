@@ -72,6 +72,7 @@ class Server:
             itl=parse_delay(config.itl),
             rng=rng,
             has_tls=tls is not None,
+            slots=config.slots,
             on_free=self._resume,
         )
         self._has_idle = duration_ns(config.keepalive_timeout) > 0

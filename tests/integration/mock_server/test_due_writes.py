@@ -48,6 +48,7 @@ class Play:
             itl=parse_delay(itl),
             rng=random.Random(7),
             has_tls=False,
+            slots=0,
             on_free=lambda connection: None,
         )
         self.begun = 0

@@ -55,6 +55,8 @@ def test_a_config_survives_the_way_through_arguments() -> None:
         ({"tls_key": "/nowhere.pem"}, "--tls-key is '/nowhere.pem'; expected --tls-cert"),
         ({"tls_cert": "/nowhere.pem"}, "--tls-cert is '/nowhere.pem'; expected an existing PEM"),
         ({"host": "127.0.0.1,"}, "--host is '127.0.0.1,'"),
+        ({"slots": 4}, "--slots is 4; expected --ttft or --itl"),
+        ({"slots": 4, "ttft": "1ms", "processes": 2}, "--slots is 4; expected --processes 1"),
     ],
 )
 def test_a_bad_setting_is_refused_by_its_flag(settings: dict[str, Any], named: str) -> None:

@@ -23,7 +23,7 @@ ITL_NS = 1_000_000
 class Stage:
     """A sender with the clients of its connections."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, slots: int = 0) -> None:
         self.account = Account(row_limit=limit)
         self.connections = Connections(self.account, keepalive_ns=0)
         self.sender = Sender(
@@ -33,6 +33,7 @@ class Stage:
             itl=parse_delay(f"{ITL_NS}ns"),
             rng=random.Random(1),
             has_tls=False,
+            slots=slots,
             on_free=lambda connection: None,
         )
         self.clients: list[socket.socket] = []
@@ -78,15 +79,15 @@ DUE_WRITES = [
 @pytest.fixture(params=DUE_WRITES)
 def limit_to_stage(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[int], Stage]]:
-    """Makes a stage whose rows have that limit."""
+) -> Iterator[Callable[..., Stage]]:
+    """Makes a stage whose rows have that limit, with as many slots as asked for."""
     monkeypatch.setattr(sender, "DueWrites", request.param)
     with contextlib.ExitStack() as stack:
-        yield lambda limit: stack.enter_context(contextlib.closing(Stage(limit)))
+        yield lambda limit, slots=0: stack.enter_context(contextlib.closing(Stage(limit, slots)))
 
 
 @pytest.fixture
-def stage(limit_to_stage: Callable[[int], Stage]) -> Stage:
+def stage(limit_to_stage: Callable[..., Stage]) -> Stage:
     return limit_to_stage(1_000)
 
 
@@ -164,10 +165,90 @@ def test_a_client_that_leaves_ends_as_disconnected(stage: Stage) -> None:
     assert (account.completed, account.disconnected, account.in_flight) == (1, 1, 0)
 
 
-def test_what_there_is_no_room_for_is_counted(limit_to_stage: Callable[[int], Stage]) -> None:
+def test_what_there_is_no_room_for_is_counted(limit_to_stage: Callable[..., Stage]) -> None:
     stage = limit_to_stage(5)
     stage.ask(reply_of(*[b"x"] * 9))
     while stage.sender.next_due_ns():
         stage.send_due()
     assert stage.account.rows is not None
     assert stage.account.rows.chunks_dropped == 4
+
+
+def ask_of_two_slots(limit_to_stage: Callable[..., Stage], count: int) -> tuple[Stage, list[int]]:
+    """A stage with two slots, and connections that asked one after the other, by descriptor."""
+    stage = limit_to_stage(100, 2)
+    asked = [stage.ask(reply_of(*[b"x"] * 3)) for _ in range(count)]
+    return stage, [connection.fd for connection in asked]
+
+
+def planned_ends(stage: Stage, fds: list[int]) -> list[int]:
+    """Times at which the last writes were due, in the order of asking."""
+    asked = [stage.connections.table[fd] for fd in fds]
+    while stage.sender.next_due_ns():
+        stage.send_due()
+    return [connection.due_ns for connection in asked if connection is not None]
+
+
+def test_slots_serve_in_order_of_arrival_and_a_late_server_serves_no_less(
+    limit_to_stage: Callable[..., Stage],
+) -> None:
+    stage, fds = ask_of_two_slots(limit_to_stage, 6)
+    assert (stage.account.in_flight, stage.account.waited) == (6, 4)
+    ends = planned_ends(stage, fds)
+    assert ends == sorted(ends)
+    # Two gaps a response, whatever the time at which the writes were made.
+    for one, next_one in zip(ends, ends[2:], strict=False):
+        assert next_one - one >= 2 * ITL_NS
+    assert stage.account.completed == 6
+
+
+def test_the_end_of_one_response_is_the_start_of_the_next(
+    limit_to_stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = 10**15
+    monkeypatch.setattr(sender, "_monotonic_ns", lambda: now_ns)
+    stage, fds = ask_of_two_slots(limit_to_stage, 5)
+    asked_ns = now_ns
+    asked = [stage.connections.table[fd] for fd in fds]
+    while due_ns := stage.sender.next_due_ns():
+        now_ns = due_ns + ITL_NS // 4  # each pass is late by the same
+        stage.sender.send_due()
+    ends = [connection.due_ns - asked_ns for connection in asked if connection is not None]
+    assert ends == [2 * ITL_NS, 2 * ITL_NS, 4 * ITL_NS, 4 * ITL_NS, 6 * ITL_NS]
+
+
+def test_a_slot_idles_until_a_request_comes(
+    limit_to_stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = 10**15
+    monkeypatch.setattr(sender, "_monotonic_ns", lambda: now_ns)
+    stage, _ = ask_of_two_slots(limit_to_stage, 2)
+    while due_ns := stage.sender.next_due_ns():
+        now_ns = due_ns
+        stage.sender.send_due()
+    now_ns += 50 * ITL_NS
+    later = stage.ask(reply_of(*[b"x"] * 3))
+    assert stage.sender.next_due_ns() == later.due_ns == now_ns
+    assert stage.account.waited == 0
+
+
+@pytest.mark.parametrize("gone", [0, 3])
+def test_who_leaves_holds_no_slot_and_no_place(
+    limit_to_stage: Callable[..., Stage], gone: int
+) -> None:
+    stage, fds = ask_of_two_slots(limit_to_stage, 5)
+    left = stage.connections.table[fds[gone]]
+    assert left is not None
+    stage.connections.drop(left)
+    assert len(planned_ends(stage, [fd for fd in fds if fd != left.fd])) == 4
+    account = stage.account
+    assert (account.completed, account.disconnected, account.in_flight) == (4, 1, 0)
+
+
+def test_an_error_needs_no_slot(limit_to_stage: Callable[..., Stage]) -> None:
+    stage, fds = ask_of_two_slots(limit_to_stage, 3)
+    error = Reply(status=500, writes=[b"no"], early=0, delay_tokens=0, ending=Ending.KEEP)
+    stage.ask(error)
+    assert (stage.account.errors, stage.account.waited) == (1, 1)
+    planned_ends(stage, fds)
+    assert (stage.account.completed, stage.account.in_flight) == (3, 0)
