@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.names import nearest
+from aiperf_svc.config.parameters import key_path, key_problems, value_at, with_parameters
 from aiperf_svc.config.problems import Problem, problems_before_models, problems_in
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError
@@ -98,16 +100,46 @@ def parse_as(
     known: Sequence[Problem] = (),
 ) -> Parsed:
     """Make the config of another model that `data` describes; else as `parse_config`."""
-    problems = [*known, *problems_before_models(data, model)]
+    experiment = data.get("experiment")
+    if isinstance(experiment, Mapping):
+        config, problems = _template_checked(model, data, experiment)
+    else:
+        config, problems = _checked(model, data)
+    if config is not None and not known:
+        return config
+    raise refusal([*known, *problems], source, names=names)
+
+
+def _template_checked(
+    model: type[Parsed], data: dict[str, Any], written: Mapping[str, Any]
+) -> tuple[Parsed | None, list[Problem]]:
+    """Make the config of an experiment: that of its first trial, with the experiment."""
+    try:
+        experiment = Experiment.model_validate(written)
+    except ValidationError:
+        # What the trials set is not known, so what is missing elsewhere is not known either.
+        _, problems = _checked(model, data)
+        return None, [p for p in problems if p.key.partition(".")[0] == "experiment"]
+    if lines := key_problems(experiment.keys, model):
+        return None, [Problem("experiment", line) for line in lines]
+    template = {
+        key: experiment.template.get(key, value_at(data, key_path(key, model)))
+        for key in experiment.keys
+    }
+    experiment = experiment.model_copy(update={"template": template})
+    completed = with_parameters(data, experiment.first(), model)
+    completed["experiment"] = {**written, "template": template}
+    return _checked(model, completed)
+
+
+def _checked(model: type[Parsed], data: dict[str, Any]) -> tuple[Parsed | None, list[Problem]]:
+    problems = problems_before_models(data, model)
     try:
         config = model.model_validate(data)
     except ValidationError as error:
         refused = {p.key for p in problems}
-        problems += [p for p in problems_in(error, data, model) if p.key not in refused]
-    else:
-        if not problems:
-            return config
-    raise refusal(problems, source, names=names)
+        return None, problems + [p for p in problems_in(error, data, model) if p.key not in refused]
+    return (None if problems else config), problems
 
 
 def refusal(

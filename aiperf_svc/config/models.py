@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.deployment import RANK_POD, Deployment
+from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.units import (
     DurationNs,
@@ -286,6 +287,8 @@ class BenchmarkConfig(Model):
     slo: Slo = Slo()
     artifacts: Artifacts = Artifacts()
     random_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    experiment: Experiment | None = None
+    """Trials of this config; the other keys are then those of the first one."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -301,5 +304,11 @@ class BenchmarkConfig(Model):
             raise ValueError(
                 f"{{dataset.kind}} {self.dataset.kind} needs {{endpoint.type}} chat, "
                 f"not {self.endpoint.type}"
+            )
+        search = self.experiment.search if self.experiment else None
+        if search is not None and search.needs_objectives and not self.slo.objectives:
+            raise ValueError(
+                "{experiment.search}: what holds is said by {slo.objectives}, which are missing; "
+                "give them, or {experiment.search.holds} or {experiment.search.maximize}"
             )
         return self

@@ -7,6 +7,7 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from aiperf_svc.config.models import BenchmarkConfig
 
@@ -21,7 +22,7 @@ def all_keys(root: type[BaseModel] = BenchmarkConfig) -> tuple[str, ...]:
 def keys_at(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> tuple[str, ...]:
     """Return the keys of the model at a path; none if there is no model."""
     found = model_at(path, root)
-    return tuple(found.model_fields) if found else ()
+    return tuple(_fields(found)) if found else ()
 
 
 def model_at(
@@ -44,9 +45,10 @@ def type_at(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> Any
             annotation = arguments[0]
         else:
             model = _model_in(annotation)
-            if model is None or part not in model.model_fields:
+            fields = _fields(model) if model else {}
+            if part not in fields:
                 return None
-            annotation = model.model_fields[part].annotation
+            annotation = fields[part].annotation
     return annotation
 
 
@@ -73,11 +75,16 @@ def _plain(name: str) -> str:
 
 
 def _keys_below(model: type[BaseModel], prefix: str) -> Iterable[str]:
-    for name, field in model.model_fields.items():
+    for name, field in _fields(model).items():
         yield prefix + name
         below = _model_in(field.annotation)
         if below is not None and not _is_collection(field.annotation):
             yield from _keys_below(below, f"{prefix}{name}.")
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a model by the names that a user writes."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def _is_collection(annotation: Any) -> bool:

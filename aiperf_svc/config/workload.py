@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import Model, Verbatim
 from aiperf_svc.config.deployment import Deployment
+from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.models import BenchmarkConfig, Slo
 from aiperf_svc.config.secret_names import is_secret_name
 from aiperf_svc.config.units import PositiveDurationNs, SizeBytes
@@ -62,6 +63,8 @@ class WorkloadConfig(Model, Generic[SpecT]):
     slo: Slo = Slo()
     artifacts: Artifacts = Artifacts()
     random_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    experiment: Experiment | None = None
+    """Trials of this config; the other keys are then those of the first one."""
 
     @model_validator(mode="after")
     def _has_no_requests(self) -> Self:
@@ -71,6 +74,8 @@ class WorkloadConfig(Model, Generic[SpecT]):
             raise ValueError(
                 "{deployment.target} is for an inference server; expected none with {workload}"
             )
+        if self.experiment is not None and self.experiment.scenario is not None:
+            raise ValueError("{experiment.scenario} is a load of requests; {workload} sends none")
         return self
 
 

@@ -1,10 +1,14 @@
-"""A trial: one run of an experiment."""
+"""The trials of an experiment, in the order in which they run."""
 
 import hashlib
+import random
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+
+from aiperf_svc.config.experiment import Experiment
 
 LONGEST_FOLDER = 120
 """Longest name of a trial's folder, in characters. All of them are one byte each."""
@@ -17,7 +21,7 @@ class Trial(msgspec.Struct, frozen=True):
     number: int
     """From 1, in the order of running."""
     parameters: dict[str, Any]
-    """Dotted config key to a value as a user writes it."""
+    """Dotted config key to a value as a user writes it; None: the key has its default."""
     repetition: int = 1
     """From 1."""
 
@@ -25,10 +29,43 @@ class Trial(msgspec.Struct, frozen=True):
     def folder(self) -> str:
         """Name of the trial's folder: `003-load.concurrency=4,dataset.input_tokens.mean=128-r2`."""
         head, tail = f"{self.number:03}", f"-r{self.repetition}"
-        named = ",".join(f"{key}={value}" for key, value in self.parameters.items())
+        named = describe(self.parameters)
         middle = f"-{_UNSAFE.sub('_', named)}" if named else ""
         if len(head + middle + tail) > LONGEST_FOLDER:
             digest = hashlib.sha256(named.encode()).hexdigest()[:8]
             room = LONGEST_FOLDER - len(head) - len(tail) - len(digest) - 1
             middle = f"{middle[:room]}-{digest}"
         return head + middle + tail
+
+
+def describe(parameters: Mapping[str, Any]) -> str:
+    """Return parameters in one line: `load.concurrency=4,dataset.input_tokens.mean=128`."""
+    return ",".join(f"{k}={_said(v)}" for k, v in parameters.items() if v is not None)
+
+
+def plan_trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
+    """Plan the trials of an experiment; none for a search, which chooses them as it goes.
+
+    `seed` decides the order of shuffled trials.
+    """
+    permutations = experiment.permutations()
+    repetitions = range(1, experiment.repetitions + 1)
+    if experiment.order == "grouped":
+        order = [(row, number) for row in permutations for number in repetitions]
+    else:
+        order = [(row, number) for number in repetitions for row in permutations]
+    if experiment.order == "shuffled":
+        random.Random(seed).shuffle(order)
+    return tuple(
+        Trial(number, row, repetition) for number, (row, repetition) in enumerate(order, start=1)
+    )
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "+".join(f"{key}={_said(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return "+".join(map(_said, value))
+    return str(value)

@@ -1,8 +1,84 @@
-"""The names of trials' folders."""
+"""Which trials an experiment has, and in which order."""
+
+from collections import Counter
+from typing import Any
 
 import pytest
 
-from aiperf_svc.core.experiments.trials import LONGEST_FOLDER, Trial
+from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.core.experiments.trials import LONGEST_FOLDER, Trial, plan_trials
+
+
+def trials(seed: int = 0, **experiment: Any) -> list[dict[str, Any]]:
+    """What each trial sets, in the order of running."""
+    planned = plan_trials(Experiment.model_validate(experiment), seed)
+    assert [trial.number for trial in planned] == list(range(1, len(planned) + 1))
+    return [trial.parameters for trial in planned]
+
+
+def test_a_product_combines_all_values_and_its_first_key_changes_slowest() -> None:
+    assert trials(product={"b": [1, 2], "a": ["x", "y"]}) == [
+        {"b": 1, "a": "x"},
+        {"b": 1, "a": "y"},
+        {"b": 2, "a": "x"},
+        {"b": 2, "a": "y"},
+    ]
+
+
+def test_the_order_of_a_product_survives_a_config_with_sorted_maps() -> None:
+    written = Experiment.model_validate({"product": {"b": [1, 2], "a": [3, 4]}})
+    again = Experiment.model_validate_json(written.model_dump_json())
+    assert plan_trials(again, 0) == plan_trials(written, 0)
+
+
+def test_a_zip_walks_its_lists_together() -> None:
+    assert trials(zip={"a": [1, 2], "b": [3, 4]}) == [{"a": 1, "b": 3}, {"a": 2, "b": 4}]
+
+
+def test_the_union_has_no_duplicates() -> None:
+    found = trials(
+        product={"a": [1, 2]}, zip={"a": [2, 3]}, explicit=[{"a": 3.0}, {"a": 4}, {"a": 4}]
+    )
+    assert found == [{"a": 1}, {"a": 2}, {"a": 3}, {"a": 4}]
+
+
+def test_every_trial_has_every_key_with_the_value_of_the_template_where_it_sets_none() -> None:
+    found = trials(
+        product={"a": [1]}, explicit=[{"b": 5}, {"a": 1, "b": 7}, {}], template={"a": 9, "b": 7}
+    )
+    assert found == [{"a": 1, "b": 7}, {"a": 9, "b": 5}, {"a": 9, "b": 7}]
+
+
+def test_interleaved_runs_all_and_then_all_again() -> None:
+    planned = plan_trials(
+        Experiment.model_validate({"product": {"a": [1, 2]}, "repetitions": 2}), 0
+    )
+    assert [(t.parameters["a"], t.repetition) for t in planned] == [(1, 1), (2, 1), (1, 2), (2, 2)]
+
+
+def test_grouped_repeats_each_before_the_next() -> None:
+    experiment = {"product": {"a": [1, 2]}, "repetitions": 2, "order": "grouped"}
+    planned = plan_trials(Experiment.model_validate(experiment), 0)
+    assert [(t.parameters["a"], t.repetition) for t in planned] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+def test_shuffled_runs_the_same_trials_in_an_order_of_the_seed() -> None:
+    experiment = Experiment.model_validate(
+        {"product": {"a": list(range(20))}, "repetitions": 3, "order": "shuffled"}
+    )
+    first, again, other = (plan_trials(experiment, seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    counts = Counter((t.parameters["a"], t.repetition) for t in first)
+    assert counts == Counter((a, r) for a in range(20) for r in (1, 2, 3))
+
+
+def test_repetitions_alone_run_the_template() -> None:
+    assert trials(repetitions=3) == [{}, {}, {}]
+
+
+def test_a_search_has_no_trials_of_its_own() -> None:
+    assert trials(search={"parameter": "a", "from": 1, "to": 8}) == []
 
 
 def test_a_folder_names_number_parameters_and_repetition() -> None:
@@ -24,3 +100,16 @@ def test_a_folder_is_one_safe_name_of_bounded_length(value: object) -> None:
 def test_long_parameters_that_differ_only_at_their_end_have_folders_that_differ() -> None:
     first, second = ({"endpoint.model": "m" * 300 + end} for end in "ab")
     assert Trial(1, first).folder != Trial(1, second).folder
+
+
+@pytest.mark.parametrize(
+    ("parameters", "folder"),
+    [
+        ({"load.concurrency": None, "load.request_rate": 2.5}, "load.request_rate=2.5"),
+        ({"deployment.target.args": ["--ttft", "5ms"]}, "deployment.target.args=--ttft+5ms"),
+        ({"endpoint.streaming": True}, "endpoint.streaming=true"),
+        ({"load": {"concurrency": 1, "ramp": "2s"}}, "load=concurrency=1+ramp=2s"),
+    ],
+)
+def test_a_folder_has_values_as_a_user_writes_them(parameters: dict[str, Any], folder: str) -> None:
+    assert Trial(4, parameters).folder == f"004-{folder}-r1"

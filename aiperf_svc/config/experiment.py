@@ -1,0 +1,173 @@
+"""Several trials of one config: what is varied, how often, and in what order.
+
+The rest of the config is the template of the trials. Each trial sets some of its keys, by their
+dotted paths.
+"""
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from aiperf_svc.config.base import Model
+from aiperf_svc.config.search import Search
+from aiperf_svc.config.units import DurationNs
+
+MOST_TRIALS = 10_000
+"""Most trials of an experiment, repetitions included."""
+
+
+def _axes(value: Any) -> Any:
+    """Make one map for each key, so that the order of the keys survives a config whose maps are
+    sorted: it is the order of the trials."""
+    if isinstance(value, list | tuple):
+        pairs = [pair for each in value if isinstance(each, Mapping) for pair in each.items()]
+        if len(pairs) != len(value):
+            raise ValueError("expected keys with a list of values each")
+    elif isinstance(value, Mapping):
+        pairs = list(value.items())
+    else:
+        raise ValueError("expected keys with a list of values each")
+    for key, values in pairs:
+        if not isinstance(values, list | tuple):
+            raise ValueError(f"{key}: expected a list of values, not {values!r}")
+        if not values:
+            raise ValueError(f"{key}: the list is empty; give at least one value")
+    return tuple({key: values} for key, values in pairs)
+
+
+Axes = Annotated[tuple[dict[str, tuple[Any, ...]], ...], BeforeValidator(_axes)]
+"""Keys with the values that each takes."""
+
+
+class Experiment(Model):
+    """The trials: the union of `product`, `zip` and `explicit`, or those of a search.
+
+    A trial that does not set a key that others set takes its value from the template. Of trials
+    that set the same, one is run.
+    """
+
+    product: Axes = ()
+    """Every combination of the values; the first key changes slowest."""
+    zip: Axes = ()
+    """Lists of one length, walked together."""
+    explicit: tuple[dict[str, Any], ...] = ()
+    """Trials one by one; `{}` is the template itself."""
+    repetitions: Annotated[int, Field(gt=0, le=1_000)] = 1
+    """Number of times that each is run, with the same seed."""
+    order: Literal["interleaved", "grouped", "shuffled"] = "interleaved"
+    """`interleaved` runs all, then all again, so that a slow drift of the system is in all alike;
+    `grouped` repeats each before the next; `shuffled` follows `random_seed`."""
+    cooldown: DurationNs = 0
+    """Time between the end of a trial and the start of the next."""
+    on_failure: Literal["continue", "stop"] = "continue"
+    """Whether trials follow one that failed."""
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
+    """Number of times that a failed trial is run again before it counts as failed."""
+    parallel: Annotated[int, Field(gt=0, le=1_000)] | Literal["auto"] = 1
+    """Number of stacks that run at a time, for trials that need pods of their own; `auto`: as many
+    as the cluster has room for."""
+    search: Search | None = None
+    """Looks for a load instead of running a list."""
+    scenario: (
+        Literal["server", "interactive", "offline", "single-stream", "multi-stream"] | None
+    ) = None
+    """Load and metric in the manner of MLPerf."""
+    template: dict[str, Any] = Field(default_factory=dict)
+    """Values that the varied keys have in the template, null where it says nothing. Filled in when
+    a config is read."""
+
+    @model_validator(mode="after")
+    def _is_an_experiment(self) -> Self:
+        lists = [name for name in ("product", "zip", "explicit") if getattr(self, name)]
+        if self.search is not None:
+            if lists:
+                raise ValueError(f"{{search}} chooses its trials itself; leave out {{{lists[0]}}}")
+            if self.repetitions > 1:
+                raise ValueError(
+                    "{search} repeats what it found; leave out {repetitions}, or set "
+                    "{search.confirm}"
+                )
+            if self.parallel != 1:
+                raise ValueError("{search} goes from trial to trial; leave out {parallel}")
+            if self.scenario not in (None, "server", "interactive"):
+                raise ValueError(
+                    f"{{search}} finds the highest rate of {{scenario}} server or interactive; "
+                    f"{self.scenario} has none"
+                )
+        elif not lists and self.repetitions == 1 and self.scenario is None:
+            raise ValueError(
+                "an experiment needs {product}, {zip}, {explicit}, {repetitions}, {search} or "
+                "{scenario}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _lists_fit(self) -> Self:
+        for name in ("product", "zip"):
+            keys = [key for axis in getattr(self, name) for key in axis]
+            twice = next((key for key in keys if keys.count(key) > 1), None)
+            if twice:
+                raise ValueError(f"{{{name}}}: {twice} is given twice")
+        lengths = {key: len(values) for axis in self.zip for key, values in axis.items()}
+        if len(set(lengths.values())) > 1:
+            said = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+            raise ValueError(f"{{zip}} walks lists of one length: {said}")
+        permutations = math.prod(len(v) for axis in self.product for v in axis.values())
+        permutations += next(iter(lengths.values()), 0) + len(self.explicit)
+        if permutations * self.repetitions > MOST_TRIALS:
+            raise ValueError(
+                f"{permutations * self.repetitions:,} trials; expected at most {MOST_TRIALS:,}"
+            )
+        return self
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key that some trial sets."""
+        if self.search is not None:
+            return tuple(self.search.ranges)
+        listed = [key for axis in (*self.product, *self.zip) for key in axis]
+        # The order of the keys in a map is not kept on the way to a cluster.
+        return tuple(dict.fromkeys([*listed, *sorted({k for row in self.explicit for k in row})]))
+
+    def permutations(self) -> list[dict[str, Any]]:
+        """Return what distinct trials set, each with a value for every key. Empty for a search."""
+        if self.search is not None:
+            return []
+        rows = list(itertools.chain(_product(self.product), _zip(self.zip), self.explicit)) or [{}]
+        complete = ({k: row.get(k, self.template.get(k)) for k in self.keys} for row in rows)
+        distinct: dict[str, dict[str, Any]] = {}
+        for row in complete:
+            distinct.setdefault(_canonical(row), row)
+        return list(distinct.values())
+
+    def first(self) -> dict[str, Any]:
+        """Return what the first permutation sets, which completes the template."""
+        if self.search is not None:
+            return {key: found.start for key, found in self.search.ranges.items()}
+        return self.permutations()[0]
+
+
+def _product(axes: Iterable[Mapping[str, Iterable[Any]]]) -> Iterator[dict[str, Any]]:
+    lists = {key: values for axis in axes for key, values in axis.items()}
+    if lists:
+        for values in itertools.product(*lists.values()):
+            yield dict(zip(lists, values, strict=True))
+
+
+def _zip(axes: Iterable[Mapping[str, Iterable[Any]]]) -> Iterator[dict[str, Any]]:
+    lists = {key: values for axis in axes for key, values in axis.items()}
+    for values in zip(*lists.values(), strict=True):
+        yield dict(zip(lists, values, strict=True))
+
+
+def _canonical(parameters: Mapping[str, Any]) -> str:
+    """Return a text that is the same for the same parameters: 4 and 4.0 are one value."""
+    plain = {
+        key: int(value) if isinstance(value, float) and value.is_integer() else value
+        for key, value in parameters.items()
+    }
+    return json.dumps(plain, sort_keys=True, default=str)

@@ -1,0 +1,101 @@
+"""Keys of a config as parameters of a trial: finds them, reads them, sets them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_origin
+
+from pydantic import BaseModel
+
+from aiperf_svc.config.names import model_at, nearest_key, type_at
+
+COMMON = (
+    "experiment",
+    "name",
+    "artifacts.dir",
+    "artifacts.s3",
+    "deployment.namespace",
+    "deployment.results",
+    "deployment.ttl",
+)
+"""Keys of the experiment as a whole, which no trial may set."""
+
+
+def key_path(key: str, root: type[BaseModel]) -> tuple[str, ...]:
+    """Return the path of a dotted key in a config of the model `root`. A name in a map may itself
+    have dots, as labels of nodes do."""
+    parts = tuple(key.split("."))
+    for number in range(1, len(parts)):
+        is_map = get_origin(type_at(parts[:number], root)) is dict
+        if is_map and model_at((*parts[:number], parts[number]), root) is None:
+            return (*parts[:number], ".".join(parts[number:]))
+    return parts
+
+
+def key_problems(keys: Sequence[str], root: type[BaseModel]) -> list[str]:
+    """Return what is wrong with keys as parameters: one line each."""
+    lines = []
+    for key in keys:
+        path = key_path(key, root)
+        common = next((c for c in COMMON if f"{key}.".startswith(f"{c}.")), None)
+        whole = next((c for c in COMMON if c.startswith(f"{key}.")), None)
+        if common:
+            lines.append(f"{key}: belongs to all trials; no trial can set it")
+        elif whole:
+            lines.append(f"{key}: sets {whole} too, which belongs to all trials; vary other keys")
+        elif type_at(path, root) is None:
+            lines.append(f"{key}: no key of the config{_nearest(path, root)}")
+        inside = next((other for other in keys if key.startswith(f"{other}.")), None)
+        if inside:
+            lines.append(f"{key}: is part of {inside}; vary one of them")
+    return lines
+
+
+def value_at(data: Any, path: Sequence[str]) -> Any:
+    """Return the value at a path of a config as it is written; None if it says nothing there."""
+    for part in path:
+        if isinstance(data, Mapping):
+            data = data.get(part)
+        elif isinstance(data, list | tuple) and part.isdecimal() and int(part) < len(data):
+            data = data[int(part)]
+        else:
+            return None
+    return data
+
+
+def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
+    """Return `data` with another value at a path; only what is on the path is copied. None leaves
+    the key out, so that it has its default."""
+    if not path:
+        return value
+    name, *below = path
+    if isinstance(data, list | tuple) and name.isdecimal() and int(name) < len(data):
+        copied = list(data)
+        copied[int(name)] = with_value(copied[int(name)], below, value)
+        return copied
+    if data is not None and not isinstance(data, Mapping):
+        # The models say what is wrong with it.
+        return data
+    changed = dict(data or {})
+    if value is None and (not below or changed.get(name) is None):
+        changed.pop(name, None)
+    else:
+        changed[name] = with_value(changed.get(name), below, value)
+    return changed
+
+
+def with_parameters(
+    data: Mapping[str, Any], parameters: Mapping[str, Any], root: type[BaseModel]
+) -> dict[str, Any]:
+    """Return a config as it is written, with the parameters of a trial."""
+    changed: Any = data
+    for key, value in parameters.items():
+        changed = with_value(changed, key_path(key, root), value)
+    return dict(changed)
+
+
+def _nearest(path: Sequence[str], root: type[BaseModel]) -> str:
+    for number in range(1, len(path) + 1):
+        if type_at(path[:number], root) is None:
+            close = nearest_key(path[:number], root)
+            whole = ".".join((close, *path[number:])) if close else ""
+            return f"; did you mean {whole}?" if whole else ""
+    return ""

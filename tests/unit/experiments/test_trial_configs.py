@@ -1,0 +1,172 @@
+"""The config of each trial."""
+
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.experiments.trials import plan_trials
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.loading import parse_any
+from aiperf_svc.workloads.trial_configs import trial_config
+
+TEMPLATE: dict[str, Any] = {
+    "endpoint": {"url": "http://localhost:8000", "model": "m"},
+    "load": {"duration": "60s", "warmup": {"duration": "10s"}},
+}
+SEARCH = {"parameter": "load.concurrency", "from": 1, "to": 8}
+
+
+def configs(experiment: dict[str, Any], **template: Any) -> list[BenchmarkConfig]:
+    """The config of each trial, in the order of running."""
+    config = parse_any({**TEMPLATE, **template, "experiment": experiment}, "f")
+    assert config.experiment is not None
+    planned = plan_trials(config.experiment, config.random_seed)
+    found = [trial_config(config, trial.parameters) for trial in planned]
+    assert all(isinstance(each, BenchmarkConfig) for each in found)
+    return found  # type: ignore[return-value]
+
+
+def refused(experiment: Any, **template: Any) -> str:
+    """What is said of an experiment that is refused."""
+    with pytest.raises(ConfigError) as caught:
+        parse_any({**TEMPLATE, **template, "experiment": experiment}, "f")
+    return str(caught.value)
+
+
+def test_a_trial_is_the_template_with_its_parameters_and_no_experiment() -> None:
+    load = {"duration": "60s", "warmup": {"duration": "10s"}}
+    alone = [
+        parse_any({**TEMPLATE, "load": {**load, "concurrency": users}}, "f") for users in (1, 4)
+    ]
+    assert configs({"product": {"load.concurrency": [1, 4]}}) == alone
+
+
+def test_the_template_lacks_what_every_trial_sets() -> None:
+    found = configs({"explicit": [{"load.concurrency": 2}, {"load.request_rate": 5}]})
+    assert [(c.load.concurrency, c.load.request_rate) for c in found] == [(2, None), (None, 5.0)]
+
+
+def test_a_key_that_a_trial_does_not_set_has_the_value_of_the_template() -> None:
+    load = {"duration": "60s", "concurrency": 3}
+    found = configs({"explicit": [{"load.concurrency": 8}, {"load.duration": "5s"}, {}]}, load=load)
+    assert [(c.load.concurrency, c.load.duration) for c in found] == [
+        (8, 60 * 10**9),
+        (3, 5 * 10**9),
+        (3, 60 * 10**9),
+    ]
+
+
+def test_a_saved_config_has_the_same_trials() -> None:
+    experiment = {
+        "explicit": [
+            {"load.concurrency": 2},
+            {"load.request_rate": 5},
+            {"load.ramp": 1, "load.concurrency": 3},
+        ]
+    }
+    config = parse_any({**TEMPLATE, "experiment": experiment}, "f")
+    again = parse_any(config.model_dump(mode="json"), "f")
+    assert again == config
+
+
+def test_a_search_is_saved_as_it_is_written() -> None:
+    search = {"parameter": "load.request_rate", "from": 1, "to": 1000, "maximize": "goodput"}
+    config = parse_any({**TEMPLATE, "experiment": {"search": search}}, "f")
+    assert isinstance(config, BenchmarkConfig)
+    assert config.load.request_rate == 1
+    saved = config.model_dump(mode="json")
+    assert saved["experiment"]["search"].items() >= search.items()
+    assert parse_any(saved, "f") == config
+
+
+def test_names_in_maps_may_have_dots_and_lists_are_counted() -> None:
+    key = "deployment.placement.node_selector.cloud.example.com/gpu"
+    objectives = [{"metric": "request_latency", "stat": "p99", "max": "1s"}]
+    found = configs(
+        {
+            "zip": {
+                key: ["a", "b"],
+                "slo.objectives.0.max": ["2s", "3s"],
+                "load.concurrency": [1, 2],
+            }
+        },
+        slo={"objectives": objectives},
+    )
+    assert [c.deployment.placement.node_selector for c in found] == [
+        {"cloud.example.com/gpu": "a"},
+        {"cloud.example.com/gpu": "b"},
+    ]
+    assert [c.slo.objectives[0].max for c in found] == ["2s", "3s"]
+
+
+def test_keys_of_a_workload_are_varied_too() -> None:
+    data = {
+        "workload": {"kind": "iperf"},
+        "experiment": {"product": {"workload.streams": [1, 4]}},
+    }
+    config = parse_any(data, "f")
+    assert config.experiment is not None
+    found = [trial_config(config, t.parameters) for t in plan_trials(config.experiment, 0)]
+    alone = [parse_any({"workload": {"kind": "iperf", "streams": n}}, "f") for n in (1, 4)]
+    assert found == alone
+
+
+def test_a_refused_trial_is_named_with_its_parameters() -> None:
+    with pytest.raises(ConfigError) as caught:
+        configs({"product": {"load.concurrency": [1, 0]}})
+    assert str(caught.value) == (
+        "trial load.concurrency=0: load.concurrency: 0: expected a number above 0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("experiment", "message"),
+    [
+        ({}, "an experiment needs product, zip, explicit, repetitions, search or scenario"),
+        ({"product": {}}, "an experiment needs product, zip"),
+        ({"product": {"load.concurrency": []}}, "load.concurrency: the list is empty; give at"),
+        (
+            {"product": {"load.concurrency": 4}},
+            "load.concurrency: expected a list of values, not 4",
+        ),
+        (
+            {"product": {"load.concurency": [1]}},
+            "load.concurency: no key of the config; did you mean load.concurrency",
+        ),
+        ({"product": {"laod.concurrency": [1]}}, "did you mean load.concurrency?"),
+        ({"product": {"name": ["a", "b"]}}, "name: belongs to all trials"),
+        ({"product": {"deployment.namespace.name": ["a", "b"]}}, "belongs to all trials"),
+        ({"product": {"deployment": [{}, {}]}}, "deployment: sets deployment.namespace too"),
+        ({"product": {"experiment.order": ["grouped"]}}, "belongs to all trials"),
+        ({"product": {"load": [{}], "load.concurrency": [1]}}, "load.concurrency: is part of load"),
+        (
+            {"zip": {"load.concurrency": [1, 2], "load.ramp": [1]}},
+            "experiment: zip walks lists of one length: load.concurrency has 2, load.r",
+        ),
+        (
+            {"product": {"load.concurrency": [1]}, "order": "random"},
+            "experiment.order: 'random': expected interleaved, grouped or shuffled",
+        ),
+        (
+            {"product": {"random_seed": list(range(200)), "load.ramp": list(range(200))}},
+            "40,000 trials; expected at most 10,000",
+        ),
+        ({"prodct": {"load.concurrency": [1]}}, "did you mean experiment.product?"),
+        ({"search": {**SEARCH, "from": 8}}, "from 8 is not below to 8"),
+        (
+            {"search": {"parameter": "load.concurrency", "from": 1}},
+            "a search needs parameter, from and to",
+        ),
+        ({"search": {**SEARCH, "holds": "fast"}}, "holds 'fast': expected slo"),
+        ({"search": SEARCH}, "slo.objectives, which are missing"),
+        ({"search": SEARCH, "repetitions": 3}, "leave out repetitions"),
+        ({"search": SEARCH, "product": {"random_seed": [1]}}, "leave out product"),
+    ],
+)
+def test_a_bad_experiment_is_refused_with_the_remedy(
+    experiment: dict[str, Any], message: str
+) -> None:
+    said = refused(experiment)
+    assert message in said
+    assert "a load needs" not in said
