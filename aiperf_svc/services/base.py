@@ -1,8 +1,8 @@
-"""What all services have in common: they register, follow the run's state, and report.
+"""The base class of all services: it registers, follows the run's state, and reports.
 
 A service names in `work` what it does in which state. It learns the state from the event bus, does
 the work, and says in its heartbeats which state's work it has finished. Heartbeats and states are
-published again and again, so a lost message costs a moment and nothing else.
+published repeatedly, so a lost message costs a short delay and nothing else.
 """
 
 import asyncio
@@ -42,16 +42,16 @@ from aiperf_svc.services.context import RunContext
 
 HEARTBEAT_S = 1.0
 REGISTERING_S = 0.2
-"""Between heartbeats until the roster shows this service: joins are quick, the bus may lose the
-first."""
+"""Seconds between heartbeats until the roster shows this service. The bus may lose the first one,
+and the run cannot begin before all services are registered."""
 
 
 class BaseService:
-    """Base of the seven services."""
+    """This is the base class of the seven services."""
 
     service: ClassVar[Service]
     is_control: ClassVar[bool] = False
-    """Whether heartbeats of the others are of interest."""
+    """True if the service receives the heartbeats of the others."""
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         self.context = context
@@ -68,7 +68,7 @@ class BaseService:
         self.roster: RosterPublished | None = None
         self.work: dict[RunState, Callable[[], Awaitable[None]]] = {}
         self.finished = asyncio.Event()
-        """Set when this service has nothing more to do in this run."""
+        """This is set when the service has nothing more to do in the run."""
         self._state_number = 0
         self._controller_epoch = 0
         self._states: asyncio.Queue[RunState] = asyncio.Queue()
@@ -98,7 +98,7 @@ class BaseService:
                 group.create_task(task, name=f"{self.id} {getattr(task, '__qualname__', task)}")
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """Coroutines that run as long as the service."""
+        """Return the coroutines that run as long as the service."""
         return []
 
     async def close(self) -> None:
@@ -107,58 +107,58 @@ class BaseService:
     # --- what a service may override -------------------------------------------------------------
 
     def on_heartbeat(self, beat: Heartbeat) -> None:
-        """A service reported (control services only)."""
+        """Called for each heartbeat of a service (control services only)."""
 
     def on_roster(self, roster: RosterPublished) -> None:
-        """The roster is new."""
+        """Called when the roster has changed."""
 
     def on_state(self, state: RunStatePublished) -> None:
-        """The state is new; slow work belongs in `work`."""
+        """Called when the published state has changed; slow work belongs in `work`."""
 
     def on_acknowledged(self, message: RecordsAcknowledged) -> None:
-        """The records manager confirmed records."""
+        """Called when the records manager has confirmed records."""
 
     def on_cancel_requested(self, message: CancelRequested) -> None:
-        """The user wants to stop (control services only)."""
+        """Called when the user has asked for the end of the run (control services only)."""
 
     def counts(self) -> tuple[WorkerCounts, ...]:
-        """A worker's accounts."""
+        """Return the accounts of each phase (workers and timing manager)."""
         return ()
 
     def target_addresses(self) -> tuple[AddressUse, ...]:
-        """What each address of the target got from a worker, at the end of the load."""
+        """Return what a worker sent to each address of the target, at the end of the load."""
         return ()
 
     def phases(self) -> tuple[PhaseReport, ...]:
-        """The phases that the timing manager has begun."""
+        """Return a report of each phase that has begun (timing manager only)."""
         return ()
 
     def dataset(self) -> DatasetReport | None:
-        """What the dataset manager built."""
+        """Return a description of the dataset, once it is built (dataset manager only)."""
         return None
 
     def dataset_progress(self) -> str:
-        """What the dataset manager does until it is built."""
+        """Return what is done to build the dataset, in words (dataset manager only)."""
         return ""
 
     def steps(self) -> StepProgress | None:
-        """How far a benchmark on ranks is (timing manager only)."""
+        """Return how far a benchmark on ranks is (timing manager only)."""
         return None
 
     def clock(self) -> ClockEstimate:
-        """A worker's clock."""
+        """Return the estimated offset of a worker's clock."""
         return ClockEstimate()
 
     # --- what a service uses ---------------------------------------------------------------------
 
     @property
     def header(self) -> tuple[str, str, int]:
-        """First three fields of every message."""
+        """Return the first three fields of every message."""
         return self.context.run_id, self.id, self.context.epoch
 
     @property
     def me(self) -> Member | None:
-        """This service in the roster."""
+        """Return the entry of this service in the roster; None if it has none."""
         if self.roster is None:
             return None
         mine = (m for m in self.roster.members if m.id == self.id)
@@ -275,11 +275,11 @@ class BaseService:
                 self.finished.set()
 
     stays_after_end: ClassVar[bool] = False
-    """Whether the service is still needed when the run has ended."""
+    """True if the service is still needed when the run has ended."""
 
 
 def is_report(message: AnyMessage) -> bool:
-    """Whether this is what a worker or record processor may say: how it is itself."""
+    """Return whether a worker or record processor may send this: a heartbeat of its own."""
     return (
         isinstance(message, Heartbeat)
         and message.service in REPLICAS
@@ -288,7 +288,7 @@ def is_report(message: AnyMessage) -> bool:
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, at most so long; whether it is set.
+    """Wait for an event, at most so long, and return whether it is set.
 
     Python 3.11's `wait_for` loses a cancellation that comes together with the event.
     """
@@ -309,10 +309,10 @@ async def every(seconds: float, action: Callable[[], Awaitable[None] | None]) ->
 
 
 def mono_ns() -> int:
-    """Monotonic time, for intervals."""
+    """Return the monotonic time, which is used for intervals."""
     return monotonic_ns()
 
 
 def wall_ns() -> int:
-    """Wall-clock time, for due times and stamps."""
+    """Return the wall-clock time, which is used for due times and timestamps."""
     return time_ns()

@@ -1,4 +1,4 @@
-"""How a worker's clock is compared with the timing manager's: both ends of the exchange."""
+"""Compares a worker's clock with the timing manager's. Both ends of the exchange are here."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ def take_reply(service: BaseService, clock: ClockOffset, reply: ClockReply) -> N
 
 
 class Arrival:
-    """When a probe came in; made before anything else is done with it."""
+    """Holds the time at which a probe came in. It is made before the probe is handled."""
 
     __slots__ = ("raw_ns", "wall_ns")
 
@@ -49,7 +49,7 @@ class Arrival:
 
 
 def reply_to(service: BaseService, probe: ClockProbed, arrival: Arrival) -> ClockReply:
-    """The timing manager's reply to a probe."""
+    """Return the timing manager's reply to a probe."""
     clocks = read_clocks()
     return ClockReply(
         *service.header,

@@ -1,5 +1,5 @@
-"""What a service is given: its name, the run, the config, the plan, the sockets. Read from the
-environment.
+"""Reads from the environment what a service is given: its name, the run, the config, the plan and
+the addresses of its sockets.
 
 The launcher and the Pulumi program set the same variables, so a service cannot tell where it runs.
 """
@@ -27,11 +27,11 @@ from aiperf_svc.workloads.loading import load_any
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """One process' part in a run."""
+    """Describes one process' part in a run."""
 
     run_id: str
     instance: str
-    """Name of this process or pod; a service that shares it with others adds its own name."""
+    """Name of this process or pod. A service that shares it with others adds its own name."""
     config: Config
     topology: Topology
     addresses: Addresses
@@ -40,7 +40,7 @@ class RunContext:
     state: Path
     """Folder for what must outlive a restart of the process but not the run."""
     ends_with_run: bool = True
-    """Whether the process ends when the run has: a pod that did would only be started again."""
+    """True if the process ends after the run. A pod stays, as it would only be started again."""
     api_token: str = ""
     api_fd: int = -1
     """A listening socket for the results API, when the launcher made one."""
@@ -53,24 +53,24 @@ class RunContext:
 
     @property
     def inference(self) -> BenchmarkConfig:
-        """The config of a run that measures an inference server."""
+        """Return the config of a run that measures an inference server."""
         assert isinstance(self.config, BenchmarkConfig)
         return self.config
 
     @property
     def ranks(self) -> AnyWorkloadConfig:
-        """The config of a run whose workers are ranks."""
+        """Return the config of a run whose workers are ranks."""
         assert isinstance(self.config, WorkloadConfig)
         return self.config
 
     def id_of(self, service: Service) -> str:
-        """Id of a service of this process."""
+        """Return the id of a service of this process."""
         singleton = service not in (Service.WORKER, Service.RECORD_PROCESSOR)
         return service.value if singleton else self.instance
 
 
 def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
-    """The context that the environment describes. Raises EnvironmentProblem, ConfigError."""
+    """Return the context that the environment describes. Raises EnvironmentProblem, ConfigError."""
     try:
         return RunContext(
             run_id=environ["AIPERF_RUN_ID"],
@@ -103,12 +103,12 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
 
 
 def make_bus(context: RunContext) -> Bus:
-    """The sockets of this process."""
+    """Return a bus that makes the sockets of this process."""
     return Bus(context.addresses, curve=context.curve)
 
 
 def _state_folder(environ: Mapping[str, str]) -> Path:
-    """Without one of its own, a part of the artifacts that is no result."""
+    """Return the state folder. If none is given, it is a temporary part of the artifacts."""
     given = environ.get("AIPERF_STATE_DIR")
     return Path(given) if given else Path(environ["AIPERF_ARTIFACTS"]) / f"state{TEMPORARY_SUFFIX}"
 

@@ -25,15 +25,15 @@ from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext, make_bus, read_context
 
 STOP_S = 4.0
-"""Longest time for an orderly end after SIGTERM. Less than the launcher waits before it kills, so
-that the log says who was stuck, and where."""
+"""Longest time for an orderly end after SIGTERM. It is less than the launcher waits before it
+kills, so that the log says which service was stuck, and where."""
 
 log = logging.getLogger(__name__)
 
 
 def run_services(names: Sequence[Service]) -> int:
-    """Run the services until the run has ended (in a pod: until it is told to stop); an exit
-    code."""
+    """Run the services until the run has ended, in a pod until they are told to stop. Returns an
+    exit code."""
     die_with_parent()
     try:
         context = read_context()
@@ -47,12 +47,13 @@ def run_services(names: Sequence[Service]) -> int:
 
 
 def _share_cores(context: RunContext, names: Sequence[Service]) -> None:
-    """Workers must send and read in time; processors work on what has been measured already.
+    """Set the priority of this process: workers must send and read in time, and processors work on
+    what is measured already.
 
-    A schedule must be kept, and a worker that keeps one goes before all, if that leaves a core to
-    others. In closed loop there is none, and a client that takes turns with a server on its machine
-    reads more at once. Where there are more workers than cores, a processor that gave way would
-    hardly run at all.
+    In open loop a worker has to keep a schedule, so it goes before all others if that leaves them a
+    core. In closed loop there is no schedule, and a client that takes turns with a server on its
+    machine reads more at once. If there are more workers than cores, a processor with a lower
+    priority would hardly run at all.
     """
     workers, cores = context.topology.workers, usable_cores()
     if not isinstance(context.config, BenchmarkConfig):
@@ -100,7 +101,7 @@ async def _run(context: RunContext, names: Sequence[Service]) -> None:
 
 
 def _end_within(seconds: float) -> None:
-    """End this process by force when it is still there after so long."""
+    """End this process by force if it still runs after so many seconds."""
 
     def end() -> None:
         log.error("still busy %g s after it was told to stop: ended by force", seconds)
@@ -124,11 +125,11 @@ _RANK_SERVICES = {
     Service.RECORD_PROCESSOR: ("ranks.step_reader", "StepReader"),
     Service.RECORDS_MANAGER: ("ranks.step_results", "StepResults"),
 }
-"""Module and class of the services that do other work where workers are ranks."""
+"""Module and class of the services that do other work if the workers are ranks."""
 
 
 def service_class(name: Service, *, is_on_ranks: bool = False) -> type[BaseService]:
-    """The class of a service; imported only where it runs, so that a worker stays small."""
+    """Return the class of a service. It is imported only where it runs, so a worker stays small."""
     module, class_name = name.value.replace("-", "_"), name.value.title().replace("-", "")
     if is_on_ranks:
         module, class_name = _RANK_SERVICES.get(name, (module, class_name))

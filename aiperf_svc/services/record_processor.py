@@ -1,4 +1,4 @@
-"""Record processor: parses what the workers read, and passes on numbers."""
+"""The record processor parses the responses that the workers read, and sends on their metrics."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -26,7 +26,7 @@ from aiperf_svc.services.base import BaseService, every
 from aiperf_svc.services.context import RunContext
 
 GATHERED_REQUESTS = 1_024
-"""Finished requests of a worker that are passed on at once: 200 KB, and the gaps between chunks."""
+"""Finished requests of a worker that are sent on together. Their rows take 200 KB."""
 
 
 class RecordProcessor(BaseService):
@@ -46,7 +46,7 @@ class RecordProcessor(BaseService):
         self._ranks: dict[tuple[str, int], int] = {}
         self._lines_left = context.inference.artifacts.jsonl_limit
         self._gathered: dict[tuple[str, int], FinishedRequests] = {}
-        """By worker and epoch: what waits to be passed on with more of the same."""
+        """Finished requests that wait to be sent on with others, by worker and epoch."""
         self._knows_workers = asyncio.Event()
         self.work = {
             RunState.CONFIGURING: self._configure,

@@ -1,14 +1,15 @@
-"""Records manager: takes every record once, computes the results, and hands them out.
+"""The records manager takes every record once, computes the results and serves them.
 
-Metric records are appended to columns on disk as they come, chunk gaps to one histogram, and whole
-batches are kept for the lines of requests. When the load has ended it waits until every record that
-a worker has numbered is here or declared lost, then computes the summary and writes the artifacts.
+It appends metric records to columns on disk as they arrive, adds chunk gaps to one histogram, and
+keeps whole batches for the lines of requests. When the load has ended, it waits until every record
+that a worker has numbered is here or declared lost. Then it computes the summary and writes the
+artifacts.
 """
 
 import asyncio
 import json
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -60,19 +61,16 @@ from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.results_service import ResultsService
 from aiperf_svc.services.run_progress import RunProgress
 
-if TYPE_CHECKING:
-    pass
-
 PROGRESS_S = 0.5
 INPUTS_SHARE = 4
-"""Part of the pod's storage that inputs.json may take: results come first."""
+"""inputs.json may take at most this fraction (1/n) of the pod's storage: results come first."""
 MISSING_S = 15.0
-"""After this long while draining, without a new record and without a batch read by a record
-processor, what is missing is lost: a long response is many batches and one record."""
+"""Missing records are declared lost after so many seconds of draining in which no record arrived
+and no record processor read a batch. A long response is many batches and one record."""
 
 
 class RecordsManager(ResultsService[RunProgress]):
-    """Collects, summarises, exports, serves."""
+    """Collects the records of a run, summarises them, and writes and serves the results."""
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         super().__init__(context, bus)
@@ -98,7 +96,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._dataset: dict[str, Any] = {}
         self._drained: set[str] = set()
         self._batches_read: dict[str, int] = {}
-        """By each record processor."""
+        """Number of batches that each record processor has read."""
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
         self.progress = RunProgress(context.inference, context.topology)
@@ -221,7 +219,7 @@ class RecordsManager(ResultsService[RunProgress]):
         return [m for m in members if m.service is Service.WORKER]
 
     def _missing(self) -> dict[str, int]:
-        """Live worker to its records that are still on their way; -1 when it has not said."""
+        """Return how many records of each live worker are missing; -1 if it has not reported."""
         missing = {}
         for worker in self._workers():
             if worker.lost:

@@ -1,4 +1,4 @@
-"""What a records manager is whatever it collects: the HTTP API beside the run, and its end."""
+"""The base of both records managers: it serves the HTTP API of a run until the run's end."""
 
 import asyncio
 import json
@@ -20,11 +20,11 @@ class Progress(Protocol):
     """Builds the status of a run."""
 
     def status(self) -> Status:
-        """The run as it is now."""
+        """Describe the run as it is now."""
         ...
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Until the status has another number than `after`, at most so long."""
+        """Wait until the status has another number than `after`, at most so long."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Timing manager: owns the schedule. Grants credits, runs the phases, keeps the accounts.
+"""The timing manager owns the schedule: it grants credits, runs the phases and keeps the accounts.
 
-What is granted when, and when a phase ends, is decided in `core/load/phase_machine.py`; this
-service reports events and the time to it and sends the messages that it asks for.
+`core/load/phase_machine.py` decides what is granted when, and when a phase ends. This service
+reports events and the time to it and sends the messages that it asks for.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class TimingManager(BaseService):
         self._reports: tuple[PhaseReport, ...] = ()
         self._shape: DatasetShape | None = None
         self._has_news = asyncio.Event()
-        """Set by what a phase that waits should look at."""
+        """This is set by each event that a waiting phase has to consider."""
         self.work = {
             RunState.CONFIGURING: self._configure,
             RunState.WARMUP: partial(self._run_phase, Phase.WARMUP),
@@ -80,11 +80,11 @@ class TimingManager(BaseService):
         ]
 
     def counts(self) -> tuple[WorkerCounts, ...]:
-        """Of all workers together, per phase."""
+        """Return the accounts of each phase, summed over all workers."""
         return tuple(_total(phase, machine.counts()) for phase, machine in self._phases.items())
 
     def phases(self) -> tuple[PhaseReport, ...]:
-        """As of the last start or end of a phase."""
+        """Return the reports that were made at the last start or end of a phase."""
         return self._reports
 
     # --- messages --------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class TimingManager(BaseService):
             await self._carry_out(plan, machine.handle(TimePassed(wall_ns())))
 
     def _live_workers(self) -> list[str]:
-        """In the order of their ranks."""
+        """Return the workers that take part and are not lost, in the order of their ranks."""
         assert self.roster is not None
         workers = [m for m in self.roster.members if m.service is Service.WORKER and not m.lost]
         return [m.id for m in sorted(workers, key=lambda m: m.rank) if m.id in self._attached]

@@ -1,8 +1,8 @@
-"""Worker: makes the load. Joins the load generator and the inference client to the bus.
+"""The worker makes the load: it connects the load generator and the inference client to the bus.
 
-What leaves the hot path is shipped from here: finished batches go to the record processor that the
-roster names, and are kept until the records manager has confirmed them, so that another processor
-can take over. What comes in are credits, dataset blocks and the clock's responses.
+It sends finished batches to the record processor that the roster names. It keeps them until the
+records manager has confirmed them, so that another processor can take over. It receives credits,
+dataset blocks and replies to its clock probes.
 """
 
 import asyncio
@@ -63,19 +63,19 @@ from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.load_generator import LoadGenerator
 
 STARVED_RETURN_S = 0.002
-"""Least time between returns when users wait for credits."""
+"""Shortest time between returns when users wait for credits."""
 EXPIRE_S = 0.5
 ASK_AGAIN_S = 0.5
-"""While another worker asks the target something."""
+"""Seconds between two questions while another worker sends a probe to the target."""
 RESERVED_FDS = 256
 LOOKUP_S = 2.0
-"""Between two look-ups of the target's name while connections fail; doubled with each, until there
-was such a time without a failure: thousands of workers ask one resolver."""
+"""Seconds between two look-ups of the target's name while connections fail. It doubles with each
+look-up, because thousands of workers ask one resolver. A time without failures resets it."""
 LONGEST_LOOKUP_S = 30.0
 
 
 class Worker(BaseService):
-    """One load-making process."""
+    """Sends the requests that it is granted, when they are due."""
 
     service = Service.WORKER
 
@@ -102,7 +102,7 @@ class Worker(BaseService):
         self._processor = ""
         self._progressed = asyncio.Event()
         self._requests_before: dict[str, int] = {}
-        """To each address, before profiling."""
+        """Number of requests to each address before profiling."""
         self._address_uses: tuple[AddressUse, ...] = ()
         self.work = {
             RunState.CONFIGURING: self._configure,
@@ -128,7 +128,7 @@ class Worker(BaseService):
         ]
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
-        """Wait for a condition of this object; `_progressed` is set when one may have changed."""
+        """Wait until a condition of this object is true. It is tested when `_progressed` is set."""
         while not is_true():
             self._progressed.clear()
             await self._progressed.wait()
@@ -208,7 +208,7 @@ class Worker(BaseService):
             self._generator.entries_arrived()
 
     async def _follow_name(self) -> None:
-        """Look the target's name up again while connections fail: its pods may be elsewhere."""
+        """Look up the target's name again while connections fail, as its pods may have moved."""
         pause_s = LOOKUP_S
         while True:
             await asyncio.sleep(pause_s)
@@ -364,8 +364,8 @@ class Worker(BaseService):
         await self._until(lambda: self._raw is not None)
 
     def _take_processor(self) -> None:
-        """Send records to the processor that the roster names; on a change also what is not
-        confirmed."""
+        """Send records to the processor that the roster names. After a change this includes the
+        records that are not confirmed."""
         assert self.roster is not None
         me = self.me
         assert me is not None
@@ -422,6 +422,6 @@ class Worker(BaseService):
 
 
 def _is_cancelled() -> bool:
-    """Whether the running task itself is to end."""
+    """Return whether the running task itself is cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
