@@ -1,0 +1,237 @@
+"""The files that AIPerf 0.13 writes of several runs, so that its tools and notebooks read ours: the
+aggregate of each combination over its repetitions, and the sweep over all combinations.
+
+Names and meanings of the keys are AIPerf's. A combination with one run has no deviation and no
+interval here, where AIPerf writes 0 and the mean.
+"""
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from typing import Any
+
+import msgspec
+
+from aiperf_svc import __version__
+from aiperf_svc.adapters.exports.experiment_export import column_name, interval
+from aiperf_svc.core.compare.estimates import CONFIDENCE
+from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.experiments.choices import LATENCIES, REQUEST_THROUGHPUT, Front, best, front
+from aiperf_svc.core.experiments.summary import (
+    Aggregate,
+    Combination,
+    ExperimentSummary,
+    Parameter,
+    TrialRow,
+    t_quantile,
+)
+from aiperf_svc.domain.foreign_text import csv_cell
+
+AGGREGATE_SCHEMA = "1.0"
+SWEEP_STATS = ("mean", "std", "min", "max", "cv")
+AGGREGATE_STATS = (*SWEEP_STATS, "se", "ci_low", "ci_high", "t_critical")
+_FINE = ("cv", "se", "t_critical")
+"""Columns with four decimals, as in AIPerf; the others have two."""
+LONGEST_NAME = 100
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
+
+
+def combination_names(summary: ExperimentSummary) -> list[str]:
+    """Return AIPerf's folder name of each combination, `concurrency_4__mean_128`; one that is not
+    unique, or too long, has its number instead. Empty without parameters."""
+    names = [_name(each.parameters) for each in summary.combinations]
+    return [
+        name if names.count(name) == 1 and len(name) <= LONGEST_NAME else f"combination_{at:04}"
+        for at, name in enumerate(names, 1)
+    ]
+
+
+def render_aggregate_json(summary: ExperimentSummary, of: Combination) -> bytes:
+    """Render profile_export_aiperf_aggregate.json of one combination."""
+    content = {
+        "schema_version": AGGREGATE_SCHEMA,
+        "aiperf_version": f"aiperf-svc {__version__}",
+        "metadata": {
+            "aggregation_type": "confidence",
+            **_counts(of.rows),
+            "confidence_level": CONFIDENCE,
+            "run_labels": [run_label(row) for row in of.rows if not row.left_out],
+        },
+        "metrics": _metrics(summary, of),
+    }
+    return msgspec.json.encode(content) + b"\n"
+
+
+def render_aggregate_csv(summary: ExperimentSummary, of: Combination) -> bytes:
+    """Render profile_export_aiperf_aggregate.csv of one combination."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("metric", *AGGREGATE_STATS, "unit"))
+    for name, found in _metrics(summary, of).items():
+        cells = (_number(found.get(stat), stat) for stat in AGGREGATE_STATS)
+        writer.writerow((name, *cells, csv_cell(found["unit"])))
+    writer.writerow(())
+    writer.writerow(("Aggregation Type", "confidence"))
+    writer.writerow(("Total Runs", len(of.rows)))
+    writer.writerow(("Successful Runs", len(of.rows) - len(of.left_out)))
+    writer.writerow(("Confidence Level", CONFIDENCE))
+    return text.getvalue().encode()
+
+
+def render_sweep_json(summary: ExperimentSummary) -> bytes:
+    """Render profile_export_aiperf_sweep.json."""
+    return (
+        msgspec.json.encode(
+            {
+                "aggregation_type": "sweep",
+                **_counts(summary.rows),
+                "metadata": {
+                    "sweep_parameters": [
+                        {"name": each.name, "values": each.values} for each in summary.parameters
+                    ],
+                    "num_combinations": len(summary.combinations),
+                },
+                "per_combination_metrics": [
+                    {"parameters": each.parameters, "metrics": _metrics(summary, each)}
+                    for each in summary.combinations
+                    if each.values
+                ],
+                "best_configurations": _best_configurations(summary),
+                "pareto_optimal": [each.parameters for each in _optimal(summary)],
+            }
+        )
+        + b"\n"
+    )
+
+
+def render_sweep_csv(summary: ExperimentSummary) -> bytes:
+    """Render profile_export_aiperf_sweep.csv: four tables with an empty line between them."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [csv_cell(each.name) for each in summary.parameters]
+    keys = sorted(summary.keys, key=column_name)
+    columns = [f"{column_name(key)}_{stat}" for key in keys for stat in SWEEP_STATS]
+    writer.writerow((*names, *columns))
+    for each in summary.combinations:
+        if each.values:
+            cells = _cells(each, summary.parameters)
+            writer.writerow((*cells, *_sweep_numbers(each, keys)))
+    writer.writerow(())
+    writer.writerow(("Best Configurations",))
+    best_ones = _best_configurations(summary)
+    if best_ones:
+        writer.writerow(("Configuration", *names, "Metric", "Unit"))
+    for name, found in best_ones.items():
+        cells = _values(found["parameters"], summary.parameters)
+        shown = name.replace("_", " ").title()
+        writer.writerow((shown, *cells, _number(found["metric"], "mean"), csv_cell(found["unit"])))
+    writer.writerow(())
+    writer.writerow(("Pareto Optimal Points",))
+    optimal = _optimal(summary)
+    writer.writerow(names if optimal else ("None",))
+    writer.writerows(_cells(each, summary.parameters) for each in optimal)
+    writer.writerow(())
+    writer.writerow(("Metadata",))
+    writer.writerow(("Field", "Value"))
+    writer.writerow(("Aggregation Type", "sweep"))
+    writer.writerow(("Sweep Parameters", ", ".join(names)))
+    writer.writerow(("Number of Combinations", len(summary.combinations)))
+    writer.writerow(("Number of Profile Runs", len(summary.rows)))
+    writer.writerow(("Number of Successful Runs", len(summary.rows) - len(summary.left_out)))
+    return text.getvalue().encode()
+
+
+def run_label(row: TrialRow) -> str:
+    """Return the name of a trial's link in profile_runs."""
+    return f"run_{row.number:04}"
+
+
+def _counts(rows: Sequence[TrialRow]) -> dict[str, Any]:
+    failed = [{"label": run_label(row), "error": row.left_out} for row in rows if row.left_out]
+    return {
+        "num_profile_runs": len(rows),
+        "num_successful_runs": len(rows) - len(failed),
+        "failed_runs": failed,
+    }
+
+
+def _metrics(summary: ExperimentSummary, of: Combination) -> dict[str, dict[str, Any]]:
+    return {
+        column_name(key): {**_statistics(value), "unit": summary.metrics[key.tag].unit}
+        for key, value in of.values.items()
+    }
+
+
+def _statistics(value: Aggregate) -> dict[str, float]:
+    found = {"mean": value.mean, "min": value.low, "max": value.high}
+    if value.sd is not None and value.error is not None:
+        low, high = interval(value) or (value.mean, value.mean)
+        found |= {
+            "std": value.sd,
+            "se": value.error,
+            "ci_low": low,
+            "ci_high": high,
+            "t_critical": t_quantile(value.n - 1),
+        }
+        if value.mean:
+            found["cv"] = value.sd / value.mean
+    return found
+
+
+def _sweep_numbers(each: Combination, keys: Iterable[RowKey]) -> Iterable[str]:
+    for key in keys:
+        value = each.values.get(key)
+        found = {} if value is None else _statistics(value)
+        yield from (_number(found.get(stat), stat) for stat in SWEEP_STATS)
+
+
+def _best_configurations(summary: ExperimentSummary) -> dict[str, Any]:
+    found = _front(summary)
+    if found is None:
+        return {}
+    chosen = {
+        "best_throughput": best(summary, found.throughput),
+        "best_latency_p99": best(summary, found.latency),
+    }
+    return {
+        name: {
+            "parameters": each.combination.parameters,
+            "metric": each.value.mean,
+            "unit": summary.metrics[each.key.tag].unit,
+        }
+        for name, each in chosen.items()
+        if each is not None
+    }
+
+
+def _front(summary: ExperimentSummary) -> Front | None:
+    found = front(summary, throughputs=(REQUEST_THROUGHPUT,))
+    return found if found is not None and found.latency in LATENCIES else None
+
+
+def _optimal(summary: ExperimentSummary) -> tuple[Combination, ...]:
+    found = _front(summary)
+    return () if found is None else found.optimal
+
+
+def _cells(each: Combination, parameters: Sequence[Parameter]) -> list[str]:
+    return _values(each.parameters, parameters)
+
+
+def _values(given: dict[str, Any], parameters: Sequence[Parameter]) -> list[str]:
+    return [csv_cell(text(given[each.name])) if each.name in given else "" for each in parameters]
+
+
+def text(value: Any) -> str:
+    """Return a parameter's value as a text."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _name(parameters: dict[str, Any]) -> str:
+    parts = (f"{key.rpartition('.')[2]}_{text(value)}" for key, value in parameters.items())
+    return _UNSAFE.sub("_", "__".join(parts))
+
+
+def _number(value: float | None, stat: str) -> str:
+    return "" if value is None else f"{value:.{4 if stat in _FINE else 2}f}"

@@ -1,0 +1,198 @@
+"""The files of an experiment: `experiment.json`, `experiment.csv` and `experiment.parquet`.
+
+In the tables a row is a trial, and a column is a parameter, or a statistic of a metric by AIPerf's
+name for it: `time_to_first_token_p99`.
+"""
+
+import csv
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
+
+from aiperf_svc import __version__
+from aiperf_svc.adapters.exports.parquet_export import write_stream
+from aiperf_svc.config.workload import Config
+from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.experiments.choices import Best, Front, best_of, front
+from aiperf_svc.core.experiments.summary import (
+    Aggregate,
+    Combination,
+    ExperimentSummary,
+    Parameter,
+    TrialRow,
+)
+from aiperf_svc.domain.foreign_text import csv_cell
+
+SCHEMA = "experiment/1"
+"""`schema_version` of experiment.json. The number is raised when a key changes its meaning."""
+FORMAT = "1"
+"""Version of the format of experiment.parquet."""
+AGGREGATED = ("avg", "min", "max", "p50", "p90", "p95", "p99", "p99_9")
+"""Statistics that have a mean over the repetitions in experiment.json. Those of the trials, and
+AIPerf's files, have all."""
+FACTS: tuple[tuple[str, Callable[[TrialRow], str]], ...] = (
+    ("state", lambda row: row.outcome.state),
+    ("reason", lambda row: row.outcome.reason),
+    ("verdict", lambda row: row.measured.verdict if row.measured else ""),
+    ("cause", lambda row: row.measured.cause if row.measured else ""),
+    ("slo", lambda row: _slo(row)),
+    ("run_id", lambda row: row.measured.run_id if row.measured else ""),
+    ("folder", lambda row: row.outcome.folder),
+)
+"""Columns between the parameters and the metrics."""
+
+
+def column_name(key: RowKey) -> str:
+    """Return AIPerf's name of a statistic."""
+    return f"{key.tag}_{key.stat}"
+
+
+def render_json(summary: ExperimentSummary, config: Config, search: Any) -> bytes:
+    """Render experiment.json: the trials, the combinations with their means, what is best."""
+    found = front(summary)
+    content = {
+        "schema_version": SCHEMA,
+        "version": __version__,
+        "name": config.name,
+        "parameters": [{"name": p.name, "values": p.values} for p in summary.parameters],
+        "metrics": {
+            tag: {"name": info.name, "unit": info.unit, "better": info.better}
+            for tag, info in summary.metrics.items()
+        },
+        "best": [_best(each) for each in best_of(summary)],
+        "front": None if found is None else _front(found),
+        "search": search,
+        "combinations": [_combination(each) for each in summary.combinations],
+        "trials": [_trial(row) for row in summary.rows],
+        "config": config.model_dump(mode="json"),
+    }
+    return msgspec.json.encode(content) + b"\n"
+
+
+def render_csv(summary: ExperimentSummary) -> bytes:
+    """Render experiment.csv. An unknown number is an empty cell."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [csv_cell(each.name) for each in summary.parameters]
+    facts = [name for name, _ in FACTS]
+    columns = map(column_name, summary.keys)
+    writer.writerow(("number", "repetition", *names, *facts, *columns))
+    for row in summary.rows:
+        trial, values = row.outcome.trial, row.measured.values if row.measured else {}
+        writer.writerow(
+            (
+                trial.number,
+                trial.repetition,
+                *(_text(trial.parameters.get(each.name)) for each in summary.parameters),
+                *(csv_cell(read(row)) for _, read in FACTS),
+                *(values.get(key, "") for key in summary.keys),
+            )
+        )
+    return text.getvalue().encode()
+
+
+def write_parquet(path: Path, summary: ExperimentSummary) -> None:
+    """Write experiment.parquet. Raises OSError."""
+    rows = summary.rows
+    fields, arrays = [], []
+
+    def add(name: str, kind: DataType, values: list[Any], unit: str = "") -> None:
+        fields.append(Field(name, kind, nullable=True, metadata={"unit": unit} if unit else None))
+        arrays.append(Array(values, kind))
+
+    add("number", DataType.int64(), [row.number for row in rows])
+    add("repetition", DataType.int64(), [row.outcome.trial.repetition for row in rows])
+    for parameter in summary.parameters:
+        add(parameter.name, *_parameter_column(parameter, rows))
+    for name, read in FACTS:
+        add(name, DataType.string(), [read(row) for row in rows])
+    for key in summary.keys:
+        values = [row.measured.values.get(key) if row.measured else None for row in rows]
+        add(column_name(key), DataType.float64(), values, summary.metrics[key.tag].unit)
+    schema = Schema(fields)
+    write_stream(
+        path,
+        RecordBatchReader.from_batches(schema, [RecordBatch.from_arrays(arrays, schema=schema)]),
+        compression="zstd(3)",
+        key_value_metadata={"aiperf_svc.format": FORMAT, "aiperf_svc.version": __version__},
+    )
+
+
+def interval(value: Aggregate) -> tuple[float, float] | None:
+    """Return the 95% interval of the mean; None for a single run."""
+    half = value.half_width
+    return None if half is None else (value.mean - half, value.mean + half)
+
+
+def _parameter_column(
+    parameter: Parameter, rows: tuple[TrialRow, ...]
+) -> tuple[DataType, list[Any]]:
+    values = [row.outcome.trial.parameters.get(parameter.name) for row in rows]
+    if parameter.is_number:
+        return DataType.float64(), values
+    return DataType.string(), [None if value is None else _text(value) for value in values]
+
+
+def _trial(row: TrialRow) -> dict[str, Any]:
+    trial = row.outcome.trial
+    return {
+        "number": trial.number,
+        "repetition": trial.repetition,
+        "parameters": trial.parameters,
+        **{name: read(row) for name, read in FACTS},
+        "left_out": row.left_out,
+        "values": {
+            column_name(key): value
+            for key, value in (row.measured.values if row.measured else {}).items()
+        },
+    }
+
+
+def _combination(each: Combination) -> dict[str, Any]:
+    return {
+        "parameters": each.parameters,
+        "trials": [row.number for row in each.rows],
+        "left_out": [{"number": row.number, "reason": row.left_out} for row in each.left_out],
+        "values": {
+            column_name(key): _aggregate(value)
+            for key, value in each.values.items()
+            if key.stat in AGGREGATED
+        },
+    }
+
+
+def _aggregate(value: Aggregate) -> dict[str, Any]:
+    low, high = interval(value) or (None, None)
+    return {"n": value.n, "mean": value.mean, "sd": value.sd, "ci_low": low, "ci_high": high}
+
+
+def _best(each: Best) -> dict[str, Any]:
+    return {
+        "metric": column_name(each.key),
+        "parameters": each.combination.parameters,
+        **_aggregate(each.value),
+    }
+
+
+def _front(found: Front) -> dict[str, Any]:
+    return {
+        "throughput": column_name(found.throughput),
+        "latency": column_name(found.latency),
+        "optimal": [each.parameters for each in found.optimal],
+    }
+
+
+def _slo(row: TrialRow) -> str:
+    held = row.measured.is_slo_held if row.measured else None
+    return {True: "held", False: "missed", None: ""}[held]
+
+
+def _text(value: Any) -> str:
+    """A parameter's value in a cell; empty if the trial does not set it."""
+    if value is None:
+        return ""
+    return csv_cell(value if isinstance(value, str) else msgspec.json.encode(value).decode())

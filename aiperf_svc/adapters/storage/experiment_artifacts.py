@@ -1,0 +1,90 @@
+"""The folder of an experiment: its own files, and the same in AIPerf's layout.
+
+    trials/<trial>/                     a run's folder for each trial
+    experiment.json, .csv, .parquet     a row a trial
+    report.html
+    profile_runs/run_0001               links to the trials
+    aggregate/[<combination>/]          profile_export_aiperf_aggregate.json and .csv
+    sweep_aggregate/                    profile_export_aiperf_sweep.json and .csv
+
+Every file is written atomically, so a reader sees the state after one of the trials.
+"""
+
+import errno
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export
+from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
+from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
+from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.summary import ExperimentSummary, TrialRow, summarise
+
+TRIALS = "trials"
+RUNS = "profile_runs"
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
+"""What a file system without symbolic links says."""
+
+
+def write_experiment(
+    folder: Path,
+    config: Config,
+    outcomes: Sequence[TrialOutcome],
+    search: Any = None,
+    *,
+    is_over: bool = True,
+) -> None:
+    """Write the files of an experiment, without those of its trials. While it is not over, only
+    those that cost little are written: experiment.json, experiment.csv and the links. Raises
+    EnvironmentProblem."""
+    summary = summarise(outcomes)
+    write_file(
+        folder / "experiment.json", lambda: experiment_export.render_json(summary, config, search)
+    )
+    write_file(folder / "experiment.csv", lambda: experiment_export.render_csv(summary))
+    _write_links(folder, summary.rows)
+    if not is_over:
+        return
+    write_atomically(
+        folder / "experiment.parquet", lambda part: experiment_export.write_parquet(part, summary)
+    )
+    _write_aggregates(folder, summary)
+
+
+def _write_aggregates(folder: Path, summary: ExperimentSummary) -> None:
+    export = aiperf_sweep_export
+    for name, of in zip(export.combination_names(summary), summary.combinations, strict=True):
+        if not of.values:
+            continue
+        stem = folder / "aggregate" / name / "profile_export_aiperf_aggregate"
+        as_json, as_csv = export.render_aggregate_json, export.render_aggregate_csv
+        write_file(stem.with_suffix(".json"), partial(as_json, summary, of))
+        write_file(stem.with_suffix(".csv"), partial(as_csv, summary, of))
+    if summary.parameters:
+        stem = folder / "sweep_aggregate" / "profile_export_aiperf_sweep"
+        write_file(stem.with_suffix(".json"), lambda: export.render_sweep_json(summary))
+        write_file(stem.with_suffix(".csv"), lambda: export.render_sweep_csv(summary))
+
+
+def _write_links(folder: Path, rows: Sequence[TrialRow]) -> None:
+    for row in rows:
+        target = Path("..") / TRIALS / row.outcome.folder
+        link = folder / RUNS / aiperf_sweep_export.run_label(row)
+        try:
+            if not link.is_symlink() or link.readlink() != target:
+                _replace_link(link, target)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return
+            raise unwritable(link, error) from error
+
+
+def _replace_link(link: Path, target: Path) -> None:
+    link.parent.mkdir(exist_ok=True)
+    part = link.with_name(link.name + TEMPORARY_SUFFIX)
+    part.unlink(missing_ok=True)
+    part.symlink_to(target, target_is_directory=True)
+    part.replace(link)

@@ -1,0 +1,93 @@
+"""What an experiment answers: which combination is best, and which are on the front of throughput
+against latency."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from aiperf_svc.core.compare.measured_run import INFERENCE, RowKey
+from aiperf_svc.core.experiments.summary import Aggregate, Combination, ExperimentSummary
+
+REQUEST_THROUGHPUT = RowKey("request_throughput", "avg")
+TOKEN_THROUGHPUT = RowKey("output_token_throughput", "avg")
+LATENCIES = (RowKey("time_to_first_token", "p99"), RowKey("request_latency", "p99"))
+"""The first of these that every combination has is the latency of the front."""
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The combination with the best mean of a value."""
+
+    key: RowKey
+    combination: Combination
+    value: Aggregate
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The combinations than which no other is better in throughput and latency at once."""
+
+    throughput: RowKey
+    latency: RowKey
+    points: tuple[Combination, ...]
+    """All combinations that have both values."""
+    optimal: tuple[Combination, ...]
+    """Those on the front, by growing throughput."""
+
+
+def best_of(summary: ExperimentSummary) -> tuple[Best, ...]:
+    """Return the best combination for each value of the headline that has a better direction."""
+    found = (best(summary, key) for key in summary.headline)
+    return tuple(each for each in found if each is not None)
+
+
+def best(summary: ExperimentSummary, key: RowKey) -> Best | None:
+    """Return the best combination by one value; None without a direction, or with fewer than two
+    combinations to choose from."""
+    better = summary.metrics[key.tag].better if key.tag in summary.metrics else ""
+    known = [each for each in summary.combinations if key in each.values]
+    if not better or len(known) < 2:
+        return None
+    chosen = (max if better == "higher" else min)(known, key=lambda each: each.values[key].mean)
+    return Best(key, chosen, chosen.values[key])
+
+
+def front(summary: ExperimentSummary, *, throughputs: Sequence[RowKey] = ()) -> Front | None:
+    """Return the front of throughput against latency: by the first of `throughputs` and of the
+    latencies that every combination has. None if there is no such pair."""
+    measured = [each for each in summary.combinations if each.values]
+    throughput, latency = _objectives(summary, measured, throughputs)
+    if throughput is None or latency is None:
+        return None
+    ordered = sorted(
+        measured, key=lambda each: (-each.values[throughput].mean, each.values[latency].mean)
+    )
+    optimal: list[Combination] = []
+    for each in ordered:
+        mean = each.values[latency].mean
+        last = optimal[-1].values if optimal else None
+        is_equal = last is not None and (
+            last[latency].mean == mean and last[throughput].mean == each.values[throughput].mean
+        )
+        if last is None or is_equal or mean < last[latency].mean:
+            optimal.append(each)
+    return Front(throughput, latency, tuple(measured), tuple(reversed(optimal)))
+
+
+def _objectives(
+    summary: ExperimentSummary, measured: Sequence[Combination], throughputs: Sequence[RowKey]
+) -> tuple[RowKey | None, RowKey | None]:
+    kinds = {row.measured.kind for row in summary.rows if row.measured is not None}
+    if kinds == {INFERENCE}:
+        up: Iterable[RowKey] = throughputs or (TOKEN_THROUGHPUT, REQUEST_THROUGHPUT)
+        down: Iterable[RowKey] = LATENCIES
+    else:
+        up, down = (
+            [key for key in summary.headline if summary.metrics[key.tag].better == better]
+            for better in ("higher", "lower")
+        )
+    return _first(up, measured), _first(down, measured)
+
+
+def _first(keys: Iterable[RowKey], measured: Sequence[Combination]) -> RowKey | None:
+    common = (key for key in keys if measured and all(key in each.values for each in measured))
+    return next(common, None)

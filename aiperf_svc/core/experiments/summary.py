@@ -1,0 +1,231 @@
+"""The summary of an experiment: a row for each trial, and for each combination of parameters the
+mean over its repetitions, with an interval.
+
+The run is the sample, as in comparisons: requests of one run say nothing of the noise between runs.
+A combination counts the trials that ran to their end and whose verdict is not `invalid`; the others
+are named. A value that one of them does not have, such as a percentile that lies among requests
+that were cut, has no mean: a mean over the rest would be too good.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from aiperf_svc.core.compare import student
+from aiperf_svc.core.compare.estimates import CONFIDENCE
+from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.experiments.outcomes import DONE, Measured, TrialOutcome, read_summary
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.domain.metric_formulas import Floats
+
+Parameters = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A key of the config that differs between trials."""
+
+    name: str
+    values: tuple[Any, ...]
+    """Numbers by size, anything else in the order of the trials."""
+
+    @property
+    def is_number(self) -> bool:
+        """True if it can be an axis of a plot."""
+        return all(map(is_number, self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One trial, without its numbers."""
+
+    outcome: TrialOutcome
+    measured: Measured | None
+    """None when nothing was measured."""
+
+    @property
+    def number(self) -> int:
+        """Number of the trial."""
+        return self.outcome.trial.number
+
+    @property
+    def left_out(self) -> str:
+        """Why its numbers are not used; empty if they are."""
+        if self.outcome.state != DONE:
+            return f"{self.outcome.state}: {self.outcome.reason}".removesuffix(": ")
+        if self.measured is None:
+            return "nothing was measured"
+        if not self.measured.is_usable:
+            return f"{self.measured.verdict}: {self.measured.cause}".removesuffix(": ")
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """A value over the repetitions of a combination."""
+
+    n: int
+    mean: float
+    low: float
+    """Smallest value."""
+    high: float
+    """Largest value."""
+    sd: float | None
+    """Standard deviation of the sample; None for a single run."""
+
+    @property
+    def error(self) -> float | None:
+        """Standard error of the mean; None for a single run."""
+        return None if self.sd is None else self.sd / math.sqrt(self.n)
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the mean's 95% interval; None for a single run."""
+        error = self.error
+        return None if error is None else error * t_quantile(self.n - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """The trials of the same parameters."""
+
+    parameters: Parameters
+    rows: tuple[TrialRow, ...]
+    values: dict[RowKey, Aggregate]
+
+    @property
+    def left_out(self) -> tuple[TrialRow, ...]:
+        """Trials whose numbers are not used."""
+        return tuple(row for row in self.rows if row.left_out)
+
+    def mean(self, key: RowKey) -> float | None:
+        """Return the mean of a value, None if it is not known."""
+        found = self.values.get(key)
+        return None if found is None else found.mean
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSummary:
+    """Everything that is said of an experiment comes from here."""
+
+    parameters: tuple[Parameter, ...]
+    rows: tuple[TrialRow, ...]
+    keys: tuple[RowKey, ...]
+    """Every value that a trial has."""
+    metrics: dict[str, MetricInfo]
+    headline: tuple[RowKey, ...]
+    combinations: tuple[Combination, ...]
+
+    @property
+    def left_out(self) -> tuple[TrialRow, ...]:
+        """Trials whose numbers are not used."""
+        return tuple(row for row in self.rows if row.left_out)
+
+
+def summarise(outcomes: Sequence[TrialOutcome]) -> ExperimentSummary:
+    """Summarise the trials so far, by the order of their parameters' values."""
+    rows = tuple(
+        TrialRow(each, None if each.summary is None else read_summary(each.summary))
+        for each in sorted(outcomes, key=lambda each: each.trial.number)
+    )
+    known = [row.measured for row in rows if row.measured is not None]
+    keys = _in_order([list(each.values) for each in known])
+    parameters = _parameters(rows)
+    return ExperimentSummary(
+        parameters=parameters,
+        rows=rows,
+        keys=tuple(keys),
+        metrics={tag: info for each in known for tag, info in each.metrics.items()},
+        headline=tuple(_in_order([each.headline for each in known])),
+        combinations=tuple(_combination(some) for some in _by_parameters(rows, parameters)),
+    )
+
+
+@cache
+def t_quantile(freedom: int) -> float:
+    """Return the quantile of Student's t for the interval."""
+    return student.quantile(CONFIDENCE, freedom)
+
+
+def is_number(value: Any) -> bool:
+    """True for a finite number that is not a switch."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def identity(parameters: Parameters) -> bytes:
+    """Return what is the same for the same parameters, in any order."""
+    return msgspec.json.encode(parameters, order="deterministic")
+
+
+def _in_order(lists: Iterable[Sequence[RowKey]]) -> list[RowKey]:
+    """Merge lists that have one order: what only later lists have stays behind its predecessor."""
+    merged: list[RowKey] = []
+    known: set[RowKey] = set()
+    for each in lists:
+        if known.issuperset(each):
+            continue
+        place = 0
+        for key in each:
+            if key in known:
+                place = merged.index(key) + 1
+            else:
+                merged.insert(place, key)
+                known.add(key)
+                place += 1
+    return merged
+
+
+def _parameters(rows: Sequence[TrialRow]) -> tuple[Parameter, ...]:
+    found: dict[str, dict[bytes, Any]] = {}
+    for row in rows:
+        for name, value in row.outcome.trial.parameters.items():
+            found.setdefault(name, {})[msgspec.json.encode(value)] = value
+    ordered = []
+    for name, values in found.items():
+        some = list(values.values())
+        ordered.append(Parameter(name, tuple(sorted(some) if all(map(is_number, some)) else some)))
+    return tuple(ordered)
+
+
+def _by_parameters(
+    rows: Sequence[TrialRow], parameters: Sequence[Parameter]
+) -> list[list[TrialRow]]:
+    found: dict[bytes, list[TrialRow]] = {}
+    for row in rows:
+        found.setdefault(identity(row.outcome.trial.parameters), []).append(row)
+    places = {
+        each.name: {msgspec.json.encode(value): at for at, value in enumerate(each.values)}
+        for each in parameters
+    }
+
+    def place(some: list[TrialRow]) -> list[int]:
+        given = some[0].outcome.trial.parameters
+        return [
+            places[each.name][msgspec.json.encode(given[each.name])] if each.name in given else -1
+            for each in parameters
+        ]
+
+    return sorted(found.values(), key=place)
+
+
+def _combination(rows: Sequence[TrialRow]) -> Combination:
+    usable = [row.measured for row in rows if row.measured is not None and not row.left_out]
+    return Combination(rows[0].outcome.trial.parameters, tuple(rows), _aggregates(usable))
+
+
+def _aggregates(runs: Sequence[Measured]) -> dict[RowKey, Aggregate]:
+    """Aggregate every value that all runs have."""
+    if not runs:
+        return {}
+    keys = [key for key in runs[0].values if all(key in run.values for run in runs[1:])]
+    table: Floats = np.array([[run.values[key] for key in keys] for run in runs])
+    n = len(runs)
+    columns = [table.mean(axis=0).tolist(), table.min(axis=0).tolist(), table.max(axis=0).tolist()]
+    deviations = table.std(axis=0, ddof=1).tolist() if n > 1 else [None] * len(keys)
+    numbers = zip(*columns, deviations, strict=True)
+    return {key: Aggregate(n, *each) for key, each in zip(keys, numbers, strict=True)}

@@ -1,0 +1,180 @@
+"""What is said of an experiment, from the outcomes of its trials."""
+
+import json
+import math
+from typing import Any
+
+import fake_run
+import fake_steps
+import msgspec
+import pytest
+from fake_trials import outcome, summary_of, sweep
+
+from aiperf_svc.adapters.exports import json_export
+from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.experiments.choices import best_of, front
+from aiperf_svc.core.experiments.outcomes import TrialOutcome, read_summary
+from aiperf_svc.core.experiments.summary import Combination, summarise
+from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.core.results.summarise import summarise as summarise_run
+from aiperf_svc.domain.metric_catalog import CATALOG
+
+THROUGHPUT = RowKey("request_throughput", "avg")
+TTFT = RowKey("time_to_first_token", "p99")
+
+
+def concurrencies(found: tuple[Combination, ...]) -> list[Any]:
+    return [each.parameters["load.concurrency"] for each in found]
+
+
+def test_every_number_of_an_inference_run_is_read() -> None:
+    rows = fake_run.closed_loop(requests=500)
+    summary = summarise_run(fake_run.columns_of(rows), None, fake_run.context(rows))
+    content = json.loads(json_export.render(summary))
+    found = read_summary(content)
+    stats = {
+        (tag, stat): value
+        for tag in CATALOG
+        for stat, value in content.get(tag, {}).items()
+        if isinstance(value, int | float)
+    }
+    assert {(key.tag, key.stat): value for key, value in found.values.items()} == stats
+    assert found.run_id == content["benchmark_id"]
+    assert found.headline[0] == THROUGHPUT
+
+
+def test_every_metric_of_a_tool_is_read() -> None:
+    result = fake_steps.result()
+    found = read_summary(msgspec.to_builtins(result, str_keys=True))
+    assert found.kind == result.workload
+    for metric in result.metrics:
+        assert found.values[RowKey(metric.info.tag, "avg")] == metric.avg
+        assert found.metrics[metric.info.tag] == metric.info
+
+
+def test_repetitions_have_mean_deviation_and_interval() -> None:
+    outcomes = sweep({4: (100.0, 20.0)}, repetitions=3, step=10.0)
+    (found,) = summarise(outcomes).combinations
+    value = found.values[THROUGHPUT]
+    assert (value.n, value.mean, value.low, value.high) == (3, 110.0, 100.0, 120.0)
+    assert value.sd == pytest.approx(10.0)
+    # t(0.975, 2) = 4.3027
+    assert value.half_width == pytest.approx(4.3027 * 10 / math.sqrt(3), rel=1e-4)
+
+
+def test_a_single_run_has_no_interval() -> None:
+    (found,) = summarise([outcome(1, {}, throughput=100.0)]).combinations
+    assert found.values[THROUGHPUT].sd is None
+    assert found.values[THROUGHPUT].half_width is None
+
+
+def test_what_is_not_to_be_used_is_left_out_and_named() -> None:
+    good = sweep({4: (100.0, 20.0)}, repetitions=2)
+    bad = [
+        outcome(
+            3, {"load.concurrency": 4}, throughput=1.0, verdict="invalid", cause="client-bound"
+        ),
+        outcome(4, {"load.concurrency": 4}, state="failed", reason="no answer", throughput=1.0),
+        outcome(5, {"load.concurrency": 4}),
+    ]
+    (found,) = summarise([*good, *bad]).combinations
+    assert found.values[THROUGHPUT].n == 2
+    assert found.values[THROUGHPUT].mean == 100.0
+    reasons = {row.number: row.left_out for row in found.left_out}
+    assert reasons == {
+        3: "invalid: client-bound",
+        4: "failed: no answer",
+        5: "nothing was measured",
+    }
+
+
+def test_a_value_that_one_repetition_does_not_have_has_no_mean() -> None:
+    outcomes = sweep({4: (100.0, 20.0)}, repetitions=2)
+    cut = summary_of(throughput=100.0, ttft=20.0)
+    cut["time_to_first_token"] |= {"p99": None, "beyond": {"p99": 900.0}}
+    last = TrialOutcome(Trial(3, {"load.concurrency": 4}, 3), "done", "", cut)
+    (found,) = summarise([*outcomes, last]).combinations
+    assert found.mean(TTFT) is None
+    assert found.mean(THROUGHPUT) == 100.0
+
+
+def test_combinations_are_in_the_order_of_their_values_whatever_ran_first() -> None:
+    outcomes = [
+        outcome(number, {"load.concurrency": concurrency, "endpoint.model": model}, throughput=1.0)
+        for number, (concurrency, model) in enumerate([(16, "b"), (2, "b"), (16, "a"), (2, "a")], 1)
+    ]
+    summary = summarise(outcomes)
+    assert [tuple(each.parameters.values()) for each in summary.combinations] == [
+        (2, "b"),
+        (2, "a"),
+        (16, "b"),
+        (16, "a"),
+    ]
+    assert [each.values for each in summary.parameters] == [(2, 16), ("b", "a")]
+    assert [each.is_number for each in summary.parameters] == [True, False]
+
+
+def test_the_same_parameters_in_another_order_are_one_combination() -> None:
+    outcomes = [
+        outcome(1, {"a": 1, "b": [2]}, throughput=1.0),
+        outcome(2, {"b": [2], "a": 1}, throughput=3.0),
+    ]
+    (found,) = summarise(outcomes).combinations
+    assert found.mean(THROUGHPUT) == 2.0
+
+
+def test_the_front_has_what_nothing_beats_in_both() -> None:
+    points = {1: (10.0, 5.0), 2: (20.0, 6.0), 4: (19.0, 7.0), 8: (40.0, 30.0), 16: (40.0, 40.0)}
+    found = front(summarise(sweep(points)))
+    assert found is not None
+    assert (found.throughput, found.latency) == (THROUGHPUT, TTFT)
+    assert concurrencies(found.optimal) == [1, 2, 8]
+    assert concurrencies(found.points) == [1, 2, 4, 8, 16]
+
+
+def test_equals_are_both_on_the_front() -> None:
+    found = front(summarise(sweep({1: (10.0, 5.0), 2: (10.0, 5.0), 4: (10.0, 6.0)})))
+    assert found is not None
+    assert sorted(concurrencies(found.optimal)) == [1, 2]
+
+
+def test_the_front_agrees_with_its_definition_on_random_points() -> None:
+    generator = fake_run.np.random.default_rng(1)
+    points = {
+        at: (float(up), float(down))
+        for at, (up, down) in enumerate(generator.integers(1, 12, size=(60, 2)), 1)
+    }
+    found = front(summarise(sweep(points)))
+    assert found is not None
+    optimal = {
+        at
+        for at, (up, down) in points.items()
+        if not any(u >= up and d <= down and (u, d) != (up, down) for u, d in points.values())
+    }
+    assert set(concurrencies(found.optimal)) == optimal
+
+
+def test_without_a_common_latency_there_is_no_front() -> None:
+    outcomes = [
+        outcome(1, {"load.concurrency": 1}, throughput=1.0, ttft=1.0),
+        outcome(2, {"load.concurrency": 2}, throughput=2.0),
+    ]
+    assert front(summarise(outcomes)) is None
+
+
+def test_the_best_is_by_the_direction_of_the_metric() -> None:
+    summary = summarise(sweep({1: (10.0, 5.0), 2: (20.0, 6.0)}))
+    chosen = {
+        each.key: each.combination.parameters["load.concurrency"] for each in best_of(summary)
+    }
+    assert chosen == {THROUGHPUT: 2, TTFT: 1}
+
+
+def test_a_single_combination_is_not_the_best_of_anything() -> None:
+    assert best_of(summarise(sweep({1: (10.0, 5.0)}, repetitions=3))) == ()
+
+
+def test_no_trials_are_an_empty_summary() -> None:
+    summary = summarise([])
+    assert (summary.rows, summary.combinations, summary.parameters) == ((), (), ())
+    assert front(summary) is None
