@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -36,6 +36,11 @@ def model_at(
 def type_at(path: Sequence[str], root: type[BaseModel] = BenchmarkConfig) -> Any:
     """Return the type of the value at a path; None for an unknown path. Numbers in a list and names
     in a dictionary are parts of a path too."""
+    return _type_at(tuple(path), root)
+
+
+@lru_cache(maxsize=4096)
+def _type_at(path: tuple[str, ...], root: type[BaseModel]) -> Any:
     annotation: Any = root
     for part in path:
         arguments = get_args(annotation)
@@ -82,6 +87,7 @@ def _keys_below(model: type[BaseModel], prefix: str) -> Iterable[str]:
             yield from _keys_below(below, f"{prefix}{name}.")
 
 
+@cache
 def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the fields of a model by the names that a user writes."""
     return {field.alias or name: field for name, field in model.model_fields.items()}

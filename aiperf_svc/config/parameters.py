@@ -19,6 +19,11 @@ COMMON = (
 """Keys of the experiment as a whole, which no trial may set."""
 
 
+def is_below(key: str, other: str) -> bool:
+    """Return whether a dotted key is another one or a part of it."""
+    return f"{key}.".startswith(f"{other}.")
+
+
 def key_path(key: str, root: type[BaseModel]) -> tuple[str, ...]:
     """Return the path of a dotted key in a config of the model `root`. A name in a map may itself
     have dots, as labels of nodes do."""
@@ -35,15 +40,15 @@ def key_problems(keys: Sequence[str], root: type[BaseModel]) -> list[str]:
     lines = []
     for key in keys:
         path = key_path(key, root)
-        common = next((c for c in COMMON if f"{key}.".startswith(f"{c}.")), None)
-        whole = next((c for c in COMMON if c.startswith(f"{key}.")), None)
+        common = next((each for each in COMMON if is_below(key, each)), None)
+        whole = next((each for each in COMMON if is_below(each, key)), None)
         if common:
             lines.append(f"{key}: belongs to all trials; no trial can set it")
         elif whole:
             lines.append(f"{key}: sets {whole} too, which belongs to all trials; vary other keys")
         elif type_at(path, root) is None:
             lines.append(f"{key}: no key of the config{_nearest(path, root)}")
-        inside = next((other for other in keys if key.startswith(f"{other}.")), None)
+        inside = next((other for other in keys if other != key and is_below(key, other)), None)
         if inside:
             lines.append(f"{key}: is part of {inside}; vary one of them")
     return lines

@@ -1,5 +1,6 @@
 """The search for a load: how much the target holds, or where it gives most."""
 
+import math
 import re
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -95,6 +96,14 @@ class Search(Model):
         if self.parameter is None:
             return dict(self.parameters)
         return {self.parameter: Span.model_validate({"from": self.start, "to": self.end})}
+
+    @property
+    def most_trials(self) -> int:
+        """About the most trials of a search: it doubles the value over the whole range, halves the
+        last step until the precision is reached, and confirms both ends."""
+        doublings = sum(math.ceil(math.log2(s.end / s.start)) for s in self.ranges.values())
+        halvings = math.ceil(math.log2(1 / self.precision))
+        return 1 + doublings + halvings + 2 * self.confirm
 
     @property
     def needs_objectives(self) -> bool:

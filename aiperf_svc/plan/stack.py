@@ -7,6 +7,7 @@ reviewed, tested and totalled before anything exists.
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -19,6 +20,7 @@ from aiperf_svc.config.secret_names import is_secret_name, secret_paths
 from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.experiments import all_times, largest_load, largest_topology
 from aiperf_svc.plan.identity import Identity, check_stack_name
 from aiperf_svc.plan.lifetime import (
     DisruptionBudget,
@@ -143,16 +145,19 @@ def plan_stack(
     generation: int = 1,
     image: str = "",
     needs: RankNeeds | None = None,
+    trials: Sequence[Config] = (),
 ) -> StackPlan:
     """Plan a stack.
 
     `image` replaces the one in the config; a new `generation` makes a new run of an unchanged
-    config. `needs` is what the config's workload needs. Raises ConfigError.
+    config. `needs` is what the config's workload needs for all trials. `trials` are the configs of
+    the trials that the pods run, one for each; none without an experiment. Raises ConfigError.
     """
     check_stack_name(stack)
     config = _in_order(config)
     deployment = config.deployment
-    times = _longest_times(config, needs)
+    trials = trials or (config,)
+    times = _longest_times(config, needs, trials)
     check_ttl(deployment, times)
     _check_secrets(config)
     used = ImagePlan(
@@ -164,12 +169,12 @@ def plan_stack(
     images = used.name if needs is None else f"{used.name} {needs.image}"
     run_id = _run_id(resolved, images, generation)
     identity = Identity(stack=stack, run_id=run_id, version=version)
-    topology = _topology(resolved, needs)
+    topology = _topology(trials, needs)
     files = {
         "config.yaml": yaml.safe_dump(non_defaults(resolved), sort_keys=False),
         "topology.json": msgspec.json.encode(topology).decode(),
     }
-    services = _services(resolved, topology, identity, used, needs)
+    services = _services(largest_load(resolved, trials), topology, identity, used, needs)
     target = target_pod(resolved, used) if isinstance(resolved, BenchmarkConfig) else None
     budget = plan_budget(deployment, times, identity)
     deadline = deadline_pod(resolved, identity, used, budget=budget)
@@ -207,19 +212,22 @@ def _in_order(config: Config) -> Config:
     return type(config).model_validate_json(json.dumps(json.loads(plain), sort_keys=True))
 
 
-def _longest_times(config: Config, needs: RankNeeds | None) -> LongestTimes:
-    if isinstance(config, BenchmarkConfig):
-        return load_times(config)
-    assert needs is not None
+def _longest_times(
+    config: Config, needs: RankNeeds | None, trials: Sequence[Config]
+) -> LongestTimes:
+    if needs is None:
+        cooldown = config.experiment.cooldown if config.experiment else 0
+        return all_times(
+            [load_times(t) for t in trials if isinstance(t, BenchmarkConfig)], cooldown
+        )
     return step_times(config.deployment, needs.steps_ns)
 
 
-def _topology(config: Config, needs: RankNeeds | None) -> Topology:
+def _topology(trials: Sequence[Config], needs: RankNeeds | None) -> Topology:
     facts = Facts(where="cluster")
-    if isinstance(config, BenchmarkConfig):
-        return plan(config, facts)
-    assert needs is not None
-    return plan_ranks(config.deployment, needs.count, facts)
+    if needs is not None:
+        return plan_ranks(trials[0].deployment, needs.count, facts)
+    return largest_topology([plan(t, facts) for t in trials if isinstance(t, BenchmarkConfig)])
 
 
 def _services(

@@ -3,17 +3,30 @@
 from ipaddress import IPv4Address
 from typing import Any
 
+import msgspec
+
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.workload import Config, WorkloadConfig
+from aiperf_svc.plan.experiments import largest_topology
+from aiperf_svc.plan.lifetime import load_times
 from aiperf_svc.plan.ranks import RANK_DIR, VOLUME_DIR, RankNeeds
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 from aiperf_svc.plan.topology import Facts, Topology, plan, plan_ranks
-from aiperf_svc.workloads.base import Rank, Role, default_image
+from aiperf_svc.workloads.base import Rank, default_image
 from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.roles import roles_of
+from aiperf_svc.workloads.shapes import one_shape
+from aiperf_svc.workloads.trial_configs import trial_configs
 
 
 def plan_any(config: Config, facts: Facts) -> Topology:
-    """Plan the topology for `config` at a place described by `facts`. Raises ConfigError."""
+    """Plan the topology for `config` at a place described by `facts`; for an experiment, one that
+    is large enough for each trial. Raises ConfigError."""
+    (shape,) = one_shape(trial_configs(config), facts.where)
+    return largest_topology([_plan_trial(each, facts) for each in shape.configs])
+
+
+def _plan_trial(config: Config, facts: Facts) -> Topology:
     if isinstance(config, BenchmarkConfig):
         return plan(config, facts)
     return plan_ranks(config.deployment, sum(role.count for role in roles_of(config)), facts)
@@ -28,17 +41,38 @@ def plan_any_stack(
     image: str = "",
     workload_image: str = "",
 ) -> StackPlan:
-    """Plan a stack of any kind.
+    """Plan a stack of any kind; for an experiment, one whose pods can run each trial.
 
     `image` and `workload_image` replace those in the config. Other arguments and errors are those
     of `plan.stack.plan_stack`.
     """
+    (shape,) = one_shape(trial_configs(config), "cluster")
+    configs = shape.configs
+    if config.experiment is not None and config.experiment.search is not None:
+        # The trials of a search are known when it ends.
+        configs *= config.experiment.search.most_trials
     needs = None
     if not isinstance(config, BenchmarkConfig):
         needs = needs_of(config, version=version, image=workload_image)
+        pauses_ns = (len(configs) - 1) * (config.experiment.cooldown if config.experiment else 0)
+        steps_ns = sum(map(longest_ns, configs)) + pauses_ns
+        needs = msgspec.structs.replace(needs, steps_ns=steps_ns)
     return plan_stack(
-        config, stack=stack, version=version, generation=generation, image=image, needs=needs
+        config,
+        stack=stack,
+        version=version,
+        generation=generation,
+        image=image,
+        needs=needs,
+        trials=configs,
     )
+
+
+def longest_ns(config: Config) -> int:
+    """Return the longest time of a trial, as far as its config bounds it."""
+    if isinstance(config, BenchmarkConfig):
+        return load_times(config).load
+    return _steps_ns(config)
 
 
 def needs_of(config: WorkloadConfig[Any], *, version: str, image: str = "") -> RankNeeds:
@@ -77,19 +111,3 @@ def _steps_ns(config: WorkloadConfig[Any]) -> int:
         attempts * step.timeout_ns * (config.repetitions if step.is_measured else 1)
         for step in steps
     )
-
-
-def roles_of(config: WorkloadConfig[Any]) -> tuple[Role, ...]:
-    """The ranks of a benchmark: those of the workload, or with `pairs: all` as many as are asked
-    for."""
-    ranks = config.deployment.ranks
-    if ranks.pairs == "all":
-        count = ranks.count or len(ranks.nodes)
-        return (Role("rank", count),)
-    return workload_of(config).roles(config.workload)
-
-
-def role_of(config: WorkloadConfig[Any], number: int) -> str:
-    """Name of the role of a rank."""
-    names = [role.name for role in roles_of(config) for _ in range(role.count)]
-    return names[number]

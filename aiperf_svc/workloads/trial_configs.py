@@ -1,17 +1,98 @@
-"""The config of a trial, from that of its experiment."""
+"""The configs of an experiment's trials."""
 
-from collections.abc import Mapping
-from typing import Any
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.load_config import parse_as
 from aiperf_svc.config.parameters import with_parameters
 from aiperf_svc.config.workload import Config
-from aiperf_svc.core.experiments.trials import describe
+from aiperf_svc.core.experiments.trials import Trial, describe, plan_trials
+from aiperf_svc.domain.errors import ConfigError
+
+SHOWN = 10
+"""Most refused trials that a message lists."""
+
+
+class TrialConfig(NamedTuple):
+    """A trial and its config."""
+
+    trial: Trial
+    config: Config
 
 
 def trial_config(config: Config, parameters: Mapping[str, Any]) -> Config:
     """Return the config of the trial with these parameters, which has no `experiment`. Raises
     ConfigError that names them."""
-    written = config.model_dump(mode="json", exclude={"experiment"})
-    changed = with_parameters(written, parameters, type(config))
-    return parse_as(type(config), changed, f"trial {describe(parameters)}")
+    return _with(_template(config, parameters), parameters, type(config))
+
+
+def trial_configs(config: Config) -> tuple[TrialConfig, ...]:
+    """Return all trials with their configs, in the order of running. A search has those at the
+    ends of its ranges, between which all others are. A config without an experiment has one.
+
+    Raises ConfigError that lists the trials that are refused.
+    """
+    if config.experiment is None:
+        return (TrialConfig(Trial(1, {}), config),)
+    template = _template(config, config.experiment.keys)
+    made: dict[str, Config] = {}
+    refused: dict[str, str] = {}
+    trials = _trials(config.experiment, config.random_seed)
+    found = []
+    for trial in trials:
+        name = repr(trial.parameters)
+        if name not in made and name not in refused:
+            try:
+                made[name] = _with(template, trial.parameters, type(config))
+            except ConfigError as error:
+                refused[name] = str(error)
+        if name in made:
+            found.append(TrialConfig(trial, made[name]))
+    refuse_trials(list(refused.values()), len(made) + len(refused))
+    return tuple(found)
+
+
+def refuse_trials(errors: Sequence[str], number: int) -> None:
+    """Raise ConfigError if there are errors of trials, of so many that are different."""
+    if len(errors) == 1:
+        raise ConfigError(errors[0])
+    if errors:
+        lines = list(errors[:SHOWN])
+        if len(errors) > SHOWN:
+            lines.append(f"… and {len(errors) - SHOWN:,} more")
+        title = f"{len(errors):,} of {number:,} different trials are refused"
+        raise ConfigError("\n  ".join([title, *lines]))
+
+
+def trial_name(parameters: Mapping[str, Any]) -> str:
+    """Return what messages call a trial."""
+    return f"trial {describe(parameters)}".rstrip()
+
+
+def _trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
+    search = experiment.search
+    if search is None:
+        return plan_trials(experiment, seed)
+    ends = [(each.start, each.end) for each in search.ranges.values()]
+    corners = itertools.product(*ends)
+    return tuple(
+        Trial(number, dict(zip(search.ranges, corner, strict=True)))
+        for number, corner in enumerate(corners, start=1)
+    )
+
+
+def _template(config: Config, keys: Iterable[str]) -> dict[str, Any]:
+    """Return the config without its experiment. Only the parts with these keys are as a user writes
+    them; the others are models, which need no other check."""
+    varied = {key.partition(".")[0] for key in keys}
+    parts = {name: getattr(config, name) for name in type(config).model_fields}
+    del parts["experiment"]
+    return parts | config.model_dump(mode="json", include=varied)
+
+
+def _with(template: Mapping[str, Any], parameters: Mapping[str, Any], model: type[Any]) -> Config:
+    changed = with_parameters(template, parameters, model)
+    made: Config = parse_as(model, changed, trial_name(parameters))
+    return made

@@ -37,8 +37,8 @@ from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.clock_probes import Arrival, reply_to
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.base import Rank
-from aiperf_svc.workloads.planning import role_of
 from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.roles import role_of
 from aiperf_svc.workloads.step_machine import (
     Attempted,
     OrderRank,

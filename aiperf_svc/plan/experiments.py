@@ -1,0 +1,49 @@
+"""What one set of processes or pods needs for several trials, which run in it one after the other:
+as many workers as the largest takes, and the time of all."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.workload import Config
+from aiperf_svc.plan.lifetime import LongestTimes
+from aiperf_svc.plan.topology import Group, Topology
+
+
+def largest_topology(topologies: Sequence[Topology]) -> Topology:
+    """Return the topology that is large enough for each of these, which have the same layout."""
+    groups: dict[str, Group] = {}
+    for group in (group for each in topologies for group in each.groups):
+        if group.name not in groups or groups[group.name].replicas < group.replicas:
+            groups[group.name] = group
+    return msgspec.structs.replace(
+        topologies[0],
+        groups=tuple(groups.values()),
+        workers=max(each.workers for each in topologies),
+        record_processors=max(each.record_processors for each in topologies),
+        # A direct socket carries what the proxy carries, and not the other way round.
+        raw_route="direct" if any(t.raw_route == "direct" for t in topologies) else "proxy",
+        workers_a_core=max(each.workers_a_core for each in topologies),
+    )
+
+
+def largest_load(config: Config, trials: Sequence[Config]) -> Config:
+    """Return the config with the most users that a trial has, by which pods are sized."""
+    users = [each.load.concurrency or 0 for each in trials if isinstance(each, BenchmarkConfig)]
+    if not isinstance(config, BenchmarkConfig) or not users:
+        return config
+    load = config.load.model_copy(update={"concurrency": max(users) or None})
+    return config.model_copy(update={"load": load})
+
+
+def all_times(trials: Sequence[LongestTimes], cooldown_ns: int) -> LongestTimes:
+    """Return the longest times of a stack that starts once and runs all these trials."""
+    times = trials[0]
+    return LongestTimes(
+        start=times.start,
+        load=sum(each.load for each in trials) + cooldown_ns * (len(trials) - 1),
+        is_bounded=all(each.is_bounded for each in trials),
+        start_keys=times.start_keys,
+        what=f"{len(trials):,} trials take" if len(trials) > 1 else times.what,
+    )

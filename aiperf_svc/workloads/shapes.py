@@ -1,0 +1,102 @@
+"""Groups trials by what they need besides the load: those of one shape run, one after the other, in
+the same processes or pods."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.parameters import is_below
+from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.workloads.registry import workload_of
+from aiperf_svc.workloads.roles import roles_of
+from aiperf_svc.workloads.trial_configs import TrialConfig
+
+Place = Literal["local", "cluster"]
+SHAPE_KEYS: dict[Place, tuple[str, ...]] = {
+    "local": ("deployment", "workers"),
+    "cluster": (
+        "deployment",
+        "workers",
+        "workload.image",
+        "workload.env",
+        "workload.secret_env",
+        # They decide what the pods may reach, or which secrets they have.
+        "endpoint.url",
+        "endpoint.api_key_env",
+        "tokenizer.name",
+        "dataset.public",
+        "dataset.max_download",
+    ),
+}
+"""Keys whose values make a shape. The ranks of a workload do so too, whatever keys they follow
+from."""
+
+
+class Shape(NamedTuple):
+    """Trials that run in the same processes or pods."""
+
+    parameters: dict[str, Any]
+    """The parameters that make this shape."""
+    members: tuple[TrialConfig, ...]
+    """In the order of running."""
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials without their configs."""
+        return tuple(each.trial for each in self.members)
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """The config of each trial."""
+        return tuple(each.config for each in self.members)
+
+
+def shapes(members: Sequence[TrialConfig], place: Place) -> tuple[Shape, ...]:
+    """Group trials by shape, in the order of each shape's first trial."""
+    groups: dict[str, list[TrialConfig]] = {}
+    for each in members:
+        groups.setdefault(_identity(each, place), []).append(each)
+    return tuple(
+        Shape(_parameters(group[0].trial, place), tuple(group)) for group in groups.values()
+    )
+
+
+def one_shape(members: Sequence[TrialConfig], place: Place) -> tuple[Shape]:
+    """Return the only shape. Raises ConfigError if there are several."""
+    first, *others = shapes(members, place)
+    if others:
+        keys = ", ".join(dict.fromkeys(key for each in (first, *others) for key in each.parameters))
+        what = "processes" if place == "local" else "pods"
+        raise ConfigError(
+            f"experiment: trials that differ in {keys or 'their ranks'} need other {what}; run "
+            "them as experiments of their own"
+        )
+    return (first,)
+
+
+def shape_config(config: Config, shape: Shape) -> Config:
+    """Return the config of an experiment with the trials of one shape and no others."""
+    assert config.experiment is not None
+    rows = {repr(trial.parameters): trial.parameters for trial in shape.trials}
+    lists = {"product": (), "zip": (), "explicit": tuple(rows.values())}
+    part = config.experiment.model_copy(update=lists)
+    return shape.configs[0].model_copy(update={"experiment": part})
+
+
+def _parameters(trial: Trial, place: Place) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in trial.parameters.items()
+        if any(is_below(key, each) or is_below(each, key) for each in SHAPE_KEYS[place])
+    }
+
+
+def _identity(each: TrialConfig, place: Place) -> str:
+    parts: list[Any] = [_parameters(each.trial, place)]
+    if not isinstance(each.config, BenchmarkConfig):
+        roles = [(role.name, role.count) for role in roles_of(each.config)]
+        parts += [roles, workload_of(each.config).needs_privilege(each.config)]
+    return json.dumps(parts, sort_keys=True, default=str)

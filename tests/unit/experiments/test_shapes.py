@@ -1,0 +1,168 @@
+"""Which trials can run in the same processes or pods, and what these need."""
+
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.workload import Config
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.plan.topology import Facts
+from aiperf_svc.workloads.loading import parse_any
+from aiperf_svc.workloads.planning import plan_any, plan_any_stack
+from aiperf_svc.workloads.shapes import shape_config, shapes
+from aiperf_svc.workloads.trial_configs import trial_configs
+
+TEMPLATE: dict[str, Any] = {
+    "endpoint": {"url": "http://target", "model": "m"},
+    "load": {"duration": "60s", "grace_period": "10s", "concurrency": 1},
+    "deployment": {"target": {"kind": "mock"}},
+}
+COMMAND: dict[str, Any] = {
+    "kind": "command",
+    "command": ["true"],
+    "timeout": "30s",
+    "metrics": {"speed": {"unit": "MB/s", "pattern": "([0-9.]+)"}},
+}
+CLUSTER = Facts(where="cluster")
+
+
+def config_of(experiment: dict[str, Any] | None = None, **template: Any) -> Config:
+    data = {**TEMPLATE, **template}
+    return parse_any(data | ({"experiment": experiment} if experiment else {}), "f")
+
+
+def stack_of(config: Config) -> Any:
+    return plan_any_stack(config, stack="s", version="1")
+
+
+def test_trials_that_differ_in_load_and_prompts_have_one_shape() -> None:
+    config = config_of({"product": {"load.concurrency": [1, 9], "dataset.entries": [5, 7]}})
+    (shape,) = shapes(trial_configs(config), "cluster")
+    assert shape.parameters == {}
+    assert [trial.number for trial in shape.trials] == [1, 2, 3, 4]
+
+
+def test_each_target_is_a_shape_whose_trials_stay_in_their_order() -> None:
+    args = [["--ttft", "5ms"], ["--ttft", "9ms"]]
+    config = config_of(
+        {
+            "product": {"load.concurrency": [1, 2], "deployment.target.args": args},
+            "repetitions": 2,
+        }
+    )
+    found = shapes(trial_configs(config), "cluster")
+    assert [each.parameters for each in found] == [{"deployment.target.args": a} for a in args]
+    assert [[t.number for t in each.trials] for each in found] == [[1, 3, 5, 7], [2, 4, 6, 8]]
+
+
+def test_what_pods_may_reach_is_a_shape_on_a_cluster_only() -> None:
+    members = trial_configs(config_of({"product": {"tokenizer.name": ["a/b", "c/d"]}}))
+    assert len(shapes(members, "cluster")) == 2
+    assert len(shapes(members, "local")) == 1
+
+
+def test_a_key_above_those_of_a_shape_makes_one_too() -> None:
+    endpoints = [{**TEMPLATE["endpoint"], "streaming": value} for value in (True, False)]
+    members = trial_configs(config_of({"product": {"endpoint": endpoints}}))
+    assert len(shapes(members, "cluster")) == 2
+
+
+def test_the_ranks_of_a_workload_are_its_shape() -> None:
+    data = {
+        "workload": COMMAND,
+        "experiment": {"product": {"workload.ranks": [1, 2], "random_seed": [1, 2]}},
+    }
+    found = shapes(trial_configs(parse_any(data, "f")), "cluster")
+    assert [[t.number for t in each.trials] for each in found] == [[1, 2], [3, 4]]
+
+
+def test_the_experiment_of_one_shape_has_its_trials_and_no_others() -> None:
+    args = [["--ttft", "5ms"], ["--ttft", "9ms"]]
+    config = config_of(
+        {"product": {"load.concurrency": [3, 1], "deployment.target.args": args}, "repetitions": 2}
+    )
+    first, second = shapes(trial_configs(config), "cluster")
+    part = shape_config(config, second)
+    (again,) = shapes(trial_configs(part), "cluster")
+    assert again.configs == second.configs
+    assert first.configs[0] not in again.configs
+    assert parse_any(part.model_dump(mode="json"), "f") == part
+
+
+@pytest.mark.parametrize("facts", [CLUSTER, Facts(where="local", cores=8)])
+def test_the_topology_is_that_of_the_largest_trial(facts: Facts) -> None:
+    users = [1, 30_000, 700]
+    alone = [plan_any(config_of(load={**TEMPLATE["load"], "concurrency": n}), facts) for n in users]
+    together = plan_any(config_of({"product": {"load.concurrency": users}}), facts)
+    assert together == alone[1]
+    assert len({each.workers for each in alone}) > 1
+
+
+def test_a_search_is_planned_for_the_end_of_its_range() -> None:
+    search = {"parameter": "load.concurrency", "from": 1, "to": 4000, "maximize": "goodput"}
+    alone = plan_any(config_of(load={**TEMPLATE["load"], "concurrency": 4000}), CLUSTER)
+    assert plan_any(config_of({"search": search}), CLUSTER) == alone
+
+
+def test_pods_are_sized_for_the_most_users_of_a_worker() -> None:
+    workers = {"max": 1}
+    load = {**TEMPLATE["load"], "concurrency": 20_000}
+    alone = stack_of(config_of(load=load, workers=workers))
+    together = stack_of(
+        config_of({"product": {"load.concurrency": [1, 20_000, 5]}}, workers=workers)
+    )
+    small = stack_of(config_of(workers=workers))
+    memory = [plan.totals.memory_bytes for plan in (small, alone, together)]
+    assert memory[0] < memory[1] == memory[2]
+
+
+def test_a_stack_lives_long_enough_for_all_its_trials() -> None:
+    experiment = {"repetitions": 3, "cooldown": "5s"}
+    alone, together = stack_of(config_of()).times, stack_of(config_of(experiment)).times
+    assert together.start == alone.start
+    assert together.load == 3 * alone.load + 2 * 5 * 10**9
+    with pytest.raises(ConfigError, match="the 100 trials take up to 7000s"):
+        stack_of(config_of({"repetitions": 100}))
+
+
+def test_the_steps_of_all_trials_count() -> None:
+    data: dict[str, Any] = {"workload": COMMAND}
+    alone = stack_of(parse_any(data, "f")).times
+    experiment = {"product": {"workload.timeout": ["30s", "60s"]}, "cooldown": "5s"}
+    together = stack_of(parse_any(data | {"experiment": experiment}, "f")).times
+    assert together.load == 3 * alone.load + 5 * 10**9
+
+
+def test_trials_that_need_other_pods_are_not_planned_as_one_stack() -> None:
+    config = config_of({"product": {"deployment.target.replicas": [1, 2]}})
+    with pytest.raises(ConfigError, match=r"differ in deployment.target.replicas need other pods"):
+        stack_of(config)
+    with pytest.raises(ConfigError, match=r"need other processes"):
+        plan_any(config, Facts(where="local"))
+
+
+def test_every_refused_trial_is_listed_before_any_starts() -> None:
+    config = config_of({"product": {"load.concurrency": [1, 0, 2, -1], "load.ramp": ["1s", "2s"]}})
+    with pytest.raises(ConfigError) as caught:
+        trial_configs(config)
+    title, *lines = str(caught.value).splitlines()
+    assert title == "4 of 8 different trials are refused"
+    assert lines[0] == (
+        "  trial load.concurrency=0,load.ramp=1s: load.concurrency: 0: expected a number above 0"
+    )
+    assert len(lines) == 4
+
+
+def test_a_long_list_of_refused_trials_is_cut() -> None:
+    config = config_of({"product": {"load.concurrency": [1, *range(-30, 0)]}})
+    with pytest.raises(ConfigError) as caught:
+        trial_configs(config)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 12
+    assert lines[-1] == "  … and 20 more"
+
+
+def test_both_ends_of_a_search_are_checked() -> None:
+    search = {"parameter": "load.concurrency", "from": 1, "to": 10**8, "maximize": "goodput"}
+    with pytest.raises(ConfigError, match=r"trial load.concurrency=100000000: "):
+        trial_configs(config_of({"search": search}))
