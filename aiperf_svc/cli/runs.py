@@ -136,11 +136,9 @@ def _run(
     secrets: dict[str, str],
     forks: "ForkServer | None",
 ) -> int:
-    from aiperf_svc.cli.experiments import refuse_experiment
     from aiperf_svc.runner.local import run_local
     from aiperf_svc.runner.options import RunOptions
 
-    refuse_experiment(config)
     options = RunOptions(
         ui=ui,
         json=args.json,

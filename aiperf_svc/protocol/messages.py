@@ -12,6 +12,7 @@ so that a receiver refuses messages of a previous run or of a restarted process.
 """
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -324,6 +325,28 @@ class RunStatePublished(Message, frozen=True):
     """Exit code of the run, valid in the state `failed`."""
 
 
+class TrialPublished(Message, frozen=True):
+    """The trial of an experiment that is on. Published by the system controller on change, and
+    again twice a second; `run_id` is that of the experiment."""
+
+    serial: int
+    """Number of trials begun, this one included; another attempt is counted anew."""
+    number: int
+    """Number of the trial in the plan, from 1."""
+    parameters: dict[str, Any]
+    """Value of each changed key of the config."""
+    repetition: int
+    attempt: int
+    """From 1."""
+    total: int
+    """Trials of the experiment; 0 while nobody knows."""
+    is_over: bool = False
+    """True when this trial was the last one and has ended."""
+    state: RunState = RunState.PENDING
+    """How the experiment has ended, when it is over."""
+    reason: str = ""
+
+
 class RecordsAcknowledged(Message, frozen=True):
     """Records that the records manager has: for each worker, the highest sequence number below
     which no record is missing."""
@@ -560,6 +583,7 @@ AnyMessage = (
     | CancelRequested
     | RosterPublished
     | RunStatePublished
+    | TrialPublished
     | RecordsAcknowledged
     | WorkerAttached
     | ClockProbed

@@ -11,6 +11,7 @@ from typing import Protocol
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.foreign_text import lines
 from aiperf_svc.plan.topology import Topology
+from aiperf_svc.runner.experiment_lines import position, trial_line
 from aiperf_svc.runner.numbers import count, milliseconds, seconds
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.phase_progress import is_loading, remaining_s, step_line
@@ -55,9 +56,15 @@ class Plain(Silent):
     def __init__(self) -> None:
         self._shown_mono_s = -PLAIN_S
         self._state = ""
+        self._ended = 0
 
     def show(self, status: Status) -> None:
-        """A line, unless the last one is too young."""
+        """A line, unless the last one is too young. Each trial that has ended has a line."""
+        experiment = status.experiment
+        if experiment is not None and experiment.ended > self._ended:
+            for row in experiment.rows[-(experiment.ended - self._ended) :]:
+                print(lines(trial_line(row)), file=sys.stderr, flush=True)
+            self._ended = experiment.ended
         now = time.monotonic()
         if status.state != self._state or now - self._shown_mono_s >= PLAIN_S:
             self._shown_mono_s, self._state = now, status.state
@@ -80,7 +87,10 @@ def make_display(options: RunOptions, title: str, topology: Topology) -> Display
 
 def plain_line(status: Status) -> str:
     """A status in one line."""
-    line = f"{seconds(status.elapsed_s):>7}  {status.state}"
+    line = f"{seconds(status.elapsed_s):>7}  "
+    if status.experiment is not None and status.experiment.number:
+        line += f"{position(status.experiment)}  "
+    line += status.state
     if status.steps is not None and is_loading(status):
         return f"{line}: {step_line(status.steps)}"
     if not is_loading(status):
@@ -105,6 +115,11 @@ def plain_line(status: Status) -> str:
 
 def final_line(status: Status) -> str:
     """Return the outcome of a finished run in one line."""
+    if status.experiment is not None:
+        experiment = status.experiment
+        failed = f", {experiment.failed:,} failed" if experiment.failed else ""
+        reason = f" ({status.reason})" if status.reason else ""
+        return f"{status.state}{reason}: {count(experiment.ended, 'trial')}{failed}"
     if status.steps is not None:
         parts = [f"{status.steps.ended:,} of {status.steps.total:,} steps"]
         parts += [f"{status.steps.failed:,} failed"] if status.steps.failed else []

@@ -5,7 +5,7 @@ Nothing here starts or ends a process, and nothing is known of the run but throu
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Following:
         is_collected: bool = True,
         unresponsive_s: float = UNRESPONSIVE_S,
         stopping: str = STOPPING,
+        replace: Callable[[Process], Process | None] = lambda _process: None,
     ) -> None:
         self._client = client
         self._processes = processes
@@ -62,6 +63,8 @@ class Following:
         self._unresponsive_s = unresponsive_s
         self._stopping = stopping
         """Message printed at the first interrupt."""
+        self._replace = replace
+        """Starts another process in place of one that has ended; None where nobody waits for it."""
         self.status: Status | None = None
         """The last one; None before the first response."""
 
@@ -135,15 +138,24 @@ class Following:
 
     async def _watch(self, process: Process) -> None:
         code = await process.wait()
-        state = RunState(self.status.state) if self.status is not None else RunState.PENDING
+        status = self.status
+        state = RunState(status.state) if status is not None else RunState.PENDING
         if state.is_final:
             return
-        if process in self._control or state is RunState.PENDING:
+        is_first = status is None or status.experiment is None or not status.experiment.ended
+        if process in self._control or (state is RunState.PENDING and is_first):
             story = log_tails.last_lines(self._logs, process.name)
             raise BenchmarkFailed(f"{process.name} {process.how_it_ended}\n{story}".rstrip())
         # With 0 it has seen the end of the run before we have.
-        if code != 0:
-            self._display.note(f"{process.name} {process.how_it_ended}; the run goes on without it")
+        if code == 0:
+            return
+        another = self._replace(process)
+        follows = (
+            "another one takes part in the next trial" if another else "the run goes on without it"
+        )
+        self._display.note(f"{process.name} {process.how_it_ended}; {follows}")
+        if another is not None:
+            await self._watch(another)
 
     async def _copy_logs(self) -> None:
         """Copy new lines of the services' logs to the screen."""

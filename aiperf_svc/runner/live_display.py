@@ -6,10 +6,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status
 from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.runner.experiment_lines import parameters_text, position
 from aiperf_svc.runner.numbers import milliseconds, seconds
 from aiperf_svc.runner.phase_progress import is_loading, remaining_s, share_done, step_line
 
@@ -32,6 +33,8 @@ WORDS = {
 }
 """Name of each state on the screen."""
 WIDTH = 96
+ROWS = 12
+"""Most trials in the table of an experiment."""
 
 
 class LiveDisplay:
@@ -74,7 +77,10 @@ class LiveDisplay:
         return head
 
     def _drawn(self, status: Status) -> RenderableType:
-        rows: list[RenderableType] = [self._head(seconds(status.elapsed_s)), self._steps(status)]
+        rows: list[RenderableType] = [self._head(seconds(status.elapsed_s))]
+        if status.experiment is not None:
+            rows += [_trial(status.experiment)]
+        rows += [self._steps(status)]
         if is_loading(status) and status.steps is not None:
             rows += [_bar(status), Text(f"  {one_line(step_line(status.steps))}")]
         elif is_loading(status):
@@ -82,6 +88,8 @@ class LiveDisplay:
         if status.message or status.reason:
             said = one_line(status.message or status.reason)
             rows.append(Text(f"  {said}", style="yellow"))
+        if status.experiment is not None and status.experiment.rows:
+            rows.append(_trials(status.experiment))
         width = min(WIDTH, self._console.width)
         frame = Table.grid(expand=False)
         frame.add_column(width=width)
@@ -107,6 +115,37 @@ class LiveDisplay:
                 )
             line.append("   ")
         return line
+
+
+def _trial(experiment: ExperimentStatus) -> RenderableType:
+    """Return where the experiment is: the trial that is on, and what is left."""
+    left = f"about {seconds(experiment.left_s)} left" if experiment.left_s is not None else ""
+    failed = f"{experiment.failed:,} failed" if experiment.failed else ""
+    facts = [f"{experiment.ended:,} done", failed, left]
+    line = Text.assemble(
+        ("  " + position(experiment), "bold"),
+        f"  {one_line(parameters_text(experiment.parameters))}  ",
+        (", ".join(fact for fact in facts if fact), "dim"),
+    )
+    line.no_wrap = True
+    return line
+
+
+def _trials(experiment: ExperimentStatus) -> RenderableType:
+    """Return the table of the latest trials."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right")
+    for _ in range(3):
+        table.add_column(no_wrap=True, overflow="ellipsis")
+    for row in experiment.rows[-ROWS:]:
+        outcome = row.verdict or row.state
+        table.add_row(
+            f"{row.number:,}",
+            one_line(parameters_text(row.parameters)),
+            one_line(row.text or row.reason),
+            Text(outcome, style="green" if outcome == "valid" else "yellow"),
+        )
+    return table
 
 
 def _bar(status: Status) -> RenderableType:

@@ -8,6 +8,7 @@ import asyncio
 import os
 import socket
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -43,6 +44,8 @@ from aiperf_svc.workloads.planning import plan_any
 SERVICE_COMMAND = (sys.executable, "-m", "aiperf_svc", "service")
 END_S, KILL_S = 3.0, 5.0
 """To end by themselves after the run's end, and then to end when told to."""
+REPLACEMENTS = 3
+"""Most times that one process of an experiment is replaced: one that always ends is broken."""
 LEFT_AT_ONCE = "left at once; no results were computed"
 
 
@@ -124,6 +127,9 @@ class _Launch:
         self._forks = forks
         self._processes: list[Process] = []
         self._control: list[Process] = []
+        self._given: dict[str, Order] = {}
+        """What each process is, by name."""
+        self._replaced: Counter[str] = Counter()
 
     async def run(self, artifact_error: str) -> RunOutcome:
         """From the first process to the last one gone."""
@@ -155,6 +161,7 @@ class _Launch:
                             interrupts=interrupts,
                             display=display,
                             show_logs=self._run.options.verbose,
+                            replace=self._replace,
                         )
                         summary = await following.run()
                         status, is_over = following.status, following.is_over
@@ -232,7 +239,23 @@ class _Launch:
         for (name, order), pid in zip(orders.items(), pids, strict=False):
             self._add(adopted_process(name, pid, stderr=self._output(name)), order)
 
+    def _replace(self, process: Process) -> Process | None:
+        """Start another process in place of one that is lost, where a trial may follow."""
+        if self._run.config.experiment is None or self._replaced[process.name] == REPLACEMENTS:
+            return None
+        self._replaced[process.name] += 1
+        order = self._given[process.name]
+        another = start_process(
+            process.name,
+            [*self._command, *order.services],
+            environ=order.environ,
+            stderr=self._output(process.name),
+        )
+        self._add(another, order)
+        return another
+
     def _add(self, process: Process, order: Order) -> None:
+        self._given[process.name] = order
         self._processes.append(process)
         if not _is_many(order.services):
             self._control.append(process)

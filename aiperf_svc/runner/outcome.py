@@ -11,6 +11,8 @@ from aiperf_svc.protocol.messages import RunState
 
 RUN_RESULT = SCHEMA.partition("/")[0] + "/"
 """Beginning of the `schema_version` of results.json."""
+EXPERIMENT = "experiment/"
+"""Beginning of the `schema_version` of experiment.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,8 @@ class RunOutcome:
             return ExitCode.BENCHMARK_FAILED
         if self.artifact_error:
             return ExitCode.ERROR
+        if is_experiment(self.summary):
+            return _of_trials(self.summary["trials"])
         if own_part(self.summary).get("verdict") == "invalid":
             return ExitCode.VERDICT_INVALID
         if not all(objective.get("ok") for objective in own_part(self.summary).get("slo", ())):
@@ -77,6 +81,22 @@ class RunOutcome:
         }
 
 
+def _of_trials(trials: list[dict[str, Any]]) -> ExitCode:
+    """The exit code of an experiment. One trial that can be believed and holds its SLO is an
+    answer; a trial that could not be finished leaves a hole in it."""
+    if any(trial["state"] != RunState.DONE for trial in trials):
+        return ExitCode.BENCHMARK_FAILED
+    believed = [trial for trial in trials if not trial["left_out"]]
+    if not believed:
+        return ExitCode.VERDICT_INVALID
+    return ExitCode.SLO_MISSED if all(t["slo"] == "missed" for t in believed) else ExitCode.OK
+
+
+def is_experiment(summary: dict[str, Any]) -> bool:
+    """True if this is the content of experiment.json."""
+    return str(summary.get("schema_version")).startswith(EXPERIMENT)
+
+
 def is_run_result(summary: dict[str, Any]) -> bool:
     """True if this is the content of results.json: of a benchmark that ran a tool on ranks."""
     return str(summary.get("schema_version")).startswith(RUN_RESULT)
@@ -91,7 +111,10 @@ def own_part(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_succeeded(summary: dict[str, Any]) -> bool:
-    """True if any request completed; of a benchmark on ranks, if all steps did."""
+    """True if any request completed; of a benchmark on ranks, if all steps did; of an experiment,
+    if any trial has ended."""
+    if is_experiment(summary):
+        return bool(summary["trials"])
     if is_run_result(summary):
         accounts = summary["accounts"]
         is_whole = not accounts["failed"] and not accounts["lost"]

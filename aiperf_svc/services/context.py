@@ -22,6 +22,7 @@ from aiperf_svc.config.workload import AnyWorkloadConfig, Config, WorkloadConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import Service
+from aiperf_svc.services.lasting import Lasting
 from aiperf_svc.workloads.loading import load_any
 
 
@@ -48,6 +49,8 @@ class RunContext:
     curve: CurveKeys | None = None
     cli_command: str = ""
     """How the user asked for the run; kept with the results."""
+    lasting: Lasting | None = None
+    """What this process has for all trials of an experiment; None in a run without one."""
     epoch: int = field(default_factory=time_ns)
     boot_id: str = field(default_factory=boot_id)
 

@@ -6,9 +6,10 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from types import FrameType
+from typing import Any
 
 import uvloop
 
@@ -16,6 +17,7 @@ from aiperf_svc.adapters.host.child_processes import die_with_parent
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.host.machine import usable_cores
 from aiperf_svc.adapters.host.scheduling import lower_priority, raise_priority
+from aiperf_svc.adapters.messaging.bus import LINGER_MS
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import AiperfError
@@ -65,8 +67,6 @@ def _share_cores(context: RunContext, names: Sequence[Service]) -> None:
 
 
 async def _run(context: RunContext, names: Sequence[Service]) -> None:
-    bus = make_bus(context)
-    await bus.start()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -78,26 +78,84 @@ async def _run(context: RunContext, names: Sequence[Service]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # Not a handler of the loop, which a stuck service would not come to.
         signal.signal(number, stop)
+    told = asyncio.create_task(stopping.wait(), name="told to stop")
+    try:
+        if context.config.experiment is None:
+            await _take_part(context, names, until=(told,))
+        else:
+            await _take_part_in_trials(context, names, told)
+    finally:
+        told.cancel()
+
+
+async def _take_part(
+    context: RunContext,
+    names: Sequence[Service],
+    *,
+    until: Iterable[asyncio.Task[Any]],
+    linger_ms: int = LINGER_MS,
+) -> None:
+    """Run the services of one run until they have nothing more to do, or one of the tasks ends."""
+    bus = make_bus(context)
+    await bus.start()
     is_on_ranks = isinstance(context.config, WorkloadConfig)
     services = [service_class(name, is_on_ranks=is_on_ranks)(context, bus) for name in names]
     running = [asyncio.create_task(s.run(), name=s.id) for s in services]
     ended = asyncio.create_task(_all_finished(services), name="finished")
-    told = asyncio.create_task(stopping.wait(), name="told to stop")
-    enough = [*running, told, *([ended] if context.ends_with_run else [])]
+    enough = [*running, *until, *([ended] if context.ends_with_run else [])]
     try:
         await asyncio.wait(enough, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (*running, ended, told):
+        for task in (*running, ended):
             task.cancel()
         results = await asyncio.gather(*running, return_exceptions=True)
         for service in services:
             await service.close()
-        await bus.close()
+        await bus.close(linger_ms=linger_ms)
     for result in results:
         if isinstance(result, ExceptionGroup):
             raise result.exceptions[0]
         if isinstance(result, Exception):
             raise result
+
+
+async def _take_part_in_trials(
+    context: RunContext, names: Sequence[Service], told: asyncio.Task[Any]
+) -> None:
+    """Run the services of one trial after the other, until the experiment is over."""
+    from aiperf_svc.services.trials import context_of, following_trials
+
+    async with following_trials(context, names) as trials:
+        trial = None
+        while True:
+            following = asyncio.create_task(trials.follower.after(trial), name="next trial")
+            if trial is None:
+                ends = (following, told, *trials.tasks)
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                _share_cores(own := context_of(context, trials.lasting, trial), names)
+                set_up_logs(own.run_id, names, instance=own.instance)
+                # Nothing that is still to be sent is of use: the controller has heard of the end of
+                # everybody's work before it began another trial.
+                ends = (following, told, *trials.tasks)
+                await _take_part(own, names, until=ends, linger_ms=0)
+            for task in trials.tasks:
+                if task.done():
+                    task.result()
+            if told.done():
+                following.cancel()
+                return
+            trial = await following
+            if trials.results is not None:
+                await trials.results.set_trial(trial)
+            if trial.is_over:
+                break
+        if not context.ends_with_run:
+            await told
+        elif trials.results is not None:
+            fetched = asyncio.create_task(trials.results.finished.wait(), name="fetched")
+            await asyncio.wait((fetched, told), return_when=asyncio.FIRST_COMPLETED)
+            fetched.cancel()
 
 
 def _end_within(seconds: float) -> None:

@@ -358,7 +358,7 @@ class RecordsManager(ResultsService[RunProgress]):
     async def _end(self) -> None:
         if self.summary_json is None and self.state is RunState.FAILED and self._store.count:
             await self._process()
-        self.progress.set_results_ready(self.summary_json is not None)
+        await self.settle()
 
     async def close(self) -> None:
         await super().close()

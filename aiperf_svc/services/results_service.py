@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 class Progress(Protocol):
     """Builds the status of a run."""
 
+    def set_results_ready(self, is_ready: bool) -> None:
+        """Set whether the summary can be fetched; nothing follows."""
+        ...
+
     def status(self) -> Status:
         """Describe the run as it is now."""
         ...
@@ -44,10 +48,14 @@ class ResultsService(BaseService, Generic[ProgressT]):
         self.summary_json: dict[str, Any] | None = None
         self._api: ResultsServer | None = None
         self._cancel_reason = ""
+        self._experiment = context.lasting.results if context.lasting is not None else None
 
     async def run(self) -> None:
         # Before anything else: a run that never gets its services together says so here too.
-        await self._start_api()
+        if self._experiment is None:
+            await self._start_api()
+        else:
+            await self._experiment.set_results(self)
         await super().run()
 
     async def _start_api(self) -> None:
@@ -64,6 +72,13 @@ class ResultsService(BaseService, Generic[ProgressT]):
             host="127.0.0.1" if not context.addresses.is_tcp else "0.0.0.0",
             port=context.api_port,
         )
+
+    async def settle(self) -> None:
+        """Say that the results are final."""
+        self.progress.set_results_ready(self.summary_json is not None)
+        if self._experiment is not None:
+            reason = self.progress.status().reason
+            await self._experiment.add(self.state, reason, self.summary_json)
 
     async def repeat_cancel(self) -> None:
         """Ask again for the end of the run until the published state shows it."""

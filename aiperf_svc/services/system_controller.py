@@ -3,7 +3,7 @@ through."""
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus
@@ -31,6 +31,8 @@ READY_S = 30.0
 DRAINING_S = 60.0
 """Longest time for the last records to arrive; the records manager gives up on them before."""
 PROCESSING_S = 900.0
+ENDING_S = 15.0
+"""Longest time for a service to do its last work, in an experiment that has another trial."""
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +48,19 @@ class SystemController(BaseService):
     is_control = True
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
-        self._proxies = Proxies(bus)
-        self._proxies.start()
+        lasting = context.lasting
+        self._sequence = lasting.sequence if lasting is not None else None
+        if lasting is not None and lasting.proxies is not None:
+            self._proxies = lasting.proxies
+            self._proxies.give_up(())
+        else:
+            self._proxies = Proxies(bus)
+            self._proxies.start()
         super().__init__(context, bus)
         self._machine = RunMachine(has_warmup=_has_warmup(context.config))
         self._number = 1
+        self._has_ended = False
+        """Whether the end of the trial has been told to the experiment."""
         self._since_wall_ns = wall_ns()
         self._changed = asyncio.Event()
         self._deadlines = {
@@ -59,6 +69,9 @@ class SystemController(BaseService):
             RunState.READY: READY_S,
             RunState.DRAINING: DRAINING_S,
             RunState.PROCESSING: PROCESSING_S,
+            RunState.DONE: ENDING_S,
+            RunState.FAILED: ENDING_S,
+            RunState.CANCELLED: ENDING_S,
         }
         self._marker = context.state / f"started-{context.run_id}"
         if self._marker.exists():
@@ -77,13 +90,26 @@ class SystemController(BaseService):
         self._handle(run_machine.HeartbeatReceived(beat))
 
     def on_cancel_requested(self, message: CancelRequested) -> None:
+        if self._sequence is not None:
+            self._sequence.cancel(message.reason)
         self._handle(run_machine.CancelAsked(message.reason))
 
     def _handle_failed(self, reason: str) -> None:
         self._handle(run_machine.DeadlinePassed(self._machine.state, reason))
 
     def _handle(self, event: run_machine.Event) -> None:
-        for instruction in self._machine.handle(event):
+        self._carry_out(self._machine.handle(event))
+        if self._machine.has_everyone_ended:
+            self._end_trial()
+
+    def _end_trial(self) -> None:
+        if self._sequence is not None and not self._has_ended:
+            self._has_ended = True
+            machine = self._machine
+            self._sequence.trial_ended(machine.state, machine.reason)
+
+    def _carry_out(self, instructions: Iterable[run_machine.Instruction]) -> None:
+        for instruction in instructions:
             match instruction:
                 case run_machine.MarkStarted():
                     self._mark_started()
@@ -125,6 +151,9 @@ class SystemController(BaseService):
             await asyncio.sleep(0.25)
             elapsed_s = (wall_ns() - self._since_wall_ns) / 1e9
             if limit_s is None or state is not self._machine.state or elapsed_s < limit_s:
+                continue
+            if state.is_final:
+                self._end_trial()
                 continue
             missing = self._missing()
             self._handle(

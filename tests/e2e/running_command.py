@@ -34,10 +34,12 @@ class Command:
         url: str | None,
         *flags: str,
         within: Sequence[str] = (),
+        words: Sequence[str] = ("profile",),
         **environ: str,
     ) -> None:
         """Start `profile` against the server at `url`, or without one as the flags say. `within` is
-        a program, with its arguments, that starts the command."""
+        a program, with its arguments, that starts the command; `words` are other than `profile`.
+        """
         self.folder = folder
         self._ports: dict[str, str] = {}
         self._before = private_folders()
@@ -48,7 +50,7 @@ class Command:
         target = () if url is None else ("-u", url, "-m", "mock", "--streaming")
         program = (*within, sys.executable, "-m", "aiperf_svc")
         self.process = subprocess.Popen(
-            [*program, "profile", *target, *flags, *QUIET],
+            [*program, *words, *target, *flags, *QUIET],
             cwd=folder,
             env=self.environ,
             stdout=subprocess.PIPE,

@@ -82,7 +82,8 @@ def is_whole(path: Path, entry: ManifestEntry) -> bool:
 
 def _counts(folder: Path, path: Path) -> bool:
     parts = path.relative_to(folder).parts
-    return path.name != NAME and not any(part.endswith(TEMPORARY_SUFFIX) for part in parts)
+    # The manifest of a trial is a file of its experiment.
+    return path != folder / NAME and not any(part.endswith(TEMPORARY_SUFFIX) for part in parts)
 
 
 def _entry(folder: Path, path: Path, known: dict[str, ManifestEntry]) -> ManifestEntry:

@@ -37,6 +37,8 @@ def raise_priority(*, before_all: bool) -> bool:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
             return True
+    if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # of another trial
     number = _SYSCALL.get(platform.machine())
     if number is None:
         return False
@@ -52,7 +54,7 @@ def lower_priority() -> None:
     and nice values count only within one: a process with a session of its own has to say it for its
     group.
     """
-    os.nice(LOW_PRIORITY_NICE)
+    os.nice(max(0, LOW_PRIORITY_NICE - os.nice(0)))
     if os.getsid(0) == os.getpid():
         with contextlib.suppress(OSError):  # a kernel without them
             _AUTOGROUP.write_text(str(LOW_PRIORITY_NICE))

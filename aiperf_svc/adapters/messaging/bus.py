@@ -47,6 +47,8 @@ LINGER_MS = 2_000
 _RAW_PORTS = frozenset((Port.RAW_FRONT, Port.RAW_BACK, Port.RAW_DIRECT))
 UP, DOWN = b"up", b"down"
 """Topics of the event bus: to the control services, and to all services; see `topic_of`."""
+TRIAL = b"trial"
+"""Topic of the trials of an experiment, to all processes."""
 REPORT = b"report"
 """Topic of what workers and record processors report to the control services. They may publish
 nothing else."""
@@ -251,12 +253,13 @@ class Bus:
             self._authenticator.stop()
             self._authenticator = None
 
-    async def close(self) -> None:
-        """Close every socket and end the threads that use the context; delivers for LINGER_MS."""
+    async def close(self, *, linger_ms: int = LINGER_MS) -> None:
+        """Close every socket and end the threads that use the context; delivers messages for
+        `linger_ms`."""
         self.stop_authenticator()
         for sock in self._sockets:
             if not sock.closed:
-                sock.close()
+                sock.close(linger_ms)
         await asyncio.to_thread(self._context.term)
 
 

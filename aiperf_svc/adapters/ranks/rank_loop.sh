@@ -8,12 +8,14 @@
 #   run ID          run FOLDER/commands/ID/run.sh
 #   TERM ID         send SIGTERM to its process group; KILL ID likewise
 #   stat NAME       copy the container's CPU and memory counters to FOLDER/stats/NAME
-#   end             end all commands and leave
+#   reset TOKEN     end all commands
+#   end             the same, and leave
 # FOLDER/events (FIFO), to the courier:
 #   ready PID       this loop listens
 #   started ID PID  before the command's first instruction
 #   ended ID CODE   as the shell knows it: 128 + number for a signal
 #   copied NAME     the counters are there
+#   reset TOKEN     no command runs, and nothing of one will be said
 #
 # The loop blocks in `read` while nothing is ordered: nothing polls beside a measurement.
 folder=$1
@@ -36,11 +38,19 @@ send() {
   fi
 } 2>/dev/null
 
+end_commands() {
+  if [ -z "$has_setsid" ]; then
+    kill -s KILL -- -1 2>/dev/null
+  fi
+  # By the process that waits for each command: the files here may be gone already.
+  for waiter in $waiters; do kill -s TERM "${waiter#*:}" 2>/dev/null; done
+  wait
+  waiters=""
+}
+
 end_all() {
   trap '' TERM INT HUP
-  # By the process that waits for each command: the files here may be gone already.
-  for waiter in $waiters; do kill -s TERM "$waiter" 2>/dev/null; done
-  wait
+  end_commands
   exit 0
 }
 trap end_all TERM INT HUP
@@ -50,13 +60,12 @@ exec 3<>orders 4<>events
 
 run() {
   (
-    exec 3<&-
     trap 'kill -s KILL "$!"; kill -s KILL -- "-$!"; exit' TERM INT HUP
     # One end of a pipe would do, but its process could not be waited for.
     if [ -n "$has_setsid" ]; then
-      setsid sh "commands/$1/run.sh" 4<&- >"commands/$1/stdout" 2>"commands/$1/stderr" </dev/null &
+      setsid sh "commands/$1/run.sh" 3<&- 4<&- >"commands/$1/stdout" 2>"commands/$1/stderr" </dev/null &
     else
-      sh "commands/$1/run.sh" 4<&- >"commands/$1/stdout" 2>"commands/$1/stderr" </dev/null &
+      sh "commands/$1/run.sh" 3<&- 4<&- >"commands/$1/stdout" 2>"commands/$1/stderr" </dev/null &
     fi
     pid=$!
     echo "$pid" >"commands/$1/pid"
@@ -64,8 +73,18 @@ run() {
     exec 2>/dev/null # Some shells print what a signal did.
     wait "$pid"
     echo "ended $1 $?" >&4
+    echo "gone $1" >&3
   ) &
-  waiters="$waiters $!"
+  waiters="$waiters $1:$!"
+}
+
+# The number of a process that has ended may be another's soon.
+forget() {
+  others=""
+  for waiter in $waiters; do
+    [ "${waiter%%:*}" = "$1" ] || others="$others $waiter"
+  done
+  waiters=$others
 }
 
 # Without any other program: the image may have none.
@@ -83,7 +102,12 @@ while read -r order id <&3; do
   case $order in
     run) run "$id" ;;
     TERM | KILL) send "$order" "$id" ;;
+    gone) forget "$id" ;;
     stat) stat "$id" ;;
+    reset)
+      end_commands
+      echo "reset $id" >&4
+      ;;
     end) end_all ;;
   esac
 done

@@ -7,6 +7,7 @@ between the two is shared. Locally the loop is a child process.
 import asyncio
 import logging
 import os
+import secrets
 import shlex
 import signal
 import subprocess
@@ -63,6 +64,8 @@ class RankShell:
         self.folder = folder
         self._on_started = on_started
         self._on_ended = on_ended
+        self._token = secrets.token_hex(4)
+        """Of the reset after which everything that the loop says is for this object."""
         self._is_ready = asyncio.Event()
         self._copied: dict[str, asyncio.Event] = {}
         self._orders = -1
@@ -72,11 +75,13 @@ class RankShell:
         """Times that the loop has begun again: its container was ended and started anew."""
 
     async def open(self, *, starts_loop: bool) -> None:
-        """Connect to the loop, or start it as a child first. Raises EnvironmentProblem."""
+        """Connect to the loop, or start it as a child first; end what it still does for another
+        courier. Raises EnvironmentProblem."""
         self._orders = open_fifo(self.folder / ORDERS)
         self._events = FifoLines(self.folder / EVENTS, self._take_events)
         if starts_loop:
             self._child = self._start_loop()
+        self._order(f"reset {self._token}")
         try:
             async with asyncio.timeout(READY_S):
                 await self._is_ready.wait()
@@ -149,7 +154,10 @@ class RankShell:
             match line.split():
                 case ["ready", _]:
                     self.restarts += 1
+                case ["reset", token] if token == self._token:
                     self._is_ready.set()
+                case _ if not self._is_ready.is_set():
+                    pass  # of another trial
                 case ["started", command, pid]:
                     self._on_started(command, int(pid), now)
                 case ["ended", command, code]:
@@ -159,13 +167,13 @@ class RankShell:
                 case _:
                     log.warning("not understood from the rank's loop: %r", line)
 
-    async def close(self) -> None:
-        """End the loop with all its commands."""
+    async def close(self, *, leaves_loop: bool = False) -> None:
+        """End all commands, and the loop unless another courier will use it."""
         if self._events is None:
             return
         self._events.stop()
         with suppress(BenchmarkFailed):
-            self._order("end")
+            self._order(f"reset {self._token}" if leaves_loop else "end")
         if self._child is not None:
             # Not from this side: it would take its commands' process ids with it.
             await asyncio.to_thread(self._child.wait)

@@ -28,6 +28,39 @@ class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What its command says of itself."""
 
 
+class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A trial that has ended."""
+
+    number: int
+    parameters: dict[str, Any]
+    repetition: int
+    attempt: int
+    state: str
+    reason: str
+    verdict: str | None
+    text: str
+    """Its most important numbers."""
+
+
+class ExperimentStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an experiment is."""
+
+    number: int
+    """Number of the trial that is on, in the plan; 0 when the experiment is over."""
+    parameters: dict[str, Any]
+    """Value of each key that the trial changes."""
+    repetition: int
+    attempt: int
+    total: int
+    """Number of trials; 0 while nobody knows."""
+    ended: int
+    failed: int
+    left_s: float | None
+    """Expected time until the last trial has ended; None while nobody knows."""
+    rows: tuple[TrialRow, ...]
+    """The latest trials that have ended."""
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Status of the run. Counts are of the phase that `phase` names."""
 
@@ -73,3 +106,5 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Number of requests of the profiling phase by finish reason."""
     steps: StepStatus | None = None
     """None where requests are measured."""
+    experiment: ExperimentStatus | None = None
+    """None in a run without an experiment."""

@@ -11,19 +11,23 @@ Every file is written atomically, so a reader sees the state after one of the tr
 """
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export
-from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
+from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
+from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, ManifestEntry, read_manifest
+from aiperf_svc.adapters.storage.artifacts import write_manifest
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.summary import ExperimentSummary, TrialRow, summarise
+from aiperf_svc.core.experiments.trials import TRIALS
 
-TRIALS = "trials"
 RUNS = "profile_runs"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 """What a file system without symbolic links says."""
@@ -52,6 +56,24 @@ def write_experiment(
         folder / "experiment.parquet", lambda part: experiment_export.write_parquet(part, summary)
     )
     _write_aggregates(folder, summary)
+
+
+def write_experiment_manifest(folder: Path, run_id: str, *, added: Iterable[str]) -> None:
+    """Write the manifest of an experiment: the files of all trials, and its own. `added` are the
+    folders of the trials that have ended since it was written. Raises EnvironmentProblem."""
+    known = list(_entries(folder, prefix=""))
+    for name in added:
+        known += _entries(folder / TRIALS / name, prefix=f"{TRIALS}/{name}/")
+    # Its own files are written anew with each trial, and may be as long as before.
+    of_trials = tuple(entry for entry in known if entry.name.startswith(f"{TRIALS}/"))
+    write_manifest(folder, run_id, known=of_trials)
+
+
+def _entries(folder: Path, prefix: str) -> Iterator[ManifestEntry]:
+    """The files in a manifest, if there is one."""
+    if (folder / MANIFEST).exists():
+        for entry in read_manifest(folder).files:
+            yield msgspec.structs.replace(entry, name=f"{prefix}{entry.name}")
 
 
 def _write_aggregates(folder: Path, summary: ExperimentSummary) -> None:

@@ -26,8 +26,11 @@ NEEDED: dict[RunState, frozenset[Service]] = {
     RunState.PROFILING: frozenset({Service.TIMING_MANAGER}),
     RunState.DRAINING: frozenset({Service.RECORDS_MANAGER}),
     RunState.PROCESSING: frozenset({Service.RECORDS_MANAGER}),
+    RunState.DONE: frozenset(Service) - {Service.SYSTEM_CONTROLLER},
+    RunState.FAILED: frozenset(Service) - {Service.SYSTEM_CONTROLLER},
+    RunState.CANCELLED: frozenset(Service) - {Service.SYSTEM_CONTROLLER},
 }
-"""The services whose work ends each state."""
+"""The services whose work ends each state. Nothing follows a final state but another run."""
 
 
 class RosterChanged(msgspec.Struct, frozen=True):
@@ -97,22 +100,15 @@ class RunMachine:
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event and return the instructions to carry out."""
+        self._note(event)
         if self.state.is_final:
             return []
         before = (self.state, self.reason, self.is_cancelling)
         self.story.append(f"{self.state.value}: {type(event).__name__}")
         match event:
             case RosterChanged():
-                self._members = {m.id: m for m in event.members}
-                self._is_complete = event.is_complete
-                self._waiting = None
                 self._check_losses()
             case HeartbeatReceived(beat=beat):
-                self._reached[beat.sender] = (beat.epoch, beat.reached)
-                if self._waiting and beat.sender in self._waiting:
-                    member = self._members[beat.sender]
-                    if self._has_reached(member):
-                        self._waiting.discard(beat.sender)
                 if beat.error and self._takes_part(beat):
                     self._fail(f"{beat.sender}: {beat.error}", beat.exit_code)
             case CancelAsked(reason=reason):
@@ -128,6 +124,24 @@ class RunMachine:
         if (self.state, self.reason, self.is_cancelling) != before:
             instructions.append(Publish(self.state, self.reason, self.is_cancelling))
         return instructions
+
+    @property
+    def has_everyone_ended(self) -> bool:
+        """True if the state is final and every service that is left has done its last work."""
+        return self.state.is_final and not self._still_waiting_for()
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case RosterChanged():
+                self._members = {m.id: m for m in event.members}
+                self._is_complete = event.is_complete
+                self._waiting = None
+            case HeartbeatReceived(beat=beat):
+                self._reached[beat.sender] = (beat.epoch, beat.reached)
+                if self._waiting and beat.sender in self._waiting:
+                    member = self._members[beat.sender]
+                    if self._has_reached(member):
+                        self._waiting.discard(beat.sender)
 
     def waiting_for(self) -> tuple[str, ...]:
         """Return the ids of the services that have not finished the current state's work."""
@@ -198,6 +212,7 @@ class RunMachine:
                 self._fail(f"{member.id} was lost; the run cannot go on without it")
 
     def _fail(self, reason: str, exit_code: ExitCode = ExitCode.BENCHMARK_FAILED) -> None:
+        self._waiting = None
         self.state = RunState.FAILED
         self.reason = reason
         self.exit_code = exit_code

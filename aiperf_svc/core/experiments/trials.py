@@ -10,6 +10,8 @@ import msgspec
 
 from aiperf_svc.config.experiment import Experiment
 
+TRIALS = "trials"
+"""Folder of the trials' folders, in that of the experiment."""
 LONGEST_FOLDER = 120
 """Longest name of a trial's folder, in characters. All of them are one byte each."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=,+-]+")
@@ -36,6 +38,11 @@ class Trial(msgspec.Struct, frozen=True):
             room = LONGEST_FOLDER - len(head) - len(tail) - len(digest) - 1
             middle = f"{middle[:room]}-{digest}"
         return head + middle + tail
+
+
+def folder_of(trial: Trial, attempt: int) -> str:
+    """Return the name of the folder of an attempt, which counts from 1."""
+    return trial.folder if attempt == 1 else f"{trial.folder}-attempt{attempt}"
 
 
 def describe(parameters: Mapping[str, Any]) -> str:

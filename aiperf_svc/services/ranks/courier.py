@@ -385,7 +385,10 @@ class Courier(BaseService):
 
     async def close(self) -> None:
         if self._shell is not None:
-            await self._shell.close()
+            # A container that ends is started again, later each time.
+            is_container = self._place is not None and self._place.is_container
+            has_others = self.context.lasting is not None
+            await self._shell.close(leaves_loop=is_container and has_others)
             self._shell = None
         if self._launches is not None:
             self._launches.close()

@@ -179,3 +179,30 @@ def test_nothing_leaves_a_final_state() -> None:
     assert machine.handle(CancelAsked("too late")) == []
     assert advance(machine, RunState.PROCESSING) == []
     assert machine.state is RunState.FAILED
+
+
+def test_everyone_has_ended_when_all_that_are_left_have_done_their_last_work() -> None:
+    machine = ready_machine()
+    advance(machine, RunState.READY)
+    machine.handle(beat(Service.TIMING_MANAGER, RunState.PROFILING))
+    machine.handle(beat(Service.RECORDS_MANAGER, RunState.DRAINING))
+    machine.handle(beat(Service.RECORDS_MANAGER, RunState.PROCESSING))
+    assert machine.state is RunState.DONE
+    for service in OTHERS:
+        assert not machine.has_everyone_ended
+        machine.handle(beat(service, RunState.DONE))
+    assert machine.has_everyone_ended
+
+
+def test_a_lost_worker_is_not_waited_for_at_the_end() -> None:
+    machine = RunMachine(has_warmup=False)
+    machine.handle(RosterChanged(MEMBERS, is_complete=True))
+    machine.handle(beat(Service.DATASET_MANAGER, RunState.PENDING, error="no prompts"))
+    assert machine.state is RunState.FAILED
+    for service in OTHERS:
+        if service is not Service.WORKER:
+            machine.handle(beat(service, RunState.FAILED))
+    assert not machine.has_everyone_ended
+    left = tuple(msgspec.structs.replace(m, lost=m.service is Service.WORKER) for m in MEMBERS)
+    machine.handle(RosterChanged(left, is_complete=False))
+    assert machine.has_everyone_ended

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from aiperf_svc.adapters.exports.experiment_export import SCHEMA as EXPERIMENT_SCHEMA
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
 
@@ -49,6 +50,30 @@ def outcome(**fields: Any) -> RunOutcome:
 )
 def test_the_most_serious_thing_is_the_exit_code(fields: dict[str, Any], code: ExitCode) -> None:
     assert outcome(**fields).exit_code is code
+
+
+def trial(state: str = "done", left_out: str = "", slo: str = "") -> dict[str, str]:
+    return {"state": state, "left_out": left_out, "slo": slo}
+
+
+@pytest.mark.parametrize(
+    ("trials", "code"),
+    [
+        ([trial(), trial()], ExitCode.OK),
+        ([trial(), trial(left_out="invalid: client-bound")], ExitCode.OK),
+        ([trial(left_out="invalid: client-bound")], ExitCode.VERDICT_INVALID),
+        ([trial(), trial("failed", "failed: no target")], ExitCode.BENCHMARK_FAILED),
+        ([trial(slo="held"), trial(slo="missed")], ExitCode.OK),
+        ([trial(slo="missed"), trial(slo="missed")], ExitCode.SLO_MISSED),
+        ([trial(slo="missed"), trial(left_out="invalid: lost")], ExitCode.SLO_MISSED),
+        ([], ExitCode.BENCHMARK_FAILED),
+    ],
+)
+def test_an_experiment_succeeds_with_all_trials_finished_and_one_that_holds(
+    trials: list[dict[str, str]], code: ExitCode
+) -> None:
+    found = {"schema_version": EXPERIMENT_SCHEMA, "trials": trials}
+    assert outcome(summary=found).exit_code is code
 
 
 def test_json_has_the_results_and_how_it_ended() -> None:

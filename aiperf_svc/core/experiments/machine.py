@@ -1,0 +1,134 @@
+"""Decides which trial of an experiment comes next: takes the end of each trial, returns what to
+begin.
+
+A trial that is stopped ends the experiment. One that fails is tried again as often as the config
+allows, and then the next one comes, or none. The trials themselves come from a `Strategy`: a list
+that is known from the start, or a search that looks at what was measured.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Any, Literal, NamedTuple, Protocol
+
+from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.protocol.messages import RunState
+
+
+class TrialEnded(NamedTuple):
+    """Event: a trial is over, and every service that is left has done its last work for it."""
+
+    serial: int
+    state: RunState
+    reason: str
+    finding: dict[str, Any] | None = None
+    """What a search needs to know of the results; None without results."""
+
+
+class BeginTrial(NamedTuple):
+    """Instruction: begin a trial."""
+
+    serial: int
+    """Number of trials begun, this one included."""
+    trial: Trial
+    attempt: int
+    """From 1."""
+
+
+class EndExperiment(NamedTuple):
+    """Instruction: no trial follows."""
+
+    state: RunState
+    reason: str
+
+
+Instruction = BeginTrial | EndExperiment
+
+
+class Strategy(Protocol):
+    """Where trials come from."""
+
+    @property
+    def total(self) -> int:
+        """Number of trials; 0 while nobody knows."""
+        ...
+
+    def next(self) -> Trial | None:
+        """Return the next trial, None when there is none."""
+        ...
+
+    def add(self, trial: Trial, finding: dict[str, Any] | None) -> None:
+        """Take what a trial that has ended found; None when it failed."""
+        ...
+
+
+class PlannedTrials:
+    """Trials that are known from the start."""
+
+    def __init__(self, trials: Iterable[Trial], *, finished: Collection[int] = ()) -> None:
+        """`finished` are the numbers of trials that need not run again."""
+        trials = tuple(trials)
+        self.total = len(trials)
+        self._left = iter([trial for trial in trials if trial.number not in finished])
+
+    def next(self) -> Trial | None:
+        """Return the next trial, None after the last one."""
+        return next(self._left, None)
+
+    def add(self, trial: Trial, finding: dict[str, Any] | None) -> None:
+        """Do nothing: the plan stays as it is."""
+
+
+class ExperimentMachine:
+    """Runs the trials of a strategy one after the other."""
+
+    def __init__(
+        self, strategy: Strategy, *, retries: int = 0, on_failure: Literal["continue", "stop"]
+    ) -> None:
+        """`retries` is the number of further attempts of a trial that fails."""
+        self._strategy = strategy
+        self._retries = retries
+        self._on_failure = on_failure
+        self._current: BeginTrial | None = None
+        self._cancelled = ""
+        self._serial = 0
+
+    @property
+    def total(self) -> int:
+        """Number of trials; 0 while nobody knows."""
+        return self._strategy.total
+
+    def begin(self) -> Instruction:
+        """Return the first instruction."""
+        return self._next()
+
+    def cancel(self, reason: str) -> None:
+        """Begin no other trial; the one that runs is stopped by itself."""
+        self._cancelled = self._cancelled or reason
+
+    def handle(self, event: TrialEnded) -> Instruction:
+        """Take the end of the trial that was begun last. Raises ValueError for any other."""
+        current = self._current
+        if current is None or event.serial != current.serial:
+            raise ValueError(f"trial {event.serial} has ended, expected {current}")
+        if event.state is RunState.CANCELLED:
+            return EndExperiment(RunState.CANCELLED, event.reason)
+        if event.state is RunState.FAILED:
+            if current.attempt <= self._retries and not self._cancelled:
+                return self._begin(current.trial, current.attempt + 1)
+            if self._on_failure == "stop":
+                reason = f"trial {current.trial.number} failed: {event.reason}"
+                return EndExperiment(RunState.FAILED, reason)
+        self._strategy.add(current.trial, event.finding)
+        return self._next()
+
+    def _next(self) -> Instruction:
+        if self._cancelled:
+            return EndExperiment(RunState.CANCELLED, self._cancelled)
+        trial = self._strategy.next()
+        if trial is None:
+            return EndExperiment(RunState.DONE, "")
+        return self._begin(trial, attempt=1)
+
+    def _begin(self, trial: Trial, attempt: int) -> BeginTrial:
+        self._serial += 1
+        self._current = BeginTrial(self._serial, trial, attempt)
+        return self._current

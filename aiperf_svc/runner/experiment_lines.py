@@ -1,0 +1,27 @@
+"""Where an experiment is, in words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiperf_svc.adapters.results_api.status import ExperimentStatus, TrialRow
+
+
+def position(experiment: ExperimentStatus) -> str:
+    """Return which trial is on: `trial 3 of 12`."""
+    of = f" of {experiment.total:,}" if experiment.total else ""
+    return f"trial {experiment.number:,}{of}"
+
+
+def trial_line(row: TrialRow) -> str:
+    """Return a trial that has ended, in one line."""
+    named = parameters_text(row.parameters)
+    parts = [f"trial {row.number:,}" + (f" ({named})" if named else ""), row.state]
+    parts += [row.text] if row.text else []
+    parts += [f"verdict {row.verdict}"] if row.verdict else []
+    parts += [row.reason] if row.reason else []
+    return " · ".join(parts)
+
+
+def parameters_text(parameters: Mapping[str, Any]) -> str:
+    """Return what a trial changes: `load.concurrency 4, dataset.input_tokens.mean 128`."""
+    return ", ".join(f"{key} {value}" for key, value in parameters.items())

@@ -1,0 +1,232 @@
+"""The side of the records manager that outlives a trial: the results API over all trials.
+
+To a client an experiment is one long run: the states of its trials follow each other, and only the
+last one is final. The results are those of the experiment; each trial has its own below `trials/`.
+"""
+
+import asyncio
+import json
+import logging
+from collections import deque
+from importlib import import_module
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
+from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
+from aiperf_svc.core.experiments.headline import headline
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.trials import Trial, folder_of
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages import RunState, TrialPublished
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.lasting import TrialResults
+
+if TYPE_CHECKING:
+    from aiperf_svc.adapters.results_api.server import ResultsServer
+
+SHOWN_ROWS = 20
+"""Number of ended trials in a status, the latest ones."""
+
+log = logging.getLogger(__name__)
+
+
+class ExperimentResults:
+    """Serves status and files of an experiment."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.finished = asyncio.Event()
+        """Set when the results have been fetched."""
+        self._context = context
+        self._api: ResultsServer | None = None
+        self._results: TrialResults | None = None
+        self._published: TrialPublished | None = None
+        self._numbers_before = 0
+        """Highest number of a status of the trials before."""
+        self._changed = asyncio.Event()
+        self._outcomes: list[TrialOutcome] = []
+        self._rows: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
+        self._new_folders: list[str] = []
+        """Folders of trials that are not in the manifest yet."""
+        self._failed = 0
+        self._artifact_error = ""
+        self._started_mono_s = monotonic()
+        self._cancel_reason = ""
+
+    async def _start_api(self) -> None:
+        context = self._context
+        results_api = await asyncio.to_thread(
+            import_module, "aiperf_svc.adapters.results_api.server"
+        )
+        self._api = await results_api.serve(
+            self,
+            token=context.api_token,
+            fd=context.api_fd if context.api_fd >= 0 else None,
+            host="127.0.0.1" if not context.addresses.is_tcp else "0.0.0.0",
+            port=context.api_port,
+        )
+
+    async def close(self) -> None:
+        """Stop serving."""
+        if self._api is not None:
+            await self._api.close()
+            self._api = None
+
+    # --- what the trials tell --------------------------------------------------------------------
+
+    async def set_trial(self, published: TrialPublished) -> None:
+        """Take the trial that begins, or the end of the experiment."""
+        if published.is_over:
+            await self._write(is_over=True)
+        self._published = published
+        self._note_change()
+
+    async def set_results(self, results: TrialResults) -> None:
+        """Take the records manager of the trial that has begun, and serve. Raises
+        EnvironmentProblem."""
+        self._numbers_before = self.status().number if self._results is not None else 0
+        self._results = results
+        if self._cancel_reason:
+            results.cancel(self._cancel_reason)
+        self._note_change()
+        if self._api is None:
+            await self._start_api()
+
+    async def add(self, state: RunState, reason: str, summary: dict[str, Any] | None) -> None:
+        """Take the end of the trial that is on, and write what is known of the experiment."""
+        published = self._published
+        assert published is not None
+        trial = Trial(published.number, published.parameters, published.repetition)
+        if self._outcomes and self._outcomes[-1].trial.number == trial.number:
+            self._outcomes.pop()  # an attempt that failed
+        own = folder_of(trial, published.attempt)
+        self._outcomes.append(
+            TrialOutcome(trial, state.value, reason, summary, own if published.attempt > 1 else "")
+        )
+        self._new_folders.append(own)
+        self._failed = sum(each.state == RunState.FAILED for each in self._outcomes)
+        self._rows.append(
+            TrialRow(
+                number=trial.number,
+                parameters=trial.parameters,
+                repetition=trial.repetition,
+                attempt=published.attempt,
+                state=state.value,
+                reason=reason,
+                verdict=self.status().verdict,
+                text=headline(summary) if summary is not None else "",
+            )
+        )
+        await self._write(is_over=False)
+
+    async def _write(self, *, is_over: bool) -> None:
+        try:
+            await asyncio.to_thread(self._write_files, is_over)
+        except EnvironmentProblem as error:
+            log.error("%s", error)
+            self._artifact_error = str(error)
+
+    def _write_files(self, is_over: bool) -> None:
+        # Reports and Parquet take long to import, and only this process needs them.
+        from aiperf_svc.adapters.storage.experiment_artifacts import (
+            write_experiment,
+            write_experiment_manifest,
+        )
+
+        context = self._context
+        write_experiment(context.artifacts, context.config, self._outcomes, is_over=is_over)
+        write_experiment_manifest(context.artifacts, context.run_id, added=self._new_folders)
+        self._new_folders.clear()
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # --- what the API asks for -------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """Return the status of the trial that is on, as a part of the experiment's."""
+        published, results = self._published, self._results
+        assert results is not None
+        status = results.status()
+        is_over = published is not None and published.is_over
+        state, reason = status.state, status.reason
+        if published is not None and is_over:
+            state, reason = published.state.value, published.reason
+        elif RunState(status.state).is_final:
+            # What comes next is not decided yet.
+            state = RunState.PROCESSING.value
+        return msgspec.structs.replace(
+            status,
+            number=self._numbers_before + status.number + is_over,
+            state=state,
+            reason=reason,
+            elapsed_s=monotonic() - self._started_mono_s,
+            results_ready=is_over and bool(self._outcomes),
+            is_settled=is_over,
+            artifact_error=status.artifact_error or self._artifact_error,
+            experiment=self._experiment(),
+        )
+
+    def _experiment(self) -> ExperimentStatus | None:
+        published = self._published
+        if published is None:
+            return None
+        ended = len(self._outcomes)
+        passed_s = monotonic() - self._started_mono_s
+        left = published.total - ended
+        return ExperimentStatus(
+            number=published.number,
+            parameters=published.parameters,
+            repetition=published.repetition,
+            attempt=published.attempt,
+            total=published.total,
+            ended=ended,
+            failed=self._failed,
+            left_s=left * passed_s / ended if ended and published.total else None,
+            rows=tuple(self._rows),
+        )
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        """Wait until the status has another number than `after`."""
+        if self.status().number != after or self._results is None:
+            return
+        switched = asyncio.create_task(self._changed.wait(), name="another trial")
+        told = asyncio.create_task(
+            self._results.wait_change(after - self._numbers_before, timeout_s), name="news"
+        )
+        try:
+            await asyncio.wait((switched, told), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (switched, told):
+                task.cancel()
+            await asyncio.gather(switched, told, return_exceptions=True)
+
+    def cancel(self, reason: str) -> None:
+        """Ask for the end of the experiment."""
+        self._cancel_reason = reason
+        if self._results is not None:
+            self._results.cancel(reason)
+
+    def collected(self) -> None:
+        """Let this process end: nobody needs it any more."""
+        self.finished.set()
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the content of experiment.json, once a trial has ended."""
+        return _read(self._context.artifacts / "experiment.json")
+
+    def folder(self) -> Path:
+        """Return the folder of the artifacts."""
+        return self._context.artifacts
+
+    def manifest(self) -> dict[str, Any] | None:
+        """Return the content of manifest.json, once it is written."""
+        return _read(self._context.artifacts / MANIFEST)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_bytes()) if path.exists() else None

@@ -1,0 +1,59 @@
+"""What outlives a trial in a process, as the services of a trial see it."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aiperf_svc.adapters.messaging.proxies import Proxies
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.protocol.messages import RunState
+
+
+class TrialSequence(Protocol):
+    """Decides which trial follows."""
+
+    def trial_ended(self, state: RunState, reason: str) -> None:
+        """Take the end of the trial that is on."""
+        ...
+
+    def cancel(self, reason: str) -> None:
+        """Begin no other trial."""
+        ...
+
+
+class TrialResults(Protocol):
+    """What the records manager of one trial tells."""
+
+    def status(self) -> Status:
+        """Return the status of the trial."""
+        ...
+
+    async def wait_change(self, after: int, timeout_s: float) -> None:
+        """Wait until the status has another number than `after`."""
+        ...
+
+    def cancel(self, reason: str) -> None:
+        """Ask for the end of the trial."""
+        ...
+
+
+class ResultsOfTrials(Protocol):
+    """Collects what the records managers of the trials tell, and serves it."""
+
+    async def set_results(self, results: TrialResults) -> None:
+        """Take the records manager of the trial that has begun. Raises EnvironmentProblem."""
+        ...
+
+    async def add(self, state: RunState, reason: str, summary: dict[str, Any] | None) -> None:
+        """Take the end of the trial that is on."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Lasting:
+    """What a process has for all trials of an experiment."""
+
+    proxies: Proxies | None = None
+    """In the process of the system controller, as `sequence` is."""
+    sequence: TrialSequence | None = None
+    results: ResultsOfTrials | None = None
+    """In the process of the records manager."""

@@ -1,0 +1,155 @@
+"""Experiments as a user runs them: trials one after the other in the same processes."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from running_command import FINISHED, WAIT_S, Command, artifacts
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import RunningMockServer, running
+
+LEVELS = [1, 2, 4]
+
+
+@pytest.fixture
+def mock() -> Iterator[RunningMockServer]:
+    with running(MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=5)) as server:
+        yield server
+
+
+def config(url: str, experiment: dict[str, Any] | None, **load: Any) -> dict[str, Any]:
+    found = {
+        "name": "knee",
+        "endpoint": {"url": url, "model": "mock", "streaming": True},
+        "load": {"concurrency": 2, "requests": 20} | load,
+        "dataset": {"input_tokens": {"mean": 32}, "entries": 10},
+        "random_seed": 7,
+    }
+    return found if experiment is None else found | {"experiment": experiment}
+
+
+def started(folder: Path, content: dict[str, Any], *flags: str) -> Command:
+    """`run` with a config file, in a folder of its own."""
+    path = folder.parent / f"{folder.name}.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return Command(folder, None, *flags, words=("run", str(path), "--local"))
+
+
+def trials(folder: Path) -> list[dict[str, Any]]:
+    return json.loads((artifacts(folder) / "experiment.json").read_text())["trials"]
+
+
+def test_every_trial_is_a_run_of_its_own(mock: RunningMockServer, tmp_path: Path) -> None:
+    command = started(tmp_path, config(mock.url, {"product": {"load.concurrency": LEVELS}}))
+    found = command.finish()
+    assert command.code in FINISHED, command.errors
+    assert [t["parameters"] for t in found["results"]["trials"]] == [
+        {"load.concurrency": level} for level in LEVELS
+    ]
+    assert mock.truth()["requests"] == 20 * len(LEVELS)
+    command.assert_nothing_is_left()
+    seen = set()
+    for trial in trials(tmp_path):
+        folder = artifacts(tmp_path) / "trials" / trial["folder"]
+        summary = json.loads((folder / "profile_export_aiperf.json").read_text())
+        accounts = summary["aiperf_svc"]["accounts"]
+        assert (accounts["granted"], accounts["completed"]) == (20, 20)
+        assert summary["request_count"]["avg"] == 20
+        seen.add(trial["run_id"])
+    assert len(seen) == len(LEVELS)
+
+
+def test_a_trial_leaves_what_a_run_of_its_config_leaves(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    """The second trial, so that it could have inherited something from the first."""
+    several, single = tmp_path / "several", tmp_path / "single"
+    several.mkdir()
+    single.mkdir()
+    content = config(mock.url, {"product": {"load.concurrency": [5, 2]}})
+    assert started(several, content).finish()["results"]
+    assert started(single, config(mock.url, None)).finish()["results"]
+    trial = artifacts(several) / "trials" / trials(several)[1]["folder"]
+    run = artifacts(single)
+    names = {path.name for path in trial.iterdir()}
+    assert names == {path.name for path in run.iterdir()} - {"logs"}
+    assert (trial / "inputs.json").read_bytes() == (run / "inputs.json").read_bytes()
+    assert (trial / "config.yaml").read_bytes() == (run / "config.yaml").read_bytes()
+    for name in ("profile_export_aiperf.json", "verdict.json"):
+        ours, theirs = (json.loads((folder / name).read_text()) for folder in (trial, run))
+        assert shape(ours) == shape(theirs)
+    lines = [(folder / "profile_export.jsonl").read_text().splitlines() for folder in (trial, run)]
+    ours, theirs = (sorted(map(shape_of_line, each)) for each in lines)
+    assert len(ours) == 20
+    assert ours == theirs
+
+
+def shape_of_line(line: str) -> str:
+    return json.dumps(shape(json.loads(line)), sort_keys=True)
+
+
+def shape(value: Any) -> Any:
+    """The keys of a result, at every depth; what a list has differs from run to run."""
+    return {key: shape(each) for key, each in value.items()} if isinstance(value, dict) else None
+
+
+def test_a_lost_worker_is_replaced_before_the_next_trial(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    experiment = {"repetitions": 2}
+    command = started(tmp_path, config(mock.url, experiment, duration="6s", requests=None))
+    command.wait_for_requests(mock, 10)
+    os.kill(command.service("worker-0"), signal.SIGKILL)
+    command.finish()
+    first, second = trials(tmp_path)
+    assert (first["state"], first["verdict"]) == ("done", "invalid")
+    assert "worker-0 ended by SIGKILL; another one takes part in the next trial" in command.errors
+    assert second["state"] == "done"
+    assert second["values"]["request_count_avg"] > 100
+    command.assert_nothing_is_left()
+
+
+def test_ctrl_c_keeps_what_was_measured_and_begins_nothing_else(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    experiment = {"repetitions": 3}
+    command = started(tmp_path, config(mock.url, experiment, duration="4s", requests=None))
+    wait_for_trial(command, 2)
+    command.process.send_signal(signal.SIGINT)
+    command.finish()
+    assert command.code is ExitCode.INTERRUPTED
+    assert [trial["state"] for trial in trials(tmp_path)] == ["done", "cancelled"]
+    assert trials(tmp_path)[1]["values"]["request_count_avg"] > 0
+    command.assert_nothing_is_left()
+
+
+def wait_for_trial(command: Command, number: int) -> None:
+    """Until a trial has its folder."""
+    deadline = time.monotonic() + WAIT_S
+    while not list(command.folder.glob(f"artifacts/*/trials/{number:03}-*")):
+        assert command.process.poll() is None, command.process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_trial_that_fails_does_not_end_the_others(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "input.jsonl"
+    prompts.write_text("no JSON\n")
+    rows = [{"dataset.kind": "single_turn", "dataset.file": str(prompts)}, {}]
+    command = started(tmp_path, config(mock.url, {"explicit": rows}))
+    command.finish()
+    assert command.code is ExitCode.BENCHMARK_FAILED
+    first, second = trials(tmp_path)
+    assert first["state"] == "failed"
+    assert str(prompts) in first["reason"]
+    assert (second["state"], second["values"]["request_count_avg"]) == ("done", 20)

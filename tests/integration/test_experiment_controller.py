@@ -1,0 +1,103 @@
+"""The controller of an experiment: what it publishes, and how it goes on after a restart."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import zmq
+
+from aiperf_svc.adapters.messaging.bus import TRIAL, Addresses, Bus, decode
+from aiperf_svc.adapters.messaging.proxies import Proxies
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials
+from aiperf_svc.core.experiments.trials import plan_trials
+from aiperf_svc.plan.topology import Facts, plan
+from aiperf_svc.protocol.messages import RunState, TrialPublished
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.experiment import ExperimentController
+
+CONFIG = {
+    "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},
+    "load": {"requests": 1},
+    "experiment": {"product": {"load.concurrency": [1, 2, 4]}},
+}
+
+
+@asynccontextmanager
+async def controller(
+    folder: Path,
+) -> AsyncIterator[tuple[ExperimentController, zmq.asyncio.Socket]]:
+    """A controller that publishes, and a socket that hears it."""
+    config = parse_config(CONFIG, "test")
+    assert config.experiment is not None
+    facts = Facts(where="local", cores=2, fd_limit=20_000, worker_requests_per_s=1000.0)
+    context = RunContext(
+        run_id="0123456789ab",
+        instance="system-controller",
+        config=config,
+        topology=plan(config, facts),
+        # One of its own: sockets have short paths only.
+        addresses=Addresses(f"inproc://{folder.name}"),
+        artifacts=folder / "artifacts",
+        state=folder / "state",
+    )
+    bus = Bus(context.addresses)
+    await bus.start()
+    Proxies(bus).start()
+    heard = bus.connect(zmq.SUB, Port.EVENTS_OUT)
+    heard.setsockopt(zmq.SUBSCRIBE, TRIAL)
+    machine = ExperimentMachine(
+        PlannedTrials(plan_trials(config.experiment, 0)), on_failure="continue"
+    )
+    made = ExperimentController(context, bus, machine)
+    running = asyncio.create_task(made.run())
+    try:
+        yield made, heard
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await bus.close(linger_ms=0)
+
+
+async def next_trial(heard: zmq.asyncio.Socket, after: TrialPublished | None) -> TrialPublished:
+    while True:
+        _, data = await asyncio.wait_for(heard.recv_multipart(), 30)
+        message = decode(data)
+        assert isinstance(message, TrialPublished)
+        if after is None or (message.serial, message.is_over) > (after.serial, after.is_over):
+            return message
+
+
+async def test_it_publishes_one_trial_after_the_other_and_then_the_end(tmp_path: Path) -> None:
+    async with controller(tmp_path) as (made, heard):
+        message, seen = None, []
+        for _ in range(3):
+            message = await next_trial(heard, message)
+            seen.append((message.serial, message.parameters["load.concurrency"], message.total))
+            made.trial_ended(RunState.DONE, "")
+        last = await next_trial(heard, message)
+    assert seen == [(1, 1, 3), (2, 2, 3), (3, 4, 3)]
+    assert (last.is_over, last.state) == (True, RunState.DONE)
+
+
+async def test_after_a_restart_the_trial_that_was_on_has_failed_and_the_next_one_begins(
+    tmp_path: Path,
+) -> None:
+    async with controller(tmp_path) as (made, heard):
+        first = await next_trial(heard, None)
+        made.trial_ended(RunState.DONE, "")
+        assert (await next_trial(heard, first)).number == 2
+    async with controller(tmp_path) as (_, heard):
+        message = await next_trial(heard, None)
+    assert (message.serial, message.number) == (3, 3)
+
+
+async def test_a_stop_between_two_trials_is_the_end(tmp_path: Path) -> None:
+    async with controller(tmp_path) as (made, heard):
+        message = await next_trial(heard, None)
+        made.cancel("enough")
+        made.trial_ended(RunState.DONE, "")
+        last = await next_trial(heard, message)
+    assert (last.is_over, last.state, last.reason) == (True, RunState.CANCELLED, "enough")

@@ -1,0 +1,98 @@
+"""Which trial comes next, and when an experiment is over."""
+
+from typing import Any
+
+import pytest
+
+from aiperf_svc.core.experiments.machine import (
+    BeginTrial,
+    EndExperiment,
+    ExperimentMachine,
+    PlannedTrials,
+    TrialEnded,
+)
+from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.protocol.messages import RunState
+
+TRIALS = tuple(Trial(number, {"load.concurrency": number}) for number in (1, 2, 3))
+DONE, FAILED, CANCELLED = RunState.DONE, RunState.FAILED, RunState.CANCELLED
+
+
+def machine(**settings: Any) -> ExperimentMachine:
+    return ExperimentMachine(PlannedTrials(TRIALS), **{"on_failure": "continue", **settings})
+
+
+def test_trials_follow_each_other_in_the_order_of_the_plan() -> None:
+    m = machine()
+    assert m.begin() == BeginTrial(1, TRIALS[0], 1)
+    assert m.handle(TrialEnded(1, DONE, "")) == BeginTrial(2, TRIALS[1], 1)
+    assert m.handle(TrialEnded(2, DONE, "")) == BeginTrial(3, TRIALS[2], 1)
+    assert m.handle(TrialEnded(3, DONE, "")) == EndExperiment(DONE, "")
+
+
+def test_a_trial_that_fails_does_not_end_the_others() -> None:
+    m = machine()
+    m.begin()
+    assert m.handle(TrialEnded(1, FAILED, "no target")) == BeginTrial(2, TRIALS[1], 1)
+
+
+def test_it_does_where_the_config_says_so() -> None:
+    m = machine(on_failure="stop")
+    m.begin()
+    ended = m.handle(TrialEnded(1, FAILED, "no target"))
+    assert ended == EndExperiment(FAILED, "trial 1 failed: no target")
+
+
+def test_a_trial_that_fails_is_tried_again_as_often_as_the_config_says() -> None:
+    m = machine(retries=2)
+    m.begin()
+    assert m.handle(TrialEnded(1, FAILED, "")) == BeginTrial(2, TRIALS[0], 2)
+    assert m.handle(TrialEnded(2, FAILED, "")) == BeginTrial(3, TRIALS[0], 3)
+    assert m.handle(TrialEnded(3, FAILED, "")) == BeginTrial(4, TRIALS[1], 1)
+
+
+def test_a_trial_that_is_stopped_ends_the_experiment() -> None:
+    m = machine()
+    m.begin()
+    assert m.handle(TrialEnded(1, CANCELLED, "enough")) == EndExperiment(CANCELLED, "enough")
+
+
+@pytest.mark.parametrize("state", [DONE, FAILED])
+def test_who_stops_between_two_trials_sees_no_other(state: RunState) -> None:
+    m = machine(retries=1)
+    m.begin()
+    m.cancel("enough")
+    assert m.handle(TrialEnded(1, state, "")) == EndExperiment(CANCELLED, "enough")
+
+
+def test_finished_trials_are_not_run_again() -> None:
+    m = ExperimentMachine(PlannedTrials(TRIALS, finished={1, 2}), on_failure="continue")
+    assert m.begin() == BeginTrial(1, TRIALS[2], 1)
+    assert m.total == 3
+
+
+def test_a_strategy_hears_what_each_trial_has_found() -> None:
+    class Doubling:
+        total = 0
+
+        def __init__(self) -> None:
+            self.found: dict[str, Any] | None = {"value": 1}
+
+        def next(self) -> Trial | None:
+            return Trial(1, self.found) if self.found else None
+
+        def add(self, trial: Trial, finding: dict[str, Any] | None) -> None:
+            self.found = finding
+
+    m = ExperimentMachine(Doubling(), on_failure="continue")
+    m.begin()
+    following = m.handle(TrialEnded(1, DONE, "", {"value": 2}))
+    assert following == BeginTrial(2, Trial(1, {"value": 2}), 1)
+    assert m.handle(TrialEnded(2, FAILED, "")) == EndExperiment(DONE, "")
+
+
+def test_the_end_of_another_trial_is_refused() -> None:
+    m = machine()
+    m.begin()
+    with pytest.raises(ValueError, match="trial 7 has ended"):
+        m.handle(TrialEnded(7, DONE, ""))
