@@ -52,9 +52,15 @@ def column_name(key: RowKey) -> str:
 
 
 def render_json(summary: ExperimentSummary, config: Config, search: Any) -> bytes:
-    """Render experiment.json: the trials, the combinations with their means, what is best."""
+    """Render experiment.json."""
+    return msgspec.json.encode(export(summary, config, search)) + b"\n"
+
+
+def export(summary: ExperimentSummary, config: Config, search: Any) -> dict[str, Any]:
+    """Return the content of experiment.json as an object: the trials, the combinations with their
+    means, what is best."""
     found = front(summary)
-    content = {
+    return {
         "schema_version": SCHEMA,
         "version": __version__,
         "name": config.name,
@@ -70,7 +76,6 @@ def render_json(summary: ExperimentSummary, config: Config, search: Any) -> byte
         "trials": [_trial(row) for row in summary.rows],
         "config": config.model_dump(mode="json"),
     }
-    return msgspec.json.encode(content) + b"\n"
 
 
 def render_csv(summary: ExperimentSummary) -> bytes:

@@ -23,6 +23,11 @@ class Series:
     style: str
     """CSS class: `a` to `e`, and `dashed`."""
     points: Sequence[tuple[float, float]]
+    marks: Sequence[str] = ()
+    """Text of each point, which then has a dot; it shows when the mouse rests on the dot."""
+    intervals: Sequence[tuple[float, float, float]] = ()
+    """Vertical bars: place, lower and upper end."""
+    has_line: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ def figure(
     """Draw a titled plot with its legend."""
     legend = "".join(
         f'<span class="key"><svg width="22" height="8" aria-hidden="true">'
-        f'<path class="line {s.style}" d="M1 4H21"/></svg>{escape(s.name)}</span>'
+        f"{_key(s)}</svg>{escape(s.name)}</span>"
         for s in series
         if s.name
     )
@@ -65,8 +70,10 @@ def figure(
     parts = [
         *(_band(band, across) for band in bands),
         _grid(across, y),
-        *(_line(s, across, y) for s in series),
+        *(_intervals(s, across, y) for s in series),
+        *(_line(s, across, y) for s in series if s.has_line),
         *(_hint(hint, across) for hint in hints),
+        *(_marks(s, across, y) for s in series),
     ]
     label = f"{title}: {', '.join(s.name for s in series if s.name)}"
     wide = ' class="wide"' if width == FULL else ""
@@ -76,6 +83,12 @@ def figure(
         f'<svg class="plot" viewBox="0 0 {width} {HEIGHT}" role="img" '
         f'aria-label="{escape(label)}">{"".join(parts)}</svg></figure>'
     )
+
+
+def _key(series: Series) -> str:
+    if not series.has_line:
+        return f'<circle class="dot {series.style}" cx="11" cy="4" r="3.5"/>'
+    return f'<path class="line {series.style}" d="M1 4H21"/>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +138,24 @@ def _line(series: Series, x: _Across, y: Scale) -> str:
         path.append(f"L{point}" if is_down else f"M{point}h0")
         is_down = True
     return f'<path class="line {series.style}" d="{"".join(path)}"/>' if path else ""
+
+
+def _marks(series: Series, x: _Across, y: Scale) -> str:
+    return "".join(
+        f'<circle class="dot {series.style}" cx="{x(place):.1f}" cy="{_up(y, value):.1f}" r="3.5">'
+        f"<title>{escape(text)}</title></circle>"
+        for (place, value), text in zip(series.points, series.marks, strict=False)
+    )
+
+
+def _intervals(series: Series, x: _Across, y: Scale) -> str:
+    """Draw the bars, cut at the ends of the axis."""
+    path = []
+    for place, low, high in series.intervals:
+        bottom, top = (min(max(_up(y, value), TOP), HEIGHT - BOTTOM) for value in (low, high))
+        path.append(f"M{x(place):.1f} {bottom:.1f}V{top:.1f}")
+        path += [f"m-3 0h6M{x(place):.1f} {bottom:.1f}m-3 0h6"]
+    return f'<path class="interval {series.style}" d="{"".join(path)}"/>' if path else ""
 
 
 def _band(band: Band, x: _Across) -> str:

@@ -1,7 +1,7 @@
 """Axes of the report's plots: map values to positions, and choose which values to label."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aiperf_svc.core.results.readable import size_text
@@ -45,6 +45,35 @@ def logarithmic(low: float, high: float) -> Scale:
     span = math.log10(top / bottom)
     ticks = tuple((v, short(v)) for v in values if bottom <= v <= top)
     return Scale(lambda value: math.log10(value / bottom) / span, ticks)
+
+
+LARGE_RATIO = 20
+"""From this ratio of the largest value to the smallest, an axis of measured or listed values is
+logarithmic."""
+_LEAST_GAP = 0.06
+"""Room of a label of `listed`, as a share of the axis."""
+
+
+def is_wide(values: Sequence[float]) -> bool:
+    """True if the values need a logarithmic axis."""
+    return min(values) > 0 and max(values) >= LARGE_RATIO * min(values)
+
+
+def listed(values: Sequence[float]) -> Scale:
+    """Scale over the values of a parameter, with ticks at them where there is room."""
+    low, high = min(values), max(values)
+    warp = math.log if is_wide(values) else float
+    span = warp(high) - warp(low)
+
+    def place(value: float) -> float:
+        # The outermost values keep away from the frame.
+        return 0.03 + 0.94 * ((warp(value) - warp(low)) / span if span else 0.5)
+
+    ticks: list[tuple[float, str]] = []
+    for value in sorted(set(values)):
+        if not ticks or place(value) - place(ticks[-1][0]) >= _LEAST_GAP:
+            ticks.append((value, short(value)))
+    return Scale(place, tuple(ticks))
 
 
 def binary(low: float, high: float) -> Scale:

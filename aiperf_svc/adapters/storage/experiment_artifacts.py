@@ -21,6 +21,7 @@ import msgspec
 from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, ManifestEntry, read_manifest
+from aiperf_svc.adapters.report import experiment_page
 from aiperf_svc.adapters.storage.artifacts import write_manifest
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.config.workload import Config
@@ -56,6 +57,7 @@ def write_experiment(
         folder / "experiment.parquet", lambda part: experiment_export.write_parquet(part, summary)
     )
     _write_aggregates(folder, summary)
+    write_file(folder / "report.html", lambda: experiment_page.render(summary, config))
 
 
 def write_experiment_manifest(folder: Path, run_id: str, *, added: Iterable[str]) -> None:

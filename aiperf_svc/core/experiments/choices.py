@@ -41,11 +41,11 @@ def best_of(summary: ExperimentSummary) -> tuple[Best, ...]:
 
 
 def best(summary: ExperimentSummary, key: RowKey) -> Best | None:
-    """Return the best combination by one value; None without a direction, or with fewer than two
-    combinations to choose from."""
+    """Return the best combination by one value; None without a direction, or if all
+    combinations have the same one."""
     better = summary.metrics[key.tag].better if key.tag in summary.metrics else ""
     known = [each for each in summary.combinations if key in each.values]
-    if not better or len(known) < 2:
+    if not better or len({each.values[key].mean for each in known}) < 2:
         return None
     chosen = (max if better == "higher" else min)(known, key=lambda each: each.values[key].mean)
     return Best(key, chosen, chosen.values[key])

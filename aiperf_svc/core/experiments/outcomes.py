@@ -25,12 +25,12 @@ STATS = (
 _HEADLINE = (
     RowKey("request_throughput", "avg"),
     RowKey("output_token_throughput", "avg"),
-    RowKey("time_to_first_token", "p50"),
     RowKey("time_to_first_token", "p99"),
-    RowKey("inter_token_latency", "p50"),
     RowKey("inter_token_latency", "p99"),
-    RowKey("request_latency", "p50"),
     RowKey("request_latency", "p99"),
+    RowKey("time_to_first_token", "p50"),
+    RowKey("inter_token_latency", "p50"),
+    RowKey("request_latency", "p50"),
     RowKey("goodput", "avg"),
     RowKey("request_error_rate", "avg"),
 )

@@ -174,6 +174,11 @@ def test_a_single_combination_is_not_the_best_of_anything() -> None:
     assert best_of(summarise(sweep({1: (10.0, 5.0)}, repetitions=3))) == ()
 
 
+def test_where_all_are_equal_none_is_the_best() -> None:
+    summary = summarise(sweep({1: (10.0, 5.0), 2: (10.0, 6.0)}))
+    assert [each.key for each in best_of(summary)] == [TTFT]
+
+
 def test_no_trials_are_an_empty_summary() -> None:
     summary = summarise([])
     assert (summary.rows, summary.combinations, summary.parameters) == ((), (), ())

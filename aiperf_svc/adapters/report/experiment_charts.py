@@ -1,0 +1,178 @@
+"""Draws the plots of an experiment: metrics against a parameter, throughput against latency with
+the front, and heat maps of two parameters."""
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+from aiperf_svc.adapters.report import experiment_words as words
+from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report.layout import number
+from aiperf_svc.adapters.report.plots import FULL, Series, figure
+from aiperf_svc.adapters.report.run_charts import STYLES
+from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.experiments.choices import front
+from aiperf_svc.core.experiments.summary import (
+    Combination,
+    ExperimentSummary,
+    Parameter,
+    identity,
+)
+
+MOST_PLOTS = 6
+"""Metrics that are plotted against the parameter."""
+LARGEST_MAP = 400
+"""Most cells of a heat map."""
+
+
+def by_parameter(summary: ExperimentSummary) -> list[str]:
+    """Plot each metric of the headline against the parameter with the most values, a line for each
+    combination of the others."""
+    able = [each for each in summary.parameters if each.is_number and len(each.values) > 1]
+    if not able:
+        return []
+    x = max(able, key=lambda each: len(each.values))
+    lines: dict[bytes, list[Combination]] = {}
+    for each in summary.combinations:
+        if x.name in each.parameters:
+            lines.setdefault(identity(_others(each, x)), []).append(each)
+    return [
+        plot
+        for key in summary.headline[:MOST_PLOTS]
+        if (plot := _by_parameter(summary, key, x, list(lines.values())))
+    ]
+
+
+def _others(of: Combination, x: Parameter) -> dict[str, object]:
+    return {name: value for name, value in of.parameters.items() if name != x.name}
+
+
+def _by_parameter(
+    summary: ExperimentSummary, key: RowKey, x: Parameter, lines: Sequence[Sequence[Combination]]
+) -> str:
+    divisor, unit = words.unit_of(summary, key)
+    series, shown = [], [[each for each in line if key in each.values] for line in lines]
+    known = [line for line in shown if line]
+    for line, style in zip(known, STYLES, strict=False):
+        others = _others(line[0], x)
+        intervals = []
+        for each in line:
+            value = each.values[key]
+            if (half := value.half_width) is not None:
+                at = float(each.parameters[x.name])
+                low, high = (value.mean - half) / divisor, (value.mean + half) / divisor
+                intervals.append((at, low, high))
+        series.append(
+            Series(
+                words.parameters_text(others) if others else "",
+                style,
+                [(float(e.parameters[x.name]), e.values[key].mean / divisor) for e in line],
+                marks=[_hint(summary, each, key) for each in line],
+                intervals=intervals,
+            )
+        )
+    if not series:
+        return ""
+    means = [value for each in series for _, value in each.points]
+    ends = [high for each in series for *_, high in each.intervals if high <= 2 * max(means)]
+    notes = [unit, f"by {x.name}", "bars: 95% intervals" if ends else ""]
+    notes += [f"{len(series)} of {len(known)} lines" if len(known) > len(series) else ""]
+    return figure(
+        words.metric_name(summary, key),
+        ", ".join(note for note in notes if note),
+        series,
+        x=scales.listed([float(value) for value in x.values]),
+        y=scales.linear(max(*means, *ends, 0.0) or 1.0, low=min(0.0, *means)),
+    )
+
+
+def throughput_against_latency(summary: ExperimentSummary) -> str:
+    """Plot every combination by its throughput and latency, and the front as a line."""
+    found = front(summary)
+    if found is None or len(found.points) < 2:
+        return ""
+    up, down = found.throughput, found.latency
+    (per_up, unit_up), (per_down, unit_down) = (words.unit_of(summary, key) for key in (up, down))
+
+    def points(some: Sequence[Combination]) -> list[tuple[float, float]]:
+        return [(e.values[up].mean / per_up, e.values[down].mean / per_down) for e in some]
+
+    def hints(some: Sequence[Combination]) -> list[str]:
+        return [f"{_hint(summary, e, up)}; {_hint(summary, e, down)}" for e in some]
+
+    rest = [each for each in found.points if not any(each is one for one in found.optimal)]
+    everything = points(found.points)
+    latencies = [latency for _, latency in everything]
+    is_log = scales.is_wide(latencies)
+    series = [
+        Series("on the front", "a", points(found.optimal), marks=hints(found.optimal)),
+        Series("others", "d", points(rest), marks=hints(rest), has_line=False),
+    ]
+    name_up, name_down = (words.metric_name(summary, key) for key in (up, down))
+    return figure(
+        f"{name_down} against {name_up}",
+        f"{unit_down}{', logarithmic' if is_log else ''}; by {unit_up}",
+        [each for each in series if each.points],
+        x=scales.linear(max(x for x, _ in everything) or 1.0),
+        y=scales.logarithmic(min(latencies), max(latencies))
+        if is_log
+        else scales.linear(max(latencies) or 1.0),
+        width=FULL,
+    )
+
+
+def heat_maps(summary: ExperimentSummary) -> list[str]:
+    """Draw throughput and latency by two parameters; nothing with any other number of them."""
+    if len(summary.parameters) != 2:
+        return []
+    across, down = sorted(summary.parameters, key=lambda each: -len(each.values))
+    cells = len(across.values) * len(down.values)
+    found = front(summary)
+    keys = summary.headline[:2] if found is None else (found.throughput, found.latency)
+    if min(len(across.values), len(down.values)) < 2 or cells > LARGEST_MAP:
+        return []
+    return [_heat_map(summary, key, across, down) for key in keys]
+
+
+def _heat_map(summary: ExperimentSummary, key: RowKey, across: Parameter, down: Parameter) -> str:
+    divisor, unit = words.unit_of(summary, key)
+    means = {
+        identity(each.parameters): each.values[key].mean
+        for each in summary.combinations
+        if key in each.values
+    }
+    low, high = min(means.values(), default=0.0), max(means.values(), default=0.0)
+    is_log = bool(means) and scales.is_wide(list(means.values()))
+
+    def share(value: float) -> float:
+        if high == low:
+            return 0.0
+        if is_log:
+            return math.log(value / low) / math.log(high / low)
+        return (value - low) / (high - low)
+
+    head = "".join(f"<th>{escape(words.value_text(value))}</th>" for value in across.values)
+    rows = []
+    for y in down.values:
+        shown = []
+        for x in across.values:
+            mean = means.get(identity({across.name: x, down.name: y}))
+            if mean is None:
+                shown.append("<td><i>–</i></td>")
+                continue
+            heat = f"--heat:{share(mean) * 70:.0f}%"
+            shown.append(f'<td class="heat plain" style="{heat}">{number(mean / divisor)}</td>')
+        rows.append(f"<tr><th>{escape(words.value_text(y))}</th>{''.join(shown)}</tr>")
+    note = f"{unit}, {down.name} by {across.name}{'; logarithmic colours' if is_log else ''}"
+    return (
+        f'<figure class="wide"><figcaption><b>{escape(words.metric_name(summary, key))}</b> '
+        f'<span>{escape(note)}</span></figcaption><div class="matrix"><table><thead><tr><th></th>'
+        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></figure>"
+    )
+
+
+def _hint(summary: ExperimentSummary, of: Combination, key: RowKey) -> str:
+    divisor, unit = words.unit_of(summary, key)
+    shown = words.mean_text(of.values[key], divisor)
+    name = words.metric_name(summary, key)
+    return f"{words.parameters_text(of.parameters)}: {name} {shown} {unit} (n={of.values[key].n})"

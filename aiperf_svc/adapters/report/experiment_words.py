@@ -1,0 +1,88 @@
+"""The words and numbers of an experiment, the same in the terminal and in HTML."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from aiperf_svc.core.compare.measured_run import RowKey
+from aiperf_svc.core.experiments.summary import (
+    Aggregate,
+    Combination,
+    ExperimentSummary,
+    Parameters,
+    TrialRow,
+)
+from aiperf_svc.core.results.readable import readable_unit
+from aiperf_svc.domain.foreign_text import one_line
+
+LONGEST_VALUE = 40
+"""Longest shown value of a parameter, in characters."""
+
+
+def value_text(value: object) -> str:
+    """Return a parameter's value on one line; a dash if the trial does not set it."""
+    if value is None:
+        return "–"
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return one_line(text, limit=LONGEST_VALUE)
+
+
+def parameters_text(parameters: Parameters) -> str:
+    """Name a combination: `load.concurrency=4, endpoint.model=a`."""
+    named = (f"{one_line(name)}={value_text(value)}" for name, value in parameters.items())
+    return ", ".join(named) or "no parameters"
+
+
+def unit_of(summary: ExperimentSummary, key: RowKey) -> tuple[float, str]:
+    """Return the divisor and name of the unit in which all means of a value are short."""
+    known = [each.values[key] for each in summary.combinations if key in each.values]
+    return readable_unit(
+        summary.metrics[key.tag].unit, max((abs(each.mean) for each in known), default=0.0)
+    )
+
+
+def metric_name(summary: ExperimentSummary, key: RowKey) -> str:
+    """Name a statistic without its unit: `Time to First Token p99`."""
+    stat = "" if key.stat == "avg" else f" {key.stat.replace('_', '.')}"
+    return one_line(summary.metrics[key.tag].name) + stat
+
+
+def mean_text(value: Aggregate | None, divisor: float) -> str:
+    """Format a mean with half of its interval in per cent: `12.35 ± 4%`."""
+    if value is None:
+        return "–"
+    shown = number(value.mean / divisor)
+    half = value.half_width
+    if half is None or not value.mean:
+        return shown
+    size = abs(half / value.mean) * 100
+    return f"{shown} ± {size:,.0f}%" if size >= 1 else f"{shown} ± {size:.1g}%"
+
+
+def number(value: float) -> str:
+    """Format a number with four significant digits, or all digits of a large one."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def runs_text(of: Combination) -> str:
+    """Count the runs that a mean is of: `3`, or `2 of 3`."""
+    used = len(of.rows) - len(of.left_out)
+    return str(used) if used == len(of.rows) else f"{used} of {len(of.rows)}"
+
+
+def counts(summary: ExperimentSummary) -> str:
+    """Count what was run: `42 trials of 14 combinations`."""
+    trials, combinations = len(summary.rows), len(summary.combinations)
+    return (
+        f"{trials:,} trial{'' if trials == 1 else 's'} of {combinations:,} "
+        f"combination{'' if combinations == 1 else 's'}"
+    )
+
+
+def left_out(rows: Sequence[TrialRow]) -> list[str]:
+    """Say which trials were left out, a line each."""
+    return [
+        f"trial {row.number} ({parameters_text(row.outcome.trial.parameters)}): "
+        f"{one_line(row.left_out)}"
+        for row in rows
+    ]
