@@ -9,6 +9,7 @@ from rich.text import Text
 
 from aiperf_svc.adapters.comparison import wording
 from aiperf_svc.core.compare.comparison import Comparison, Word
+from aiperf_svc.core.compare.groups import Comparisons
 
 STYLES = {Word.WORSE: "bold red", Word.BETTER: "green", Word.CHANGED: "yellow"}
 
@@ -32,6 +33,21 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for note in comparison.notes:
         console.print(note, style="dim", soft_wrap=True)
     console.print(wording.conclusion(comparison), style="bold")
+
+
+def print_comparisons(found: Comparisons, console: Console) -> None:
+    """Print a comparison for each combination of parameters, and the count over all of them."""
+    for each in found.groups:
+        if each.name:
+            console.print(each.name, style="bold underline", soft_wrap=True)
+        print_comparison(each, console)
+        if each.name:
+            console.print()
+    for text in wording.skipped(found):
+        console.print(text, style="yellow", soft_wrap=True)
+    if len(found.groups) > 1:
+        names = f"all {len(found.groups)} combinations: {wording.conclusion(found)}"
+        console.print(names, style="bold", soft_wrap=True)
 
 
 def _rows(comparison: Comparison) -> Table:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from aiperf_svc.adapters.comparison import wording
 from aiperf_svc.core.compare.comparison import Comparison
+from aiperf_svc.core.compare.groups import Comparisons
 
 
 def render(comparison: Comparison) -> str:
@@ -29,6 +30,16 @@ def render(comparison: Comparison) -> str:
             for each in comparison.shifts
         )
         parts.append(_table(("percentiles moved", *map(wording.stat_name, stats)), shifts))
+    return "\n\n".join(parts)
+
+
+def render_groups(found: Comparisons) -> str:
+    """Render a comparison for each combination of parameters."""
+    if len(found.groups) == 1 and not found.skipped:
+        return render(found.groups[0])
+    parts = [f"**{wording.conclusion(found)}**"]
+    parts += [f"### {_escaped(each.name)}\n\n{render(each)}" for each in found.groups]
+    parts += [f"- {_escaped(text)}" for text in wording.skipped(found)]
     return "\n\n".join(parts)
 
 

@@ -9,6 +9,7 @@ from aiperf_svc.adapters.comparison import wording
 from aiperf_svc.adapters.report import layout, scales
 from aiperf_svc.adapters.report.plots import Series, figure
 from aiperf_svc.core.compare.comparison import Comparison, Word
+from aiperf_svc.core.compare.groups import Comparisons, Group
 from aiperf_svc.core.compare.measured_run import MeasuredRun
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.readable import readable_unit
@@ -19,23 +20,30 @@ _HIGHEST = 0.9999
 _FEW = 50
 
 
-def render(
+def render(found: Comparisons, groups: Sequence[Group]) -> bytes:
+    """Render the page, with the runs of each combination and their curves."""
+    runs = {each.name: each for each in groups}
+    kind = found.groups[0].kind
+    parts = [layout.header("Comparison", [kind, wording.conclusion(found)])]
+    for each in found.groups:
+        parts += [f"<h2>{escape(each.name)}</h2>" if len(found.groups) > 1 else ""]
+        parts += _sections(each, runs[each.name].base, runs[each.name].new)
+    parts += [f'<p class="note">{escape(text)}</p>' for text in wording.skipped(found)]
+    return layout.document("Comparison", parts)
+
+
+def _sections(
     comparison: Comparison, base: Sequence[MeasuredRun], new: Sequence[MeasuredRun]
-) -> bytes:
-    """Render the page. The runs are those of the sides, with their curves."""
-    return layout.document(
-        "Comparison",
-        [
-            layout.header("Comparison", [comparison.kind, wording.conclusion(comparison)]),
-            _sides(comparison),
-            "<h2>Differences in config and surroundings</h2>",
-            _differences(comparison),
-            "<h2>Metrics</h2>",
-            _rows(comparison),
-            _shifts(comparison),
-            layout.plots(_plots(base, new)),
-        ],
-    )
+) -> list[str]:
+    return [
+        _sides(comparison),
+        "<h2>Differences in config and surroundings</h2>",
+        _differences(comparison),
+        "<h2>Metrics</h2>",
+        _rows(comparison),
+        _shifts(comparison),
+        layout.plots(_plots(base, new)),
+    ]
 
 
 def _sides(comparison: Comparison) -> str:

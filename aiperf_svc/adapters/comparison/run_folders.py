@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiperf_svc.adapters.comparison import inference_run, workload_run
+from aiperf_svc.adapters.comparison.experiment_folders import is_experiment, read_experiment
 from aiperf_svc.core.compare.measured_run import INFERENCE, MeasuredRun
 from aiperf_svc.domain.errors import ConfigError
 
@@ -29,12 +30,18 @@ def with_requests(runs: Sequence[MeasuredRun], *, batches: bool, curves: bool) -
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """Return the runs' folders: each given folder, or those directly in it. Raises ConfigError."""
+    """Return the runs' folders: each given folder, those directly in it, or the trials of an
+    experiment. Raises ConfigError."""
     found: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder")
-        runs = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.iterdir()))
+        if is_experiment(folder):
+            runs = [trial.folder for trial in read_experiment(folder)]
+        elif _is_run(folder):
+            runs = [folder]
+        else:
+            runs = sorted(filter(_is_run, folder.iterdir()))
         if not runs:
             raise ConfigError(
                 f"{folder}: no run; expected {' or '.join(_READERS)} in it, or folders with one"

@@ -3,6 +3,7 @@
 import math
 
 from aiperf_svc.core.compare.comparison import Comparison, KeyDifference, Row, Side, SideValue, Word
+from aiperf_svc.core.compare.groups import Comparisons
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.readable import readable_unit
 from aiperf_svc.domain.foreign_text import one_line
@@ -70,7 +71,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def conclusion(comparison: Comparison) -> str:
+def conclusion(comparison: Comparison | Comparisons) -> str:
     """Count the rows by their words: `1 worse, 5 same at a tolerance of 5%`."""
     counts = [
         (word, sum(row.gates and row.word is word for row in comparison.rows)) for word in Word
@@ -78,6 +79,11 @@ def conclusion(comparison: Comparison) -> str:
     names = {Word.UNSURE: "~ (not enough data)", Word.UNJUDGED: "? (not judged)"}
     said = ", ".join(f"{count} {names.get(word, word)}" for word, count in counts if count)
     return f"{said or 'nothing to judge'} at a tolerance of {comparison.tolerance * 100:.4g}%"
+
+
+def skipped(found: Comparisons) -> list[str]:
+    """Say which combinations are not compared, a line each."""
+    return [f"not compared: {each.name}: {one_line(each.reason)}" for each in found.skipped]
 
 
 def same_config(info: Comparison) -> str:

@@ -10,15 +10,18 @@ from aiperf_svc.domain.errors import ConfigError, Incomparable
 from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from aiperf_svc.core.compare.comparison import Comparison
+    from aiperf_svc.adapters.comparison.experiment_folders import FolderGroup
+    from aiperf_svc.core.compare.groups import Comparisons, Group
 
 DESCRIPTION = """Compare finished runs: is the new side better, worse or the same?
 
   aiperf-svc compare BASE NEW
   aiperf-svc compare BASE BASE BASE --to NEW NEW NEW
+  aiperf-svc compare EXPERIMENT --by KEY=BASE,NEW
 
-A folder is a run's artifact folder, or holds such folders. At least 3 runs a side are judged, taken
-in turns (base, new, base, new, ...). docs/comparing.md says why, and what the words mean."""
+A folder is a run's artifact folder, or holds such folders. Experiments are compared combination by
+combination of their parameters. At least 3 runs a side are judged, taken in turns (base, new, base,
+new, ...). docs/comparing.md says why, and what the words mean."""
 
 TOLERANCE = "5%"
 
@@ -28,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="BASE and NEW")
     parser.add_argument(
         "--to", metavar="NEW", type=Path, nargs="+", help="the new side, of several folders"
+    )
+    parser.add_argument(
+        "--by",
+        metavar="KEY[=BASE,NEW]",
+        default="",
+        help="of one experiment, compare the trials with these two values of a parameter",
     )
     parser.add_argument(
         "--tolerance",
@@ -61,30 +70,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, print, and judge if that was asked for."""
-    from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs, with_requests
-    from aiperf_svc.config.units import parse_share
-    from aiperf_svc.core.compare.comparison import LEAST_RUNS, compare
+    from aiperf_svc.adapters.comparison.run_folders import read_runs
+    from aiperf_svc.core.compare.groups import Group, compare_groups
 
-    try:
-        tolerance = parse_share(args.tolerance)
-    except ValueError as error:
-        raise ConfigError(f"--tolerance {args.tolerance}: {error}") from error
-    base, new = (read_runs(find_runs(side)) for side in _sides(args.folders, args.to))
-    # In few runs, their requests say how sure a difference is; with many, they do not matter.
-    are_few = min(sum(run.is_usable for run in side) for side in (base, new)) < LEAST_RUNS
-    if are_few or args.html is not None:
-        base, new = (
-            with_requests(side, batches=are_few, curves=args.html is not None)
-            for side in (base, new)
-        )
-    found = compare(base, new, tolerance=tolerance, wanted=args.metric, with_all=args.all)
+    tolerance = read_tolerance(args.tolerance)
+    groups = [
+        _with_requests(Group(each.name, read_runs(each.base), read_runs(each.new)), args)
+        for each in _groups(args.folders, args.to, args.by)
+    ]
+    found = compare_groups(groups, tolerance=tolerance, wanted=args.metric, with_all=args.all)
     if args.html is not None:
         from aiperf_svc.adapters.comparison import page
         from aiperf_svc.adapters.storage.atomic_files import write_file
 
-        write_file(args.html, lambda: page.render(found, base, new))
+        write_file(args.html, lambda: page.render(found, groups))
     _print(found, args)
     return int(_judged(found) if args.fail_on else ExitCode.OK)
+
+
+def read_tolerance(text: str) -> float:
+    """Return the share that `--tolerance` gives. Raises ConfigError."""
+    from aiperf_svc.config.units import parse_share
+
+    try:
+        return parse_share(text)
+    except ValueError as error:
+        raise ConfigError(f"--tolerance {text}: {error}") from error
+
+
+def _groups(folders: Sequence[Path], to: Sequence[Path] | None, by: str) -> "Sequence[FolderGroup]":
+    from aiperf_svc.adapters.comparison import experiment_folders as experiments
+    from aiperf_svc.adapters.comparison.run_folders import find_runs
+
+    if len(folders) == 1 and not to and experiments.is_experiment(folders[0]):
+        return experiments.groups_of_variants(folders[0], by)
+    if by:
+        raise ConfigError("--by: compares two variants of one experiment; name its folder alone")
+    base, new = _sides(folders, to)
+    everything = [*base, *new]
+    if all(map(experiments.is_experiment, everything)):
+        return experiments.groups_of_sides(base, new)
+    for folder in filter(experiments.is_experiment, everything):
+        experiments.refuse_several_combinations(folder)
+    return [experiments.FolderGroup("", find_runs(base), find_runs(new))]
+
+
+def _with_requests(group: "Group", args: argparse.Namespace) -> "Group":
+    """Read the single requests if they are needed: in few runs, they say how sure a difference is;
+    with many, they do not matter. The page plots them."""
+    from aiperf_svc.adapters.comparison.run_folders import with_requests
+    from aiperf_svc.core.compare.comparison import LEAST_RUNS
+
+    sides = group.base, group.new
+    are_few = min(sum(run.is_usable for run in side) for side in sides) < LEAST_RUNS
+    if not are_few and args.html is None:
+        return group
+    base, new = (
+        with_requests(side, batches=are_few, curves=args.html is not None) for side in sides
+    )
+    return group._replace(base=base, new=new)
 
 
 def _sides(folders: Sequence[Path], to: Sequence[Path] | None) -> tuple[Sequence[Path], ...]:
@@ -93,12 +137,13 @@ def _sides(folders: Sequence[Path], to: Sequence[Path] | None) -> tuple[Sequence
     if len(folders) != 2:
         raise ConfigError(
             "two folders are needed: compare BASE NEW; with more of them, name the new side after "
-            "--to: compare BASE BASE --to NEW NEW"
+            "--to: compare BASE BASE --to NEW NEW; of one experiment, two variants: compare "
+            "EXPERIMENT --by KEY"
         )
     return folders[:1], folders[1:]
 
 
-def _judged(found: "Comparison") -> ExitCode:
+def _judged(found: "Comparisons") -> ExitCode:
     if found.is_worse:
         return ExitCode.WORSE
     if not found.is_judged:
@@ -109,21 +154,23 @@ def _judged(found: "Comparison") -> ExitCode:
     return ExitCode.OK
 
 
-def _print(found: "Comparison", args: argparse.Namespace) -> None:
+def _print(found: "Comparisons", args: argparse.Namespace) -> None:
     if args.json:
         import msgspec
 
-        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        # Without parameters there is one comparison, and no combinations to name.
+        content = found if found.groups[0].name or found.skipped else found.groups[0]
+        print(msgspec.json.format(msgspec.json.encode(content)).decode())
         return
     if args.markdown:
         from aiperf_svc.adapters.comparison import markdown
 
-        print(markdown.render(found))
+        print(markdown.render_groups(found))
         return
     from rich.console import Console
 
-    from aiperf_svc.runner.comparison_tables import print_comparison
+    from aiperf_svc.runner.comparison_tables import print_comparisons
     from aiperf_svc.runner.printing import WIDTH
 
     width = None if sys.stdout.isatty() else WIDTH + 20
-    print_comparison(found, Console(width=width, highlight=False, markup=False))
+    print_comparisons(found, Console(width=width, highlight=False, markup=False))

@@ -119,6 +119,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """A finished comparison. `compare --json` prints it as it is."""
 
     schema_version: str = SCHEMA
+    name: str = ""
+    """Parameters of the trials that are compared; empty if there are none."""
     kind: str
     tolerance: float
     base: Side
@@ -166,7 +168,7 @@ def compare(
     keys = dict.fromkeys(key for run in sides[0] for key in run.values)
     common = [key for key in keys if _has(sides[1], key)]
     gating = _gating(sides[0][0].headline, common, wanted)
-    rows = _corrected(
+    rows = corrected(
         [
             _row(key, sides, tolerance, gates=key in gating)
             for key in common
@@ -283,7 +285,7 @@ def _within(values: Sequence[RunValue]) -> Estimate | None:
     return mean_of(parts)
 
 
-def _corrected(rows: Sequence[Row], tolerance: float) -> list[Row]:
+def corrected(rows: Sequence[Row], tolerance: float) -> list[Row]:
     """Return the rows with the correction for the number of rows that gate, and judged by it."""
     gating = [place for place, row in enumerate(rows) if row.gates and row.adjusted_p is not None]
     found = list(rows)

@@ -1,14 +1,21 @@
 """Made-up runs for tests of comparisons."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import fake_run
 import numpy as np
+import pytest
 
+from aiperf_svc.adapters.storage.artifacts import write_all
+from aiperf_svc.cli.main import main
 from aiperf_svc.core.compare.comparison import Comparison, Row, compare
 from aiperf_svc.core.compare.estimates import batch_quantiles
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue
 from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.verdict.check_result import Severity
 
 LATENCY = MetricInfo(tag="latency", name="Latency", unit="ms", better="lower")
@@ -64,3 +71,20 @@ def only_row(base: Sequence[float], new: Sequence[float], key: RowKey = P50, **o
     """The one row of a comparison of runs with these values."""
     (row,) = compared(side("a", base, key), side("b", new, key), **options).rows
     return row
+
+
+def inference_run(folder: Path, run_id: str, *, seed: int = 1, ttft_ms: float = 30.0) -> Path:
+    """The artifact folder of a made-up run."""
+    rows = fake_run.closed_loop(requests=2_000, seed=seed, ttft_ms=ttft_ms)
+    columns = fake_run.columns_of(rows)
+    context = fake_run.context(rows, run_id=run_id)
+    folder.mkdir(parents=True)
+    write_all(folder, summarise(columns, Histogram(), context), columns)
+    return folder
+
+
+def compare_folders(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    """Run the command; return its exit code and what it printed."""
+    code = main(["compare", *map(str, words)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err

@@ -3,30 +3,17 @@
 import json
 from pathlib import Path
 
-import fake_run
 import fake_steps
 import numpy as np
 import pytest
+from runs_to_compare import compare_folders as compare
+from runs_to_compare import inference_run
 
 from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs, with_requests
-from aiperf_svc.adapters.storage.artifacts import write_all
 from aiperf_svc.adapters.storage.run_artifacts import write_run
-from aiperf_svc.cli.main import main
 from aiperf_svc.core.compare.measured_run import RowKey
-from aiperf_svc.core.results.summarise import summarise
-from aiperf_svc.core.stats.histogram import Histogram
 
 TTFT = RowKey("time_to_first_token", "p99")
-
-
-def inference_run(folder: Path, run_id: str, *, seed: int = 1, ttft_ms: float = 30.0) -> Path:
-    """The artifact folder of a made-up run."""
-    rows = fake_run.closed_loop(requests=2_000, seed=seed, ttft_ms=ttft_ms)
-    columns = fake_run.columns_of(rows)
-    context = fake_run.context(rows, run_id=run_id)
-    folder.mkdir(parents=True)
-    write_all(folder, summarise(columns, Histogram(), context), columns)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +24,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         inference_run(root / "base" / str(seed), f"base-{seed}", seed=seed)
         inference_run(root / "new" / str(seed), f"new-{seed}", seed=10 + seed, ttft_ms=40.0)
     return root
-
-
-def compare(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    code = main(["compare", *map(str, words)])
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
 
 
 def test_a_folder_stands_for_the_runs_in_it(runs: Path) -> None:

@@ -1,0 +1,145 @@
+"""Reads the folder of an experiment, and makes the groups of a comparison from one or more."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from aiperf_svc.adapters.exports.experiment_export import SCHEMA
+from aiperf_svc.adapters.report.experiment_words import parameters_text, value_text
+from aiperf_svc.core.experiments.outcomes import DONE
+from aiperf_svc.core.experiments.summary import Parameters, identity
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.foreign_text import one_line
+
+NAME = "experiment.json"
+TRIALS = "trials"
+
+
+class TrialFolder(NamedTuple):
+    """A trial that has ended, and where its results are."""
+
+    parameters: Parameters
+    folder: Path
+
+
+class FolderGroup(NamedTuple):
+    """The folders of one combination of parameters, on both sides."""
+
+    name: str
+    base: list[Path]
+    new: list[Path]
+
+
+class _Trial(msgspec.Struct):
+    number: int
+    parameters: dict[str, Any]
+    state: str
+    folder: str
+
+
+class _Experiment(msgspec.Struct):
+    schema_version: str
+    trials: list[_Trial] = []
+    version: str = "unknown"
+
+
+def is_experiment(folder: Path) -> bool:
+    """True if this is the folder of an experiment."""
+    return (folder / NAME).is_file()
+
+
+def read_experiment(folder: Path) -> list[TrialFolder]:
+    """Return the trials that ran to their end. Raises ConfigError."""
+    path = folder / NAME
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Experiment)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: broken: {error}") from error
+    if found.schema_version != SCHEMA:
+        raise ConfigError(
+            f"{path}: its schema is {found.schema_version!r}, expected {SCHEMA!r}; compare with "
+            f"the version that wrote it ({found.version})"
+        )
+    done = [each for each in found.trials if each.state == DONE]
+    for each in done:
+        if each.folder != Path(each.folder).name or not (folder / TRIALS / each.folder).is_dir():
+            raise ConfigError(
+                f"{path}: trial {each.number} has no folder {one_line(each.folder)} in {TRIALS}"
+            )
+    if not done:
+        raise ConfigError(f"{folder}: no trial of this experiment ran to its end")
+    return [TrialFolder(each.parameters, folder / TRIALS / each.folder) for each in done]
+
+
+def refuse_several_combinations(folder: Path) -> None:
+    """Raise ConfigError if the trials of an experiment are not repetitions of one config: they
+    cannot be one side of runs."""
+    count = len({identity(trial.parameters) for trial in read_experiment(folder)})
+    if count > 1:
+        raise ConfigError(
+            f"{folder}: an experiment with {count} combinations of parameters; compare it with "
+            f"another experiment, or name the folders of some trials in {folder / TRIALS}"
+        )
+
+
+def groups_of_sides(base: Sequence[Path], new: Sequence[Path]) -> list[FolderGroup]:
+    """Return a group for each combination of parameters of the experiments on both sides. Raises
+    ConfigError."""
+    groups: dict[bytes, FolderGroup] = {}
+    for side, folders in enumerate((base, new)):
+        for folder in folders:
+            for trial in read_experiment(folder):
+                name = parameters_text(trial.parameters) if trial.parameters else ""
+                group = groups.setdefault(identity(trial.parameters), FolderGroup(name, [], []))
+                (group.new if side else group.base).append(trial.folder)
+    return list(groups.values())
+
+
+def groups_of_variants(folder: Path, by: str) -> list[FolderGroup]:
+    """Return the groups of two variants within one experiment: the values of the parameter `by`,
+    `KEY` or `KEY=BASE,NEW`; empty: the only one with two values. Raises ConfigError."""
+    trials = read_experiment(folder)
+    values: dict[str, dict[str, None]] = {}
+    for trial in trials:
+        for name, value in trial.parameters.items():
+            values.setdefault(name, {})[value_text(value)] = None
+    key, base, new = _variants(folder, by, {name: list(some) for name, some in values.items()})
+    groups: dict[bytes, FolderGroup] = {}
+    for trial in trials:
+        value = value_text(trial.parameters.get(key))
+        if value not in (base, new):
+            continue
+        rest = {name: each for name, each in trial.parameters.items() if name != key}
+        name = parameters_text(rest) if rest else ""
+        group = groups.setdefault(identity(rest), FolderGroup(name, [], []))
+        (group.base if value == base else group.new).append(trial.folder)
+    return list(groups.values())
+
+
+def _variants(folder: Path, by: str, values: dict[str, list[str]]) -> tuple[str, str, str]:
+    key, _, chosen = by.partition("=")
+    known = ", ".join(f"{name} ({len(some)} values)" for name, some in values.items()) or "none"
+    if not by:
+        pairs = [name for name, some in values.items() if len(some) == 2]
+        if len(pairs) != 1:
+            raise ConfigError(
+                f"{folder}: say with --by KEY or --by KEY=BASE,NEW which two variants to compare; "
+                f"its parameters: {known}"
+            )
+        key = pairs[0]
+    if key not in values:
+        raise ConfigError(f"--by {key}: no parameter of {folder}; they are {known}")
+    names = [name.strip() for name in chosen.split(",")] if chosen else values[key]
+    listed = ", ".join(values[key])
+    if len(names) != 2 or names[0] == names[1]:
+        raise ConfigError(
+            f"--by {by or key}: two values are compared: --by {key}=BASE,NEW; it has {listed}"
+        )
+    for name in names:
+        if name not in values[key]:
+            raise ConfigError(f"--by {by}: no trial has {key}={name}; it has {listed}")
+    return key, names[0], names[1]

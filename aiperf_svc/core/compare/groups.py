@@ -1,0 +1,100 @@
+"""Compares experiments: a comparison for each combination of parameters that both sides have.
+
+All groups together are one set of chances of a false alarm, so the correction for several rows is
+over the rows of all of them.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from aiperf_svc.core.compare.comparison import Comparison, Row, compare, corrected
+from aiperf_svc.core.compare.measured_run import MeasuredRun
+from aiperf_svc.domain.errors import Incomparable
+
+SCHEMA = "comparisons/1"
+
+
+class Group(NamedTuple):
+    """The runs of one combination of parameters."""
+
+    name: str
+    """Its parameters; empty if there are none."""
+    base: Sequence[MeasuredRun]
+    new: Sequence[MeasuredRun]
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A combination that is not compared."""
+
+    name: str
+    reason: str
+
+
+class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
+    """Several comparisons. `compare --json` prints them as they are."""
+
+    schema_version: str = SCHEMA
+    groups: tuple[Comparison, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def is_worse(self) -> bool:
+        """True if a row that gates is worse in any of them."""
+        return any(each.is_worse for each in self.groups)
+
+    @property
+    def is_judged(self) -> bool:
+        """True if every combination is compared and judged."""
+        return not self.skipped and all(each.is_judged for each in self.groups)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of all groups."""
+        return tuple(row for each in self.groups for row in each.rows)
+
+    @property
+    def tolerance(self) -> float:
+        """The tolerance of all groups."""
+        return self.groups[0].tolerance
+
+
+def compare_groups(
+    groups: Iterable[Group],
+    *,
+    tolerance: float,
+    wanted: Collection[str] = (),
+    with_all: bool = False,
+) -> Comparisons:
+    """Compare each group as `compare` does. One that cannot be compared is skipped and named.
+
+    Raises Incomparable if that is all of them, and ConfigError as `compare`.
+    """
+    groups = list(groups)
+    if len(groups) == 1 and not groups[0].name:
+        only = groups[0]
+        one = compare(only.base, only.new, tolerance=tolerance, wanted=wanted, with_all=with_all)
+        return Comparisons(groups=(one,), skipped=())
+    found: list[Comparison] = []
+    skipped: list[Skipped] = []
+    for name, base, new in groups:
+        if not base or not new:
+            skipped.append(Skipped(name, f"only {'base' if base else 'new'} has it"))
+            continue
+        try:
+            one = compare(base, new, tolerance=tolerance, wanted=wanted, with_all=with_all)
+        except Incomparable as error:
+            skipped.append(Skipped(name, str(error)))
+            continue
+        found.append(replace(one, name=name))
+    if not found:
+        reasons = "; ".join(f"{each.name}: {each.reason}" for each in skipped)
+        raise Incomparable(f"no combination of parameters can be compared: {reasons}")
+    rows = iter(corrected([row for each in found for row in each.rows], tolerance))
+    return Comparisons(
+        groups=tuple(replace(each, rows=tuple(islice(rows, len(each.rows)))) for each in found),
+        skipped=tuple(skipped),
+    )

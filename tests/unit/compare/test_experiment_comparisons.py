@@ -1,0 +1,179 @@
+"""Experiments are compared combination by combination, and two variants within one experiment."""
+
+import json
+from pathlib import Path
+
+import fake_run
+import pytest
+from runs_to_compare import compare_folders, compared, inference_run, side
+
+from aiperf_svc.adapters.storage.experiment_artifacts import TRIALS, write_experiment
+from aiperf_svc.core.compare.comparison import Word
+from aiperf_svc.core.compare.groups import Group, compare_groups
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.trials import Trial
+from aiperf_svc.domain.errors import Incomparable
+
+CONFIG = fake_run.context(fake_run.closed_loop(requests=10)).config
+FAST, SLOW = [100.0, 101.0, 102.0], [120.0, 121.0, 122.0]
+
+
+def experiment(folder: Path, name: str, ttft_ms: dict[tuple[str, int], float]) -> Path:
+    """An experiment of three repetitions over models and concurrencies, with these times."""
+    outcomes = []
+    for repetition in range(3):
+        for (model, concurrency), ttft in ttft_ms.items():
+            number = len(outcomes) + 1
+            given = {"endpoint.model": model, "load.concurrency": concurrency}
+            trial = Trial(number, given, repetition + 1)
+            run = inference_run(
+                folder / TRIALS / trial.folder, f"{name}-{number}", seed=number, ttft_ms=ttft
+            )
+            summary = json.loads((run / "profile_export_aiperf.json").read_text())
+            outcomes.append(TrialOutcome(trial, "done", "", summary))
+    write_experiment(folder, CONFIG, outcomes)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def experiments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`new` is slower than `base` at concurrency 8 only, with both models."""
+    root = tmp_path_factory.mktemp("experiments")
+    base = {("a", 4): 30.0, ("a", 8): 30.0, ("b", 4): 40.0, ("b", 8): 30.0}
+    new = {("a", 4): 30.0, ("a", 8): 45.0, ("b", 4): 40.0, ("b", 16): 30.0}
+    experiment(root / "base", "base", base)
+    experiment(root / "new", "new", new)
+    return root
+
+
+def test_experiments_are_compared_where_their_parameters_are_the_same(
+    experiments: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = experiments / "base", experiments / "new"
+    code, out, _ = compare_folders(capsys, *folders, "--json")
+    found = json.loads(out)
+    assert code == 0
+    names = [each["name"] for each in found["groups"]]
+    assert names == [
+        "endpoint.model=a, load.concurrency=4",
+        "endpoint.model=a, load.concurrency=8",
+        "endpoint.model=b, load.concurrency=4",
+    ]
+    words = [
+        {row["word"] for row in each["rows"] if row["key"]["tag"] == "time_to_first_token"}
+        for each in found["groups"]
+    ]
+    assert words[1] == {"worse"}
+    assert "worse" not in words[0] | words[2]
+    assert found["skipped"] == [
+        {"name": "endpoint.model=b, load.concurrency=8", "reason": "only base has it"},
+        {"name": "endpoint.model=b, load.concurrency=16", "reason": "only new has it"},
+    ]
+
+
+def test_two_variants_of_one_experiment_are_compared_at_each_other_parameter(
+    experiments: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = compare_folders(capsys, experiments / "base", "--by", "endpoint.model", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert [each["name"] for each in found["groups"]] == [
+        "load.concurrency=4",
+        "load.concurrency=8",
+    ]
+    first = found["groups"][0]
+    assert [len(first[name]["runs"]) for name in ("base", "new")] == [3, 3]
+    words = {row["key"]["tag"]: row["word"] for row in first["rows"]}
+    assert words["time_to_first_token"] == "worse"
+
+
+def test_the_first_of_two_chosen_values_is_the_base(
+    experiments: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--by", "endpoint.model=b,a", "--metric", "time_to_first_token:p50"
+    _, out, _ = compare_folders(capsys, experiments / "base", *words, "--fail-on", "worse")
+    assert "1 better" in out
+    assert "all 2 combinations" in out
+
+
+def test_worse_in_one_combination_fails_the_gate(
+    experiments: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    folders = experiments / "base", experiments / "new"
+    code, out, _ = compare_folders(
+        capsys, *folders, "--fail-on", "worse", "--markdown", "--html", page
+    )
+    assert code == 7
+    assert out.count("### ") == 3
+    assert page.read_text().count("<h2>endpoint.model=") == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "say with --by KEY"),
+        (["--by", "load.rate"], "--by load.rate: no parameter of"),
+        (["--by", "load.concurrency=4,5"], "no trial has load.concurrency=5; it has 4, 8"),
+        (["--by", "load.concurrency=4,4"], "two values are compared"),
+        (["--by", "load.concurrency=4"], "two values are compared"),
+    ],
+)
+def test_unclear_variants_are_one_line(
+    experiments: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    code, _, err = compare_folders(capsys, experiments / "base", *words)
+    assert code == 2
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_an_experiment_of_several_combinations_is_no_side_of_runs(
+    experiments: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = next((experiments / "new" / TRIALS).iterdir())
+    code, _, err = compare_folders(capsys, experiments / "base", run)
+    assert code == 2
+    assert "an experiment with 4 combinations of parameters" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "broken"),
+        ('{"schema_version": "experiment/9"}', "expected 'experiment/1'"),
+        ('{"schema_version": "experiment/1"}', "no trial of this experiment ran to its end"),
+        (
+            '{"schema_version": "experiment/1", "trials": [{"number": 1, "parameters": {}, '
+            '"state": "done", "folder": "../../etc"}]}',
+            "trial 1 has no folder ../../etc in trials",
+        ),
+    ],
+)
+def test_a_broken_experiment_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
+) -> None:
+    (tmp_path / "experiment.json").write_text(content)
+    code, _, err = compare_folders(capsys, tmp_path, tmp_path)
+    assert code == 2
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_the_correction_is_over_the_rows_of_all_groups() -> None:
+    alone = compared(side("a", FAST), side("b", SLOW)).rows[0]
+    groups = [Group(f"g{n}", side(f"a{n}-", FAST), side(f"b{n}-", SLOW)) for n in range(20)]
+    found = compare_groups(groups, tolerance=0.05)
+    assert len(found.rows) == 20
+    assert found.rows[0].p == alone.p
+    assert found.rows[0].adjusted_p == pytest.approx(20 * (alone.p or 0))
+
+
+def test_groups_that_cannot_be_compared_are_named_unless_all_are() -> None:
+    good = Group("good", side("a", FAST), side("b", FAST))
+    found = compare_groups([good, Group("half", side("c", FAST), [])], tolerance=0.05)
+    assert [each.name for each in found.skipped] == ["half"]
+    assert not found.is_judged
+    assert found.groups[0].rows[0].word in (Word.SAME, Word.UNSURE)
+    with pytest.raises(Incomparable, match="half: only base has it"):
+        compare_groups([Group("half", side("c", FAST), [])], tolerance=0.05)
