@@ -14,10 +14,12 @@ from aiperf_svc.core.compare.groups import Comparisons
 STYLES = {Word.WORSE: "bold red", Word.BETTER: "green", Word.CHANGED: "yellow"}
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print what differs in the config, the rows, the percentiles that moved, and the count."""
+def print_comparison(comparison: Comparison, console: Console, *, is_short: bool = False) -> None:
+    """Print what differs in the config, the rows, the percentiles that moved, and the count. In
+    short, without the names of the runs and without the percentiles."""
     for name, side in (("base", comparison.base), ("new", comparison.new)):
-        for text in (wording.runs(side), *wording.left_out(side)):
+        runs = wording.run_count(side) if is_short else wording.runs(side)
+        for text in (runs, *wording.left_out(side)):
             console.print(f"{name:<4}  {text}", soft_wrap=True)
     console.print()
     if comparison.differences:
@@ -28,7 +30,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     else:
         console.print(wording.same_config(comparison))
     console.print(_rows(comparison))
-    if comparison.shifts:
+    if comparison.shifts and not is_short:
         console.print(_shifts(comparison))
     for note in comparison.notes:
         console.print(note, style="dim", soft_wrap=True)
@@ -40,7 +42,7 @@ def print_comparisons(found: Comparisons, console: Console) -> None:
     for each in found.groups:
         if each.name:
             console.print(each.name, style="bold underline", soft_wrap=True)
-        print_comparison(each, console)
+        print_comparison(each, console, is_short=len(found.groups) > 1)
         if each.name:
             console.print()
     for text in wording.skipped(found):
@@ -70,7 +72,13 @@ def _shifts(comparison: Comparison) -> Table:
 
 def _table(first: str, heads: Sequence[str], *, justify: str = "right") -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(first)
+    table.add_column(first, no_wrap=justify == "left")
     for head in heads:
-        table.add_column(head, justify="left" if justify == "left" else "right", no_wrap=True)
+        # Texts may be long and are folded; numbers are not.
+        table.add_column(
+            head,
+            justify="left" if justify == "left" else "right",
+            no_wrap=justify != "left",
+            overflow="fold",
+        )
     return table

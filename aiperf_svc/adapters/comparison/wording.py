@@ -14,8 +14,12 @@ LONGEST_VALUE = 60
 
 def runs(side: Side) -> str:
     """Name the runs of a side: `2 runs: a, b`."""
-    folders = ", ".join(one_line(run.folder) for run in side.runs)
-    return f"{len(side.runs)} run{'' if len(side.runs) == 1 else 's'}: {folders}"
+    return f"{run_count(side)}: {', '.join(one_line(run.folder) for run in side.runs)}"
+
+
+def run_count(side: Side) -> str:
+    """Count the runs of a side: `2 runs`."""
+    return f"{len(side.runs)} run{'' if len(side.runs) == 1 else 's'}"
 
 
 def left_out(side: Side) -> list[str]:
