@@ -26,6 +26,7 @@ COMMANDS = {
     "gc": "remove what earlier stacks left in a cluster",
     "validate": "check stack files and configs without starting anything",
     "compare": "say whether the runs on one side are better or worse than those on the other",
+    "history": "show a metric over finished runs, and where it changed",
     "export": "write a run's records in another format",
     "upload": "send a run's results to a bucket of an S3-compatible store",
     "workloads": "what else than a server can be measured, and how each is described",

@@ -1,4 +1,4 @@
-"""A comparison on a terminal, in benchstat's manner."""
+"""A comparison on a terminal, in benchstat's manner, and the history of a metric."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aiperf_svc.adapters.comparison import wording
+from aiperf_svc.adapters.comparison import history_views, wording
 from aiperf_svc.core.compare.comparison import Comparison, Word
 from aiperf_svc.core.compare.groups import Comparisons
+from aiperf_svc.core.compare.history import History
+from aiperf_svc.domain.foreign_text import one_line
 
 STYLES = {Word.WORSE: "bold red", Word.BETTER: "green", Word.CHANGED: "yellow"}
 
@@ -50,6 +52,28 @@ def print_comparisons(found: Comparisons, console: Console) -> None:
     if len(found.groups) > 1:
         names = f"all {len(found.groups)} combinations: {wording.conclusion(found)}"
         console.print(names, style="bold", soft_wrap=True)
+
+
+def print_history(found: History, console: Console) -> None:
+    """Print the plot of a metric over runs, its changes, and the runs that were left out."""
+    first, last = (history_views.when(found.runs[at].start_wall_ns) for at in (0, -1))
+    runs = len(found.runs)
+    console.print(history_views.title(found), style="bold")
+    console.print(f"{runs} run{'' if runs == 1 else 's'}, {first} to {last} UTC")
+    for line in history_views.text_plot(found, console.width):
+        console.print(line, no_wrap=True)
+    for run in found.left_out:
+        console.print(f"left out: {one_line(run.folder)} ({one_line(run.verdict)})", soft_wrap=True)
+    for change in found.changes:
+        text = history_views.change_text(found, change)
+        console.print(Text(text, STYLES.get(change.word, "")), soft_wrap=True)
+    keys = dict.fromkeys(key for run in found.runs for key in run.changed_keys)
+    if keys:
+        text = f"not the same in all runs: {one_line(', '.join(keys))}"
+        console.print(text, style="dim", soft_wrap=True)
+    if not found.changes:
+        limit = f"{found.tolerance * 100:.4g}%"
+        console.print(f"no change beyond a tolerance of {limit} was found")
 
 
 def _rows(comparison: Comparison) -> Table:

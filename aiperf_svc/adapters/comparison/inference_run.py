@@ -10,7 +10,7 @@ from arro3.io import read_parquet
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from aiperf_svc.adapters.exports.json_export import SCHEMA_VERSION
+from aiperf_svc.adapters.exports.json_export import SCHEMA_VERSION, wall_ns
 from aiperf_svc.adapters.exports.manifest import ManifestEntry, is_whole, read_manifest
 from aiperf_svc.adapters.exports.parquet_export import FORMAT, FORMAT_KEY, ROW_GROUP
 from aiperf_svc.core.compare.estimates import batch_quantiles
@@ -117,6 +117,7 @@ def _summary(folder: Path, content: dict[str, Any]) -> MeasuredRun:
         kind=INFERENCE,
         verdict=Severity(ours["verdict"]),
         cause=str(ours["cause"]),
+        start_wall_ns=wall_ns(content["start_time"]),
         facts=facts,
         metrics={key.tag: _info(CATALOG[key.tag]) for key in values},
         values=values,

@@ -55,6 +55,7 @@ def _summary(folder: Path, result: RunResult) -> MeasuredRun:
         kind=result.workload,
         verdict=result.verdict,
         cause=result.cause,
+        start_wall_ns=result.start_wall_ns,
         facts=facts,
         metrics={metric.info.tag: metric.info for metric in result.metrics},
         values={

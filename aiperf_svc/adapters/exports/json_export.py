@@ -151,3 +151,9 @@ def iso_time(wall_ns: int) -> str:
     seconds, rest_ns = divmod(wall_ns, 10**9)
     moment = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None, microsecond=rest_ns // 1000)
     return moment.isoformat(timespec="microseconds")
+
+
+def wall_ns(text: str) -> int:
+    """Return the time that `iso_time` has formatted, to the microsecond. Raises ValueError."""
+    moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
+    return (int(moment.timestamp()) * 10**6 + moment.microsecond) * 1000

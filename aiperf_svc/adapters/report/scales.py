@@ -1,7 +1,7 @@
 """Axes of the report's plots: map values to positions, and choose which values to label."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aiperf_svc.core.results.readable import size_text
@@ -74,6 +74,15 @@ def listed(values: Sequence[float]) -> Scale:
         if not ticks or place(value) - place(ticks[-1][0]) >= _LEAST_GAP:
             ticks.append((value, short(value)))
     return Scale(place, tuple(ticks))
+
+
+def numbered(count: int, labels: Mapping[int, str]) -> Scale:
+    """Scale over `count` things in a row, from 0, with ticks at those that have a label."""
+
+    def place(value: float) -> float:
+        return (value + 0.5) / count
+
+    return Scale(place, tuple((float(at), label) for at, label in labels.items()))
 
 
 def binary(low: float, high: float) -> Scale:

@@ -41,6 +41,8 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     verdict: Severity
     cause: str = ""
+    start_wall_ns: int = 0
+    """When the load began."""
     facts: dict[str, str]
     """Config, versions and everything else that may differ, by dotted key."""
     metrics: dict[str, MetricInfo]

@@ -1,0 +1,186 @@
+"""Shows a history as text for a terminal, as a page, and as the CSV that change-point tools
+read."""
+
+import csv
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+from io import StringIO
+from itertools import pairwise
+from statistics import fmean
+
+from aiperf_svc.adapters.comparison import wording
+from aiperf_svc.adapters.report import layout, scales
+from aiperf_svc.adapters.report.plots import FULL, Series, figure
+from aiperf_svc.core.compare.comparison import Word
+from aiperf_svc.core.compare.history import Change, History
+from aiperf_svc.core.compare.measured_run import MeasuredRun
+from aiperf_svc.core.results.readable import readable_unit
+from aiperf_svc.domain.foreign_text import csv_cell, one_line
+
+ROWS = 12
+"""Lines of the plot in a terminal."""
+LEAST_COLUMNS = 20
+_CLASSES = {Word.WORSE: "invalid", Word.BETTER: "valid", Word.CHANGED: "degraded"}
+_DATES = 8
+"""Most dates on the axis of the page."""
+
+
+def title(found: History) -> str:
+    """Name the metric with its unit: `Time to First Token p99 (ms)`."""
+    stat = f" {found.metric.stat.replace('_', '.')}" if found.metric.stat else ""
+    unit = _unit(found)[1]
+    return f"{one_line(found.info.name)}{stat}{f' ({one_line(unit)})' if unit else ''}"
+
+
+def change_text(found: History, change: Change) -> str:
+    """Describe a change: `worse: +12%, from 20 to 22.4 (p=0.0005), since <folder> of <time>`."""
+    divisor, _ = _unit(found)
+    before, after = (wording.number(value / divisor) for value in (change.before, change.after))
+    run = found.runs[change.place]
+    keys = ", ".join(map(one_line, run.changed_keys))
+    return (
+        f"{change.word}: {wording.percent(change.delta)}, from {before} to {after} "
+        f"(p={change.p:.4f}), since {one_line(run.folder)} of {when(run.start_wall_ns)}"
+        + (f"; with it {keys} changed" if keys else "")
+    )
+
+
+def when(wall_ns: int) -> str:
+    """Format a time: `2026-11-22 14:05`, in UTC."""
+    return datetime.fromtimestamp(wall_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def text_plot(found: History, width: int) -> list[str]:
+    """Draw the runs as dots, their levels as lines, and changes as bars; of more runs than columns,
+    a dot is a mean."""
+    divisor, _ = _unit(found)
+    values = [run.value / divisor for run in found.runs]
+    levels = [level / divisor for level in found.levels]
+    low, high = min(values), max(values)
+    labels = [wording.number(value) for value in (high, (high + low) / 2, low)]
+    room = max(map(len, labels))
+    columns = max(LEAST_COLUMNS, width - room - 3)
+    each = max(1, -(-len(values) // columns))
+    dots, lines = (
+        [fmean(some[at : at + each]) for at in range(0, len(some), each)]
+        for some in (values, levels)
+    )
+    bars = {change.place // each for change in found.changes}
+
+    def row(value: float) -> int:
+        return round((high - value) / (high - low) * (ROWS - 1)) if high > low else ROWS // 2
+
+    canvas = [["│" if at in bars else " " for at in range(len(dots))] for _ in range(ROWS)]
+    for at, level in enumerate(lines):
+        canvas[row(level)][at] = "─"
+    for at, value in enumerate(dots):
+        canvas[row(value)][at] = "•"
+    marks = {0: labels[0], ROWS // 2: labels[1], ROWS - 1: labels[2]}
+    return [f"{marks.get(at, ''):>{room}} ┤{''.join(line)}" for at, line in enumerate(canvas)]
+
+
+def render_csv(runs: Sequence[MeasuredRun]) -> bytes:
+    """Render a row for each usable run and a column for each value, with the time as
+    `2026-11-22T14:05:00+00:00`: what Apache Otava and others read."""
+    used = sorted((run for run in runs if run.is_usable), key=lambda run: run.start_wall_ns)
+    keys = dict.fromkeys(key for run in used for key in run.values)
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = (f"{key.tag}_{key.stat}" if key.stat else key.tag for key in keys)
+    writer.writerow(("time", "run_id", "version", "verdict", "folder", *names))
+    for run in used:
+        time = datetime.fromtimestamp(run.start_wall_ns // 10**9, UTC).isoformat()
+        texts = (run.run_id, run.facts.get("version", ""), run.verdict, run.folder)
+        values = (run.values[key].value if key in run.values else "" for key in keys)
+        writer.writerow((time, *map(csv_cell, texts), *values))
+    return text.getvalue().encode()
+
+
+def render_page(found: History) -> bytes:
+    """Render the page: the plot, the changes, the runs."""
+    count = f"{len(found.runs)} run{'' if len(found.runs) == 1 else 's'}"
+    notes = "".join(
+        f'<p class="note">left out: {escape(one_line(run.folder))}, whose verdict is '
+        f"{escape(run.verdict)}</p>"
+        for run in found.left_out
+    )
+    return layout.document(
+        "History",
+        [
+            layout.header("History", [found.kind, title(found), count]),
+            layout.plots([_figure(found)]),
+            "<h2>Changes</h2>",
+            _changes(found),
+            notes,
+            layout.details("Runs", _runs(found)),
+        ],
+    )
+
+
+def _figure(found: History) -> str:
+    divisor, unit = _unit(found)
+    values = [run.value / divisor for run in found.runs]
+    hints = [
+        f"{one_line(run.folder)}, {when(run.start_wall_ns)}: {wording.number(run.value / divisor)}"
+        for run in found.runs
+    ]
+    edges = [0, *(change.place for change in found.changes), len(values)]
+    series = [
+        Series("run", "a", list(enumerate(values)), marks=hints, has_line=False),
+        *(
+            Series(
+                "" if begin else "mean",
+                "d",
+                [(begin, found.levels[begin] / divisor), (end - 1, found.levels[begin] / divisor)],
+            )
+            for begin, end in pairwise(edges)
+        ),
+    ]
+    high = max(*values, 0.0) or 1.0
+    y = scales.linear(high, low=min(0.0, *values))
+    top = y.ticks[-1][0]
+    series += [
+        Series(
+            "" if at else "change",
+            "e dashed",
+            [(change.place - 0.5, y.ticks[0][0]), (change.place - 0.5, top)],
+        )
+        for at, change in enumerate(found.changes)
+    ]
+    step = -(-len(values) // _DATES)
+    dates = {
+        place: when(found.runs[place].start_wall_ns)[:10] for place in range(0, len(values), step)
+    }
+    return figure(
+        title(found), unit, series, x=scales.numbered(len(values), dates), y=y, width=FULL
+    )
+
+
+def _changes(found: History) -> str:
+    if not found.changes:
+        return '<p class="note">No change was found.</p>'
+    rows = [
+        f'<tr class="{_CLASSES.get(change.word, "")}"><td class="state">{change.word}</td>'
+        f'<td class="wide">{escape(change_text(found, change))}</td></tr>'
+        for change in found.changes
+    ]
+    return layout.table('<th></th><th class="text">Change</th>', rows)
+
+
+def _runs(found: History) -> str:
+    divisor, _ = _unit(found)
+    rows = [
+        f"<tr><th>{when(run.start_wall_ns)}</th><td>{wording.number(run.value / divisor)}</td>"
+        f"<td>{escape(run.verdict)}</td>"
+        f'<td class="wide">{escape(one_line(run.folder))}</td>'
+        f'<td class="wide">{escape(one_line(", ".join(run.changed_keys)))}</td></tr>'
+        for run in found.runs
+    ]
+    head = f"<th>Start (UTC)</th><th>{escape(title(found))}</th><th>Verdict</th>"
+    head += '<th class="text">Folder</th><th class="text">Keys that changed</th>'
+    return layout.table(head, rows)
+
+
+def _unit(found: History) -> tuple[float, str]:
+    return readable_unit(found.info.unit, max(abs(run.value) for run in found.runs))

@@ -1,0 +1,67 @@
+"""`aiperf-svc history`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from aiperf_svc.cli.commands.compare import TOLERANCE, read_tolerance
+
+DESCRIPTION = """Show a metric over finished runs in order of time, and mark where it changed.
+
+  aiperf-svc history FOLDER... --metric time_to_first_token:p99
+
+A folder is a run's artifact folder, or holds such folders. docs/comparing.md says how a change is
+found."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the folders, the metric and the output flags."""
+    parser.add_argument("folders", metavar="FOLDER", type=Path, nargs="+", help="runs")
+    parser.add_argument(
+        "--metric",
+        metavar="TAG[:STAT]",
+        default="",
+        help="metric to show (default: the first usual one)",
+    )
+    parser.add_argument(
+        "--tolerance",
+        metavar="SHARE",
+        default=TOLERANCE,
+        help="largest change that is not marked (default 5%%)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write a page with the plot")
+    parser.add_argument(
+        "--csv",
+        metavar="FILE",
+        type=Path,
+        help="also write all metrics, a row a run, as change-point tools read them",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the runs, find the changes, print and write."""
+    from aiperf_svc.adapters.comparison import history_views as views
+    from aiperf_svc.adapters.comparison.run_folders import find_runs, read_runs
+    from aiperf_svc.adapters.storage.atomic_files import write_file
+    from aiperf_svc.core.compare.history import history
+
+    runs = read_runs(list(dict.fromkeys(find_runs(args.folders))))
+    found = history(runs, args.metric, tolerance=read_tolerance(args.tolerance))
+    if args.html is not None:
+        write_file(args.html, lambda: views.render_page(found))
+    if args.csv is not None:
+        write_file(args.csv, lambda: views.render_csv(runs))
+    if args.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        return 0
+    from rich.console import Console
+
+    from aiperf_svc.runner.comparison_tables import print_history
+    from aiperf_svc.runner.printing import WIDTH
+
+    width = None if sys.stdout.isatty() else WIDTH
+    print_history(found, Console(width=width, highlight=False, markup=False))
+    return 0

@@ -1,0 +1,232 @@
+"""A metric over many runs: where it changed, and by how much.
+
+A change point splits the runs into two parts whose levels differ. The search looks for the split
+with the largest weighted difference of mean ranks (Pettitt's statistic, with the weights of a
+likelihood ratio), and asks how often a random order of the same values has one as large. If that is
+rarely so, the split is a change, and both parts are searched again. Ranks make a single outlier
+harmless; the random orders make the test right for any distribution.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.compare.comparison import RunName, Word
+from aiperf_svc.core.compare.estimates import share
+from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey
+from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.domain.errors import ConfigError, Incomparable
+from aiperf_svc.domain.metric_formulas import Floats
+
+SCHEMA = "history/1"
+SIGNIFICANCE = 0.01
+"""Share of series without a change in which one is found."""
+ORDERS = 1999
+"""Random orders; the smallest share that they can tell is 1/2000."""
+LEAST_PART = 4
+"""Fewest runs on each side of a change. Of 4 and 4 runs, 1 order in 35 has the largest difference
+by chance, of 5 and 5 runs 1 in 126: a change is found with 5 runs on each side at the earliest."""
+_BLOCK = 1 << 22
+"""Most numbers of random orders in memory at once."""
+
+
+class HistoryRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the series."""
+
+    folder: str
+    run_id: str
+    start_wall_ns: int
+    value: float
+    verdict: str
+    changed_keys: tuple[str, ...] = ()
+    """Keys of config and surroundings that are not as in the run before."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the level."""
+
+    place: int
+    """Index of the first run after it."""
+    before: float
+    after: float
+    """Mean of the runs up to the next change."""
+    delta: float
+    """(after - before) / before."""
+    p: float
+    """Share of random orders with so large a difference."""
+    word: Word
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric over runs. `history --json` prints it as it is."""
+
+    schema_version: str = SCHEMA
+    kind: str
+    metric: RowKey
+    info: MetricInfo
+    tolerance: float
+    runs: tuple[HistoryRun, ...]
+    """By time."""
+    levels: tuple[float, ...]
+    """Mean of the part that each run belongs to."""
+    changes: tuple[Change, ...]
+    left_out: tuple[RunName, ...]
+    """Runs whose verdict is `invalid`, or that do not have the metric."""
+
+
+def history(runs: Sequence[MeasuredRun], metric: str, *, tolerance: float) -> History:
+    """Return the series of a metric (`tag` or `tag:stat`, empty for the first of the headline),
+    with the changes that are larger than the tolerance.
+
+    Raises Incomparable and ConfigError.
+    """
+    kinds = {run.kind: run.folder for run in runs}
+    if len(kinds) > 1:
+        named = ", ".join(f"{folder} is a run of {kind}" for kind, folder in kinds.items())
+        raise Incomparable(f"runs of different kinds: {named}")
+    ordered = sorted(runs, key=lambda run: (run.start_wall_ns, run.run_id))
+    key = _key(ordered, metric)
+    used = [run for run in ordered if run.is_usable and key in run.values]
+    if not used:
+        raise Incomparable(f"no run with a usable verdict has {key}")
+    values = [run.values[key].value for run in used]
+    info = used[0].metrics[key.tag]
+    changes, levels = _changes(values, info, tolerance)
+    return History(
+        kind=used[0].kind,
+        metric=key,
+        info=info,
+        tolerance=tolerance,
+        runs=tuple(
+            _run(run, used[place - 1] if place else run, key) for place, run in enumerate(used)
+        ),
+        levels=tuple(levels),
+        changes=tuple(changes),
+        left_out=tuple(
+            RunName(run.folder, run.run_id, run.label) for run in ordered if run not in used
+        ),
+    )
+
+
+def change_points(values: Sequence[float]) -> dict[int, float]:
+    """Return the index of the first value after each change, with its p, by index."""
+    found: dict[int, float] = {}
+    generator = np.random.default_rng(0)
+    waiting = [(0, len(values))]
+    numbers = np.asarray(values, dtype=np.float64)
+    while waiting:
+        begin, end = waiting.pop()
+        split = _split(numbers[begin:end], generator)
+        if split is not None:
+            place, p = begin + split[0], split[1]
+            found[place] = p
+            waiting += [(begin, place), (place, end)]
+    return dict(sorted(found.items()))
+
+
+def _split(values: Floats, generator: np.random.Generator) -> tuple[int, float] | None:
+    count = len(values)
+    if count < 2 * LEAST_PART:
+        return None
+    ranks = _ranks(values)
+    scores = _scores(ranks[None, :])[0]
+    best = int(scores.argmax())
+    larger, left = 0, ORDERS
+    while left:
+        some = min(left, max(1, _BLOCK // count))
+        orders = generator.permuted(np.broadcast_to(ranks, (some, count)), axis=1)
+        larger += int((_scores(orders).max(axis=1) >= scores[best] - 1e-9).sum())
+        left -= some
+    p = (larger + 1) / (ORDERS + 1)
+    return (best + LEAST_PART, p) if p < SIGNIFICANCE else None
+
+
+def _scores(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the statistic of each split, by row; the first one has `LEAST_PART` values on its
+    left."""
+    count = ranks.shape[1]
+    sizes = np.arange(LEAST_PART, count - LEAST_PART + 1)
+    sums = np.cumsum(ranks - ranks.mean(axis=1, keepdims=True), axis=1)[:, sizes - 1]
+    found: NDArray[np.float64] = np.abs(sums) / np.sqrt(sizes * (count - sizes) / count)
+    return found
+
+
+def _ranks(values: Floats) -> Floats:
+    """Return the ranks, equal values with their mean rank."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks: Floats = (ends - (counts - 1) / 2)[place]
+    return ranks
+
+
+def _changes(
+    values: Sequence[float], info: MetricInfo, tolerance: float
+) -> tuple[list[Change], list[float]]:
+    """Return the changes beyond the tolerance, and the level of each value between them."""
+    points = change_points(values)
+    while True:
+        edges = [0, *points, len(values)]
+        means = [fmean(values[a:b]) for a, b in pairwise(edges)]
+        gaps = [share(b - a, a) for a, b in pairwise(means)]
+        small = [place for place, gap in zip(points, gaps, strict=True) if abs(gap) <= tolerance]
+        if not small:
+            break
+        # Without the smallest one, the levels on its sides are one level.
+        smallest = min(small, key=lambda place: abs(gaps[list(points).index(place)]))
+        del points[smallest]
+    changes = [
+        Change(
+            place=place,
+            before=means[at],
+            after=means[at + 1],
+            delta=gaps[at],
+            p=p,
+            word=_word(gaps[at], info),
+        )
+        for at, (place, p) in enumerate(points.items())
+    ]
+    sizes = [b - a for a, b in pairwise(edges)]
+    levels = [mean for mean, size in zip(means, sizes, strict=True) for _ in range(size)]
+    return changes, levels
+
+
+def _word(delta: float, info: MetricInfo) -> Word:
+    if not info.better:
+        return Word.CHANGED
+    return Word.BETTER if (delta > 0) is (info.better == "higher") else Word.WORSE
+
+
+def _key(runs: Sequence[MeasuredRun], metric: str) -> RowKey:
+    known = list(dict.fromkeys(key for run in runs for key in run.values))
+    if not metric:
+        headline = [key for run in runs for key in run.headline if key in run.values]
+        if not headline:
+            raise Incomparable("no run has a metric")
+        return headline[0]
+    matching = [key for key in known if str(key) == metric] or [
+        key for key in known if key.tag == metric
+    ]
+    if not matching:
+        tags = ", ".join(dict.fromkeys(key.tag for key in known))
+        raise ConfigError(f"--metric {metric}: no run has it; they have {tags}")
+    if len(matching) > 1:
+        stats = ", ".join(map(str, matching))
+        raise ConfigError(f"--metric {metric}: say which statistic: {stats}")
+    return matching[0]
+
+
+def _run(run: MeasuredRun, before: MeasuredRun, key: RowKey) -> HistoryRun:
+    names = dict.fromkeys((*before.facts, *run.facts))
+    changed = [name for name in names if before.facts.get(name) != run.facts.get(name)]
+    return HistoryRun(
+        folder=run.folder,
+        run_id=run.run_id,
+        start_wall_ns=run.start_wall_ns,
+        value=run.values[key].value,
+        verdict=run.label,
+        changed_keys=tuple(name for name in changed if name != "verdict"),
+    )
