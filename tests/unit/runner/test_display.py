@@ -22,6 +22,7 @@ def status(**fields: Any) -> Status:
     values |= {"ttft_p50_ms": None, "ttft_p99_ms": None, "latency_p50_ms": None}
     values |= {"requested_requests": None, "requested_duration_s": None, "dataset": {}}
     values |= {"is_cancelling": False, "artifact_error": "", "verdict": None, "steps": None}
+    values |= {"experiment": None}
     return Status(**{**values, **fields})
 
 
