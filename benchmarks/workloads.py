@@ -1,11 +1,13 @@
 """What a tool measures through the product and called by hand, and what a step costs.
 
     python -m benchmarks.workloads [--rounds N] [--seconds N] [--repetitions N] [--json]
+    python -m benchmarks.workloads --run ARTIFACTS [--json]
 
 iperf3 and fio are run in turns, with the arguments that the product gives them, and what they print
 is read by the same code: ratios compare the product with nothing. Every second round begins with
 the product. Steps of a command that ends at once, on two ranks, show what a step costs around its
-commands. CPU of a courier is what it counts of itself while a step runs.
+commands. CPU of a courier is what it counts of itself while a step runs. `--run` says what steps
+cost in a run that was made elsewhere, such as on a cluster.
 """
 
 import argparse
@@ -190,7 +192,12 @@ def step_costs(repetitions: int) -> Data:
     metrics = {"done": {"unit": "count", "pattern": "(1)"}}
     spec = {"kind": "command", "command": ["echo", "1"], "ranks": 2, "metrics": metrics}
     with tempfile.TemporaryDirectory(prefix="aiperf-bench-") as scratch:
-        steps = by_product(Path(scratch), spec, repetitions)["steps"]
+        return costs_of(by_product(Path(scratch), spec, repetitions))
+
+
+def costs_of(results: Data) -> Data:
+    """What surrounded the commands of the steps of a run."""
+    steps = results["steps"]
     late = [
         (w["started_wall_ns"] - w["due_wall_ns"]) / 1e6 for step in steps for w in step["witnesses"]
     ]
@@ -203,7 +210,7 @@ def step_costs(repetitions: int) -> Data:
         "start_ahead_ms": START_AHEAD_NS / 1e6,
         **_spread("due_to_started_ms", late),
         **_spread("ended_to_next_ordered_ms", between),
-        **_spread("start_skew_ms", [step["start_skew_ms"] for step in steps]),
+        **_spread("start_skew_ms", [step["start_skew_ms"] or 0.0 for step in steps]),
     }
 
 
@@ -227,6 +234,10 @@ def targets(compared: Sequence[Data], steps: Data) -> list[Data]:
     ]
 
 
+def _line(values: Data) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
@@ -235,8 +246,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=5, help="measured time of each run")
     parser.add_argument("--repetitions", type=int, default=20, help="steps that end at once")
+    parser.add_argument("--run", type=Path, help="artifacts of a run: what its steps cost")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.run:
+        results = json.loads((options.run / "results.json").read_bytes())
+        costs = costs_of(results) | {"courier_cpu_share_max": max(_courier_shares(results))}
+        print(json.dumps(costs) if options.json else _line(costs))
+        return
     steps = step_costs(options.repetitions)
     compared = [compare(case, options.rounds) for case in cases(options.seconds)]
     wanted = targets(compared, steps)
@@ -244,9 +261,8 @@ def main() -> None:
         print(json.dumps({"compared": compared, "steps": steps, "targets": wanted}))
         return
     for each in compared:
-        numbers = ", ".join(f"{name} {value:.4g}" for name, value in list(each.items())[2:])
-        print(f"{each['case']}: {numbers}")
-    print("steps:", ", ".join(f"{name} {value:.4g}" for name, value in steps.items()))
+        print(f"{each['case']}: {_line(dict(list(each.items())[2:]))}")
+    print("steps:", _line(steps))
     for target in wanted:
         met = "met" if target["met"] else "missed"
         print(f"{target['name']}: {target['measured']:.4g}, {target['wanted']}: {met}")

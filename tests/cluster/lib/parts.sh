@@ -75,7 +75,7 @@ make_pause-image() {
 make_base-image() {
   need_command mmdebstrap mmdebstrap
   mmdebstrap --mode=root --variant=essential --skip=cleanup/tmp \
-    --include=python3-minimal,libpython3-stdlib,python3-venv,python3-pip,ca-certificates,libstdc++6 \
+    --include=apt,python3-minimal,libpython3-stdlib,python3-venv,python3-pip,ca-certificates,libstdc++6 \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-include=/usr/share/doc/*/copyright' --dpkgopt='path-exclude=/usr/share/locale/*' \
     bookworm "$OUT/base.tar"

@@ -6,6 +6,7 @@ A session has one cluster. Tests marked `two_nodes` get one with two nodes, in a
 own: `pytest -m two_nodes`. Where others are selected too, they are left out."""
 
 import fcntl
+import functools
 import os
 import secrets
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from commands import PROJECT, run
+from rank_runs import build_image
 from real_cluster import TOOLS, Cluster, NoClusterError, find_cluster, start_cluster, stop_cluster
 from real_runner import Runner
 from real_stack import Stack, modest
@@ -107,6 +109,16 @@ def base_image(cluster: Cluster) -> str:
         pytest.fail("E2E_CONTEXT is set and E2E_IMAGE is not", pytrace=False)
     load = (str(TOOLS / "load-image"), "--base")
     return given or run(load, environ=cluster.environ, timeout_s=LOAD_S).strip()
+
+
+@pytest.fixture(scope="session")
+def rank_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Makes images of ranks from files below `images/workloads`, such as `iperf/Containerfile`,
+    once each."""
+    if not cluster.is_ours:
+        pytest.skip("E2E_CONTEXT names a cluster, which needs images of ranks in a registry")
+    folder = tmp_path_factory.mktemp("rank-images")
+    return functools.cache(lambda file: build_image(cluster, file, folder / "image.tar"))
 
 
 def _images(cluster: Cluster) -> set[str]:
