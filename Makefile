@@ -89,7 +89,7 @@ cluster-up: ## Start a one-node Kubernetes on this machine, as tests/cluster/REA
 cluster-down: ## Stop it, and look that nothing of it is left
 	tests/cluster/down
 
-image: ## Build the image of the services with docker, podman or buildah (BASE=..., IMAGE_REPOSITORY=...)
+image: ## Build the image of the services, or of ranks (WORKLOAD=iperf), with docker, podman or buildah (BASE=..., IMAGE_REPOSITORY=...)
 	images/build
 
 lint: $(STAMP) ## Check style

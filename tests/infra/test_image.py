@@ -4,9 +4,11 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 from recording import ROOT
 
 import aiperf_svc
+from aiperf_svc.workloads.base import default_image
 
 
 def _tag(**environ: str) -> str:
@@ -69,6 +71,27 @@ def test_a_base_that_is_only_a_tag_is_told_and_refused_on_request(tmp_path: Path
     refused, asked = _build(tmp_path, BASE=BASE, BUILDER="python:3.12", REQUIRE_DIGESTS="1")
     assert (refused.returncode, asked) == (1, [])
     assert "error: REQUIRE_DIGESTS is set and python:3.12 has none" in refused.stderr
+
+
+def test_the_image_of_a_workload_has_the_name_that_its_ranks_ask_for(tmp_path: Path) -> None:
+    done, asked = _build(tmp_path, WORKLOAD="iperf", IMAGE_REPOSITORY="registry.example/x")
+    name = f"registry.example/x-iperf:{aiperf_svc.__version__}"
+    assert done.stdout.splitlines()[-1] == name
+    assert asked[:5] == ["build", "--file", "images/workloads/iperf/Containerfile", "--tag", name]
+    assert not any(each.startswith("BUILDER=") for each in asked)
+    done, _ = _build(tmp_path, WORKLOAD="fio")
+    assert done.stdout.splitlines()[-1] == default_image("fio", aiperf_svc.__version__)
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"), [("iprf", "kinds with an image: fio iperf"), ("nccl", "BASE=...")]
+)
+def test_a_workload_without_a_recipe_or_a_base_is_refused(
+    tmp_path: Path, workload: str, said: str
+) -> None:
+    done, asked = _build(tmp_path, WORKLOAD=workload)
+    assert (done.returncode, asked) == (1, [])
+    assert said in done.stderr
 
 
 def test_the_image_has_the_versions_that_the_tests_run_with() -> None:
