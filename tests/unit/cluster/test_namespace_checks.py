@@ -15,6 +15,8 @@ from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     judge_time_left,
 )
 from aiperf_svc.plan.identity import STACK_LABEL
+from aiperf_svc.workloads.loading import parse_any
+from aiperf_svc.workloads.planning import plan_any_stack
 
 IMAGE = {"name": "registry.example/team/aiperf:1"}
 
@@ -95,6 +97,16 @@ def test_an_image_that_is_never_pulled_should_be_listed(image: dict[str, str]) -
     check = judge_image(make_plan(image=image), [_with()])
     assert check.state == "warning"
     assert check.remedy
+
+
+def test_the_remedy_names_the_key_of_the_image_that_is_missing() -> None:
+    config = parse_any({"workload": {"kind": "iperf", "image": "localhost/tool:1"}}, "test")
+    plan = plan_any_stack(config, stack="net", version="1", image=IMAGE["name"])
+    remedy = judge_image(plan, [_with(IMAGE["name"])]).remedy
+    assert "name it in workload.image, or" in remedy
+    plan = plan_any_stack(config, stack="net", version="1", image="localhost/aiperf:1")
+    remedy = judge_image(plan, [_with()]).remedy
+    assert "name it in deployment.image.name and workload.image, or" in remedy
 
 
 def test_short_names_are_docker_hubs() -> None:

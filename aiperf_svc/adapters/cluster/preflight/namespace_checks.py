@@ -129,7 +129,8 @@ def judge_image(plan: StackPlan, nodes: Sequence[Object]) -> Check:
         {name for image in node["status"].get("images") or () for name in image.get("names") or ()}
         for node in nodes
     ]
-    lines, is_doubtful, is_known = [], False, True
+    keys = _image_keys(plan)
+    lines, doubtful, is_known = [], dict[str, None](), True
     for name, policy in images:
         have = sum(bool(names & spellings(name)) for names in listed)
         if have == len(nodes) and policy != "Always":
@@ -137,18 +138,30 @@ def judge_image(plan: StackPlan, nodes: Sequence[Object]) -> Check:
             continue
         is_known = False
         only_local = policy == "Never" or name.startswith("localhost/")
-        is_doubtful |= only_local
+        if only_local:
+            doubtful[keys[name]] = None
         said = "is never pulled" if only_local else "is pulled by the others when a pod starts"
         lines.append(f"{name} is listed by {have} of {len(nodes)} nodes, and {said}")
-    if is_doubtful:
+    if doubtful:
         return Check(
             "image",
             "warning",
             "; ".join(lines),
-            "push the image to a registry and name it in deployment.image, or load it onto the "
-            "nodes",
+            f"push the image to a registry and name it in {' and '.join(doubtful)}, or load it "
+            "onto the nodes",
         )
     return Check("image", "ok" if is_known else "not checked", "; ".join(lines))
+
+
+def _image_keys(plan: StackPlan) -> dict[str, str]:
+    """Return the key of the config that names each image. The services' image is in pods of
+    others too."""
+    pods = (
+        (plan.ranks, "workload.image"),
+        (plan.target, "deployment.target.image"),
+        (plan.deadline, "deployment.image.name"),
+    )
+    return {image.name: key for pod, key in pods if pod for image in pod.images}
 
 
 def spellings(image: str) -> frozenset[str]:
