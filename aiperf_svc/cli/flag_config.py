@@ -2,13 +2,15 @@
 
 import argparse
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from aiperf_svc.cli import sweeps
+from aiperf_svc.cli.flag_values import values
 from aiperf_svc.cli.flags import FLAGS, Flag
 from aiperf_svc.config.load_config import read_config_data
 from aiperf_svc.config.models import Dataset, DatasetKind
@@ -21,7 +23,9 @@ from aiperf_svc.workloads.registry import INFERENCE
 REQUESTS_PER_USER = 10
 """Closed loop without an end: requests for each user."""
 OPEN_LOOP_S = 10
-"""Open loop without an end: seconds' worth of requests."""
+"""Open loop without an end: seconds' worth of requests. A trial of a load that varies: seconds."""
+ENDS = ("requests", "duration")
+SWEEPS = "experiment.product"
 
 
 @dataclass
@@ -60,7 +64,7 @@ def read_draft(
         if given is None:
             continue
         try:
-            put(draft.data, flag.key, flag.read(given) if flag.read else given)
+            _take(draft.data, flag, given)
         except ValueError as error:
             draft.problems.append(Problem(flag.key, str(error)))
     if kind_of(draft.data) != INFERENCE:
@@ -69,7 +73,7 @@ def read_draft(
     if path is None:
         # Both have required keys: an empty part makes the models say which.
         draft.data.setdefault("endpoint", {})
-        draft.notices += _complete_end(draft.data.setdefault("load", {}))
+        draft.notices += _complete_end(draft.data.setdefault("load", {}), sweeps.varied(draft.data))
     return draft
 
 
@@ -95,6 +99,19 @@ def read_workload_draft(args: argparse.Namespace, flags: Iterable[Flag] = FLAGS)
             what = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
             raise ConfigError(f"--workload {setting}: not YAML: {what}") from error
     return read_draft(args, flags=common, preset=preset)
+
+
+def _take(data: dict[str, Any], flag: Flag, given: Any) -> None:
+    """Set the key of a flag, or vary it if the flag has a list. Raises ValueError."""
+    if flag.takes_list and "," in given:
+        sweeps.vary(data, {flag.key: values(given)})
+        return
+    value = flag.read(given) if flag.read else given
+    if flag.key == SWEEPS:
+        sweeps.vary(data, value)
+        return
+    sweeps.keep(data, flag.key)
+    put(data, flag.key, value)
 
 
 def put(data: dict[str, Any], key: str, value: Any) -> None:
@@ -128,10 +145,14 @@ def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
         lengths["mean"] = Dataset.model_fields["input_tokens"].default.mean
 
 
-def _complete_end(load: dict[str, Any]) -> list[str]:
-    """An end for a load that has none, and the notice of it."""
-    if load.get("requests") is not None or load.get("duration") is not None:
+def _complete_end(load: dict[str, Any], varied: Collection[str]) -> list[str]:
+    """An end for a load that has none, and the notice of it. `varied` are the keys that trials
+    set."""
+    if any(load.get(name) is not None or f"load.{name}" in varied for name in ENDS):
         return []
+    if "load.concurrency" in varied or "load.request_rate" in varied:
+        load["duration"] = f"{OPEN_LOOP_S}s"
+        return [f"neither --request-count nor --benchmark-duration: {OPEN_LOOP_S} s for each trial"]
     try:
         if load.get("request_rate") is not None:
             rate = float(load["request_rate"])

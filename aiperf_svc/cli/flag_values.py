@@ -7,6 +7,9 @@ as it is written. All raise ValueError that says what was expected.
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
+
+import yaml
 
 _OBJECTIVE = re.compile(r"\s*([a-z0-9_]+)(?::([a-z0-9]+))?\s*(<=?|>=?)\s*(.+?)\s*")
 
@@ -70,3 +73,40 @@ def goodput(texts: Sequence[str]) -> dict[str, str]:
             raise ValueError(f"{text!r}: expected a limit such as time_to_first_token:500ms")
         found[metric] = limit
     return found
+
+
+def values(text: str) -> list[Any]:
+    """The values of `A,B,C`, each as in a config file; a value that is a list has brackets."""
+    is_listed = text.startswith("[[")
+    try:
+        found = yaml.safe_load(text if is_listed else f"[{text}]")
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, list) or None in found:
+        raise ValueError(f"{text!r}: expected values with commas between them, such as 1,2,4")
+    return found
+
+
+def sweeps(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Values by key, of `KEY=A,B,C` each."""
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        key, sign, listed = text.partition("=")
+        if not sign or not key.strip() or not listed.strip():
+            raise ValueError(f"{text!r}: expected KEY=VALUES such as load.concurrency=1,2,4")
+        found[key.strip()] = values(listed)
+    return found
+
+
+def trial_order(text: str) -> str:
+    """An order of trials. AIPerf calls them `repeated` and `independent`."""
+    return {"repeated": "interleaved", "independent": "grouped"}.get(text, text)
+
+
+def search(text: str) -> dict[str, Any]:
+    """A search, of `KEY=FROM..TO`."""
+    key, sign, between = text.partition("=")
+    start, dots, end = between.partition("..")
+    if not (sign and key.strip() and dots and start.strip() and end.strip()):
+        raise ValueError(f"{text!r}: expected KEY=FROM..TO such as load.request_rate=1..1000")
+    return {"parameter": key.strip(), "from": values(start)[0], "to": values(end)[0]}

@@ -36,6 +36,12 @@ class Flag:
         """Its name among parsed arguments."""
         return self.name.removeprefix("--").replace("-", "_")
 
+    @property
+    def takes_list(self) -> bool:
+        """Whether several values, separated by commas, make a trial each: numbers and times do."""
+        is_number = self.kind == "value" and self.metavar in ("N", DURATION)
+        return is_number and not self.key.startswith("experiment.")
+
 
 DURATION = "TIME"
 
@@ -145,6 +151,25 @@ PROCESSES = (
         "LAYOUT"),
 )  # fmt: skip
 
+EXPERIMENT = (
+    Flag(("--sweep",), "experiment.product",
+        "a trial for each value of a key of the config, `KEY=A,B,C`; several sweeps make every "
+        "combination", "KEY=VALUES", "list", values.sweeps),
+    Flag(("--repetitions", "--num-profile-runs"), "experiment.repetitions",
+        "how often each trial is run (default: 1)"),
+    Flag(("--trial-order", "--parameter-sweep-mode"), "experiment.order",
+        "interleaved (default): all trials, then all again; grouped: each trial's repetitions one "
+        "after the other; shuffled by --random-seed", "ORDER", read=values.trial_order),
+    Flag(("--cooldown", "--profile-run-cooldown-seconds", "--parameter-sweep-cooldown-seconds"),
+        "experiment.cooldown", "time between two trials (default: 0s)", DURATION),
+    Flag(("--search",), "experiment.search",
+        "look for the highest value of a key at which every --slo holds, `KEY=FROM..TO`",
+        "KEY=RANGE", read=values.search),
+    Flag(("--scenario",), "experiment.scenario",
+        "load and metric in the manner of MLPerf: server, interactive, offline, single-stream or "
+        "multi-stream", "NAME"),
+)  # fmt: skip
+
 RESULTS = (
     Flag(("--artifact-dir", "--output-artifact-dir"), "artifacts.dir",
         "folder for the results (default: artifacts)", "DIR"),
@@ -162,6 +187,7 @@ GROUPS = {
     "load": LOAD,
     "prompts": DATASET,
     "limits": LIMITS,
+    "trials": EXPERIMENT,
     "processes": PROCESSES,
     "results": RESULTS,
 }

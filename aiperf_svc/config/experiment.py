@@ -133,6 +133,11 @@ class Experiment(Model):
         # The order of the keys in a map is not kept on the way to a cluster.
         return tuple(dict.fromkeys([*listed, *sorted({k for row in self.explicit for k in row})]))
 
+    def list_of(self, key: str) -> str:
+        """Return which part of the experiment first sets a key."""
+        lists = {"product": self.product, "zip": self.zip, "explicit": self.explicit}
+        return next((name for name, rows in lists.items() if any(key in r for r in rows)), "search")
+
     def permutations(self) -> list[dict[str, Any]]:
         """Return what distinct trials set, each with a value for every key. Empty for a search."""
         if self.search is not None:

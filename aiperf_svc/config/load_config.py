@@ -120,8 +120,11 @@ def _template_checked(
         # What the trials set is not known, so what is missing elsewhere is not known either.
         _, problems = _checked(model, data)
         return None, [p for p in problems if p.key.partition(".")[0] == "experiment"]
-    if lines := key_problems(experiment.keys, model):
-        return None, [Problem("experiment", line) for line in lines]
+    if found := key_problems(experiment.keys, model):
+        return None, [
+            Problem(f"experiment.{experiment.list_of(key)}", f"{key}: {text}")
+            for key, text in found
+        ]
     template = {
         key: experiment.template.get(key, value_at(data, key_path(key, model)))
         for key in experiment.keys

@@ -35,23 +35,22 @@ def key_path(key: str, root: type[BaseModel]) -> tuple[str, ...]:
     return parts
 
 
-def key_problems(keys: Sequence[str], root: type[BaseModel]) -> list[str]:
-    """Return what is wrong with keys as parameters: one line each."""
-    lines = []
+def key_problems(keys: Sequence[str], root: type[BaseModel]) -> list[tuple[str, str]]:
+    """Return the keys that cannot be parameters, each with what is wrong."""
+    found = []
     for key in keys:
         path = key_path(key, root)
-        common = next((each for each in COMMON if is_below(key, each)), None)
         whole = next((each for each in COMMON if is_below(each, key)), None)
-        if common:
-            lines.append(f"{key}: belongs to all trials; no trial can set it")
-        elif whole:
-            lines.append(f"{key}: sets {whole} too, which belongs to all trials; vary other keys")
-        elif type_at(path, root) is None:
-            lines.append(f"{key}: no key of the config{_nearest(path, root)}")
         inside = next((other for other in keys if other != key and is_below(key, other)), None)
-        if inside:
-            lines.append(f"{key}: is part of {inside}; vary one of them")
-    return lines
+        if any(is_below(key, each) for each in COMMON):
+            found.append((key, "belongs to all trials; no trial can set it"))
+        elif whole:
+            found.append((key, f"sets {whole} too, which belongs to all trials; vary other keys"))
+        elif type_at(path, root) is None:
+            found.append((key, f"no key of the config{_nearest(path, root)}"))
+        elif inside:
+            found.append((key, f"is part of {inside}; vary one of them"))
+    return found
 
 
 def value_at(data: Any, path: Sequence[str]) -> Any:

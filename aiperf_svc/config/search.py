@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -126,16 +126,3 @@ class Search(Model):
             )
         metric, stat, sign, value = found.groups()
         return Limit(metric, stat or "avg", sign.startswith("<"), value)
-
-
-def parse_range(text: str) -> dict[str, Any]:
-    """Return the `from` and `to` of `1..1000`. Raises ValueError."""
-    start, _, end = text.partition("..")
-    try:
-        return {"from": _number(start), "to": _number(end)}
-    except ValueError:
-        raise ValueError(f"{text!r}: expected a range such as 1..1000") from None
-
-
-def _number(text: str) -> int | float:
-    return int(text) if text.strip().isdecimal() else float(text)

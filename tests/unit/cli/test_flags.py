@@ -17,6 +17,7 @@ from aiperf_svc.cli.runs import DISPLAYS
 from aiperf_svc.config.load_config import parse_config, save_config
 from aiperf_svc.config.models import BenchmarkConfig, Objective
 from aiperf_svc.config.names import all_keys, type_at
+from aiperf_svc.config.search import Search
 from aiperf_svc.domain.errors import ConfigError
 
 PROMISED = """
@@ -156,6 +157,21 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         {"time_to_first_token": "500ms", "request_latency": "2s"},
     ),
     "--error-budget": (("--error-budget", "2%"), 0.02),
+    "--sweep": (
+        ("--sweep", "dataset.entries=1,2", "endpoint.streaming=true,false"),
+        ({"dataset.entries": (1, 2)}, {"endpoint.streaming": (True, False)}),
+    ),
+    "--repetitions": (("--num-profile-runs", "3"), 3),
+    "--trial-order": (
+        ("--repetitions", "2", "--parameter-sweep-mode", "independent"),
+        "grouped",
+    ),
+    "--cooldown": (("--repetitions", "2", "--cooldown", "2s"), 2 * 10**9),
+    "--search": (
+        ("--search", "load.concurrency=1..64", "--slo", "request_latency:p99<1s"),
+        Search.model_validate({"parameter": "load.concurrency", "from": 1, "to": 64}),
+    ),
+    "--scenario": (("--scenario", "server", "--request-count", "9"), "server"),
     "--workers-min": (("--workers-min", "2"), 2),
     "--workers-max": (("--workers-max", "3"), 3),
     "--record-processors": (("--record-processors", "2"), 2),
@@ -198,6 +214,70 @@ def test_with_an_end_nothing_is_added(end: tuple[str, str]) -> None:
     load = made.parse().load
     assert (load.requests, load.duration) in ((3, None), (None, 3 * 10**9))
     assert made.notices == []
+
+
+def permutations(made: BenchmarkConfig) -> list[dict[str, Any]]:
+    assert made.experiment is not None
+    return made.experiment.permutations()
+
+
+def test_numbers_and_times_with_commas_are_trials() -> None:
+    made = config(*TARGET, "--concurrency", "1,2", "--isl", "128, 2048", "--duration", "5s")
+    assert permutations(made) == [
+        {"load.concurrency": users, "dataset.input_tokens.mean": tokens}
+        for users in (1, 2)
+        for tokens in (128, 2048)
+    ]
+    durations = config(*CLOSED, "--benchmark-duration", "5s,1m")
+    assert permutations(durations) == [{"load.duration": "5s"}, {"load.duration": "1m"}]
+
+
+def test_a_text_with_commas_is_one_text() -> None:
+    assert config(*CLOSED, "--model", "a,b").endpoint.model == "a,b"
+
+
+def test_without_an_end_trials_of_a_varied_load_last_equally_long() -> None:
+    made = draft(*TARGET, "--request-rate", "10,20")
+    assert made.parse().load.duration == 10 * 10**9
+    assert made.notices == ["neither --request-count nor --benchmark-duration: 10 s for each trial"]
+    assert draft(*TARGET, "--concurrency", "1,2", "--request-count", "5,9").notices == []
+
+
+def test_values_of_a_sweep_may_be_lists() -> None:
+    sweep = "deployment.target.args=[[--ttft, 5ms], [--ttft, 9ms]]"
+    made = config(*CLOSED, "--sweep", "deployment.target.kind=mock", sweep)
+    assert [each["deployment.target.args"] for each in permutations(made)] == [
+        ["--ttft", "5ms"],
+        ["--ttft", "9ms"],
+    ]
+
+
+def test_flags_change_the_trials_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    first = config(*TARGET, "--concurrency", "1,2", "--random-seed", "5,6", "--duration", "5s")
+    save_config(first, path)
+    flags = ("--config", str(path))
+    assert config(*flags) == first
+    keys = ("load.concurrency", "random_seed")
+    other = permutations(config(*flags, "--concurrency", "8,9"))
+    assert [[each[key] for key in keys] for each in other] == [[8, 5], [8, 6], [9, 5], [9, 6]]
+    fixed = config(*flags, "--concurrency", "8")
+    assert fixed.load.concurrency == 8
+    assert permutations(fixed) == [{"random_seed": 5}, {"random_seed": 6}]
+    assert config(*flags, "--concurrency", "8", "--random-seed", "1").experiment is None
+
+
+def test_a_flag_for_a_key_that_a_file_sets_for_each_trial_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "endpoint: {url: 'http://h', model: m}\nload: {requests: 9}\n"
+        "experiment: {explicit: [{load.concurrency: 1}, {load.concurrency: 2}]}\n"
+    )
+    for value in ("3", "3,4"):
+        message = refusal("--config", str(path), "--concurrency", value)
+        assert message.endswith(
+            "--concurrency: the experiment of the file sets it for each trial; change it there"
+        )
 
 
 def test_a_file_is_single_turn_unless_its_kind_is_said() -> None:
@@ -277,6 +357,18 @@ def test_a_file_with_something_else_than_keys_is_refused_whatever_flags_say(
         (("--concurency", "3"), "--concurency is not a flag; did you mean --concurrency?"),
         (("--concurrency",), "--concurrency: needs a value; see aiperf-svc profile --help"),
         (("extra",), "'extra' belongs to no flag"),
+        (("--concurrency", "1,,2"), "--concurrency: '1,,2': expected values with commas between"),
+        (("--concurrency", "0,1"), "--concurrency: 0: expected a number above 0"),
+        (
+            ("--sweep", "load.concurency=1,2"),
+            "--sweep: load.concurency: no key of the config; did you mean load.concurrency?",
+        ),
+        (("--sweep", "load.concurrency"), "--sweep: 'load.concurrency': expected KEY=VALUES"),
+        (("--search", "load.concurrency=1"), "--search: 'load.concurrency=1': expected KEY=FROM"),
+        (("--search", "load.concurrency=9..1"), "--search: from 9 is not below to 1"),
+        (("--search", "load.concurency=1..9"), "--search: load.concurency: no key of the config"),
+        (("--scenario", "serve"), "--scenario: 'serve': expected server, interactive"),
+        (("--repetitions", "0"), "--repetitions: '0': expected a number above 0"),
     ],
 )
 def test_a_wrong_flag_is_refused_by_its_name(arguments: tuple[str, ...], message: str) -> None:
