@@ -9,8 +9,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
 _OBJECTIVE = re.compile(r"\s*([a-z0-9_]+)(?::([a-z0-9]+))?\s*(<=?|>=?)\s*(.+?)\s*")
 
 
@@ -77,6 +75,9 @@ def goodput(texts: Sequence[str]) -> dict[str, str]:
 
 def values(text: str) -> list[Any]:
     """The values of `A,B,C`, each as in a config file; a value that is a list has brackets."""
+    # Imported at once, it would make `--help` slower.
+    import yaml
+
     is_listed = text.startswith("[[")
     try:
         found = yaml.safe_load(text if is_listed else f"[{text}]")

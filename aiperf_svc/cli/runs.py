@@ -1,6 +1,7 @@
 """Functions that `profile`, `run` and `bench` share: flags, checks, and the call of the runner."""
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -10,10 +11,12 @@ from aiperf_svc.cli.arguments import did_you_mean
 from aiperf_svc.cli.flags import Flag
 from aiperf_svc.cli.secrets import API_KEY_ENV, read_api_key
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     # Imported at once, the models would make `--help` four times slower.
     from aiperf_svc.cli.flag_config import Draft
+    from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config, WorkloadConfig
     from aiperf_svc.runner.fork_server import ForkServer
 
@@ -62,6 +65,11 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print the results as one JSON object on stdout"
     )
     group.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check everything, print the trials, and start nothing",
+    )
+    group.add_argument(
         "--ui",
         metavar="UI",
         default="auto",
@@ -83,8 +91,9 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     """Check everything, then measure on this machine, with services that are forks of `forks`; the
     exit code. Raises ConfigError."""
     from aiperf_svc.cli.checks import config_problems, local_problems
+    from aiperf_svc.cli.experiments import distinct_configs
     from aiperf_svc.cli.flag_config import put
-    from aiperf_svc.config.load_config import refusal
+    from aiperf_svc.config.models import BenchmarkConfig
     from aiperf_svc.config.workload import WorkloadConfig
 
     ui = display_of(args)
@@ -95,19 +104,41 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     config = draft.parse()
     if isinstance(config, WorkloadConfig):
         return _run_workload_here(config, draft, args, forks)
-    problems = config_problems(config) + local_problems(config, {**os.environ, **secrets})
-    if problems:
-        raise refusal(problems, draft.source, names=draft.names)
-    variable = config.endpoint.api_key_env
-    if variable is not None and variable not in secrets:
-        secrets[variable] = os.environ[variable]
+
+    def problems_here(each: "Config") -> "list[Problem]":
+        assert isinstance(each, BenchmarkConfig)
+        return config_problems(each) + local_problems(each, {**os.environ, **secrets})
+
+    trials = distinct_configs(config, problems_here, source=draft.source, names=draft.names)
+    inference = [each for each in trials if isinstance(each, BenchmarkConfig)]
+    for variable in {each.endpoint.api_key_env for each in inference} - {None, *secrets}:
+        secrets[str(variable)] = os.environ[str(variable)]
+    if args.dry_run:
+        return _show(config, args)
     from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer
 
-    notices = [*draft.notices, resolve_tokenizer(config.tokenizer)]
+    tokenizers = {each.tokenizer.model_dump_json(): each.tokenizer for each in inference}
+    notices = [*draft.notices, *(resolve_tokenizer(each) for each in tokenizers.values())]
     for notice in filter(None, notices):
         print(f"note: {notice}", file=sys.stderr)
 
     return _run(config, args, ui, secrets, forks)
+
+
+def _show(config: "Config", args: argparse.Namespace) -> int:
+    """Print the trials of a config that has been checked; the exit code."""
+    from aiperf_svc.adapters.host.machine import local_facts
+    from aiperf_svc.runner import trial_lists
+    from aiperf_svc.workloads.planning import plan_any
+    from aiperf_svc.workloads.trial_configs import trial_configs
+
+    plan_any(config, local_facts())
+    members = trial_configs(config)
+    if args.json:
+        print(json.dumps(trial_lists.as_json(config, members), default=str))
+    else:
+        print("\n".join(trial_lists.as_lines(config, members)))
+    return int(ExitCode.OK)
 
 
 def _run_workload_here(
@@ -117,15 +148,22 @@ def _run_workload_here(
     forks: "ForkServer | None",
 ) -> int:
     """The same for a benchmark that runs a tool on ranks."""
+    from aiperf_svc.cli.experiments import distinct_configs
     from aiperf_svc.cli.workload_checks import local_workload_problems, workload_problems
-    from aiperf_svc.config.load_config import refusal
+    from aiperf_svc.config.workload import WorkloadConfig
 
     if args.api_key is not None:
         raise ConfigError("--api-key is for an inference server; this workload has none")
-    problems = workload_problems(config) + local_workload_problems(config, os.environ)
-    if problems:
-        raise refusal(problems, draft.source, names=draft.names)
-    secrets = {name: os.environ[name] for name in config.workload.secret_env}
+
+    def problems_here(each: "Config") -> "list[Problem]":
+        assert isinstance(each, WorkloadConfig)
+        return workload_problems(each) + local_workload_problems(each, os.environ)
+
+    trials = distinct_configs(config, problems_here, source=draft.source, names=draft.names)
+    if args.dry_run:
+        return _show(config, args)
+    used = [name for t in trials if isinstance(t, WorkloadConfig) for name in t.workload.secret_env]
+    secrets = {name: os.environ[name] for name in used}
     return _run(config, args, display_of(args), secrets, forks)
 
 

@@ -169,12 +169,16 @@ def file_problems(config: "Config", *, is_stack: bool) -> "list[Problem]":
     return workload_problems(config)
 
 
+def checks_of_a_stack(config: "Config") -> "list[Problem]":
+    """Return the problems of a config that is run on a cluster."""
+    return file_problems(config, is_stack=True)
+
+
 def _checked(draft: "Draft") -> "Config":
-    from aiperf_svc.config.load_config import refusal
+    from aiperf_svc.cli.experiments import distinct_configs
 
     config = draft.parse()
-    if problems := file_problems(config, is_stack=True):
-        raise refusal(problems, draft.source, names=draft.names)
+    distinct_configs(config, checks_of_a_stack, source=draft.source, names=draft.names)
     return config
 
 

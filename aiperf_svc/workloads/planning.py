@@ -1,7 +1,7 @@
 """From a config of any kind to what will run: processes here, or a stack."""
 
 from ipaddress import IPv4Address
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -55,7 +55,7 @@ def plan_any_stack(
     if not isinstance(config, BenchmarkConfig):
         needs = needs_of(config, version=version, image=workload_image)
         pauses_ns = (len(configs) - 1) * (config.experiment.cooldown if config.experiment else 0)
-        steps_ns = sum(map(longest_ns, configs)) + pauses_ns
+        steps_ns = sum(trial_times(each).longest or 0 for each in configs) + pauses_ns
         needs = msgspec.structs.replace(needs, steps_ns=steps_ns)
     return plan_stack(
         config,
@@ -68,11 +68,24 @@ def plan_any_stack(
     )
 
 
-def longest_ns(config: Config) -> int:
-    """Return the longest time of a trial, as far as its config bounds it."""
-    if isinstance(config, BenchmarkConfig):
-        return load_times(config).load
-    return _steps_ns(config)
+class TrialTimes(NamedTuple):
+    """Times of a trial in ns; None if nobody knows."""
+
+    expected: int | None
+    longest: int | None
+
+
+def trial_times(config: Config) -> TrialTimes:
+    """Return the times of a trial, as far as its config says: those of its warmup and its load, and
+    at most their grace periods. The time of a number of requests is unknown; steps of a workload
+    have only a longest time."""
+    if not isinstance(config, BenchmarkConfig):
+        return TrialTimes(None, _steps_ns(config))
+    times, warmup = load_times(config), config.load.warmup
+    if not times.is_bounded:
+        return TrialTimes(None, None)
+    expected = (config.load.duration or 0) + ((warmup.duration or 0) if warmup else 0)
+    return TrialTimes(expected, times.load)
 
 
 def needs_of(config: WorkloadConfig[Any], *, version: str, image: str = "") -> RankNeeds:

@@ -28,11 +28,15 @@ def trial_config(config: Config, parameters: Mapping[str, Any]) -> Config:
     return _with(_template(config, parameters), parameters, type(config))
 
 
-def trial_configs(config: Config) -> tuple[TrialConfig, ...]:
-    """Return all trials with their configs, in the order of running. A search has those at the
-    ends of its ranges, between which all others are. A config without an experiment has one.
+def trial_configs(
+    config: Config, *, names: Mapping[str, str] | None = None
+) -> tuple[TrialConfig, ...]:
+    """Return all trials with their configs, in the order of running; repetitions share theirs. A
+    search has those at the ends of its ranges, between which all others are. A config without an
+    experiment has one.
 
-    Raises ConfigError that lists the trials that are refused.
+    `names` maps dotted keys to what the user calls them. Raises ConfigError that lists the trials
+    that are refused.
     """
     if config.experiment is None:
         return (TrialConfig(Trial(1, {}), config),)
@@ -45,7 +49,7 @@ def trial_configs(config: Config) -> tuple[TrialConfig, ...]:
         name = repr(trial.parameters)
         if name not in made and name not in refused:
             try:
-                made[name] = _with(template, trial.parameters, type(config))
+                made[name] = _with(template, trial.parameters, type(config), names)
             except ConfigError as error:
                 refused[name] = str(error)
         if name in made:
@@ -92,7 +96,12 @@ def _template(config: Config, keys: Iterable[str]) -> dict[str, Any]:
     return parts | config.model_dump(mode="json", include=varied)
 
 
-def _with(template: Mapping[str, Any], parameters: Mapping[str, Any], model: type[Any]) -> Config:
+def _with(
+    template: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    model: type[Any],
+    names: Mapping[str, str] | None = None,
+) -> Config:
     changed = with_parameters(template, parameters, model)
-    made: Config = parse_as(model, changed, trial_name(parameters))
+    made: Config = parse_as(model, changed, trial_name(parameters), names=names)
     return made

@@ -1,22 +1,26 @@
 """`aiperf-svc preview`."""
 
 import argparse
+import json
 from pathlib import Path
 
 from aiperf_svc.cli.stacks import add_request_flags, committed_request
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
 DESCRIPTION = """Say what a stack will create, ask of the cluster and cost, and what is different
 from what is deployed. Needs no cluster.
 
-With --markdown it is a text for a pull request; --against compares with another version of the
-stack's file instead, such as the one of the main branch."""
+The trials of an experiment are listed, with the time that they take. With --markdown it is a text
+for a pull request; --against compares with another version of the stack's file instead, such as the
+one of the main branch."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The stack, and what to compare it with."""
     parser.add_argument("stack", metavar="STACK", help="name of a stack, or its file")
     parser.add_argument("--markdown", action="store_true", help="for a pull request")
+    parser.add_argument("--json", action="store_true", help="pods, cost and trials as one object")
     parser.add_argument("--against", metavar="FILE", type=Path, help="compare with this stack file")
     add_request_flags(parser)
 
@@ -26,15 +30,27 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.cli.flag_config import read_draft
     from aiperf_svc.config.load_config import stack_path
     from aiperf_svc.runner.stack import preview, summary
+    from aiperf_svc.workloads.shapes import shapes
+    from aiperf_svc.workloads.trial_configs import trial_configs
 
     args.config = stack_path(args.stack)
     request = committed_request(read_draft(args, flags=()), args, args.config)
+    members = trial_configs(request.config)
+    found = shapes(members, "cluster")
+    if args.json:
+        print(json.dumps(preview.as_json(request, members, found), default=str))
+        return int(ExitCode.OK)
+    if len(found) > 1:
+        if args.against is not None:
+            raise ConfigError("--against: the trials of this stack need different pods")
+        print(preview.of_shapes(request, members, found, is_markdown=args.markdown))
+        return int(ExitCode.OK)
     if args.against is not None:
         compared = preview.compare_with(request, args.against)
     else:
         compared = preview.compare_with_deployed(request)
-    if args.markdown:
-        print(summary.as_markdown(request.plan, compared), end="")
-    else:
-        print(summary.as_text(request.plan, compared))
+    format_ = summary.as_markdown if args.markdown else summary.as_text
+    print(format_(request.plan, compared).rstrip("\n"))
+    if request.config.experiment is not None:
+        print("\n" + preview.trials_text(request.config, members, is_markdown=args.markdown))
     return int(ExitCode.OK)

@@ -72,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
 def _run_in_cluster(args: argparse.Namespace) -> int:
     from aiperf_svc.cli.flag_config import put, read_draft, read_workload_draft
 
+    if args.dry_run:
+        raise ConfigError("--dry-run: for a run on this machine; aiperf-svc preview shows stacks")
     draft = read_workload_draft(args) if args.workload else read_draft(args)
     if args.kubernetes_namespace is not None:
         # Whether it is there is found out when the cluster is asked.

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check all of them, and say so of each."""
+    from aiperf_svc.cli.experiments import distinct_configs
     from aiperf_svc.cli.stacks import file_problems
-    from aiperf_svc.config.load_config import STACKS, is_stack_file, refusal, stack_path
+    from aiperf_svc.config.load_config import STACKS, is_stack_file, stack_path
     from aiperf_svc.workloads.loading import load_any
 
     names = args.configs or sorted(str(path) for path in STACKS.glob("Pulumi.*.yaml"))
@@ -38,8 +40,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             path = stack_path(name)
             config, is_stack = load_any(path), is_stack_file(path)
-            if problems := file_problems(config, is_stack=is_stack):
-                raise refusal(problems, str(path))
+            distinct_configs(config, partial(file_problems, is_stack=is_stack), source=str(path))
             if is_stack:
                 _check_stack(path, config)
             print(f"{stack_path(name)}: ok")

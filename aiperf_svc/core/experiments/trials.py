@@ -47,7 +47,7 @@ def folder_of(trial: Trial, attempt: int) -> str:
 
 def describe(parameters: Mapping[str, Any]) -> str:
     """Return parameters in one line: `load.concurrency=4,dataset.input_tokens.mean=128`."""
-    return ",".join(f"{k}={_said(v)}" for k, v in parameters.items() if v is not None)
+    return ",".join(f"{k}={value_text(v)}" for k, v in parameters.items() if v is not None)
 
 
 def plan_trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
@@ -68,11 +68,12 @@ def plan_trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
     )
 
 
-def _said(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return a parameter's value in one line, as a user writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return "+".join(f"{key}={_said(each)}" for key, each in value.items())
+        return "+".join(f"{key}={value_text(each)}" for key, each in value.items())
     if isinstance(value, list | tuple):
-        return "+".join(map(_said, value))
+        return "+".join(map(value_text, value))
     return str(value)

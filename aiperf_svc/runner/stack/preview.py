@@ -1,17 +1,25 @@
 """Shows what a stack's file would change, without a cluster."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.plan.stack import non_defaults
-from aiperf_svc.runner import signals
-from aiperf_svc.runner.stack import bring_up
+from aiperf_svc.runner import signals, trial_lists
+from aiperf_svc.runner.stack import bring_up, summary
 from aiperf_svc.runner.stack.changes import Comparison, changes
 from aiperf_svc.runner.stack.project import read_settings
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.state_home import StateHome
 from aiperf_svc.workloads.loading import load_any
+from aiperf_svc.workloads.shapes import Shape, shape_config
+from aiperf_svc.workloads.trial_configs import TrialConfig
 
 
 def compare_with(request: StackRequest, file: Path) -> Comparison:
@@ -40,3 +48,58 @@ def compare_with_deployed(request: StackRequest) -> Comparison:
             return signals.run(bring_up.compare(request, cli))
     except AiperfError as error:
         return Comparison(base=bring_up.DEPLOYED, not_compared=str(error))
+
+
+def trials_text(config: Config, members: Sequence[TrialConfig], *, is_markdown: bool) -> str:
+    """List the trials of an experiment."""
+    lines = trial_lists.as_lines(config, members)
+    if is_markdown:
+        return "\n".join(["#### Trials", "", "```", *lines, "```"])
+    return "\n".join(lines)
+
+
+def of_shapes(
+    request: StackRequest,
+    members: Sequence[TrialConfig],
+    shapes: Sequence[Shape],
+    *,
+    is_markdown: bool,
+) -> str:
+    """Describe each set of pods that the trials of an experiment need, and list the trials."""
+    texts = []
+    format_ = summary.as_markdown if is_markdown else summary.as_text
+    # The text for a terminal has no place for it.
+    reason = "the trials need different pods" if is_markdown else ""
+    for number, shape in enumerate(shapes, start=1):
+        numbers = ", ".join(str(trial.number) for trial in shape.trials)
+        of = describe(shape.parameters)
+        title = f"pods {number} of {len(shapes)}, for {of}: trials {numbers}"
+        plan = _of_shape(request, shape).plan
+        compared = Comparison(base=bring_up.DEPLOYED, not_compared=reason)
+        texts.append(f"{title}\n{format_(plan, compared)}")
+    return "\n".join([*texts, trials_text(request.config, members, is_markdown=is_markdown)])
+
+
+def as_json(
+    request: StackRequest, members: Sequence[TrialConfig], shapes: Sequence[Shape]
+) -> dict[str, Any]:
+    """Return what a stack needs, and its trials, as the content of a JSON object."""
+    found = []
+    for shape in shapes:
+        plan = (_of_shape(request, shape) if len(shapes) > 1 else request).plan
+        found.append(
+            {
+                "parameters": shape.parameters,
+                "trials": [trial.number for trial in shape.trials],
+                "run_id": plan.identity.run_id,
+                "totals": msgspec.to_builtins(plan.totals),
+                "start_s": plan.times.start / 1e9,
+                "load_s": plan.times.load / 1e9 if plan.times.is_bounded else None,
+                "ttl_s": plan.config.deployment.ttl / 1e9,
+            }
+        )
+    return {"stack": request.stack, "pods": found, **trial_lists.as_json(request.config, members)}
+
+
+def _of_shape(request: StackRequest, shape: Shape) -> StackRequest:
+    return replace(request, config=shape_config(request.config, shape))

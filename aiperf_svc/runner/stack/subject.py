@@ -24,7 +24,8 @@ def title(plan: StackPlan) -> str:
 def rows(plan: StackPlan) -> list[tuple[str, str]]:
     """Return the rows that come first: name and text."""
     if isinstance(plan.config, BenchmarkConfig):
-        return [("load", load_line(plan)), ("target", _target(plan.config))]
+        first = "of the first trial: " if plan.config.experiment else ""
+        return [("load", first + load_line(plan)), ("target", _target(plan.config))]
     config = plan.config
     found = [
         ("workload", _workload(config)),
@@ -45,7 +46,7 @@ def details(plan: StackPlan) -> list[tuple[str, str]]:
 
 def is_timed(plan: StackPlan) -> bool:
     """Return whether the config says how long the load takes."""
-    return not isinstance(plan.config, BenchmarkConfig) or plan.config.load.duration is not None
+    return plan.times.is_bounded
 
 
 def load_line(plan: StackPlan) -> str:

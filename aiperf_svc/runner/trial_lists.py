@@ -1,0 +1,139 @@
+"""The trials of an experiment before they run: which, in what order, and for how long. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from aiperf_svc.config.base import MINUTE_NS, SECOND_NS
+from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.config.units import format_duration
+from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.trials import value_text
+from aiperf_svc.runner.numbers import count
+from aiperf_svc.workloads.planning import TrialTimes, trial_times
+from aiperf_svc.workloads.trial_configs import TrialConfig
+
+MOST_ROWS = 40
+"""Most trials that a list for people has."""
+WIDEST = 40
+"""Most characters of a parameter's value in a list for people."""
+
+
+def headline(config: Config, members: Sequence[TrialConfig]) -> str:
+    """Return how many trials there are and how long they take: `14 trials, about 16m`."""
+    experiment = config.experiment
+    if experiment is not None and experiment.search is not None:
+        return _search(experiment)
+    words = [count(len(members), "trial")]
+    if experiment is not None and experiment.repetitions > 1:
+        different = len(members) // experiment.repetitions
+        words[0] += f" ({different:,} different, {experiment.repetitions:,} times)"
+        words.append(experiment.order)
+    return ", ".join([*words, _duration(config, members)])
+
+
+def as_lines(config: Config, members: Sequence[TrialConfig]) -> list[str]:
+    """Return the list as lines of a terminal: a row for each trial."""
+    lines = [headline(config, members)]
+    if config.experiment is None or config.experiment.search is not None:
+        return lines
+    keys = config.experiment.keys
+    has_repetitions = config.experiment.repetitions > 1
+    rows = [("trial", *keys, *(["repetition"] if has_repetitions else []), "takes")]
+    for trial, made in members[:MOST_ROWS]:
+        values = (_value(trial.parameters[key]) for key in keys)
+        again = [str(trial.repetition)] if has_repetitions else []
+        rows.append((str(trial.number), *values, *again, _takes(made)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append(f"  {'  '.join(cells)}".rstrip())
+    if len(members) > MOST_ROWS:
+        lines.append(f"  … and {len(members) - MOST_ROWS:,} more")
+    return lines
+
+
+def as_json(config: Config, members: Sequence[TrialConfig]) -> dict[str, Any]:
+    """Return the list as the content of a JSON object. Times are seconds; null: nobody knows."""
+    times = _times(config, members)
+    search = config.experiment.search if config.experiment else None
+    return {
+        "name": config.name,
+        "expected_s": _seconds(times.expected),
+        "longest_s": _seconds(times.longest),
+        "search": search.model_dump(mode="json") if search else None,
+        "trials": [
+            {
+                "number": trial.number,
+                "parameters": trial.parameters,
+                "repetition": trial.repetition,
+                "folder": trial.folder,
+                "expected_s": _seconds(trial_times(made).expected),
+                "longest_s": _seconds(trial_times(made).longest),
+            }
+            for trial, made in (() if search else members)
+        ],
+    }
+
+
+def _search(experiment: Experiment) -> str:
+    search = experiment.search
+    assert search is not None
+    ranges = ", ".join(f"{k} from {s.start:g} to {s.end:g}" for k, s in search.ranges.items())
+    aim = f"the highest {search.maximize}" if search.maximize else f"what holds ({search.holds})"
+    return f"search: {ranges} for {aim}; about {search.most_trials} trials at most"
+
+
+def _times(config: Config, members: Sequence[TrialConfig]) -> TrialTimes:
+    """Return the times of all trials, pauses included; of a search, nothing is known."""
+    assert members
+    if config.experiment is not None and config.experiment.search is not None:
+        return TrialTimes(None, None)
+    pauses = (len(members) - 1) * (config.experiment.cooldown if config.experiment else 0)
+    # Repetitions share their configs.
+    times = {id(each.config): trial_times(each.config) for each in members}
+    each_time = [times[id(each.config)] for each in members]
+    expected = [each.expected for each in each_time if each.expected is not None]
+    longest = [each.longest for each in each_time if each.longest is not None]
+    return TrialTimes(
+        sum(expected) + pauses if len(expected) == len(members) else None,
+        sum(longest) + pauses if len(longest) == len(members) else None,
+    )
+
+
+def _duration(config: Config, members: Sequence[TrialConfig]) -> str:
+    return _said(_times(config, members))
+
+
+def _said(times: TrialTimes) -> str:
+    if times.longest is None:
+        return "for an unknown time"
+    longest = f"at most {_human(times.longest)}"
+    if times.expected is None or times.expected == times.longest:
+        return longest
+    return f"about {_human(times.expected)}, {longest}"
+
+
+def _takes(config: Config) -> str:
+    times = trial_times(config)
+    if times.longest is None:
+        return "unknown"
+    return f"at most {_human(times.longest)}" if times.expected is None else _human(times.expected)
+
+
+def _human(time_ns: int) -> str:
+    """Return a time as hours, minutes and seconds: `1h56m40s`."""
+    if time_ns < MINUTE_NS:
+        return format_duration(time_ns)
+    minutes, rest_ns = divmod(round(time_ns / SECOND_NS) * SECOND_NS, MINUTE_NS)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "m"), (rest_ns // SECOND_NS, "s")]
+    return "".join(f"{value}{unit}" for value, unit in parts if value)
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns / SECOND_NS
+
+
+def _value(value: Any) -> str:
+    text = "–" if value is None else value_text(value)
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"

@@ -1,0 +1,126 @@
+"""Experiments on the command line, up to where something would start."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from aiperf_svc.cli import main as cli
+from aiperf_svc.domain.exit_codes import ExitCode
+
+PROFILE = ("profile", "--url", "http://h:1", "--model", "m", "--dry-run")
+
+
+def stack(folder: Path, experiment: dict[str, Any], **benchmark: Any) -> str:
+    """A stack file with an experiment; its path."""
+    path = folder / "Pulumi.many.yaml"
+    content: dict[str, Any] = {
+        "endpoint": {"url": "http://target", "model": "m"},
+        "load": {"duration": "10s", "grace_period": "5s", "concurrency": 1},
+        "deployment": {"target": {"kind": "mock"}, "prices": {"cpu": 1.0, "currency": "EUR"}},
+        "experiment": experiment,
+    }
+    content |= benchmark
+    path.write_text(yaml.safe_dump({"config": {"aiperf:benchmark": content}}, sort_keys=False))
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No Pulumi CLI, whose state would be asked."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def test_a_dry_run_lists_the_trials(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*PROFILE, "--concurrency", "1,2", "--duration", "5s"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].split() == ["trial", "load.concurrency", "takes"]
+    assert len(out.splitlines()) == 4
+
+
+def test_a_dry_run_as_json_has_all_trials(capsys: pytest.CaptureFixture[str]) -> None:
+    lists = ("--isl", ",".join(map(str, range(1, 61))), "--concurrency", "1,2", "--json")
+    assert cli.main([*PROFILE, *lists]) == 0
+    assert len(json.loads(capsys.readouterr().out)["trials"]) == 120
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ("--concurrency", "1,2,0"),
+            "trial load.concurrency=0: --concurrency: 0: expected a number above 0",
+        ),
+        (
+            ("--concurrency", "1", "--sweep", "slo.goodput=[{request_latency: 1s}, {nothing: 1}]"),
+            "nothing",
+        ),
+        (
+            ("--concurrency", "1", "--sweep", "endpoint.api_key_env=null_1,MISSING_KEY"),
+            "'null_1' is not set",
+        ),
+        (
+            ("--concurrency", "1", "--sweep", "dataset.kind=synthetic,single_turn"),
+            "trial dataset.kind=single_turn: --custom-dataset-type single_turn needs --input-file",
+        ),
+        (("--concurrency", "1", "--sweep", "workers.max=1,2"), "in workers.max need other process"),
+        (("--concurrency", "1,2", "--kubernetes"), "--dry-run: for a run on this machine"),
+    ],
+)
+def test_a_refused_trial_ends_the_command_before_any_starts(
+    flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*PROFILE, *flags]) == ExitCode.BAD_CONFIG
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+def test_validate_looks_at_every_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = {"product": {"load.concurrency": [1, 2]}}
+    assert cli.main(["validate", stack(tmp_path, good)]) == 0
+    objectives = [[{"metric": m, "max": 1}] for m in ("request_latency", "request_latenci")]
+    bad = {"product": {"slo.objectives": objectives}}
+    assert cli.main(["validate", stack(tmp_path, bad)]) == ExitCode.BAD_CONFIG
+    assert "request_latenci" in capsys.readouterr().err
+
+
+def test_preview_lists_the_trials_after_the_stack(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = stack(tmp_path, {"product": {"load.concurrency": [1, 2]}})
+    assert cli.main(["preview", path]) == 0
+    out = capsys.readouterr().out
+    assert "of the first trial: 1 concurrent, for 10s" in out
+    assert out.rstrip().endswith("2      2                 10s")
+    assert cli.main(["preview", path, "--markdown"]) == 0
+    assert "#### Trials\n\n```\n2 trials, about 20s" in capsys.readouterr().out
+
+
+def test_preview_as_json_has_cost_and_trials(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = stack(tmp_path, {"product": {"load.concurrency": [1, 2]}, "cooldown": "1s"})
+    assert cli.main(["preview", path, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    ((pods),) = found["pods"]
+    assert pods["trials"] == [1, 2]
+    assert pods["load_s"] == found["longest_s"] == 31
+    assert pods["totals"]["cost_per_hour"] > 0
+
+
+def test_preview_shows_each_set_of_pods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = stack(
+        tmp_path,
+        {"product": {"load.concurrency": [1, 2], "deployment.target.replicas": [1, 3]}},
+    )
+    assert cli.main(["preview", path]) == 0
+    out = capsys.readouterr().out
+    assert "pods 1 of 2, for deployment.target.replicas=1: trials 1, 3" in out
+    assert "pods 2 of 2, for deployment.target.replicas=3: trials 2, 4" in out
+    assert cli.main(["preview", path, "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["pods"]
+    assert second["totals"]["pods"] == first["totals"]["pods"] + 2
