@@ -11,7 +11,10 @@ from running_command import WAIT_S, Command
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
-LOAD = ("--concurrency", "2", "--benchmark-duration", "5s", "--benchmark-grace-period", "0")
+# Record processors have a low priority: beside other tests they need minutes for what was held
+# back.
+pytestmark = pytest.mark.alone
+LOAD = ("--concurrency", "2", "--benchmark-duration", "3s", "--benchmark-grace-period", "0")
 DATASET = ("--isl", "20", "--num-dataset-entries", "5", "--workers-max", "1")
 
 

@@ -426,14 +426,16 @@ def test_by_default_the_results_need_no_object_of_their_own() -> None:
     assert recording.outputs["results"]["url"] == ""
 
 
-def test_an_hour_costs_what_the_prices_say_and_without_prices_nothing_is_said() -> None:
-    assert "costPerHour" not in _record().outputs
+def test_an_hour_costs_what_the_prices_say_and_without_prices_nothing_is_said(
+    usual: Recording,
+) -> None:
+    assert "costPerHour" not in usual.outputs
     priced = _record(prices={"cpu": 0.5, "currency": "EUR"}).outputs["costPerHour"]
     assert re.fullmatch(r"[1-9]\d*(\.\d+)? EUR", priced)
 
 
-def test_where_the_results_go_is_an_output() -> None:
-    assert "bucket" not in _record().outputs["results"]
+def test_where_the_results_go_is_an_output(usual: Recording) -> None:
+    assert "bucket" not in usual.outputs["results"]
     benchmark = _benchmark() | {"artifacts": {"s3": {"url": "s3://bucket/runs"}}}
     secrets = {"aiperf:s3AccessKeyId": "a", "aiperf:s3SecretAccessKey": "b"}
     outputs = record(STACK, {"aiperf:benchmark": benchmark}, secrets=secrets).outputs

@@ -24,6 +24,8 @@ from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL, TTL_ANNOTATION
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 GOLDEN = Path(__file__).parents[2] / "infra" / "golden"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Reads many times as fast where PyYAML has the C library."""
 
 
 def ref(name: str, *, kind: str = "ConfigMap", namespace: str = "theirs", **more: Any) -> ObjectRef:
@@ -86,7 +88,7 @@ def test_all_names_of_which_controllers_make_others_are_known() -> None:
     found = {
         manifest["metadata"]["name"].removesuffix(f"-{path.stem}")
         for path in GOLDEN.glob("*.yaml")
-        for manifest in yaml.safe_load_all(path.read_text())
+        for manifest in yaml.load_all(path.read_text(), LOADER)
         if manifest["kind"] in ("Deployment", "Service", "Ingress")
     }
     assert found
@@ -137,7 +139,7 @@ def test_only_what_a_run_has_made_is_the_stack_s_whoever_uses_its_label() -> Non
 
 def test_every_name_that_a_stack_would_take_over_is_known() -> None:
     for path in GOLDEN.glob("*.yaml"):
-        for manifest in yaml.safe_load_all(path.read_text()):
+        for manifest in yaml.load_all(path.read_text(), LOADER):
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             expected = kind not in ("Namespace", "ConfigMap", "PodDisruptionBudget")
             assert is_name_of(ref(name, kind=kind), path.stem) is expected, (kind, name)
