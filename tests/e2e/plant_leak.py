@@ -1,8 +1,9 @@
-"""Leaves something behind, then becomes the command given after it.
+"""Leaves something of each kind behind, then becomes the command given after it.
 
-    plant_leak.py KIND PIDFILE COMMAND...
+    plant_leak.py PIDFILE COMMAND...
 
-What it starts writes its id into PIDFILE, so that whoever planted it can pull it out.
+The processes that it starts have their ids in PIDFILE, so that whoever planted them can pull them
+out.
 """
 
 import os
@@ -15,23 +16,21 @@ from pathlib import Path
 
 def main() -> None:
     """Plant, then go on as the command."""
-    kind, pid_file, *command = sys.argv[1:]
-    match kind:
-        case "process":
-            _start(pid_file, env=dict(os.environ))
-        case "port":
-            listener = socket.create_server(("127.0.0.1", 0))
-            # Without an environment nothing but its port tells whose it is.
-            _start(pid_file, env={}, fd=listener.fileno())
-            os.set_inheritable(listener.fileno(), True)
-        case "temporary file":
-            Path(tempfile.gettempdir(), "left").touch()
-        case "file here":
-            Path("left").touch()
+    pid_file, *command = sys.argv[1:]
+    listener = socket.create_server(("127.0.0.1", 0))
+    processes = (
+        _start(env=dict(os.environ)),
+        # Without an environment nothing but its port tells whose it is.
+        _start(env={}, fd=listener.fileno()),
+    )
+    Path(pid_file).write_text(" ".join(map(str, processes)))
+    os.set_inheritable(listener.fileno(), True)
+    Path(tempfile.gettempdir(), "left").touch()
+    Path("left").touch()
     os.execv(command[0], command)
 
 
-def _start(pid_file: str, *, env: dict[str, str], fd: int | None = None) -> None:
+def _start(*, env: dict[str, str], fd: int | None = None) -> int:
     child = subprocess.Popen(
         ["/bin/sleep", "600"],
         env=env,
@@ -41,7 +40,7 @@ def _start(pid_file: str, *, env: dict[str, str], fd: int | None = None) -> None
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    Path(pid_file).write_text(str(child.pid))
+    return child.pid
 
 
 main()
