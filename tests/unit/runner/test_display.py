@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from aiperf_svc.adapters.results_api.status import Status, StepStatus
+from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, StepStatus, TrialRow
 from aiperf_svc.plan.topology import Group, Topology
 from aiperf_svc.protocol.messages import Service
-from aiperf_svc.runner.display import Plain, plain_line
+from aiperf_svc.runner.display import Plain, final_line, plain_line
+from aiperf_svc.runner.experiment_lines import trial_line
 from aiperf_svc.runner.live_display import LiveDisplay
 from aiperf_svc.runner.phase_progress import remaining_s, share_done
 
@@ -126,3 +127,27 @@ def test_the_live_display_fits_into_a_narrow_terminal() -> None:
     with console.capture() as capture:
         console.print(drawn)
     assert max(map(len, capture.get().splitlines())) <= 60
+
+
+def test_an_experiment_is_shown_by_its_trials() -> None:
+    row = TrialRow(
+        number=2, parameters={"load.concurrency": 4}, repetition=1, attempt=1, state="done",
+        reason="", verdict="valid", text="412 requests/s",
+    )  # fmt: skip
+    experiment = ExperimentStatus(
+        number=3, parameters={"load.concurrency": 8}, repetition=1, attempt=1, total=12, ended=2,
+        failed=0, left_s=90.0, rows=(row,),
+    )  # fmt: skip
+    now = status(experiment=experiment, elapsed_s=20.0)
+    assert plain_line(now).startswith(" 20.0 s  trial 3 of 12  profiling")
+    assert trial_line(row) == "trial 2 (load.concurrency 4) · done · 412 requests/s · verdict valid"
+    assert final_line(status(state="done", experiment=experiment)) == "done: 2 trials"
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    display = LiveDisplay("knee", TOPOLOGY, console)
+    drawing = display._drawn(now)
+    display.close()
+    with console.capture() as capture:
+        console.print(drawing)
+    drawn = capture.get()
+    assert "trial 3 of 12  load.concurrency 8  2 done, about 1:30 left" in drawn
+    assert "412 requests/s" in drawn
