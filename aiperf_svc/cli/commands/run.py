@@ -84,10 +84,7 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     options = life_options(args)
     notices(draft)
 
-    from aiperf_svc.cli.experiments import refuse_experiment
     from aiperf_svc.runner.stack.run import run_stack
-
-    refuse_experiment(request.config)
 
     return int(run_stack(request, options))
 

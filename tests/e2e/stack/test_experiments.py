@@ -1,0 +1,44 @@
+"""An experiment on a cluster: all its trials on pods that come up once."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from real_cluster import Cluster
+from real_runner import Runner
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = [pytest.mark.cluster, pytest.mark.gate]
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+
+
+def sweep(benchmark: dict[str, Any]) -> None:
+    benchmark["load"]["duration"] = "3s"
+    benchmark["experiment"] = {"product": {"load.concurrency": [1, 4]}, "repetitions": 2}
+
+
+def test_all_trials_run_on_the_same_pods_and_each_has_its_results(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(sweep)
+    ended = runner.run("--json")
+    assert ended.code in FINE, ended.errors
+    found = json.loads(ended.out)
+    assert found["left"] == []
+    assert cluster.left_of(runner.name) == []
+    trials = found["results"]["trials"]
+    assert [trial["parameters"]["load.concurrency"] for trial in trials] == [1, 4, 1, 4]
+    assert {trial["state"] for trial in trials} == {"done"}
+    (folder,) = runner.artifacts.glob("*/")
+    for trial in trials:
+        own = folder / "trials" / trial["folder"]
+        summary = json.loads((own / "profile_export_aiperf.json").read_text())
+        accounts = summary["aiperf_svc"]["accounts"]
+        assert accounts["violations"] == []
+        assert accounts["completed"] == trial["values"]["request_count_avg"] > 0
+        lines = (own / "profile_export.jsonl").read_text().splitlines()
+        assert len(lines) == accounts["completed"]
+    assert (folder / "experiment.parquet").exists()
