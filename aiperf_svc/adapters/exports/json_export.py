@@ -52,6 +52,7 @@ def export(summary: Summary) -> dict[str, Any]:
             "cause": summary.verdict.cause,
             "reasons": summary.verdict.reasons,
             "slo": summary.objectives,
+            "slo_batches": summary.objective_batches,
             "accounts": summary.accounts,
             "finish_reasons": summary.finish_reasons,
             "lost_services": context.lost_services,

@@ -16,13 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.compare import student
+from aiperf_svc.core.stats.batches import BATCHES, LEAST_IN_BATCH
 from aiperf_svc.domain.metric_formulas import Floats
 
-BATCHES = 10
-"""Number of batches of a run. More of them would be shorter, and neighbours in a busy queue would
-depend on each other; 20 would make the interval only 4% narrower."""
-LEAST_IN_BATCH = 10
-"""Fewest requests in a batch for a percentile of the batch."""
 CONFIDENCE = 0.95
 
 

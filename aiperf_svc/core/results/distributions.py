@@ -4,12 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.results.summary import MetricSummary
-from aiperf_svc.core.stats.columns import Chunk, PhaseRows
+from aiperf_svc.core.stats.columns import PhaseRows, is_cut_off
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.percentiles import QUANTILES, Distribution, describe, is_thin
 from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric, Population
 from aiperf_svc.domain.metric_formulas import NS_PER_MS, Floats
-from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.domain.outcomes import Outcome
 
 PLOTTED = (
     "time_to_first_token",
@@ -82,7 +82,7 @@ def _with_bounds(metric: Metric, rows: PhaseRows) -> tuple[Floats, Floats]:
     filled = 0
     for chunk in rows.chunks(Population.DUE):
         some = metric.compute(chunk)
-        is_cut = _is_cut(chunk)
+        is_cut = is_cut_off(chunk)
         is_known = ~np.isnan(some) & (chunk["outcome"] == Outcome.COMPLETED)
         if metric.tag == "intended_time_to_first_token":
             # A request that was cut off after its first token has a value for it.
@@ -96,14 +96,6 @@ def _with_bounds(metric: Metric, rows: PhaseRows) -> tuple[Floats, Floats]:
             waited = (chunk["end_wall_ns"] - chunk["due_wall_ns"])[is_cut] / NS_PER_MS
             bounds.append(np.maximum(waited, 0.0))
     return values[:filled], np.concatenate(bounds) if bounds else np.zeros(0)
-
-
-def _is_cut(chunk: Chunk) -> NDArray[np.bool_]:
-    """Return which requests were cut off before their response could come."""
-    outcome = chunk["outcome"]
-    cut: NDArray[np.bool_] = (outcome == Outcome.CANCELLED) | (outcome == Outcome.UNSENT)
-    cut |= chunk["error"] == ErrorKind.TIMEOUT
-    return cut
 
 
 def _sampled(

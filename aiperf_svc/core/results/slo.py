@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from aiperf_svc.config.models import Slo
 from aiperf_svc.config.units import parse_duration_ns
 from aiperf_svc.core.results.survivors import Failures, over_budget, too_few_values
-from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows
 from aiperf_svc.core.stats.percentiles import Distribution
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population, nearest_tags
 
@@ -134,16 +135,20 @@ def _coverage_problems(
 def count_good(rows: PhaseRows, limits: Mapping[str, float | str]) -> int:
     """Count the completed requests within every limit. A request for which a metric is undefined is
     bad. A limit is the highest good value, or the lowest if higher is better."""
-    metrics = [(CATALOG[tag], limit_of(CATALOG[tag], limit)) for tag, limit in limits.items()]
-    good = 0
-    for chunk in rows.chunks(Population.COMPLETED):
-        is_good = np.ones(chunk.rows, dtype=np.bool_)
-        for metric, limit in metrics:
-            assert metric.compute is not None
-            values = metric.compute(chunk)
-            # A comparison with NaN is false: undefined is bad.
-            is_good &= values >= limit if metric.better == "higher" else values <= limit
-        good += int(np.count_nonzero(is_good))
+    chunks = rows.chunks(Population.COMPLETED)
+    return sum(int(np.count_nonzero(is_good(chunk, limits))) for chunk in chunks)
+
+
+def is_good(chunk: Chunk, limits: Mapping[str, float | str]) -> NDArray[np.bool_]:
+    """Return which of these requests are within every limit, if they completed."""
+    good = np.ones(chunk.rows, dtype=np.bool_)
+    for tag, raw in limits.items():
+        metric = CATALOG[tag]
+        limit = limit_of(metric, raw)
+        assert metric.compute is not None
+        values = metric.compute(chunk)
+        # A comparison with NaN is false: undefined is bad.
+        good &= values >= limit if metric.better == "higher" else values <= limit
     return good
 
 

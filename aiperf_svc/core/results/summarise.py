@@ -7,6 +7,7 @@ from aiperf_svc.config.models import Load
 from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.accounts import Accounts, balance
 from aiperf_svc.core.results.distributions import distributions, pooled
+from aiperf_svc.core.results.objective_batches import objective_batches
 from aiperf_svc.core.results.scalars import scalars, steady_state_throughput
 from aiperf_svc.core.results.summary import (
     FinishedRun,
@@ -97,7 +98,8 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     )
     measured = {tag: metric.distribution for tag, metric in metrics.items()}
     objectives = slo.judge(context.config.slo, summary.measured, measured, failures)
-    return replace(summary, objectives=objectives)
+    batches = objective_batches(rows, context.config.slo, window)
+    return replace(summary, objectives=objectives, objective_batches=batches)
 
 
 def _accounts(context: FinishedRun) -> Accounts:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.results.accounts import Accounts, WorkerAccount
+from aiperf_svc.core.results.objective_batches import ObjectiveBatches
 from aiperf_svc.core.results.slo import ObjectiveResult
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.stats.percentiles import Distribution
@@ -78,6 +79,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of `effective_concurrency`; empty if nothing was sent."""
     accounts: Accounts
     objectives: tuple[ObjectiveResult, ...]
+    objective_batches: tuple[ObjectiveBatches, ...] = ()
     verdict: Verdict
     timeline: Timeline | None
     first_start_wall_ns: int

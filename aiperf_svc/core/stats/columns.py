@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.domain.metric_catalog import Population
 from aiperf_svc.domain.metric_formulas import Columns, Floats, Formula
-from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
 from aiperf_svc.protocol.records import Flag
 
 Mask = NDArray[np.bool_]
@@ -75,6 +75,14 @@ class Chunk(Mapping[str, NDArray[Any]]):
         both = self._keep.copy()
         both[both] = keep
         return Chunk(self._columns, self._piece, both)
+
+
+def is_cut_off(chunk: Chunk) -> Mask:
+    """Return which requests were cut off before their response could come."""
+    outcome = chunk["outcome"]
+    cut: Mask = (outcome == Outcome.CANCELLED) | (outcome == Outcome.UNSENT)
+    cut |= chunk["error"] == ErrorKind.TIMEOUT
+    return cut
 
 
 class PhaseRows:

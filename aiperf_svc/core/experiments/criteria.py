@@ -1,0 +1,139 @@
+"""What `holds:` of a search asks for, as an SLO of its trials, and a trial's result by it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiperf_svc.config.models import Objective, Slo
+from aiperf_svc.config.search import Limit, Search
+from aiperf_svc.core.experiments.evidence import Evidence
+from aiperf_svc.core.experiments.search import TrialResult
+from aiperf_svc.core.results.objective_batches import GOODPUT
+from aiperf_svc.core.results.slo import check_slo
+from aiperf_svc.core.stats.percentiles import QUANTILES
+from aiperf_svc.domain.metric_catalog import CATALOG
+
+CURVE = (
+    "request_throughput:avg",
+    "output_token_throughput:avg",
+    "time_to_first_token:p99",
+    "inter_token_latency:p99",
+    "request_latency:p99",
+)
+"""Statistics that a search shows for each point, as far as a trial has them."""
+
+
+def searched_slo(search: Search, slo: Slo) -> Slo:
+    """Return the SLO that the trials of a search have. Raises ValueError that says what is wrong
+    and what was expected."""
+    holds = search.condition()
+    if search.maximize is not None or holds is None:
+        return slo
+    if not isinstance(holds, Limit):
+        if not slo.goodput:
+            raise ValueError(f"{search.holds!r} needs slo.goodput, the limits of a good request")
+        return slo.model_copy(update={"objectives": ()})
+    bound = "max" if holds.is_upper else "min"
+    try:
+        wanted = Objective.model_validate(
+            {"metric": holds.metric, "stat": holds.stat, bound: holds.value}
+        )
+    except ValueError:
+        expected = "expected avg, min, max, p50, p75, p90, p95 or p99"
+        raise ValueError(f"{search.holds!r}: {holds.stat!r} is no statistic; {expected}") from None
+    found = slo.model_copy(update={"objectives": (wanted,)})
+    problems = check_slo(Slo(objectives=found.objectives))
+    if problems:
+        raise ValueError(f"{search.holds!r}: {problems[0].split(': ', 1)[1]}")
+    return found
+
+
+def trial_result(summary: Mapping[str, Any], search: Search) -> TrialResult:
+    """Return what a trial's summary, the content of profile_export_aiperf.json, says of what is
+    searched."""
+    ours = summary["aiperf_svc"]
+    verdict, cause = str(ours["verdict"]), str(ours["cause"])
+    share = search.condition()
+    problem = ""
+    if verdict == "invalid" and cause != "target-failing":
+        texts = [str(reason["text"]) for reason in ours["reasons"]]
+        problem = texts[0] if texts else cause
+    evidence: tuple[Evidence, ...] = ()
+    if isinstance(share, float):
+        evidence = (_of_goodput(summary, share),)
+    else:
+        evidence = tuple(
+            _of_objective(summary, result, ours["slo_batches"]) for result in ours["slo"]
+        )
+    return TrialResult(
+        evidence=evidence,
+        verdict=f"{verdict}: {cause}" if cause else verdict,
+        is_client_bound=cause == "client-bound",
+        problem=problem,
+        statistics=_statistics(summary, search.maximize),
+    )
+
+
+def failed_trial(reason: str) -> TrialResult:
+    """Return the result of a trial that ended without a summary."""
+    return TrialResult(evidence=(), verdict="failed", problem=reason or "the trial failed")
+
+
+def _statistics(summary: Mapping[str, Any], maximized: str | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name in dict.fromkeys((*([f"{maximized}:avg"] if maximized else []), *CURVE)):
+        tag, _, stat = name.partition(":")
+        value = summary.get(tag, {}).get(stat)
+        if value is not None:
+            found[tag if stat == "avg" else name] = float(value)
+    return found
+
+
+def _of_objective(
+    summary: Mapping[str, Any], result: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]
+) -> Evidence:
+    metric, stat, bound = result["metric"], result["stat"], result["bound"]
+    measured, limit = result["measured"], result["limit"]
+    is_thin = stat in summary.get(metric, {}).get("unreliable", ())
+    is_within = measured is not None and (
+        measured <= limit if bound == "max" else measured >= limit
+    )
+    found = next(
+        (each for each in batches if [each[k] for k in _KEY] == [result[k] for k in _KEY]), None
+    )
+    # What misses its objective for another reason than its values misses it whatever they are.
+    has_batches = found is not None and (result["ok"] or not is_within) and not is_thin
+    is_share = stat != "avg"
+    beyond = QUANTILES.get(stat, 0.0) if bound == "min" else 1 - QUANTILES.get(stat, 0.0)
+    return Evidence(
+        name=f"{stat} {CATALOG[metric].name}" if metric in CATALOG else f"{stat} {metric}",
+        bound=bound,
+        limit=limit,
+        measured=measured,
+        unit=result["unit"],
+        is_met=None if is_thin else bool(result["ok"]),
+        counts=tuple(found["counts"]) if has_batches and found else (),
+        totals=tuple(found["totals"]) if has_batches and found else (),
+        allowed=round(beyond, 12) if is_share else limit,
+        is_share=is_share,
+    )
+
+
+_KEY = ("metric", "stat", "bound", "limit")
+
+
+def _of_goodput(summary: Mapping[str, Any], share: float) -> Evidence:
+    found = next((b for b in summary["aiperf_svc"]["slo_batches"] if b["metric"] == GOODPUT), None)
+    counts = tuple(found["counts"]) if found else ()
+    totals = tuple(found["totals"]) if found else ()
+    good = 1 - sum(totals) / sum(counts) if counts else None
+    return Evidence(
+        name="share of good requests",
+        bound="min",
+        limit=share * 100,
+        measured=None if good is None else good * 100,
+        unit="%",
+        is_met=None if good is None else good >= share,
+        counts=counts,
+        totals=totals,
+        allowed=round(1 - share, 12),
+    )

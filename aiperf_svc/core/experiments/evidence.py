@@ -1,0 +1,110 @@
+"""Decides whether a system holds an objective at one load, from one run or several.
+
+A percentile is within its limit if the share of requests beyond the limit is small enough. That
+share is a mean over requests, so it is estimated without bias from batches of consecutive requests,
+which the percentiles of batches are not: these hide a short time in which everything is slow.
+Requests are not independent, so the uncertainty is that between batches (ratio estimator over batch
+means; Law, Simulation Modeling and Analysis, 9.5).
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+import msgspec
+
+from aiperf_svc.core.compare import student
+from aiperf_svc.core.compare.estimates import CONFIDENCE
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run says about one objective."""
+
+    name: str
+    """`p99 time_to_first_token`."""
+    bound: Literal["max", "min"]
+    limit: float
+    measured: float | None
+    """The run's value; None: not measured, or beyond every observed value."""
+    unit: str
+    is_met: bool | None
+    """Judgement of the run as a whole; None if it has too few requests."""
+    counts: tuple[int, ...] = ()
+    """Requests of each batch; empty if the objective is no statistic of requests."""
+    totals: tuple[float, ...] = ()
+    """Of each batch: the number of requests beyond the limit, or the sum of the values."""
+    allowed: float = 0.0
+    """Greatest share beyond the limit, or the limit of the average."""
+    is_share: bool = True
+    """True if `totals` are requests beyond the limit, False if they are sums of values."""
+
+    def __str__(self) -> str:
+        if self.measured is None:
+            return f"{self.name} has no value"
+        sign = {True: "<=", False: ">"} if self.bound == "max" else {True: ">=", False: "<"}
+        is_within = (self.measured <= self.limit) is (self.bound == "max")
+        is_within |= self.measured == self.limit
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{self.name} {self.measured:.4g}{unit} {sign[is_within]} {self.limit:.4g}{unit}"
+
+
+def is_held(runs: Sequence[Evidence]) -> bool | None:
+    """Return whether an objective is held at the load of these runs; None if they do not tell.
+
+    A run that misses its objective for another reason than the values, such as failed requests, has
+    no batches: then the runs must agree.
+    """
+    if all(run.counts for run in runs):
+        return _by_batches(runs)
+    said = {run.is_met for run in runs}
+    return said.pop() if len(said) == 1 else None
+
+
+def cannot_hold(beyond: int, expected: int, allowed: float) -> bool:
+    """Return whether a run's percentile can no longer come back within its limit: even if all
+    other requests of the `expected` ones are within it, too large a share is beyond."""
+    return beyond > allowed * expected
+
+
+def share_beyond(runs: Sequence[Evidence]) -> float | None:
+    """Return the share of requests beyond the limit over all runs; None for an average."""
+    size = sum(sum(run.counts) for run in runs)
+    if not size or not runs[0].is_share:
+        return None
+    return sum(sum(run.totals) for run in runs) / size
+
+
+def _by_batches(runs: Sequence[Evidence]) -> bool | None:
+    counts = [count for run in runs for count in run.counts]
+    totals = [total for run in runs for total in run.totals]
+    size, batches, allowed = sum(counts), len(counts), runs[0].allowed
+    ratio = sum(totals) / size
+    spread = sum((total - ratio * count) ** 2 for total, count in zip(totals, counts, strict=True))
+    variance = batches / (batches - 1) * spread / size**2
+    if runs[0].is_share:
+        variance = _variance_at(allowed, ratio, variance, size)
+    reach = _t(batches - 1) * math.sqrt(variance)
+    gap = ratio - allowed
+    if not runs[0].is_share and runs[0].bound == "min":
+        gap = -gap
+    if gap <= -reach:
+        return True
+    return False if gap > reach else None
+
+
+@lru_cache
+def _t(freedom: int) -> float:
+    return student.quantile(CONFIDENCE, freedom)
+
+
+def _variance_at(allowed: float, ratio: float, variance: float, size: int) -> float:
+    """Return the variance that a share would have if it were the allowed one.
+
+    Slow requests come in clusters. A run in which few clusters happened to come has a small share
+    and a small variance, and with that variance it would seem certain. The variance of a sum of
+    clusters grows as their number does, that is, as the share. Requests that are independent have
+    the least variance there can be.
+    """
+    scaled = variance * allowed / ratio if ratio else 0.0
+    return max(scaled, allowed * (1 - allowed) / size)

@@ -1,0 +1,245 @@
+"""Searches the highest load that holds an objective.
+
+A pure machine: `next()` gives the parameters of the next trial, `add()` takes its result. The value
+doubles from the lowest one until a point breaks or the client is the limit, then the bracket is
+bisected on the logarithm, then longer runs confirm both of its sides. A side that they do not
+confirm moves, and the search goes on. A point that cannot be decided gets longer runs too; if these
+do not help either, it stays undecided within a bracket that is wider than asked for.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from aiperf_svc.core.experiments.evidence import Evidence, is_held, share_beyond
+from aiperf_svc.core.experiments.search_space import MOST_POINTS, SearchSpace
+
+
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search needs of one trial."""
+
+    evidence: tuple[Evidence, ...]
+    """One for each objective, in the same order in all trials; empty if the trial is unusable."""
+    verdict: str = "valid"
+    is_client_bound: bool = False
+    problem: str = ""
+    """Why the trial tells nothing of the server; empty if it does."""
+    statistics: dict[str, float] = {}
+    """Metrics for the curve, by tag and statistic: `time_to_first_token:p99`."""
+
+
+class SearchPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """All trials at one value."""
+
+    value: float
+    holds: bool | None
+    """None: undecided, or unusable."""
+    share_beyond: float | None
+    """Share of requests beyond a limit, as a multiple of the allowed share: the greatest of all
+    limits; None: no limit is on a percentile."""
+    statistics: dict[str, float]
+    """Of the longest trial."""
+    verdict: str
+    is_client_bound: bool
+    reason: str
+    """The objective that decided, with its value and limit, or why the trials tell nothing."""
+    runs: int
+    confirmations: int
+    """Longer runs whose own values are on the side of `holds`."""
+
+
+class Ending(StrEnum):
+    """How a search ends."""
+
+    BRACKETED = "bracketed"
+    """The limit of the server lies between `holds` and `breaks`."""
+    NEVER_BREAKS = "never-breaks"
+    """The highest value holds."""
+    BREAKS_AT_ONCE = "breaks-at-once"
+    """The lowest value breaks."""
+    CLIENT_BOUND = "client-bound"
+    """The client reached its own limit first: nothing is known of the server above `holds`."""
+    UNUSABLE = "unusable"
+    """A trial gave no usable result, which ended the range there."""
+    UNDECIDED = "undecided"
+    """No point holds and none breaks for certain."""
+
+
+class _Step(NamedTuple):
+    value: float
+    is_longer: bool
+
+
+class Search:
+    """One search: give each trial that `next` names to `add`, until `next` is None."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = space
+        self._runs: dict[float, list[tuple[bool, TrialResult]]] = {}
+
+    def next(self) -> dict[str, Any] | None:
+        """Return the parameters of the next trial; None when the search is over."""
+        step = self._next_step()
+        if step is None:
+            return None
+        return self.space.parameters(step.value, is_longer=step.is_longer)
+
+    def add(self, parameters: Mapping[str, Any], result: TrialResult) -> None:
+        """Take the result of a trial that `next` asked for."""
+        value = float(parameters[self.space.parameter])
+        is_longer = all(parameters.get(key) == at for key, at in self.space.longer.items())
+        self._runs.setdefault(value, []).append((is_longer, result))
+
+    @property
+    def points(self) -> tuple[SearchPoint, ...]:
+        """Return what is known of each value tried, lowest first."""
+        return tuple(_point(value, self._runs[value]) for value in sorted(self._runs))
+
+    @property
+    def bracket(self) -> tuple[SearchPoint | None, SearchPoint | None]:
+        """Return the highest point that holds and the lowest one above which nothing is to be
+        tried: it breaks, or its trials tell nothing of the server."""
+        points = self.points
+        upper = next((point for point in points if _is_upper(point)), None)
+        held = [
+            point for point in points if point.holds and (not upper or point.value < upper.value)
+        ]
+        return (held[-1] if held else None), upper
+
+    @property
+    def ending(self) -> Ending:
+        """Return how the search ends, as far as is known now."""
+        lower, upper = self.bracket
+        if upper is None:
+            is_at_end = lower is not None and lower.value == self.points[-1].value
+            return Ending.NEVER_BREAKS if is_at_end else Ending.UNDECIDED
+        if upper.is_client_bound:
+            return Ending.CLIENT_BOUND
+        if upper.holds is None:
+            return Ending.UNUSABLE
+        if lower is not None:
+            return Ending.BRACKETED
+        return Ending.BREAKS_AT_ONCE if upper.value == self.points[0].value else Ending.UNDECIDED
+
+    def _next_step(self) -> _Step | None:
+        points = self.points
+        if not points:
+            return _Step(self.space.rounded(self.space.low), is_longer=False)
+        for point in points:
+            if _is_open(point) and self._longer_runs(point) == 0:
+                return _Step(point.value, is_longer=True)
+        lower, upper = self.bracket
+        if len(points) < MOST_POINTS:
+            value = self._next_value(points, lower, upper)
+            if value is not None:
+                return _Step(value, is_longer=False)
+        return self._inner_run(lower, upper) or self._confirmation(lower, upper)
+
+    def _next_value(
+        self,
+        points: tuple[SearchPoint, ...],
+        lower: SearchPoint | None,
+        upper: SearchPoint | None,
+    ) -> float | None:
+        if upper is None:
+            top = points[-1].value
+            return self.space.above(top) if top < self.space.high else None
+        if lower is None:
+            return None
+        inside = [p.value for p in points if lower.value < p.value < upper.value]
+        gaps = [(lower.value, upper.value)]
+        if inside:
+            gaps = [(lower.value, inside[0]), (inside[-1], upper.value)]
+        low, high = max(gaps, key=lambda gap: gap[1] / gap[0])
+        return self.space.between(low, high)
+
+    def _inner_run(self, lower: SearchPoint | None, upper: SearchPoint | None) -> _Step | None:
+        """Return a longer run of an undecided point that keeps the bracket wide."""
+        if lower is None or upper is None:
+            return None
+        if self.space.between(lower.value, upper.value) is None:
+            return None
+        inner = [
+            point
+            for point in self.points
+            if lower.value < point.value < upper.value
+            and self._longer_runs(point) < self.space.confirm
+        ]
+        if not inner:
+            return None
+        return _Step(min(inner, key=self._longer_runs).value, is_longer=True)
+
+    def _confirmation(self, lower: SearchPoint | None, upper: SearchPoint | None) -> _Step | None:
+        sides = [lower] if lower else []
+        if upper is not None and upper.holds is False:
+            sides.append(upper)
+        open_sides = [side for side in sides if self._longer_runs(side) < self.space.confirm]
+        if not open_sides:
+            return None
+        return _Step(min(open_sides, key=self._longer_runs).value, is_longer=True)
+
+    def _longer_runs(self, point: SearchPoint) -> int:
+        return sum(is_longer for is_longer, _ in self._runs[point.value])
+
+
+def _is_open(point: SearchPoint) -> bool:
+    """True if the trials of a point tell of the server, but not clearly."""
+    return point.holds is None and not _is_upper(point)
+
+
+def _is_upper(point: SearchPoint) -> bool:
+    return point.holds is False or point.is_client_bound or point.verdict == Ending.UNUSABLE
+
+
+def _point(value: float, runs: list[tuple[bool, TrialResult]]) -> SearchPoint:
+    usable = [(is_longer, result) for is_longer, result in runs if not result.problem]
+    longest = max(usable or runs, key=lambda run: run[0])[1]
+    if not usable:
+        return SearchPoint(
+            value=value,
+            holds=None,
+            share_beyond=None,
+            statistics=longest.statistics,
+            verdict=longest.verdict if longest.is_client_bound else Ending.UNUSABLE,
+            is_client_bound=longest.is_client_bound,
+            reason=longest.problem,
+            runs=len(runs),
+            confirmations=0,
+        )
+    results = [result for _, result in usable]
+    objectives = list(zip(*(result.evidence for result in results), strict=True))
+    held = [is_held(list(objective)) for objective in objectives]
+    holds = _all_held(held)
+    alone = [_all_held([is_held([one]) for one in r.evidence]) for is_long, r in usable if is_long]
+    if holds is not None and (not holds) in alone:
+        holds = None  # a longer run by itself says the opposite
+    deciding = held.index(False) if False in held else held.index(None) if None in held else 0
+    shares = [
+        share / objective[0].allowed
+        for objective in objectives
+        if (share := share_beyond(list(objective))) is not None and objective[0].allowed
+    ]
+    return SearchPoint(
+        value=value,
+        holds=holds,
+        share_beyond=max(shares, default=None),
+        statistics=longest.statistics,
+        verdict=longest.verdict,
+        is_client_bound=False,
+        reason=str(longest.evidence[deciding]),
+        runs=len(runs),
+        confirmations=sum(is_long and _on_side(result, holds) for is_long, result in usable),
+    )
+
+
+def _on_side(result: TrialResult, holds: bool | None) -> bool:
+    """True if a trial's own values are on this side of their limits."""
+    return _all_held([each.is_met for each in result.evidence]) is holds is not None
+
+
+def _all_held(held: list[bool | None]) -> bool | None:
+    if False in held:
+        return False
+    return None if None in held else True

@@ -1,0 +1,130 @@
+"""The result of a search: its answer in a sentence, the curve of all points, and where it bends."""
+
+from collections.abc import Iterable
+from typing import Self
+
+import msgspec
+
+from aiperf_svc.core.experiments.isotonic import crossing, rising
+from aiperf_svc.core.experiments.search import Ending, Search, SearchPoint
+
+
+class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search has found, finished or not."""
+
+    parameter: str
+    unit: str
+    ending: Ending
+    holds: float | None
+    """Highest value that holds."""
+    breaks: float | None
+    """Lowest value that does not, or at which the client was the limit."""
+    reason: str
+    """Why it breaks there, or what ended the range."""
+    confirmations: int
+    """Longer runs that agree, on the side that has fewer of them."""
+    precision: float
+    """Greatest width of the bracket that was asked for."""
+    knee: float | None
+    """Where the isotonic curve of the share beyond the limit passes the allowed share; a value
+    within the bracket that helps to plot, not the answer."""
+    points: tuple[SearchPoint, ...]
+    trials: int
+
+    @classmethod
+    def of(cls, search: Search) -> Self:
+        """Return the report of what a search knows now."""
+        points, (lower, upper), space = search.points, search.bracket, search.space
+        sides = [s.confirmations for s in (lower, upper) if s is not None and s.holds is not None]
+        return cls(
+            parameter=space.parameter,
+            unit=space.unit,
+            ending=search.ending,
+            holds=lower.value if lower else None,
+            breaks=upper.value if upper else None,
+            reason=upper.reason if upper else points[-1].reason if points else "",
+            confirmations=min(sides, default=0),
+            precision=space.precision,
+            knee=_knee(points),
+            points=points,
+            trials=sum(point.runs for point in points),
+        )
+
+    @property
+    def width(self) -> float | None:
+        """Width of the bracket as a share of its lower end."""
+        if self.holds is None or self.breaks is None:
+            return None
+        return self.breaks / self.holds - 1
+
+    @property
+    def answer(self) -> str:
+        """The result in one sentence."""
+        holds, breaks = self._value(self.holds), self._value(self.breaks)
+        runs = f"{self.confirmations} confirmation{'' if self.confirmations == 1 else 's'}"
+        match self.ending:
+            case Ending.BRACKETED:
+                return f"holds {holds}, breaks at {_short(self.breaks)} ({self.reason}), {runs}"
+            case Ending.NEVER_BREAKS:
+                return (
+                    f"holds {holds}, the end of the range ({self.reason}), {runs}: the limit is "
+                    "higher; raise `to`"
+                )
+            case Ending.BREAKS_AT_ONCE:
+                return (
+                    f"breaks at {breaks}, the start of the range ({self.reason}), {runs}: the limit"
+                    " is lower; lower `from`"
+                )
+            case Ending.CLIENT_BOUND:
+                known = f"holds {holds}; " if self.holds is not None else ""
+                return (
+                    f"{known}at {breaks} the client is the limit, not the server ({self.reason}): "
+                    "give the client more CPU or more workers"
+                )
+            case Ending.UNUSABLE:
+                known = f"holds {holds}; " if self.holds is not None else ""
+                return f"{known}the trial at {breaks} tells nothing of the server: {self.reason}"
+            case _:
+                return f"undecided ({self.reason}): the trials are too short to tell"
+
+    def lines(self) -> list[str]:
+        """Return the answer, what limits it, and a table of the points."""
+        width = self.width
+        found = [self.answer]
+        if self.ending is Ending.BRACKETED and width is not None and width > self.precision * 1.001:
+            found.append(
+                f"the bracket is {width:.1%} wide, asked for {self.precision:.1%}: longer trials "
+                "would narrow it"
+            )
+        names = tuple(dict.fromkeys(name for point in self.points for name in point.statistics))
+        rows = [(self.parameter, "holds", "runs", *names, "")]
+        rows += [_row(point, names) for point in self.points]
+        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]) - 1)]
+        for row in rows:
+            cells = [cell.rjust(size) for cell, size in zip(row, widths, strict=False)]
+            found.append("  ".join([*cells, row[-1]]).rstrip())
+        return found
+
+    def _value(self, value: float | None) -> str:
+        return f"{_short(value)} {self.unit}".rstrip()
+
+
+def _row(point: SearchPoint, names: Iterable[str]) -> tuple[str, ...]:
+    word = {True: "yes", False: "no", None: "?"}[point.holds]
+    values = (
+        f"{point.statistics[name]:.4g}" if name in point.statistics else "-" for name in names
+    )
+    return (_short(point.value), word, str(point.runs), *values, point.reason)
+
+
+def _knee(points: Iterable[SearchPoint]) -> float | None:
+    known = [(point.value, point.share_beyond, point.runs) for point in points]
+    curve = [(value, share, runs) for value, share, runs in known if share is not None]
+    if not curve:
+        return None
+    values, shares, runs = zip(*curve, strict=True)
+    return crossing(values, rising(shares, runs), 1.0)
+
+
+def _short(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:.6g}"

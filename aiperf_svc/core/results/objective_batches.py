@@ -1,0 +1,130 @@
+"""The requests beyond each objective's limit, by consecutive batches of a run.
+
+A search decides from them whether a point holds: batches show how much a run's value varies, single
+requests do not, because those that wait in one queue are slow together.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.config.models import Objective, Slo
+from aiperf_svc.core.results.slo import is_good, limit_of
+from aiperf_svc.core.stats.batches import BATCHES, LEAST_IN_BATCH
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows, is_cut_off
+from aiperf_svc.core.stats.load_window import LoadWindow
+from aiperf_svc.core.stats.percentiles import QUANTILES
+from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population
+from aiperf_svc.domain.metric_formulas import Floats
+from aiperf_svc.domain.outcomes import Outcome
+
+GOODPUT = "goodput"
+"""Name of the batches of good requests."""
+
+
+class ObjectiveBatches(msgspec.Struct, frozen=True, kw_only=True):
+    """One objective in consecutive batches of equal time."""
+
+    metric: str
+    stat: str
+    """Empty for `GOODPUT`."""
+    bound: str
+    limit: float | None
+    """In the metric's unit; None for `GOODPUT`."""
+    counts: tuple[int, ...]
+    """Requests of each batch that have a value, or were due, for `GOODPUT`."""
+    totals: tuple[float, ...]
+    """Those beyond the limit, or that are not good; of an average, the sum of the values."""
+
+
+def objective_batches(
+    rows: PhaseRows, slo: Slo, window: LoadWindow
+) -> tuple[ObjectiveBatches, ...]:
+    """Return the batches of every objective on a percentile or average of requests, and of the
+    goodput. A batch has the requests that were due in its time; an objective with too few of them
+    in a batch is left out."""
+    begin, end = window.steady_ns, window.stop_ns
+    if not end:
+        dues = [int(chunk["due_wall_ns"].max()) for chunk in rows.chunks()]
+        end = max(dues, default=begin) + 1
+    if end <= begin:
+        return ()
+    found = [
+        _of_objective(rows, objective, bound, begin, end)
+        for objective in slo.objectives
+        for bound in ("max", "min")
+        if getattr(objective, bound) is not None
+    ]
+    if slo.goodput:
+        found.append(_of_goodput(rows, slo, begin, end))
+    return tuple(each for each in found if each and min(each.counts) >= LEAST_IN_BATCH)
+
+
+def _of_objective(
+    rows: PhaseRows, objective: Objective, bound: str, begin: int, end: int
+) -> ObjectiveBatches | None:
+    metric, stat = CATALOG[objective.metric], objective.stat
+    if metric.kind is not Kind.RECORD or stat not in ("avg", *QUANTILES):
+        return None
+    limit = limit_of(metric, getattr(objective, bound))
+    counts, totals = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
+    for chunk in rows.chunks(metric.population):
+        values = _values(metric, chunk)
+        known = ~np.isnan(values)
+        values, batch = values[known], _batch(chunk, begin, end)[known]
+        inside = batch >= 0
+        values, batch = values[inside], batch[inside]
+        if stat != "avg":
+            values = (values > limit if bound == "max" else values < limit).astype(np.float64)
+        counts += np.bincount(batch, minlength=BATCHES)
+        totals += np.bincount(batch, weights=values, minlength=BATCHES)
+    return _made(metric.tag, stat, bound, limit, counts, totals)
+
+
+def _of_goodput(rows: PhaseRows, slo: Slo, begin: int, end: int) -> ObjectiveBatches:
+    counts, bad = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
+    for chunk in rows.chunks(Population.DUE):
+        good = is_good(chunk, slo.goodput) & (chunk["outcome"] == Outcome.COMPLETED)
+        batch = _batch(chunk, begin, end)
+        inside = batch >= 0
+        counts += np.bincount(batch[inside], minlength=BATCHES)
+        bad += np.bincount(batch[inside], weights=~good[inside], minlength=BATCHES)
+    return _made(GOODPUT, "", "min", None, counts, bad)
+
+
+def _values(metric: Metric, chunk: Chunk) -> Floats:
+    """Return the values of requests; of one that was cut off, infinity, as its value is beyond
+    every limit for all that is known."""
+    assert metric.compute is not None
+    values = metric.compute(chunk)
+    if metric.population is Population.DUE:
+        values[chunk["outcome"] != Outcome.COMPLETED] = np.nan
+        values[is_cut_off(chunk)] = np.inf
+    return values
+
+
+def _batch(chunk: Chunk, begin: int, end: int) -> NDArray[np.int64]:
+    """Return the batch in which each request was due; -1 for the ramp and after the end."""
+    since = chunk["due_wall_ns"] - begin
+    batch: NDArray[np.int64] = since * BATCHES // (end - begin)
+    return np.where((batch < 0) | (batch >= BATCHES), -1, batch)
+
+
+def _made(
+    metric: str,
+    stat: str,
+    bound: str,
+    limit: float | None,
+    counts: Iterable[int],
+    totals: Iterable[float],
+) -> ObjectiveBatches:
+    return ObjectiveBatches(
+        metric=metric,
+        stat=stat,
+        bound=bound,
+        limit=limit,
+        counts=tuple(int(count) for count in counts),
+        totals=tuple(float(total) for total in totals),
+    )

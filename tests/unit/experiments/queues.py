@@ -1,0 +1,66 @@
+"""A queue with a known capacity: FIFO, 16 servers, a fixed service time, Poisson arrivals."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.experiments.evidence import Evidence
+from aiperf_svc.core.experiments.search import Search, TrialResult
+from aiperf_svc.core.stats.batches import BATCHES
+
+SERVERS, SERVICE_S, LIMIT_S = 16, 0.1, 0.2
+WARMUP_S = 10.0
+Floats = NDArray[np.float64]
+
+
+def waits(rng: np.random.Generator, rate: float, count: int) -> tuple[Floats, Floats]:
+    """Arrival times and waits. With a fixed service time, request `i` follows request `i - 16` on
+    its server, so each server has a recursion of its own (Lindley): s = max(a, s_before + D)."""
+    arrivals = np.cumsum(rng.exponential(1 / rate, count))
+    starts = np.empty(count)
+    for server in range(SERVERS):
+        own = arrivals[server::SERVERS]
+        service = np.arange(len(own)) * SERVICE_S
+        starts[server::SERVERS] = np.maximum.accumulate(own - service) + service
+    return arrivals, starts - arrivals
+
+
+def true_knee(allowed: float, requests: int = 2_000_000) -> float:
+    """The highest rate at which the share of long waits is the allowed one, from very long runs."""
+    low, high = 1.0, SERVERS / SERVICE_S
+    for _ in range(14):
+        rate = (low + high) / 2
+        _, waited = waits(np.random.default_rng(1), rate, requests)
+        if np.mean(waited > LIMIT_S) <= allowed:
+            low = rate
+        else:
+            high = rate
+    return low
+
+
+def measure(rng: np.random.Generator, rate: float, seconds: float) -> Evidence:
+    """What a run of some length says of the 99th percentile of the wait."""
+    count = int(rate * (seconds + WARMUP_S) * 1.2 + 100)
+    arrivals, waited = waits(rng, rate, count)
+    inside = (arrivals >= WARMUP_S) & (arrivals < WARMUP_S + seconds)
+    waited, since = waited[inside], arrivals[inside] - WARMUP_S
+    batch = (since / seconds * BATCHES).astype(int)
+    p99 = float(np.quantile(waited, 0.99))
+    return Evidence(
+        name="p99 wait",
+        bound="max",
+        limit=LIMIT_S,
+        measured=p99,
+        unit="s",
+        is_met=p99 <= LIMIT_S,
+        counts=tuple(np.bincount(batch, minlength=BATCHES).tolist()),
+        totals=tuple(np.bincount(batch, weights=waited > LIMIT_S, minlength=BATCHES).tolist()),
+        allowed=0.01,
+    )
+
+
+def run(search: Search, rng: np.random.Generator, seconds: float) -> None:
+    """Carry out a search whose longer trials have a length of their own."""
+    while (parameters := search.next()) is not None:
+        length = float(parameters.get("load.duration", seconds))
+        found = measure(rng, parameters["load.request_rate"], length)
+        search.add(parameters, TrialResult(evidence=(found,)))

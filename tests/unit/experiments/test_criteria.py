@@ -1,0 +1,105 @@
+"""What a search holds is read, refused with a reason, and found in a trial's summary."""
+
+from typing import Any
+
+import fake_run
+import msgspec
+import numpy as np
+import pytest
+
+from aiperf_svc.adapters.exports import json_export
+from aiperf_svc.config.models import Slo
+from aiperf_svc.config.search import Search
+from aiperf_svc.core.experiments.criteria import searched_slo, trial_result
+from aiperf_svc.core.experiments.evidence import is_held
+from aiperf_svc.core.results.summarise import summarise
+
+P99 = {"metric": "time_to_first_token", "stat": "p99", "max": "50ms"}
+
+
+def slo(**parts: Any) -> Slo:
+    return Slo.model_validate(parts)
+
+
+def search(holds: str = "slo", **parts: Any) -> Search:
+    given = {"parameter": "load.request_rate", "from": 1, "to": 9, "holds": holds}
+    return Search.model_validate(given | parts)
+
+
+def test_what_is_held_becomes_the_slo_of_the_trials() -> None:
+    assert searched_slo(search(), slo(objectives=[P99])) == slo(objectives=[P99])
+    assert searched_slo(search("time_to_first_token:p99 < 50ms"), slo()) == slo(objectives=[P99])
+    found = searched_slo(search("request_throughput >= 20"), slo(objectives=[P99]))
+    assert found == slo(objectives=[{"metric": "request_throughput", "min": "20"}])
+    limits = {"request_latency": "1s"}
+    given = slo(objectives=[P99], goodput=limits)
+    assert searched_slo(search("goodput >= 95%"), given) == slo(goodput=limits)
+
+
+@pytest.mark.parametrize(
+    ("holds", "named"),
+    [
+        ("goodput >= 95%", "needs slo.goodput"),
+        ("ttfb:p99 < 50ms", "'ttfb' is not a metric"),
+        ("time_to_first_token:p98 < 50ms", "'p98' is no statistic"),
+        ("time_to_first_token:p99 < soon", "'soon'"),
+    ],
+)
+def test_what_cannot_be_held_is_refused(holds: str, named: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|needs|is not") as caught:
+        searched_slo(search(holds), slo())
+    assert named in str(caught.value)
+    assert holds in str(caught.value)
+
+
+def exported(limits: Slo, *, slow_share: float = 0.0) -> dict[str, Any]:
+    """The summary of a run of 4,000 requests, of which some are slow."""
+    rng = np.random.default_rng(3)
+    is_slow = rng.random(4_000) < slow_share
+    rows = np.concatenate(
+        [
+            fake_run.request(start_ms=5.0 * n, ttft_ms=80.0 if slow else 20.0)
+            for n, slow in enumerate(is_slow)
+        ]
+    )
+    config = fake_run.config().model_copy(update={"slo": limits})
+    context = fake_run.context(rows, config=config)
+    summary = summarise(fake_run.columns_of(rows), None, context)
+    found: dict[str, Any] = msgspec.json.decode(json_export.render(summary))
+    return found
+
+
+@pytest.mark.parametrize(("share", "holds"), [(0.0, True), (0.01, None), (0.05, False)])
+def test_a_percentile_of_a_trial(share: float, holds: bool | None) -> None:
+    found = trial_result(exported(slo(objectives=[P99]), slow_share=share), search())
+    (evidence,) = found.evidence
+    assert is_held([evidence]) is holds
+    assert sum(evidence.counts) == 4_000
+    assert abs(sum(evidence.totals) - 4_000 * share) < 30
+    assert "time_to_first_token:p99" in found.statistics
+    sign = "<=" if evidence.is_met else ">"
+    assert f" ms {sign} 50 ms" in str(evidence)
+
+
+@pytest.mark.parametrize(("share", "holds"), [(0.01, True), (0.2, False)])
+def test_the_share_of_good_requests_of_a_trial(share: float, holds: bool) -> None:
+    limits = slo(goodput={"time_to_first_token": "50ms"})
+    found = trial_result(exported(limits, slow_share=share), search("goodput >= 95%"))
+    (evidence,) = found.evidence
+    assert is_held([evidence]) is holds
+    assert evidence.measured == pytest.approx(100 * (1 - share), abs=2)
+
+
+def test_a_trial_that_failed_requests_breaks_whatever_its_latencies() -> None:
+    content = exported(slo(objectives=[P99]))
+    content["aiperf_svc"]["slo"][0] |= {"ok": False, "reason": "leaves out 80 of 4,000 requests"}
+    (evidence,) = trial_result(content, search()).evidence
+    assert is_held([evidence]) is False
+
+
+def test_a_client_bound_trial_is_not_the_servers() -> None:
+    content = exported(slo(objectives=[P99]))
+    content["aiperf_svc"] |= {"verdict": "invalid", "cause": "client-bound"}
+    content["aiperf_svc"]["reasons"] = [{"text": "late by 20 ms"}]
+    found = trial_result(content, search())
+    assert (found.is_client_bound, found.problem) == (True, "late by 20 ms")

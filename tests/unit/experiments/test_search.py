@@ -1,0 +1,179 @@
+"""A search doubles, bisects and confirms, and says what it cannot know."""
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from aiperf_svc.core.experiments.evidence import Evidence, cannot_hold, is_held
+from aiperf_svc.core.experiments.search import Ending, Search, TrialResult
+from aiperf_svc.core.experiments.search_report import SearchReport
+from aiperf_svc.core.experiments.search_space import MOST_POINTS, SearchSpace
+
+LONGER = {"load.duration": "180s"}
+
+
+def evidence(beyond: int, *, requests: int = 1_000, measured: float = 512.0) -> Evidence:
+    return Evidence(
+        name="p99 TTFT",
+        bound="max",
+        limit=500.0,
+        measured=measured,
+        unit="ms",
+        is_met=beyond <= requests / 100,
+        counts=(requests,) * 10,
+        totals=(float(beyond),) * 10,
+        allowed=0.01,
+    )
+
+
+HELD = TrialResult(evidence=(evidence(0, measured=120.0),), statistics={"request_throughput": 9.0})
+BROKEN = TrialResult(evidence=(evidence(500),))
+UNCLEAR = TrialResult(evidence=(msgspec.structs.replace(evidence(0), totals=(*(0.0,) * 9, 100.0)),))
+CLIENT_BOUND = TrialResult(
+    evidence=(), verdict="invalid: client-bound", is_client_bound=True, problem="late by 20 ms"
+)
+UNUSABLE = TrialResult(evidence=(), verdict="invalid", problem="a worker was lost")
+
+
+def searched(**changes: Any) -> Search:
+    space = {"parameter": "load.request_rate", "low": 1, "high": 1000, "is_whole": False}
+    return Search(SearchSpace(**(space | {"longer": LONGER, "unit": "req/s"} | changes)))
+
+
+def carry_out(search: Search, knee: float, above: TrialResult = BROKEN) -> list[dict[str, Any]]:
+    asked = []
+    while (parameters := search.next()) is not None:
+        asked.append(parameters)
+        value = parameters[search.space.parameter]
+        search.add(parameters, HELD if value <= knee else above)
+    return asked
+
+
+@pytest.mark.parametrize("knee", [1.0, 3.3, 57.0, 412.0, 999.0])
+@pytest.mark.parametrize(("low", "high"), [(1, 1000), (0.5, 5000)])
+def test_the_bracket_is_as_narrow_as_asked_for(knee: float, low: float, high: float) -> None:
+    search = searched(low=low, high=high)
+    carry_out(search, knee)
+    report = SearchReport.of(search)
+    assert report.ending is Ending.BRACKETED
+    assert report.holds is not None
+    assert report.breaks is not None
+    assert report.holds <= knee < report.breaks
+    assert report.breaks / report.holds <= 1.05 * (1 + 1e-9)
+    assert len(report.points) <= MOST_POINTS
+    assert report.confirmations == 3
+
+
+def test_the_steps_of_a_search_of_whole_users() -> None:
+    search = searched(parameter="load.concurrency", high=64, is_whole=True, confirm=1)
+    values = [(p["load.concurrency"], "load.duration" in p) for p in carry_out(search, 11)]
+    assert values == [
+        *[(1, False), (2, False), (4, False), (8, False), (16, False)],
+        *[(11, False), (13, False), (12, False)],
+        *[(11, True), (12, True)],
+    ]
+    assert all(isinstance(value, int) for value, _ in values)
+
+
+def test_what_is_said_of_a_bracket() -> None:
+    search = searched(low=100, high=800, precision=0.5)
+    carry_out(search, 412)
+    lines = SearchReport.of(search).lines()
+    assert lines[0] == (
+        "holds 400 req/s, breaks at 566 (p99 TTFT 512 ms > 500 ms), 3 confirmations"
+    )
+    assert lines[1].split() == ["load.request_rate", "holds", "runs", "request_throughput"]
+    assert lines[-1].split()[:4] == ["800", "no", "1", "-"]
+    report = SearchReport.of(search)
+    assert report.knee is not None
+    assert 400 < report.knee < 566
+    assert msgspec.json.decode(msgspec.json.encode(report), type=SearchReport) == report
+
+
+def test_a_search_that_never_breaks_says_so_after_longer_runs() -> None:
+    search = searched(high=100)
+    asked = carry_out(search, math.inf)
+    assert [p["load.request_rate"] for p in asked if "load.duration" in p] == [100] * 3
+    assert search.ending is Ending.NEVER_BREAKS
+    assert SearchReport.of(search).answer.startswith("holds 100 req/s, the end of the range")
+
+
+def test_a_search_that_breaks_at_once_says_so_after_longer_runs() -> None:
+    search = searched()
+    assert len(carry_out(search, 0)) == 4
+    assert search.ending is Ending.BREAKS_AT_ONCE
+    answer = SearchReport.of(search).answer
+    assert answer.startswith("breaks at 1 req/s, the start of the range (p99 TTFT 512 ms > 500 ms)")
+
+
+def test_a_client_that_is_the_limit_is_never_the_servers_limit() -> None:
+    search = searched(low=100, high=1600)
+    carry_out(search, 700, above=CLIENT_BOUND)
+    assert search.ending is Ending.CLIENT_BOUND
+    lower, upper = search.bracket
+    assert lower is not None
+    assert upper is not None
+    assert lower.value <= 700 < upper.value
+    assert (lower.confirmations, upper.runs) == (3, 1)
+    answer = SearchReport.of(search).answer
+    assert "the client is the limit, not the server (late by 20 ms)" in answer
+    assert "breaks" not in answer
+
+
+def test_a_trial_without_a_usable_result_ends_the_range_there() -> None:
+    search = searched(low=100, high=1600)
+    carry_out(search, 300, above=UNUSABLE)
+    assert search.ending is Ending.UNUSABLE
+    assert "tells nothing of the server: a worker was lost" in SearchReport.of(search).answer
+
+
+def test_a_point_that_is_not_clear_gets_a_longer_run_at_once() -> None:
+    search = searched(low=100, high=200)
+    search.add({"load.request_rate": 100}, UNCLEAR)
+    assert search.points[0].holds is None
+    assert search.next() == {"load.request_rate": 100, **LONGER}
+    search.add({"load.request_rate": 100, **LONGER}, HELD)
+    assert search.next() == {"load.request_rate": 200}
+
+
+def test_a_longer_run_that_disagrees_moves_the_bracket() -> None:
+    search = searched(low=100, high=400, precision=0.5)
+    while (parameters := search.next()) is not None and "load.duration" not in parameters:
+        value = parameters["load.request_rate"]
+        search.add(parameters, HELD if value <= 300 else BROKEN)
+    assert parameters == {"load.request_rate": 283, **LONGER}
+    for _ in range(3):
+        search.add(parameters, BROKEN)
+    lower, upper = search.bracket
+    assert lower is not None
+    assert upper is not None
+    assert (lower.value, upper.value) == (200, 283)
+
+
+def test_a_trial_that_only_says_no_is_undecided_until_runs_agree() -> None:
+    said = [msgspec.structs.replace(evidence(0), counts=(), is_met=is_met) for is_met in (1, 0)]
+    assert is_held([said[0]])
+    assert is_held([said[1]]) is not None
+    assert not is_held([said[1]])
+    assert is_held(said) is None
+
+
+def test_few_clusters_of_slow_requests_prove_nothing() -> None:
+    assert is_held([evidence(0, requests=1_000)])
+    assert is_held([evidence(0, requests=40)]) is None
+    one_cluster = msgspec.structs.replace(evidence(0), totals=(*(0.0,) * 9, 60.0))
+    assert is_held([one_cluster]) is None
+
+
+def test_an_average_is_held_by_its_batches() -> None:
+    values = {"is_share": False, "allowed": 10.0, "counts": (100,) * 10}
+    below = msgspec.structs.replace(evidence(0), totals=(800.0, 900.0) * 5, **values)
+    assert is_held([below]) is True
+    assert is_held([msgspec.structs.replace(below, bound="min")]) is False
+
+
+@pytest.mark.parametrize(("beyond", "lost"), [(10, False), (11, True)])
+def test_a_percentile_that_cannot_come_back(beyond: int, lost: bool) -> None:
+    assert cannot_hold(beyond, 1_000, 0.01) is lost

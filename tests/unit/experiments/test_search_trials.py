@@ -1,0 +1,93 @@
+"""The config of a search becomes a machine, and its trials those of an experiment."""
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.experiments.maximum import MaximumSearch
+from aiperf_svc.core.experiments.search import Ending, Search, TrialResult
+from aiperf_svc.core.experiments.search_space import MOST_POINTS
+from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
+
+
+def machine(search: dict[str, Any], **load: Any) -> Search | MaximumSearch:
+    return search_machine(
+        BenchmarkConfig.model_validate(
+            {
+                "endpoint": {"url": "http://h", "model": "m"},
+                "load": {"concurrency": 1, "duration": "60s"} | load,
+                "slo": {"objectives": [{"metric": "request_latency", "max": 1}]},
+                "experiment": {"search": search},
+            }
+        )
+    )
+
+
+def test_a_search_of_users_is_of_whole_numbers_and_three_times_as_long_to_confirm() -> None:
+    found = machine({"parameter": "load.concurrency", "from": 1, "to": 64})
+    assert isinstance(found, Search)
+    assert (found.space.is_whole, found.space.unit) == (True, "users")
+    assert found.space.longer == {"load.duration": "180s"}
+    rate = machine({"parameter": "load.request_rate", "from": 1, "to": 64}, requests=500)
+    assert isinstance(rate, Search)
+    assert not rate.space.is_whole
+    counted = machine(
+        {"parameter": "load.concurrency", "from": 1, "to": 9}, requests=500, duration=None
+    )
+    assert isinstance(counted, Search)
+    assert counted.space.longer == {"load.requests": 1500}
+
+
+def test_trials_are_numbered_and_a_client_that_is_the_limit_ends_the_range() -> None:
+    found = machine({"parameter": "load.concurrency", "from": 1, "to": 64})
+    assert isinstance(found, Search)
+    trials = SearchTrials(found)
+    first = trials.next()
+    assert first is not None
+    assert (first.number, first.parameters) == (1, {"load.concurrency": 1})
+    trials.add(
+        first, msgspec.to_builtins(TrialResult(evidence=(), is_client_bound=True, problem="x"))
+    )
+    assert found.ending is Ending.CLIENT_BOUND
+    assert trials.next() is None
+
+
+@pytest.mark.parametrize("peak", [3.0, 40.0, 64.0])
+def test_the_maximum_over_one_parameter(peak: float) -> None:
+    found = machine(
+        {"parameter": "load.concurrency", "from": 1, "to": 64, "maximize": "request_throughput"}
+    )
+    assert isinstance(found, MaximumSearch)
+    asked = []
+    while (parameters := found.next()) is not None:
+        asked.append(parameters["load.concurrency"])
+        value = -abs(math.log(parameters["load.concurrency"] / peak))
+        statistics = {"request_throughput": value}
+        found.add(parameters, TrialResult(evidence=(), statistics=statistics))
+    assert sorted(asked)[:: len(asked) - 1] == [1, 64]
+    assert len(asked) == len(set(asked)) <= MOST_POINTS
+    assert found.best is not None
+    assert abs(math.log(found.best["load.concurrency"] / peak)) < 0.06
+
+
+def test_the_maximum_over_two_parameters_never_is_where_the_client_is_the_limit() -> None:
+    spans = {
+        "load.concurrency": {"from": 1, "to": 64},
+        "dataset.input_tokens.mean": {"from": 100, "to": 1000},
+    }
+    found = machine({"parameters": spans, "maximize": "request_throughput"})
+    assert isinstance(found, MaximumSearch)
+    asked = []
+    while (parameters := found.next()) is not None:
+        asked.append(tuple(parameters.values()))
+        users, tokens = asked[-1]
+        statistics = {"request_throughput": users / tokens}
+        problem = "late" if users > 32 else ""
+        found.add(parameters, TrialResult(evidence=(), statistics=statistics, problem=problem))
+    assert len(asked) == len(set(asked)) == MOST_POINTS
+    assert found.best is not None
+    assert 8 <= found.best["load.concurrency"] <= 32
+    assert found.best["dataset.input_tokens.mean"] == 100
