@@ -8,8 +8,8 @@ import math
 
 _TINY = 1e-300
 _CLOSE = 1e-15
-_MOST_TERMS = 500
-"""More than the fraction needs for a million degrees of freedom."""
+_MOST_TERMS = 10_000
+"""More than the fraction needs for millions of degrees of freedom or of requests."""
 
 
 def two_sided_p(t: float, freedom: float) -> float:

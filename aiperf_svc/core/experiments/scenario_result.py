@@ -1,0 +1,226 @@
+"""The result of a scenario, from the requests of one run.
+
+A request without a response is a query whose latency is infinite: it is beyond every limit.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.experiments import early_stopping
+from aiperf_svc.core.experiments.scenarios import (
+    LEAST_DURATION_NS,
+    LEAST_SAMPLES,
+    LIMITS,
+    Scenario,
+    known_model,
+)
+from aiperf_svc.domain.metric_formulas import Floats, last_content
+from aiperf_svc.domain.outcomes import Outcome
+
+LABEL = "MLPerf-style result, not an MLPerf submission"
+PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+
+
+class Samples(NamedTuple):
+    """The requests of a run. Times are in nanoseconds, infinite where there was no response."""
+
+    latency_ns: Floats
+    ttft_ns: Floats
+    """NaN for a response that did not stream."""
+    tokens: Floats
+    """Output tokens of each completed request; NaN where they are not known."""
+    failed: int
+    began_ns: int
+    """Time at which the first query was due."""
+    last_due_ns: int
+    ended_ns: int
+    """End of the last response."""
+
+    @property
+    def tpot_ns(self) -> Floats:
+        """Time per output token after the first: (latency - TTFT) / (tokens - 1). NaN for
+        responses of one token."""
+        count = np.where(self.tokens > 1, self.tokens - 1, np.nan)
+        done = np.isfinite(self.latency_ns)
+        with np.errstate(invalid="ignore"):
+            spans = np.where(done, (self.latency_ns - self.ttft_ns) / count, np.inf)
+        return spans
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """A condition of a scenario."""
+
+    name: str
+    is_met: bool
+    text: str
+
+
+class Series(msgspec.Struct, frozen=True):
+    """Values of all queries, sorted."""
+
+    ordered: Floats
+
+    @classmethod
+    def of(cls, values: Floats) -> "Series":
+        """Return the series of the values that are defined."""
+        return cls(np.sort(values[~np.isnan(values)]))
+
+    def percentile(self, percent: float) -> float | None:
+        """Return sorted[floor(n p)]; None without a value there."""
+        count = len(self.ordered)
+        if not count:
+            return None
+        place = min(count - 1, math.floor(round(count * percent / 100, 9)))
+        return _finite(self.ordered[place])
+
+    def estimate(self, percent: float) -> float | None:
+        """Return the early-stopping estimate; None if there are too few queries for it."""
+        found = early_stopping.estimate(self.ordered, percent / 100)
+        return None if found is None else _finite(found)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return what result_summary.json says of a series of completed requests."""
+        done = self.ordered[np.isfinite(self.ordered)]
+        stats = {"total": float(done.sum())} if len(done) else {}
+        if len(done):
+            stats |= {"min": float(done[0]), "max": float(done[-1]), "avg": float(done.mean())}
+            stats["median"] = float(np.median(done))
+        return {
+            **stats,
+            "percentiles": {str(p): self.percentile(p) for p in PERCENTILES},
+            "early_stopping_percentiles": {str(p): self.estimate(p) for p in PERCENTILES},
+        }
+
+
+class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scenario says of a run."""
+
+    scenario: Scenario
+    model: str
+    metric: str
+    value: float | None
+    unit: str
+    gates: tuple[Gate, ...]
+    completed: int
+    failed: int
+    duration_ns: int
+    """From the first due time to the end of the last response."""
+    samples_per_s: float
+    tokens_per_s: float | None
+    """None if output tokens are not known."""
+    latency: Series
+    ttft: Series
+    tpot: Series
+    tokens: Series
+
+    @property
+    def is_valid(self) -> bool:
+        """True if every gate is met."""
+        return all(gate.is_met for gate in self.gates)
+
+
+def samples_of(columns: Mapping[str, NDArray[Any]], scenario: Scenario) -> Samples:
+    """Return the samples of the rows of a phase. In the scenarios with a schedule, latencies count
+    from the scheduled time."""
+    done = columns["outcome"] == Outcome.COMPLETED
+    first = columns["due_wall_ns"] if scenario.has_limits else columns["start_wall_ns"]
+    latency = np.where(done, last_content(columns) - first, np.inf)
+    token = columns["first_token_wall_ns"]
+    ttft = np.where(done, np.where(token == 0, np.nan, token - first), np.inf)
+    tokens = columns["output_tokens"][done].astype(np.float64)
+    every = np.full(len(done), np.nan)
+    every[done] = np.where(tokens < 0, np.nan, tokens)
+    due, ends = columns["due_wall_ns"], columns["end_wall_ns"][done]
+    return Samples(
+        latency_ns=latency.astype(np.float64),
+        ttft_ns=ttft.astype(np.float64),
+        tokens=every,
+        failed=int(np.count_nonzero(~done)),
+        began_ns=int(due.min()) if len(due) else 0,
+        last_due_ns=int(due.max()) if len(due) else 0,
+        ended_ns=int(ends.max()) if len(ends) else int(due.max()) if len(due) else 0,
+    )
+
+
+def scenario_result(scenario: Scenario, samples: Samples, model: str) -> ScenarioResult:
+    """Judge a run as a scenario. `model` is the name of the model that was asked for."""
+    latency, ttft, tpot = map(Series.of, (samples.latency_ns, samples.ttft_ns, samples.tpot_ns))
+    duration_ns = max(0, samples.ended_ns - samples.began_ns)
+    completed = len(samples.latency_ns) - samples.failed
+    known = samples.tokens[~np.isnan(samples.tokens)]
+    seconds = duration_ns / 1e9
+    tokens_per_s = float(known.sum()) / seconds if len(known) and seconds else None
+    metric, value, unit = "completed tokens", tokens_per_s, "tokens/s"
+    if scenario is Scenario.SINGLE_STREAM:
+        metric, unit = "early-stopping 90th percentile latency", "ns"
+        value = latency.estimate(90.0)
+    elif scenario is Scenario.OFFLINE:
+        metric = "tokens"
+    return ScenarioResult(
+        scenario=scenario,
+        model=model,
+        metric=metric,
+        value=value,
+        unit=unit,
+        gates=tuple(_gates(scenario, samples, duration_ns, ttft, tpot, model)),
+        completed=completed,
+        failed=samples.failed,
+        duration_ns=duration_ns,
+        samples_per_s=completed / seconds if seconds else 0.0,
+        tokens_per_s=tokens_per_s,
+        latency=latency,
+        ttft=ttft,
+        tpot=tpot,
+        tokens=Series.of(samples.tokens),
+    )
+
+
+def _gates(
+    scenario: Scenario,
+    samples: Samples,
+    duration_ns: int,
+    ttft: Series,
+    tpot: Series,
+    model: str,
+) -> Iterable[Gate]:
+    known = known_model(model)
+    length, what = duration_ns, "run"
+    if scenario.has_limits:
+        length, what = samples.last_due_ns - samples.began_ns, "schedule"
+    yield Gate(
+        "duration",
+        length >= LEAST_DURATION_NS,
+        f"{what} of {length / 1e9:.0f} s, at least {LEAST_DURATION_NS / 1e9:.0f} s",
+    )
+    if not scenario.has_limits:
+        least = early_stopping.least_queries(scenario.percentile)
+        if scenario is Scenario.OFFLINE:
+            least = LEAST_SAMPLES.get(known or "", 1)
+        queries = len(samples.latency_ns)
+        yield Gate("queries", queries >= least, f"{queries:,} queries, at least {least:,}")
+        return
+    limits = LIMITS[known].get(scenario) if known else None
+    if limits is None:
+        yield Gate("limits", False, f"MLPerf has no limits for {model} in {scenario.value}")
+        return
+    yield _limit("TTFT", ttft, limits.ttft_ms, scenario)
+    yield _limit("TPOT", tpot, limits.tpot_ms, scenario)
+
+
+def _limit(name: str, series: Series, limit_ms: float, scenario: Scenario) -> Gate:
+    """Return the gate of a limit: the estimate, which is never too low, is below it."""
+    percent = round(scenario.percentile * 100, 9)
+    found = series.estimate(percent)
+    text = f"no estimate below {limit_ms:g} ms from {len(series.ordered):,} queries"
+    if found is not None:
+        text = f"early-stopping estimate {found / 1e6:g} ms, to be below {limit_ms:g} ms"
+    return Gate(f"p{percent:g} {name}", found is not None and found < limit_ms * 1e6, text)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,148 @@
+"""Scenarios in the manner of MLPerf Inference: how each loads the server, what it measures, and
+what a run must show. A result is MLPerf-style; it is no submission and is never called one.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from aiperf_svc.config.models import Load
+from aiperf_svc.config.units import format_duration
+from aiperf_svc.domain.errors import ConfigError
+
+LEAST_DURATION_NS = 600 * 10**9
+"""Shortest run of MLPerf. A user may take less, and then the result says so."""
+
+
+class Scenario(StrEnum):
+    """A way to load a server, with a metric and a gate."""
+
+    SINGLE_STREAM = "single-stream"
+    """One request after the other; the 90th percentile of the latency."""
+    MULTI_STREAM = "multi-stream"
+    """Eight samples a query; the 99th percentile of the latency of queries."""
+    SERVER = "server"
+    """Poisson arrivals; completed tokens a second, with limits on TTFT and TPOT."""
+    INTERACTIVE = "interactive"
+    """As `server`, with the lower limits of people who wait for every word."""
+    OFFLINE = "offline"
+    """Everything at once; tokens a second."""
+
+    @property
+    def percentile(self) -> float:
+        """The percentile that the scenario is about."""
+        return 0.9 if self is Scenario.SINGLE_STREAM else 0.99
+
+    @property
+    def has_limits(self) -> bool:
+        """True for a scenario that passes or fails by its latencies."""
+        return self in (Scenario.SERVER, Scenario.INTERACTIVE)
+
+
+class LatencyLimits(NamedTuple):
+    """Limits of a model in milliseconds; a value at a limit is beyond it."""
+
+    ttft_ms: float
+    tpot_ms: float
+
+
+_SERVER, _INTERACTIVE = Scenario.SERVER, Scenario.INTERACTIVE
+LIMITS: dict[str, dict[Scenario, LatencyLimits]] = {
+    "llama2-70b": {
+        _SERVER: LatencyLimits(2000, 200),
+        _INTERACTIVE: LatencyLimits(450, 40),
+    },
+    "mixtral-8x7b": {_SERVER: LatencyLimits(2000, 200)},
+    "llama3.1-405b": {
+        _SERVER: LatencyLimits(6000, 175),
+        _INTERACTIVE: LatencyLimits(4500, 80),
+    },
+    "llama3.1-8b": {
+        _SERVER: LatencyLimits(2000, 100),
+        _INTERACTIVE: LatencyLimits(500, 30),
+    },
+    "deepseek-r1": {
+        _SERVER: LatencyLimits(2000, 80),
+        _INTERACTIVE: LatencyLimits(1500, 15),
+    },
+    "gpt-oss-120b": {
+        _SERVER: LatencyLimits(3000, 80),
+        _INTERACTIVE: LatencyLimits(2000, 15),
+    },
+}
+"""Limits of MLPerf Inference v6.0 by model."""
+LEAST_SAMPLES = {
+    "llama2-70b": 24_576,
+    "mixtral-8x7b": 15_000,
+    "llama3.1-405b": 8_313,
+    "llama3.1-8b": 13_368,
+    "deepseek-r1": 4_388,
+    "gpt-oss-120b": 6_396,
+}
+"""Fewest samples of an offline run by model."""
+
+
+def known_model(name: str) -> str | None:
+    """Return which of MLPerf's models a name stands for: `meta-llama/Llama-2-70b-chat-hf` is
+    `llama2-70b`; None if it is none of them."""
+    plain = _plain(name)
+    return next((known for known in LIMITS if _plain(known) in plain), None)
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def scenario_load(scenario: Scenario, load: Load) -> Load:
+    """Return the load that a scenario means, by the rate, number of requests, duration and warmup
+    of the config. Raises ConfigError for what the scenario needs or cannot use."""
+    match scenario:
+        case Scenario.MULTI_STREAM:
+            raise ConfigError(
+                "experiment.scenario 'multi-stream': a query is eight requests sent together, and "
+                "the next query begins when all eight have ended; a load has no such barrier; use "
+                "single-stream, or a closed loop with load.concurrency 8 under a name of its own"
+            )
+        case Scenario.SERVER | Scenario.INTERACTIVE:
+            return _server(scenario, load)
+        case Scenario.SINGLE_STREAM:
+            if load.request_rate is not None or load.concurrency != 1:
+                raise ConfigError(
+                    "experiment.scenario 'single-stream' sends a request when the one before has "
+                    "ended; set load.concurrency 1 and leave out load.request_rate"
+                )
+            return load
+        case Scenario.OFFLINE:
+            return _offline(load)
+
+
+def _server(scenario: Scenario, load: Load) -> Load:
+    if load.request_rate is None:
+        raise ConfigError(
+            f"experiment.scenario {scenario.value!r} needs load.request_rate, the rate of queries; "
+            "experiment.search finds the highest"
+        )
+    if load.arrival.pattern != "poisson":
+        raise ConfigError(
+            f"load.arrival.pattern {load.arrival.pattern!r}: the scenario {scenario.value} has "
+            "poisson arrivals; leave it out"
+        )
+    if load.concurrency is not None:
+        raise ConfigError(
+            f"load.concurrency {load.concurrency}: the scenario {scenario.value} sends each query "
+            "when it is due; leave it out"
+        )
+    return load
+
+
+def _offline(load: Load) -> Load:
+    if load.request_rate is not None:
+        raise ConfigError(
+            "experiment.scenario 'offline' sends everything at once; leave out load.request_rate"
+        )
+    if load.requests is None or load.duration:
+        length = f", not load.duration {format_duration(load.duration)}" if load.duration else ""
+        raise ConfigError(
+            f"experiment.scenario 'offline' needs load.requests, the number of samples{length}; a "
+            "run of MLPerf has so many that it takes ten minutes"
+        )
+    return load.model_copy(update={"concurrency": load.requests})

@@ -1,0 +1,41 @@
+"""The files of a scenario, made of a run as a user starts it, against what the server did."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from running_command import FINISHED, Command, artifacts
+
+from aiperf_svc.adapters.storage.scenario_artifacts import FOLDER, write_scenario
+from aiperf_svc.config.load_config import load_config
+from aiperf_svc.core.experiments.scenarios import Scenario
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import running
+
+
+def test_a_single_stream_run_agrees_with_the_server(tmp_path: Path) -> None:
+    config = MockServerConfig(ttft="20ms", itl="5ms", tokens=5, truth=True)
+    with running(config) as mock:
+        flags = ("--concurrency", "1", "--request-count", "70")
+        command = Command(tmp_path, mock.url, *flags)
+        command.finish()
+        assert command.code in FINISHED, command.errors
+        rows = mock.truth(rows=True)["rows"]
+    folder = artifacts(tmp_path)
+    resolved = load_config(folder / "config.yaml")
+    result = write_scenario(folder, Scenario.SINGLE_STREAM, resolved)
+    summary = json.loads((folder / FOLDER / "result_summary.json").read_text())
+    assert (summary["n_samples_completed"], summary["n_samples_failed"]) == (len(rows), 0)
+    assert {gate.name: gate.is_met for gate in result.gates} == {"duration": False, "queries": True}
+    assert "INVALID" in (folder / FOLDER / "mlperf_log_summary.txt").read_text()
+    # No latency is below what the server took, and the estimate is one of the slowest.
+    served = sorted(row["end_wall_ns"] - row["arrival_wall_ns"] for row in rows)
+    assert summary["latency"]["min"] >= served[0]
+    assert summary["latency"]["early_stopping_percentiles"]["90.0"] >= served[-1]
+    assert summary["tpot"]["avg"] == pytest.approx(
+        (summary["latency"]["avg"] - summary["ttft"]["avg"]) / 4
+    )
+    assert summary["output_sequence_lengths"]["avg"] == 5
+    written = yaml.safe_load((folder / FOLDER / "config.yaml").read_text())
+    assert written["settings"]["runtime"]["n_samples_to_issue"] == 70
