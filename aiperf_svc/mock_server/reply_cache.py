@@ -85,7 +85,8 @@ class ReplyCache:
             role_chunk=config.role_chunk,
             embedding_dimensions=config.embedding_dimensions,
         )
-        self._early_head = parse_delay(config.ttft).fixed_ns != 0
+        # With slots the head goes with the first token: it is no write of its own to plan.
+        self._early_head = parse_delay(config.ttft).fixed_ns != 0 and not config.slots
         self._by_body: dict[tuple[str, bool, str], dict[bytes, Reply]] = {}
         self._by_params: dict[tuple[RequestParams, bool, str], Reply] = {}
         self._cached_bytes = 0

@@ -155,7 +155,7 @@ class Sender:
         reply = connection.reply
         assert reply is not None
         connection.step = 0
-        connection.due_ns = start_ns if reply.early else start_ns + self._first_delay_ns(reply)
+        connection.due_ns = start_ns + self._first_delay_ns(reply)
         self._due.add(connection)
 
     def _leave(self, connection: Connection, end_ns: int) -> None:
