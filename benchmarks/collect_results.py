@@ -56,7 +56,6 @@ async def serve_folder(folder: Path) -> None:
     api = await serve(
         Finished(folder),  # type: ignore[arg-type]
         token=TOKEN,
-        fd=None,
         host="127.0.0.1",
         port=0,
     )

@@ -16,7 +16,6 @@ record took to be acknowledged; and whether the accounts are exact.
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -38,7 +37,7 @@ from aiperf_svc.protocol.messages import (
     Service,
 )
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.runner.environment import LOOPBACK, LocalRun
+from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.services.context import read_context
 from benchmarks import machine_use
@@ -108,19 +107,14 @@ class Simulation:
         self.stubs: list[subprocess.Popen[bytes]] = []
         self.samples: list[Sample] = []
         self.states: dict[str, float] = {}
-        self._listener = socket.create_server((LOOPBACK, 0))
         self._began = 0.0
 
     def start(self) -> None:
         """The singletons, then everybody else at once."""
         for service in SINGLETONS:
             environ = self._environment(service.value, (service,))
-            fds: tuple[int, ...] = ()
-            if service is Service.RECORDS_MANAGER:
-                fds = (self._listener.fileno(),)
-                environ["AIPERF_RESULTS_FD"] = str(fds[0])
             command = [sys.executable, "-m", "aiperf_svc", "service", service.value]
-            self.singletons[service.value] = self._popen(command, service.value, environ, fds)
+            self.singletons[service.value] = self._popen(command, service.value, environ)
         self._watcher = self._subscribe()
         self._began = time.monotonic()
         for share in range(self._stubs):
@@ -137,12 +131,10 @@ class Simulation:
         return self.run.environment_of(name, services, self._shared)
 
     def _popen(
-        self, command: list[str], name: str, environ: dict[str, str], fds: tuple[int, ...] = ()
+        self, command: list[str], name: str, environ: dict[str, str]
     ) -> "subprocess.Popen[bytes]":
         with (self.run.logs / f"{name}.stderr").open("wb") as log:
-            return subprocess.Popen(
-                command, env=environ, pass_fds=fds, stdout=log, stderr=log, cwd=ROOT
-            )
+            return subprocess.Popen(command, env=environ, stdout=log, stderr=log, cwd=ROOT)
 
     def _subscribe(self) -> Any:
         bus = PlainBus(read_context(self._environment("watcher", ())))
@@ -201,7 +193,6 @@ class Simulation:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._listener.close()
 
 
 def report(simulation: Simulation, stubs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -40,7 +40,11 @@ class LocalRun:
     artifacts: Path
     logs: Path
     run_id: str = field(default_factory=lambda: secrets.token_hex(6))
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+
+    @property
+    def results_socket(self) -> Path:
+        """Socket file over which the run is followed."""
+        return self.private / "results.sock"
 
     @property
     def title(self) -> str:
@@ -79,7 +83,7 @@ class LocalRun:
                 "AIPERF_BUS": f"ipc://{self.private}",
                 "AIPERF_ARTIFACTS": str(self.artifacts),
                 "AIPERF_STATE_DIR": str(self.private),
-                "AIPERF_API_TOKEN": self.token,
+                "AIPERF_RESULTS_SOCKET": str(self.results_socket),
                 "AIPERF_LOG_DIR": str(self.logs),
                 "AIPERF_PARENT_PID": str(os.getpid()),
                 "AIPERF_CLI_COMMAND": self.options.cli_command,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.adapters.results_api.client import ApiRefused, ApiUnavailable, ResultsClient
+from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.protocol.messages import RunState
@@ -37,7 +37,7 @@ class Following:
 
     def __init__(
         self,
-        client: ResultsClient,
+        client: RunApi,
         *,
         processes: Sequence[Process],
         control: Sequence[Process],

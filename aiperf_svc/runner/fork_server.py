@@ -58,13 +58,11 @@ class ForkServer:
         """Its exit code; None while it runs."""
         return self._child.poll()
 
-    def order(self, orders: Sequence[Order], listener: socket.socket) -> None:
+    def order(self, orders: Sequence[Order]) -> None:
         """Ask for these processes. Raises EnvironmentProblem."""
         body = json.dumps(orders).encode()
         try:
-            head = len(body).to_bytes(LENGTH_BYTES, "little")
-            socket.send_fds(self._sock, [head], [listener.fileno()])
-            self._sock.sendall(body)
+            self._sock.sendall(len(body).to_bytes(LENGTH_BYTES, "little") + body)
         except OSError as error:
             raise EnvironmentProblem(f"cannot start the services: {error}") from error
 

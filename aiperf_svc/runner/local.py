@@ -6,7 +6,6 @@ nothing stays behind but the artifacts.
 
 import asyncio
 import os
-import socket
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from aiperf_svc.adapters.host.machine import local_facts
+from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.target_notices import target_notices
 from aiperf_svc.config.workload import Config
@@ -25,7 +25,8 @@ from aiperf_svc.plan.topology import Facts, Topology
 from aiperf_svc.protocol.messages import RunState, Service
 from aiperf_svc.runner import folders, log_tails, manifests, printing
 from aiperf_svc.runner.display import make_display
-from aiperf_svc.runner.environment import LOOPBACK, LocalRun
+from aiperf_svc.runner.environment import LocalRun
+from aiperf_svc.runner.following import Following
 from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
@@ -134,37 +135,32 @@ class _Launch:
     async def run(self, artifact_error: str) -> RunOutcome:
         """From the first process to the last one gone."""
         status, summary, is_over = None, None, False
-        with Interrupts() as interrupts, socket.create_server((LOOPBACK, 0)) as listener:
+        with Interrupts() as interrupts:
             try:
                 orders = self._orders()
                 if self._forks is not None:
-                    self._forks.order(list(orders.values()), listener)
+                    self._forks.order(list(orders.values()))
                 else:
-                    self._execute(orders, listener)
-                # These take as long to import as the services to start: both at the same time.
+                    self._execute(orders)
+                # This takes as long to import as the services to start: both at the same time.
                 import_module("aiperf_svc.runner.tables")
-                from aiperf_svc.adapters.results_api.client import ResultsClient
-                from aiperf_svc.runner.following import Following
 
                 display = make_display(self._run.options, self._run.title, self._run.topology)
                 try:
                     if self._forks is not None:
-                        await self._adopt(self._forks, orders, listener, interrupts)
-                    base_url = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
-                    listener.close()
-                    async with ResultsClient(base_url, token=self._run.token) as client:
-                        following = Following(
-                            client,
-                            processes=self._processes,
-                            control=self._control,
-                            logs=self._run.logs,
-                            interrupts=interrupts,
-                            display=display,
-                            show_logs=self._run.options.verbose,
-                            replace=self._replace,
-                        )
-                        summary = await following.run()
-                        status, is_over = following.status, following.is_over
+                        await self._adopt(self._forks, orders, interrupts)
+                    following = Following(
+                        LocalResultsClient(self._run.results_socket),
+                        processes=self._processes,
+                        control=self._control,
+                        logs=self._run.logs,
+                        interrupts=interrupts,
+                        display=display,
+                        show_logs=self._run.options.verbose,
+                        replace=self._replace,
+                    )
+                    summary = await following.run()
+                    status, is_over = following.status, following.is_over
                 finally:
                     display.close()
             finally:
@@ -194,23 +190,19 @@ class _Launch:
                     environ=self._run.environment_of(name, group.services, shared),
                     output=str(self._output(name)),
                     command=[*SERVICE_COMMAND, *services],
-                    listens=Service.RECORDS_MANAGER in group.services,
                 )
         return orders
 
     def _output(self, name: str) -> Path:
         return self._run.logs / f"{name}.stderr"
 
-    def _execute(self, orders: Mapping[str, Order], listener: socket.socket) -> None:
+    def _execute(self, orders: Mapping[str, Order]) -> None:
         for name, order in orders.items():
-            fds = [listener.fileno()] if order.listens else []
-            own = {"AIPERF_RESULTS_FD": str(fds[0])} if fds else {}
             process = start_process(
                 name,
                 [*self._command, *order.services],
-                environ=order.environ | own,
+                environ=order.environ,
                 stderr=self._output(name),
-                pass_fds=fds,
             )
             self._add(process, order)
 
@@ -218,7 +210,6 @@ class _Launch:
         self,
         forks: ForkServer,
         orders: Mapping[str, Order],
-        listener: socket.socket,
         interrupts: Interrupts,
     ) -> None:
         """Take over what was ordered; nothing when the user leaves before. Raises
@@ -235,7 +226,7 @@ class _Launch:
             return
         pids = forks.adopt()
         if not pids:
-            self._execute(orders, listener)
+            self._execute(orders)
         for (name, order), pid in zip(orders.items(), pids, strict=False):
             self._add(adopted_process(name, pid, stderr=self._output(name)), order)
 

@@ -68,7 +68,6 @@ def start_process(
     *,
     environ: Mapping[str, str],
     stderr: Path,
-    pass_fds: Sequence[int] = (),
 ) -> Process:
     """Start a child whose output goes to the file `stderr`. Raises EnvironmentProblem."""
     try:
@@ -80,7 +79,6 @@ def start_process(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=tuple(pass_fds),
             )
     except OSError as error:
         raise EnvironmentProblem(f"cannot start {name}: {error}") from error

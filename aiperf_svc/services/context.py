@@ -43,8 +43,8 @@ class RunContext:
     ends_with_run: bool = True
     """True if the process ends after the run. A pod stays, as it would only be started again."""
     api_token: str = ""
-    api_fd: int = -1
-    """A listening socket for the results API, when the launcher made one."""
+    results_socket: Path | None = None
+    """Socket file of the results API, if the runner is on this machine; it is HTTP otherwise."""
     api_port: int = 9090
     curve: CurveKeys | None = None
     cli_command: str = ""
@@ -92,7 +92,7 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
             state=_state_folder(environ),
             ends_with_run="AIPERF_PARENT_PID" in environ,
             api_token=environ.get("AIPERF_API_TOKEN", ""),
-            api_fd=int(environ.get("AIPERF_RESULTS_FD", "-1")),
+            results_socket=_path(environ.get("AIPERF_RESULTS_SOCKET")),
             api_port=int(environ.get("AIPERF_RESULTS_PORT", "9090")),
             curve=_curve(environ.get("AIPERF_CURVE_DIR")),
             cli_command=environ.get("AIPERF_CLI_COMMAND", ""),
@@ -114,6 +114,10 @@ def _state_folder(environ: Mapping[str, str]) -> Path:
     """Return the state folder. If none is given, it is a temporary part of the artifacts."""
     given = environ.get("AIPERF_STATE_DIR")
     return Path(given) if given else Path(environ["AIPERF_ARTIFACTS"]) / f"state{TEMPORARY_SUFFIX}"
+
+
+def _path(name: str | None) -> Path | None:
+    return Path(name) if name else None
 
 
 def _curve(folder: str | None) -> CurveKeys | None:

@@ -8,10 +8,9 @@ import asyncio
 import json
 import logging
 from collections import deque
-from importlib import import_module
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -24,9 +23,7 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import RunState, TrialPublished
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.lasting import TrialResults
-
-if TYPE_CHECKING:
-    from aiperf_svc.adapters.results_api.server import ResultsServer
+from aiperf_svc.services.serving import Serving, serve_results
 
 SHOWN_ROWS = 20
 """Number of ended trials in a status, the latest ones."""
@@ -41,7 +38,7 @@ class ExperimentResults:
         self.finished = asyncio.Event()
         """Set when the results have been fetched."""
         self._context = context
-        self._api: ResultsServer | None = None
+        self._api: Serving | None = None
         self._results: TrialResults | None = None
         self._published: TrialPublished | None = None
         self._numbers_before = 0
@@ -55,19 +52,6 @@ class ExperimentResults:
         self._artifact_error = ""
         self._started_mono_s = monotonic()
         self._cancel_reason = ""
-
-    async def _start_api(self) -> None:
-        context = self._context
-        results_api = await asyncio.to_thread(
-            import_module, "aiperf_svc.adapters.results_api.server"
-        )
-        self._api = await results_api.serve(
-            self,
-            token=context.api_token,
-            fd=context.api_fd if context.api_fd >= 0 else None,
-            host="127.0.0.1" if not context.addresses.is_tcp else "0.0.0.0",
-            port=context.api_port,
-        )
 
     async def close(self) -> None:
         """Stop serving."""
@@ -93,7 +77,7 @@ class ExperimentResults:
             results.cancel(self._cancel_reason)
         self._note_change()
         if self._api is None:
-            await self._start_api()
+            self._api = await serve_results(self, self._context)
 
     async def add(self, state: RunState, reason: str, summary: dict[str, Any] | None) -> None:
         """Take the end of the trial that is on, and write what is known of the experiment."""

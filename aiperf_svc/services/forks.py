@@ -41,8 +41,6 @@ class Order(NamedTuple):
     """File for its standard output and error."""
     command: list[str]
     """Words of its command line."""
-    listens: bool
-    """Whether the listening socket of the results API is for it."""
 
 
 def become_ordered(fd: int) -> list[str]:
@@ -53,14 +51,14 @@ def become_ordered(fd: int) -> list[str]:
     """
     _import_services()
     sock = socket.socket(fileno=fd)
-    orders, listener = _receive(sock)
+    orders = _receive(sock)
     pids: list[int] = []
     # Without it the first collection in each fork would copy every page.
     gc.freeze()
     for order in orders if _is_single_threaded() else ():
         pid = os.fork()
         if pid == 0:
-            return _become(order, sock, listener)
+            return _become(order, sock)
         pids.append(pid)
     sock.sendall(json.dumps(pids).encode())
     # The runner waits for this end: nothing is to be tidied up first.
@@ -81,22 +79,21 @@ def _import_services() -> None:
     raise_fd_limit()
 
 
-def _receive(sock: socket.socket) -> tuple[list[Order], int]:
-    """The orders and the listening socket. Ends this process when the runner is gone or wants
-    nothing."""
-    head, fds, _, _ = socket.recv_fds(sock, LENGTH_BYTES, 1)
-    if not head:
-        os._exit(_REPLIED)
+def _receive(sock: socket.socket) -> list[Order]:
+    """Return the orders. Ends this process if the runner is gone or wants nothing."""
     with sock.makefile("rb") as stream:
+        head = stream.read(LENGTH_BYTES)
+        if not head:
+            os._exit(_REPLIED)
         body = stream.read(int.from_bytes(head, "little"))
-    return [Order(*fields) for fields in json.loads(body)], fds[0]
+    return [Order(*fields) for fields in json.loads(body)]
 
 
 def _is_single_threaded() -> bool:
     return len(list(Path("/proc/self/task").iterdir())) == 1
 
 
-def _become(order: Order, sock: socket.socket, listener: int) -> list[str]:
+def _become(order: Order, sock: socket.socket) -> list[str]:
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     output = os.open(order.output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -106,10 +103,6 @@ def _become(order: Order, sock: socket.socket, listener: int) -> list[str]:
     os.close(output)
     os.environ.clear()
     os.environ.update(order.environ)
-    if order.listens:
-        os.environ["AIPERF_RESULTS_FD"] = str(listener)
-    else:
-        os.close(listener)
     set_command_line(order.command)
     with sock:
         if not _is_adopted(sock):

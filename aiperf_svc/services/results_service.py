@@ -1,19 +1,15 @@
 """The base of both records managers: it serves the HTTP API of a run until the run's end."""
 
-import asyncio
 import json
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from aiperf_svc.adapters.messaging.bus import UP, Bus
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.protocol.messages import CancelRequested, Service
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext
-
-if TYPE_CHECKING:
-    from aiperf_svc.adapters.results_api.server import ResultsServer
+from aiperf_svc.services.serving import Serving, serve_results
 
 
 class Progress(Protocol):
@@ -46,32 +42,17 @@ class ResultsService(BaseService, Generic[ProgressT]):
     def __init__(self, context: RunContext, bus: Bus) -> None:
         super().__init__(context, bus)
         self.summary_json: dict[str, Any] | None = None
-        self._api: ResultsServer | None = None
+        self._api: Serving | None = None
         self._cancel_reason = ""
         self._experiment = context.lasting.results if context.lasting is not None else None
 
     async def run(self) -> None:
         # Before anything else: a run that never gets its services together says so here too.
         if self._experiment is None:
-            await self._start_api()
+            self._api = await serve_results(self, self.context)
         else:
             await self._experiment.set_results(self)
         await super().run()
-
-    async def _start_api(self) -> None:
-        context = self.context
-        # HTTP takes as long to import as all else: the other services of this process need not
-        # wait for it.
-        results_api = await asyncio.to_thread(
-            import_module, "aiperf_svc.adapters.results_api.server"
-        )
-        self._api = await results_api.serve(
-            self,
-            token=context.api_token,
-            fd=context.api_fd if context.api_fd >= 0 else None,
-            host="127.0.0.1" if not context.addresses.is_tcp else "0.0.0.0",
-            port=context.api_port,
-        )
 
     async def settle(self) -> None:
         """Say that the results are final."""

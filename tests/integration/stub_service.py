@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from aiperf_svc.adapters.results_api.local_socket import LocalResultsServer
 from aiperf_svc.adapters.results_api.status import Status
 
 PLAY = os.environ["STUB"]
@@ -92,14 +93,11 @@ class Run:
 
 
 async def play_control() -> None:
-    # Only here: the other processes start quickly without it.
-    from aiperf_svc.adapters.results_api.server import serve
-
     run = Run()
-    fd = int(os.environ["AIPERF_RESULTS_FD"])
     if PLAY in ("stubborn worker", "grandchild"):
         (ARTIFACTS / "left").write_text(wait_for("ready"))
-    server = await serve(run, token=os.environ["AIPERF_API_TOKEN"], fd=fd, host="127.0.0.1", port=0)
+    server = LocalResultsServer(run)
+    await server.listen(Path(os.environ["AIPERF_RESULTS_SOCKET"]))
     await run.ended.wait()
     await server.close()
 

@@ -3,10 +3,8 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,20 +21,14 @@ from aiperf_svc.services.forks import Order
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
 
 
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        yield made
-
-
 def order(folder: Path, service: str, **environ: str) -> Order:
     """A service that ends at once: its environment names no run."""
     output = str(folder / f"{service}.stderr")
-    return Order([service], environ, output, [*SERVICE_COMMAND, service], listens=False)
+    return Order([service], environ, output, [*SERVICE_COMMAND, service])
 
 
-def start(server: ForkServer, orders: list[Order], listener: socket.socket) -> list[int]:
-    server.order(orders, listener)
+def start(server: ForkServer, orders: list[Order]) -> list[int]:
+    server.order(orders)
     asyncio.run(ended(server.pid, server.poll))
     return server.adopt()
 
@@ -47,7 +39,7 @@ def children() -> list[int]:
 
 
 def test_a_fork_is_a_child_with_its_own_session_environment_and_command_line(
-    tmp_path: Path, listener: socket.socket
+    tmp_path: Path,
 ) -> None:
     stuck = str(tmp_path / "stuck")
     os.mkfifo(stuck)
@@ -60,7 +52,7 @@ def test_a_fork_is_a_child_with_its_own_session_environment_and_command_line(
             "AIPERF_CONFIG": stuck,
             "AIPERF_PARENT_PID": str(os.getpid()),
         }
-        (pid,) = start(server, [order(tmp_path, "worker", **environ)], listener)
+        (pid,) = start(server, [order(tmp_path, "worker", **environ)])
     process = adopted_process("worker-0", pid, stderr=tmp_path / "worker.stderr")
     with Path(stuck).open("w") as config:
         assert pid in children()
@@ -72,13 +64,11 @@ def test_a_fork_is_a_child_with_its_own_session_environment_and_command_line(
     assert "expected a benchmark's keys" in process.stderr.read_text()
 
 
-def test_the_exit_code_of_a_fork_is_known_and_its_words_are_in_its_file(
-    tmp_path: Path, listener: socket.socket
-) -> None:
+def test_the_exit_code_of_a_fork_is_known_and_its_words_are_in_its_file(tmp_path: Path) -> None:
     with fork_server.starting() as server:
         assert server is not None
         orders = [order(tmp_path, name) for name in ("worker", "record-processor")]
-        pids = start(server, orders, listener)
+        pids = start(server, orders)
     for pid, each in zip(pids, orders, strict=True):
         process = adopted_process("fork", pid, stderr=Path(each.output))
         assert asyncio.run(process.wait()) == ExitCode.ERROR
@@ -93,18 +83,18 @@ def test_what_is_not_read_at_the_start_is_not_in_the_servers_environment(
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     with fork_server.starting() as server:
         assert server is not None
-        environ = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
+        # It is empty until the kernel has set up the program.
+        while not (environ := Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0"))[0]:
+            assert server.poll() is None
     assert not any(b"hush" in each for each in environ)
     assert b"OPENBLAS_NUM_THREADS=1" in environ
 
 
-def test_forks_that_nobody_adopts_end_by_themselves(
-    tmp_path: Path, listener: socket.socket
-) -> None:
+def test_forks_that_nobody_adopts_end_by_themselves(tmp_path: Path) -> None:
     before = set(children())
     with fork_server.starting() as server:
         assert server is not None
-        server.order([order(tmp_path, "worker"), order(tmp_path, "worker")], listener)
+        server.order([order(tmp_path, "worker"), order(tmp_path, "worker")])
         asyncio.run(ended(server.pid, server.poll))
     left = set(children()) - before
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in left]
@@ -112,14 +102,12 @@ def test_forks_that_nobody_adopts_end_by_themselves(
     assert (tmp_path / "worker.stderr").read_text() == ""
 
 
-def test_a_server_that_dies_is_an_error_of_the_environment(
-    tmp_path: Path, listener: socket.socket
-) -> None:
+def test_a_server_that_dies_is_an_error_of_the_environment(tmp_path: Path) -> None:
     with fork_server.starting() as server:
         assert server is not None
         os.kill(server.pid, signal.SIGKILL)
         with pytest.raises(EnvironmentProblem, match="cannot start the services"):
-            start(server, [order(tmp_path, "worker")], listener)
+            start(server, [order(tmp_path, "worker")])
 
 
 def test_the_imports_of_the_services_start_no_thread() -> None:

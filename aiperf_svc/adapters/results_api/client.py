@@ -20,6 +20,7 @@ from aiperf_svc.adapters.exports.manifest import (
     check_entry,
     is_whole,
 )
+from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
@@ -31,18 +32,6 @@ ATTEMPTS = 5
 RETRY_S = 0.5
 CHUNK = 256 * 1024
 MESSAGE_BYTES = 4096
-
-
-class ApiUnavailable(EnvironmentProblem):
-    """Raised when the API cannot be reached or does not respond in time; trying again may help."""
-
-
-class ApiRefused(EnvironmentProblem):
-    """Raised when the API responds with an error."""
-
-    def __init__(self, message: str, *, status: int) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class ResultsClient:

@@ -17,10 +17,8 @@ shown it are few and short: `guarded_connections`.
 
 import asyncio
 import hmac
-import socket
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -32,7 +30,7 @@ from aiperf_svc.adapters.results_api.guarded_connections import (
     GuardedConnections,
 )
 from aiperf_svc.adapters.results_api.prometheus_text import render_metrics
-from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.results_api.provider import ResultsProvider
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -44,38 +42,6 @@ LARGEST_BODY = 16 * 1024
 """Largest body of a request; only a cancel sends one."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class ResultsProvider(Protocol):
-    """Provider of what the API serves, implemented by the records manager."""
-
-    def status(self) -> Status:
-        """Status of the run."""
-        ...
-
-    async def wait_change(self, after: int, timeout_s: float) -> None:
-        """Wait until the status has another number than `after`, or the time is up."""
-        ...
-
-    def cancel(self, reason: str) -> None:
-        """Request the end of the run."""
-        ...
-
-    def collected(self) -> None:
-        """Take in that the results were fetched, so that this process may end."""
-        ...
-
-    def summary(self) -> dict[str, Any] | None:
-        """Content of profile_export_aiperf.json, once it is computed."""
-        ...
-
-    def folder(self) -> Path:
-        """Folder of the artifacts."""
-        ...
-
-    def manifest(self) -> dict[str, Any] | None:
-        """Content of manifest.json, once it is written."""
-        ...
 
 
 class ResultsServer:
@@ -100,16 +66,11 @@ async def serve(
     provider: ResultsProvider,
     *,
     token: str,
-    fd: int | None,
     host: str,
     port: int,
     limits: ConnectionLimits | None = None,
 ) -> ResultsServer:
-    """Start the API on the listening socket `fd`, or on `host:port` without one. Raises
-    EnvironmentProblem if it cannot listen there.
-
-    Raises EnvironmentProblem when it cannot listen there.
-    """
+    """Start the API on `host:port`. Raises EnvironmentProblem if it cannot listen there."""
     runner = web.AppRunner(
         make_app(provider, token=token), access_log=None, shutdown_timeout=1.0, handle_signals=False
     )
@@ -118,11 +79,7 @@ async def serve(
     guard = GuardedConnections(runner.server, limits or ConnectionLimits())
     loop = asyncio.get_running_loop()
     try:
-        if fd is not None:
-            sock = socket.socket(fileno=fd)
-            listener = await loop.create_server(guard, sock=sock, backlog=BACKLOG)
-        else:
-            listener = await loop.create_server(guard, host, port, backlog=BACKLOG)
+        listener = await loop.create_server(guard, host, port, backlog=BACKLOG)
     except OSError as error:
         await runner.cleanup()
         raise EnvironmentProblem(f"results API: cannot listen on {host}:{port}: {error}") from error

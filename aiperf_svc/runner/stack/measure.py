@@ -12,7 +12,8 @@ from aiperf_svc.adapters.cluster.results_access import open_results
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
 from aiperf_svc.adapters.exports.manifest import Manifest
-from aiperf_svc.adapters.results_api.client import ApiRefused, ApiUnavailable, ResultsClient
+from aiperf_svc.adapters.results_api.client import ResultsClient
+from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan

@@ -19,7 +19,8 @@ import yaml
 from commands import PROJECT, Ended, attempt
 from real_cluster import Cluster
 
-from aiperf_svc.adapters.results_api.client import ApiUnavailable, ResultsClient
+from aiperf_svc.adapters.results_api.client import ResultsClient
+from aiperf_svc.adapters.results_api.run_api import ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
 
 UP_S, DESTROY_S, RUN_S, FORWARD_S, SHORT_S = 240.0, 240.0, 180.0, 20.0, 60.0

@@ -1,6 +1,5 @@
 """Who may ask the results API, and what it says of the run."""
 
-import asyncio
 import socket
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import aiohttp
 import pytest
 from played_run import TOKEN, Api, Provider, make_status
 
-from aiperf_svc.adapters.results_api.client import ApiRefused, ResultsClient
 from aiperf_svc.adapters.results_api.server import serve
 from aiperf_svc.domain.errors import EnvironmentProblem
 
@@ -41,7 +39,7 @@ async def test_the_token_is_taken_from_either_header(api: Api) -> None:
 
 
 async def test_an_empty_token_lets_nobody_in(tmp_path: Path) -> None:
-    server = await serve(Provider(tmp_path), token="", fd=None, host="127.0.0.1", port=0)
+    server = await serve(Provider(tmp_path), token="", host="127.0.0.1", port=0)
     url = f"http://127.0.0.1:{server.port}/v1/status"
     async with (
         aiohttp.ClientSession() as session,
@@ -64,23 +62,6 @@ async def test_a_token_in_a_cancel_is_checked_too(api: Api) -> None:
 
 
 # --- what the run is doing -------------------------------------------------------------------
-
-
-async def test_a_status_is_told_at_once_when_its_number_is_new(
-    api: Api, client: ResultsClient
-) -> None:
-    assert await client.status() == api.provider.now
-    assert await client.status(after=7, timeout_s=30) == api.provider.now
-    assert api.provider.waits == []
-
-
-async def test_a_long_poll_ends_with_the_next_change(api: Api, client: ResultsClient) -> None:
-    asked = asyncio.create_task(client.status(after=1, timeout_s=30))
-    await api.provider.asked.wait()
-    api.provider.now = make_status(number=2, state="done")
-    api.provider.changed.set()
-    assert (await asked).state == "done"
-    assert api.provider.waits == [(1, 30.0)]
 
 
 @pytest.mark.parametrize("query", ["after=x", "after=-1", "after=1&timeout=nan", "after=1.5"])
@@ -107,18 +88,6 @@ async def test_metrics_are_in_prometheus_text_format(api: Api) -> None:
     assert not any("ttft_p99" in line for line in lines)
 
 
-async def test_a_summary_is_refused_until_it_is_computed(api: Api, client: ResultsClient) -> None:
-    with pytest.raises(ApiRefused, match="409 the summary is not computed yet"):
-        await client.summary()
-    api.provider.content = {"request_count": {"avg": 5}}
-    assert await client.summary() == {"request_count": {"avg": 5}}
-
-
-async def test_cancel_passes_the_reason_on(api: Api, client: ResultsClient) -> None:
-    await client.cancel("enough")
-    assert api.provider.cancelled == ["enough"]
-
-
 async def test_a_cancel_with_a_broken_body_is_refused(api: Api) -> None:
     headers = {"X-Aiperf-Token": TOKEN}
     async with api.session.post(f"{api.url}/v1/cancel", headers=headers, data=b"{") as response:
@@ -126,34 +95,8 @@ async def test_a_cancel_with_a_broken_body_is_refused(api: Api) -> None:
     assert api.provider.cancelled == []
 
 
-async def test_nothing_counts_as_collected_before_the_results_are_final(
-    api: Api, client: ResultsClient
-) -> None:
-    with pytest.raises(ApiRefused, match="not final yet") as refused:
-        await client.collected()
-    assert refused.value.status == 409
-
-
-async def test_collected_gets_its_response_before_the_process_may_end(
-    api: Api, client: ResultsClient
-) -> None:
-    api.provider.now = make_status(state="done", is_settled=True)
-    await client.collected()
-    async with asyncio.timeout(10):
-        await api.provider.was_collected.wait()
-
-
-async def test_the_api_listens_on_a_socket_that_it_was_given(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port, fd = listener.getsockname()[1], listener.detach()
-    server = await serve(Provider(tmp_path), token=TOKEN, fd=fd, host="", port=0)
-    async with ResultsClient(f"http://127.0.0.1:{port}", token=TOKEN) as client:
-        assert (await client.status()).state == "profiling"
-    await server.close()
-
-
 async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(EnvironmentProblem, match=f"cannot listen on 127.0.0.1:{port}"):
-            await serve(Provider(tmp_path), token=TOKEN, fd=None, host="127.0.0.1", port=port)
+            await serve(Provider(tmp_path), token=TOKEN, host="127.0.0.1", port=port)

@@ -11,7 +11,8 @@ import pytest
 from played_run import LARGE, TOKEN, Api
 
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, build_manifest
-from aiperf_svc.adapters.results_api.client import ApiUnavailable, ResultsClient
+from aiperf_svc.adapters.results_api.client import ResultsClient
+from aiperf_svc.adapters.results_api.run_api import ApiUnavailable
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 

@@ -90,9 +90,7 @@ async def are_cut(cut: asyncio.Queue[str], count: int) -> None:
 
 @asynccontextmanager
 async def serving(folder: Path, limits: ConnectionLimits) -> AsyncIterator[ResultsServer]:
-    server = await serve(
-        Provider(folder), token=TOKEN, fd=None, host="127.0.0.1", port=0, limits=limits
-    )
+    server = await serve(Provider(folder), token=TOKEN, host="127.0.0.1", port=0, limits=limits)
     try:
         yield server
     finally:

@@ -48,7 +48,7 @@ def test_a_service_reads_what_the_launcher_wrote(tmp_path: Path) -> None:
     assert (context.config, context.topology) == (run.config, run.topology)
     assert context.addresses.bind(Port.RECORDS) == f"ipc://{tmp_path}/records"
     assert (context.artifacts, context.state) == (run.artifacts, tmp_path)
-    assert context.api_token == run.token
+    assert context.results_socket == run.results_socket
     assert context.curve is None
 
 
@@ -93,10 +93,9 @@ def test_variables_of_another_run_are_not_passed_on(tmp_path: Path) -> None:
     assert shared["AIPERF_LOG_LEVEL"] == "WARNING"
 
 
-def test_two_runs_share_neither_id_nor_token(tmp_path: Path) -> None:
+def test_two_runs_do_not_share_an_id(tmp_path: Path) -> None:
     first, second = make_run(tmp_path), make_run(tmp_path)
     assert first.run_id != second.run_id
-    assert first.token != second.token
     assert len(first.run_id) == 12
 
 

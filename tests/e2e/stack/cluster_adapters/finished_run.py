@@ -29,7 +29,7 @@ async def main():
     with (folder / "records.parquet").open("wb") as file:
         for _ in range(SIZE >> 24):
             file.write(os.urandom(1 << 24))
-    await serve(Finished(folder), token="TOKEN", fd=None, host="0.0.0.0", port=PORT)
+    await serve(Finished(folder), token="TOKEN", host="0.0.0.0", port=PORT)
     await asyncio.Event().wait()
 
 asyncio.run(main())

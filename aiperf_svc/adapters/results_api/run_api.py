@@ -1,0 +1,39 @@
+"""Defines what the runner asks of a run, however it is reached: over HTTP (`client.py`) or, on this
+machine, over a socket file (`local_socket.py`)."""
+
+from typing import Any, Protocol
+
+from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+
+class ApiUnavailable(EnvironmentProblem):
+    """Raised when the API cannot be reached or does not respond in time; trying again may help."""
+
+
+class ApiRefused(EnvironmentProblem):
+    """Raised when the API responds with an error."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RunApi(Protocol):
+    """Asks a run's records manager. Its methods raise ApiUnavailable and ApiRefused."""
+
+    async def status(self, *, after: int | None = None, timeout_s: float = 0.0) -> Status:
+        """Return the run's state. With `after`, wait until its number differs or the time is up."""
+        ...
+
+    async def summary(self) -> dict[str, Any]:
+        """Return the content of profile_export_aiperf.json."""
+        ...
+
+    async def cancel(self, reason: str) -> None:
+        """Stop the run; what was measured is kept and reported."""
+        ...
+
+    async def collected(self) -> None:
+        """Tell the records manager that the results were fetched, so that it may end."""
+        ...

@@ -1,0 +1,121 @@
+"""What the runner asks of a run, over HTTP and over a socket file: both do the same."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from played_run import TOKEN, Provider, make_status
+
+from aiperf_svc.adapters.results_api import server as http
+from aiperf_svc.adapters.results_api.client import ResultsClient
+from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient, LocalResultsServer
+from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
+from aiperf_svc.domain.errors import EnvironmentProblem
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> Provider:
+    return Provider(tmp_path)
+
+
+@pytest_asyncio.fixture(params=["http", "socket file"])
+async def client(
+    provider: Provider, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[RunApi]:
+    if request.param == "http":
+        server = await http.serve(provider, token=TOKEN, host="127.0.0.1", port=0)
+        async with ResultsClient(f"http://127.0.0.1:{server.port}", token=TOKEN) as client:
+            yield client
+        await server.close()
+    else:
+        local = LocalResultsServer(provider)
+        await local.listen(tmp_path / "results.sock")
+        yield LocalResultsClient(tmp_path / "results.sock")
+        await local.close()
+
+
+async def test_a_status_is_told_at_once_when_its_number_is_new(
+    provider: Provider, client: RunApi
+) -> None:
+    assert await client.status() == provider.now
+    assert await client.status(after=7, timeout_s=30) == provider.now
+    assert provider.waits == []
+
+
+async def test_a_long_poll_ends_with_the_next_change(provider: Provider, client: RunApi) -> None:
+    asked = asyncio.create_task(client.status(after=1, timeout_s=30))
+    await provider.asked.wait()
+    provider.now = make_status(number=2, state="done")
+    provider.changed.set()
+    assert (await asked).state == "done"
+    assert provider.waits == [(1, 30.0)]
+
+
+async def test_a_summary_is_refused_until_it_is_computed(
+    provider: Provider, client: RunApi
+) -> None:
+    with pytest.raises(ApiRefused, match="the summary is not computed yet"):
+        await client.summary()
+    provider.content = {"request_count": {"avg": 5}}
+    assert await client.summary() == {"request_count": {"avg": 5}}
+
+
+async def test_cancel_passes_the_reason_on(provider: Provider, client: RunApi) -> None:
+    await client.cancel("enough")
+    assert provider.cancelled == ["enough"]
+
+
+async def test_nothing_counts_as_collected_before_the_results_are_final(
+    provider: Provider, client: RunApi
+) -> None:
+    with pytest.raises(ApiRefused, match="not final yet") as refused:
+        await client.collected()
+    assert refused.value.status == 409
+
+
+async def test_collected_gets_its_response_before_the_process_may_end(
+    provider: Provider, client: RunApi
+) -> None:
+    provider.now = make_status(state="done", is_settled=True)
+    await client.collected()
+    async with asyncio.timeout(10):
+        await provider.was_collected.wait()
+
+
+async def test_closing_the_server_ends_a_long_poll(tmp_path: Path, provider: Provider) -> None:
+    server = LocalResultsServer(provider)
+    await server.listen(tmp_path / "results.sock")
+    client = LocalResultsClient(tmp_path / "results.sock")
+    asked = asyncio.create_task(client.status(after=1, timeout_s=30))
+    await provider.asked.wait()
+    await server.close()
+    with pytest.raises(ApiUnavailable, match="does not respond"):
+        await asked
+
+
+async def test_a_socket_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(ApiUnavailable, match="No such file"):
+        await LocalResultsClient(tmp_path / "results.sock").status()
+
+
+async def test_a_question_that_makes_no_sense_gets_no_reply(
+    tmp_path: Path, provider: Provider
+) -> None:
+    server = LocalResultsServer(provider)
+    await server.listen(tmp_path / "results.sock")
+    for question in (b"{\n", b"", b'{"about": 3}\n'):
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "results.sock"))
+        writer.write(question)
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+    await server.close()
+
+
+async def test_a_place_where_no_socket_can_be_made_is_an_error_of_the_environment(
+    tmp_path: Path, provider: Provider
+) -> None:
+    with pytest.raises(EnvironmentProblem, match="cannot listen on"):
+        await LocalResultsServer(provider).listen(tmp_path / "missing" / "results.sock")
