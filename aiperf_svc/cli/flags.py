@@ -174,6 +174,8 @@ RESULTS = (
     Flag(("--artifact-dir", "--output-artifact-dir"), "artifacts.dir",
         "folder for the results (default: artifacts)", "DIR"),
     Flag(("--name",), "name", "what the results are called (default: benchmark)", "NAME"),
+    Flag(("--slice-duration",), "artifacts.slice_duration",
+        "also write the results by slices of this length, as AIPerf's time slices", DURATION),
     Flag(("--s3-url",), "artifacts.s3.url",
         "upload the results to this bucket too, s3://bucket/prefix; the keys are read from "
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "URL"),

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from aiperf_svc.config.base import Model
+from aiperf_svc.config.units import PositiveDurationNs
 
 
 class S3(Model):
@@ -41,5 +42,8 @@ class Artifacts(Model):
     dir: Annotated[str, Field(min_length=1)] = "artifacts"
     jsonl_limit: Annotated[int, Field(ge=0)] = 1_000_000
     """Most lines of profile_export.jsonl; the records themselves are all in records.parquet."""
+    slice_duration: PositiveDurationNs | None = None
+    """Length of the slices of time whose results profile_export_aiperf_timeslices.json and .csv
+    have; None: these files are not written. Only for a benchmark of a server."""
     s3: S3 | None = None
     """Bucket to which the results are also uploaded."""

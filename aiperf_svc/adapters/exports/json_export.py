@@ -73,11 +73,12 @@ def _metrics(summary: Summary) -> dict[str, Any]:
             stats = {name: summary.concurrency[name] for name in TIMED_STATS}
             found[metric.tag] = {"unit": metric.unit, **stats}
         elif metric.tag in summary.metrics:
-            found[metric.tag] = _distribution(summary.metrics[metric.tag])
+            found[metric.tag] = distribution(summary.metrics[metric.tag])
     return found
 
 
-def _distribution(metric: MetricSummary) -> dict[str, Any]:
+def distribution(metric: MetricSummary) -> dict[str, Any]:
+    """Return a distribution as an object: AIPerf's keys, then ours."""
     measured = metric.distribution
     found: dict[str, Any] = {"unit": CATALOG[metric.tag].unit}
     found |= {name: measured.stats.get(name) for name in STATS}

@@ -4,12 +4,19 @@ from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.exports import config_export, csv_export, json_export, verdict_export
+from aiperf_svc.adapters.exports import (
+    config_export,
+    csv_export,
+    json_export,
+    slices_export,
+    verdict_export,
+)
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, build_manifest
 from aiperf_svc.adapters.exports.parquet_export import write_records
 from aiperf_svc.adapters.report import page
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
+from aiperf_svc.core.results.slices import slices
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.domain.metric_formulas import Columns
 
@@ -33,7 +40,17 @@ def write_all(
     write_atomically(
         folder / "records.parquet", lambda part: write_records(part, columns, summary.context)
     )
+    if (width_ns := summary.context.config.artifacts.slice_duration) is not None:
+        _write_slices(folder, summary, columns, width_ns)
     return write_manifest(folder, summary.context.run_id, known=known)
+
+
+def _write_slices(folder: Path, summary: Summary, columns: Columns, width_ns: int) -> None:
+    context = summary.context
+    found = list(slices(columns, context, width_ns=width_ns))
+    path = folder / slices_export.NAME
+    write_file(path.with_suffix(".json"), lambda: slices_export.render_json(found, context.config))
+    write_file(path.with_suffix(".csv"), lambda: slices_export.render_csv(found))
 
 
 def write_manifest(folder: Path, run_id: str, *, known: tuple[ManifestEntry, ...] = ()) -> Manifest:

@@ -1,0 +1,64 @@
+"""`profile_export_aiperf_timeslices.json` and `.csv`: the results by slices of time, in AIPerf's
+layout. The position of a slice in AIPerf's list is its number; ours names it, as slices without a
+request are left out."""
+
+import csv
+from collections.abc import Sequence
+from io import StringIO
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.adapters.exports.json_export import distribution, input_config
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.results.slices import Slice
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS
+
+NAME = "profile_export_aiperf_timeslices"
+STATS = (
+    "avg", "min", "max", "sum", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "std",
+    "count",
+)  # fmt: skip
+
+
+def render_json(slices: Sequence[Slice], config: BenchmarkConfig) -> bytes:
+    """Render the JSON file."""
+    content = {
+        "timeslices": [
+            {
+                "timeslice_index": each.index,
+                "start_ns": each.start_wall_ns,
+                "end_ns": each.end_wall_ns,
+                "is_complete": each.is_complete,
+                **_metrics(each),
+            }
+            for each in slices
+        ],
+        "input_config": input_config(config),
+    }
+    return msgspec.json.encode(content) + b"\n"
+
+
+def render_csv(slices: Sequence[Slice]) -> bytes:
+    """Render the CSV file: a row for each slice, metric and statistic."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("Timeslice", "Metric", "Unit", "Stat", "Value"))
+    for each in slices:
+        for tag, found in sorted(_metrics(each).items()):
+            for stat in STATS:
+                value = found.get(stat)
+                if value is not None:
+                    shown = value if stat == "count" else f"{value:.2f}"
+                    writer.writerow((each.index, CATALOG[tag].name, found["unit"], stat, shown))
+    return text.getvalue().encode()
+
+
+def _metrics(each: Slice) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for metric in METRICS:
+        if metric.tag in each.metrics:
+            found[metric.tag] = distribution(each.metrics[metric.tag])
+        elif metric.tag in each.scalars:
+            found[metric.tag] = {"unit": metric.unit, "avg": each.scalars[metric.tag]}
+    return found

@@ -1,0 +1,97 @@
+"""The results of a run by slices of time, from its records: how the server did in the first ten
+seconds, and in the next.
+
+A request belongs to the slice in which it was started, as in AIPerf, so a slice says how requests
+fared that met the server at that time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.results.distributions import distributions
+from aiperf_svc.core.results.scalars import scalars
+from aiperf_svc.core.results.summary import FinishedRun, MetricSummary
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.core.stats.load_window import load_window
+from aiperf_svc.core.stats.totals import add_up
+from aiperf_svc.domain.metric_formulas import Columns
+from aiperf_svc.domain.outcomes import Phase
+
+MOST_SLICES = 10_000
+"""A run that would have more gets slices of twice the width, and again, until it has not."""
+SCALARS = (
+    "request_count",
+    "error_request_count",
+    "request_error_rate",
+    "request_throughput",
+    "total_isl",
+    "total_osl",
+    "input_token_throughput",
+    "output_token_throughput",
+    "total_token_throughput",
+)
+"""Single numbers that make sense for a part of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The requests that were started within a part of the run."""
+
+    index: int
+    """Number of the slice from the start of the load; slices without a request are left out."""
+    start_wall_ns: int
+    end_wall_ns: int
+    is_complete: bool
+    """False for the last one, if the load ended within it: its rates are over its part."""
+    metrics: dict[str, MetricSummary]
+    scalars: dict[str, float]
+
+
+def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator[Slice]:
+    """Yield the slices of the profiling phase, in order of time. Uses memory for two numbers a
+    request, and for the records of one slice."""
+    clocks = ClockMap((w.rank, w.clocks) for w in context.workers)
+    totals = add_up(PhaseRows(columns, phase=Phase.PROFILING), clocks)
+    if not totals.sent:
+        return
+    window = load_window(context.profiling, totals, has_failed=bool(context.failure))
+    begin_ns = min(window.begin_ns, totals.first_start)
+    last_ns = max(window.stop_ns, totals.last_start + 1)
+    while (last_ns - begin_ns) > MOST_SLICES * width_ns:
+        width_ns *= 2
+    rows, numbers = _numbered(columns, clocks, begin_ns, width_ns)
+    found, first = np.unique(numbers, return_index=True)
+    for index, place, end in zip(found.tolist(), first, [*first[1:], len(rows)], strict=True):
+        start_ns = begin_ns + index * width_ns
+        end_ns = min(start_ns + width_ns, last_ns)
+        chosen = np.sort(rows[place:end])
+        some = {name: np.asarray(column)[chosen] for name, column in columns.items()}
+        part = PhaseRows(some, phase=Phase.PROFILING)
+        load = context.config.load
+        values = scalars(add_up(part, clocks), Accounts(), load, window_ns=end_ns - start_ns)
+        yield Slice(
+            index=index,
+            start_wall_ns=start_ns,
+            end_wall_ns=end_ns,
+            is_complete=end_ns == start_ns + width_ns,
+            metrics=distributions(part, unsent_without_row=0),
+            scalars={tag: values[tag] for tag in SCALARS if tag in values},
+        )
+
+
+def _numbered(
+    columns: Columns, clocks: ClockMap, begin_ns: int, width_ns: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of the phase's requests that were sent, ordered by slice, and the slices."""
+    started = np.asarray(columns["start_wall_ns"])
+    is_sent = (started != 0) & (np.asarray(columns["phase"]) == Phase.PROFILING)
+    rows = np.flatnonzero(is_sent)
+    start = clocks.to_timing(started[rows], np.asarray(columns["worker"])[rows])
+    numbers = (start - begin_ns) // width_ns
+    order = np.argsort(numbers, kind="stable")
+    return rows[order], numbers[order]

@@ -1,0 +1,139 @@
+"""Results by slices of time: every request is in the slice of its start, and in no other."""
+
+import csv
+import json
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+
+import fake_run
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from aiperf_svc.adapters.exports.slices_export import render_csv, render_json
+from aiperf_svc.adapters.storage.artifacts import write_all
+from aiperf_svc.core.results import slices as module
+from aiperf_svc.core.results.slices import Slice, slices
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.stats.load_window import PhaseTimes
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.records import Rows
+
+SECOND = 10**9
+
+
+@pytest.fixture(scope="module")
+def rows() -> Rows:
+    return fake_run.closed_loop(requests=3_000, concurrency=20)
+
+
+def sliced(rows: Rows, width_ns: int) -> list[Slice]:
+    return list(slices(fake_run.columns_of(rows), fake_run.context(rows), width_ns=width_ns))
+
+
+def test_each_request_is_in_the_slice_of_its_start(rows: Rows) -> None:
+    found = sliced(rows, SECOND // 2)
+    assert len(found) > 3
+    profiling = rows[rows["phase"] == Phase.PROFILING]
+    total = 0
+    for each in found:
+        inside = (profiling["start_wall_ns"] >= each.start_wall_ns) & (
+            profiling["start_wall_ns"] < each.end_wall_ns
+        )
+        some = profiling[inside]
+        latencies = (some["last_token_wall_ns"] - some["start_wall_ns"]) / 1e6
+        measured = each.metrics["request_latency"].distribution
+        assert measured.count == len(some)
+        assert measured.stats["avg"] == pytest.approx(float(np.mean(latencies)))
+        assert each.scalars["request_count"] == len(some)
+        total += len(some)
+    assert total == len(profiling)
+
+
+def test_slices_follow_each_other_and_only_the_last_may_be_cut(rows: Rows) -> None:
+    found = sliced(rows, SECOND // 2)
+    for before, after in pairwise(found):
+        assert before.end_wall_ns == after.start_wall_ns
+        assert before.is_complete
+        assert before.end_wall_ns - before.start_wall_ns == SECOND // 2
+    assert not found[-1].is_complete
+
+
+def test_rates_are_over_the_part_of_the_slice_in_which_there_was_load(rows: Rows) -> None:
+    for each in sliced(rows, SECOND // 2):
+        seconds = (each.end_wall_ns - each.start_wall_ns) / 1e9
+        rate = each.scalars["request_count"] / seconds
+        assert each.scalars["request_throughput"] == pytest.approx(rate)
+
+
+def test_one_slice_over_all_has_the_numbers_of_the_run(rows: Rows) -> None:
+    (only,) = sliced(rows, 3600 * SECOND)
+    summary = summarise(fake_run.columns_of(rows), None, fake_run.context(rows))
+    for tag in ("request_latency", "time_to_first_token", "inter_token_latency"):
+        stats = summary.metrics[tag].distribution.stats
+        assert only.metrics[tag].distribution.stats == pytest.approx(stats, nan_ok=True)
+    assert only.scalars["total_osl"] == summary.scalars["total_osl"]
+
+
+def test_very_many_slices_become_wider(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_SLICES", 8)
+    found = sliced(rows, 1_000_000)
+    assert 4 <= found[-1].index + 1 <= 8
+
+
+def test_a_gap_has_no_slice_and_keeps_the_numbers(rows: Rows) -> None:
+    late = rows.copy()
+    half = np.argsort(late["start_wall_ns"])[len(late) // 2 :]
+    for name in late.dtype.names or ():
+        if name.endswith("_wall_ns"):
+            known = half[late[name][half] != 0]
+            late[name][known] += 100 * SECOND
+    found = sliced(late, SECOND)
+    assert found[-1].index >= 100
+    assert len(found) < 50
+
+
+def test_a_run_that_sent_nothing_has_no_slices() -> None:
+    assert sliced(fake_run.make_rows(0), SECOND) == []
+
+
+def test_the_files_have_aiperfs_layout(rows: Rows) -> None:
+    found = sliced(rows, SECOND // 2)
+    content = json.loads(render_json(found, fake_run.config()))
+    first = content["timeslices"][0]
+    assert [each["timeslice_index"] for each in content["timeslices"]] == list(range(len(found)))
+    assert first["end_ns"] - first["start_ns"] == SECOND // 2
+    assert first["request_latency"]["unit"] == "ms"
+    assert "input_config" in content
+    lines = list(csv.DictReader(StringIO(render_csv(found).decode())))
+    assert list(lines[0]) == ["Timeslice", "Metric", "Unit", "Stat", "Value"]
+    (shown,) = [
+        line["Value"]
+        for line in lines
+        if (line["Timeslice"], line["Metric"], line["Stat"]) == ("0", "Request Latency", "avg")
+    ]
+    assert float(shown) == pytest.approx(first["request_latency"]["avg"], abs=0.01)
+
+
+def test_the_files_are_written_if_asked_for(rows: Rows, tmp_path: Path) -> None:
+    columns, context = fake_run.columns_of(rows), fake_run.context(rows)
+    names = {"profile_export_aiperf_timeslices.json", "profile_export_aiperf_timeslices.csv"}
+    plain = write_all(tmp_path / "plain", summarise(columns, None, context), columns)
+    assert not names & {entry.name for entry in plain.files}
+    config = context.config.model_copy(
+        update={"artifacts": context.config.artifacts.model_copy(update={"slice_duration": SECOND})}
+    )
+    asked = replace(context, config=config)
+    manifest = write_all(tmp_path / "asked", summarise(columns, None, asked), columns)
+    assert names <= {entry.name for entry in manifest.files}
+
+
+def test_the_first_slice_begins_with_the_load(rows: Rows) -> None:
+    first = int(rows["start_wall_ns"][rows["phase"] == Phase.PROFILING].min())
+    context = replace(
+        fake_run.context(rows), profiling=PhaseTimes(start_wall_ns=first - 3 * SECOND // 2)
+    )
+    found = list(slices(fake_run.columns_of(rows), context, width_ns=SECOND))
+    assert found[0].index == 1
+    assert found[0].start_wall_ns == first - SECOND // 2
