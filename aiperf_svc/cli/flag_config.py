@@ -25,7 +25,7 @@ REQUESTS_PER_USER = 10
 OPEN_LOOP_S = 10
 """Open loop without an end: seconds' worth of requests. A trial of a load that varies: seconds."""
 ENDS = ("requests", "duration")
-SWEEPS = "experiment.product"
+SWEEPS, SEARCH = "experiment.product", "experiment.search"
 
 
 @dataclass
@@ -38,6 +38,8 @@ class Draft:
     """Dotted path to flag, for the keys that a user of flags looks for among the flags."""
     notices: list[str] = field(default_factory=list)
     """Texts for the user about defaults that were chosen."""
+    given: dict[str, str] = field(default_factory=dict)
+    """Dotted path to flag, for the keys that flags set."""
     problems: list[Problem] = field(default_factory=list)
     """Values that could not be read."""
 
@@ -64,7 +66,7 @@ def read_draft(
         if given is None:
             continue
         try:
-            _take(draft.data, flag, given)
+            _take(draft.data, flag, given, draft.given)
         except ValueError as error:
             draft.problems.append(Problem(flag.key, str(error)))
     if kind_of(draft.data) != INFERENCE:
@@ -101,17 +103,29 @@ def read_workload_draft(args: argparse.Namespace, flags: Iterable[Flag] = FLAGS)
     return read_draft(args, flags=common, preset=preset)
 
 
-def _take(data: dict[str, Any], flag: Flag, given: Any) -> None:
-    """Set the key of a flag, or vary it if the flag has a list. Raises ValueError."""
-    if flag.takes_list and "," in given:
-        sweeps.vary(data, {flag.key: values(given)})
-        return
-    value = flag.read(given) if flag.read else given
-    if flag.key == SWEEPS:
+def _take(data: dict[str, Any], flag: Flag, given: Any, earlier: dict[str, str]) -> None:
+    """Set the key of a flag, or vary it if the flag has a list. `earlier` are the keys that flags
+    have set. Raises ValueError."""
+    is_list = flag.takes_list and "," in given
+    value: Any = values(given) if is_list else flag.read(given) if flag.read else given
+    for key in _varied_by(flag, value):
+        if key in earlier:
+            raise ValueError(f"{key} is also given by {earlier[key]}; leave out one of them")
+    earlier[flag.key] = flag.name
+    if is_list:
+        sweeps.vary(data, {flag.key: value})
+    elif flag.key == SWEEPS:
         sweeps.vary(data, value)
-        return
-    sweeps.keep(data, flag.key)
-    put(data, flag.key, value)
+    else:
+        sweeps.keep(data, flag.key)
+        put(data, flag.key, value)
+
+
+def _varied_by(flag: Flag, value: Any) -> list[str]:
+    """Return the keys that a flag for experiments varies by its value."""
+    if flag.key == SWEEPS:
+        return list(value)
+    return [value["parameter"]] if flag.key == SEARCH else []
 
 
 def put(data: dict[str, Any], key: str, value: Any) -> None:

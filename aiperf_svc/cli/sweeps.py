@@ -44,7 +44,8 @@ def varied(data: Mapping[str, Any]) -> set[str]:
     found |= {key for axes in _maps(experiment.get("zip")) for key in axes}
     search = experiment.get("search")
     if isinstance(search, Mapping):
-        found |= {str(search.get("parameter")), *search.get("parameters", {})}
+        found |= {str(search.get("parameter"))}
+        found |= {key for axes in _maps(search.get("parameters")) for key in axes}
     return found | set(_product(experiment))
 
 

@@ -168,8 +168,8 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     ),
     "--cooldown": (("--repetitions", "2", "--cooldown", "2s"), 2 * 10**9),
     "--search": (
-        ("--search", "load.concurrency=1..64", "--slo", "request_latency:p99<1s"),
-        Search.model_validate({"parameter": "load.concurrency", "from": 1, "to": 64}),
+        ("--search", "load.request_rate=1..64", "--slo", "request_latency:p99<1s"),
+        Search.model_validate({"parameter": "load.request_rate", "from": 1, "to": 64}),
     ),
     "--scenario": (("--scenario", "server", "--request-count", "9"), "server"),
     "--workers-min": (("--workers-min", "2"), 2),
@@ -281,6 +281,17 @@ def test_a_flag_for_a_key_that_a_file_sets_for_each_trial_is_refused(tmp_path: P
         )
 
 
+@pytest.mark.parametrize("flags", [("--concurrency", "1,2"), ("--concurrency", "5")])
+def test_an_experiment_of_a_file_that_is_none_is_refused_whatever_flags_say(
+    flags: tuple[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "c.yaml"
+    start = "endpoint: {url: 'http://h', model: m}\nload: {requests: 9}\nexperiment: "
+    for written in ("3", "{search: {parameters: 3}, zip: [[1]], product: {1: [2]}, template: 4}"):
+        path.write_text(start + written)
+        assert f"{path}: " in refusal("--config", str(path), *flags)
+
+
 def test_a_file_is_single_turn_unless_its_kind_is_said() -> None:
     assert config(*CLOSED, "--input-file", "x").dataset.kind == "single_turn"
     made = config(*CLOSED, "--input-file", "x", "--custom-dataset-type", "sharegpt")
@@ -366,8 +377,16 @@ def test_a_file_with_something_else_than_keys_is_refused_whatever_flags_say(
         ),
         (("--sweep", "load.concurrency"), "--sweep: 'load.concurrency': expected KEY=VALUES"),
         (("--search", "load.concurrency=1"), "--search: 'load.concurrency=1': expected KEY=FROM"),
-        (("--search", "load.concurrency=9..1"), "--search: from 9 is not below to 1"),
+        (("--search", "random_seed=9..1"), "--search: from 9 is not below to 1"),
         (("--search", "load.concurency=1..9"), "--search: load.concurency: no key of the config"),
+        (
+            ("--sweep", "load.concurrency=1,2"),
+            "--sweep: load.concurrency is also given by --concurrency; leave out one of them",
+        ),
+        (
+            ("--search", "load.concurrency=1..9"),
+            "--search: load.concurrency is also given by --concurrency; leave out one of them",
+        ),
         (("--scenario", "serve"), "--scenario: 'serve': expected server, interactive"),
         (("--repetitions", "0"), "--repetitions: '0': expected a number above 0"),
     ],
