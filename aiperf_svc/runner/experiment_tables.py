@@ -8,6 +8,7 @@ from rich.text import Text
 
 from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.core.experiments.choices import best_of, front
+from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -17,9 +18,14 @@ LEAST_MEANS, MOST_MEANS = 2, 6
 SHOWN_LEFT_OUT = 8
 
 
-def print_experiment(summary: ExperimentSummary, console: Console) -> None:
+def print_experiment(
+    summary: ExperimentSummary, console: Console, search: SearchReport | None = None
+) -> None:
     """Everything about an experiment that is over."""
     console.print(f"Experiment: {words.counts(summary)}", style="bold")
+    if search is not None:
+        for line in search.lines():
+            console.print(Text(line), soft_wrap=True)
     console.print(combinations_table(summary, console.width))
     if any(each.half_width is not None for c in summary.combinations for each in c.values.values()):
         console.print("±: 95% interval of the mean over the repetitions", style="dim")

@@ -18,6 +18,7 @@ from aiperf_svc.adapters.exports.parquet_export import write_stream
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import Best, Front, best_of, front
+from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import (
     Aggregate,
     Combination,
@@ -51,12 +52,14 @@ def column_name(key: RowKey) -> str:
     return f"{key.tag}_{key.stat}"
 
 
-def render_json(summary: ExperimentSummary, config: Config, search: Any) -> bytes:
+def render_json(summary: ExperimentSummary, config: Config, search: SearchReport | None) -> bytes:
     """Render experiment.json."""
     return msgspec.json.encode(export(summary, config, search)) + b"\n"
 
 
-def export(summary: ExperimentSummary, config: Config, search: Any) -> dict[str, Any]:
+def export(
+    summary: ExperimentSummary, config: Config, search: SearchReport | None
+) -> dict[str, Any]:
     """Return the content of experiment.json as an object: the trials, the combinations with their
     means, what is best."""
     found = front(summary)
@@ -71,7 +74,7 @@ def export(summary: ExperimentSummary, config: Config, search: Any) -> dict[str,
         },
         "best": [_best(each) for each in best_of(summary)],
         "front": None if found is None else _front(found),
-        "search": search,
+        "search": None if search is None else _search(search),
         "combinations": [_combination(each) for each in summary.combinations],
         "trials": [_trial(row) for row in summary.rows],
         "config": config.model_dump(mode="json"),
@@ -189,6 +192,10 @@ def _front(found: Front) -> dict[str, Any]:
         "latency": column_name(found.latency),
         "optimal": [each.parameters for each in found.optimal],
     }
+
+
+def _search(search: SearchReport) -> dict[str, Any]:
+    return {"answer": search.answer, **msgspec.structs.asdict(search)}
 
 
 def _slo(row: TrialRow) -> str:

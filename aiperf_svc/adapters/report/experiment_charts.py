@@ -1,22 +1,25 @@
 """Draws the plots of an experiment: metrics against a parameter, throughput against latency with
-the front, and heat maps of two parameters."""
+the front, heat maps of two parameters, and the course of a search."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.adapters.report import scales
 from aiperf_svc.adapters.report.layout import number
-from aiperf_svc.adapters.report.plots import FULL, Series, figure
+from aiperf_svc.adapters.report.plots import FULL, Band, Series, figure
 from aiperf_svc.adapters.report.run_charts import STYLES
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import front
+from aiperf_svc.core.experiments.search import SearchPoint
+from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import (
     Combination,
     ExperimentSummary,
     Parameter,
     identity,
+    is_number,
 )
 
 MOST_PLOTS = 6
@@ -83,6 +86,76 @@ def _by_parameter(
         series,
         x=scales.listed([float(value) for value in x.values]),
         y=scales.linear(max(*means, *ends, 0.0) or 1.0, low=min(0.0, *means)),
+    )
+
+
+def search_curve(report: SearchReport) -> str:
+    """Plot the points of a search: the share of requests beyond the limit, over its allowed share,
+    or else the first statistic; the band is the bracket."""
+    value, title, note = _curve_values(report)
+    known = [point for point in report.points if value(point) is not None]
+    if not known:
+        return ""
+    series = []
+    for name, style, holds in (
+        ("holds", "c", True),
+        ("breaks", "e", False),
+        ("undecided", "d", None),
+    ):
+        some = [point for point in known if point.holds is holds]
+        points = [(point.value, value(point) or 0.0) for point in some]
+        marks = [f"{point.value:g} {report.unit}: {point.reason}" for point in some]
+        if some:
+            series.append(Series(name, style, points, marks=marks, has_line=False))
+    values = [at for each in series for _, at in each.points]
+    x = scales.listed([point.value for point in known])
+    bands = []
+    if report.holds is not None and report.breaks is not None:
+        bands.append(Band(report.holds, report.breaks, "bracket"))
+    return figure(
+        title,
+        f"{note}; by {report.parameter}",
+        series,
+        x=x,
+        y=scales.logarithmic(min(values), max(values))
+        if scales.is_wide(values)
+        else scales.linear(max(values) or 1.0, low=min(0.0, *values)),
+        bands=bands,
+    )
+
+
+def _curve_values(
+    report: SearchReport,
+) -> tuple[Callable[[SearchPoint], float | None], str, str]:
+    if any(point.share_beyond is not None for point in report.points):
+        note = "over the allowed share: above 1, it breaks"
+        return (lambda point: point.share_beyond), "Share of requests beyond the limit", note
+    names = (name for point in report.points for name in point.statistics)
+    name = next(names, "")
+    return (lambda point: point.statistics.get(name)), name, "of the longest trial"
+
+
+def search_path(summary: ExperimentSummary, report: SearchReport) -> str:
+    """Plot the value that each trial of a search had, in the order of running."""
+    tried = [(row.number, row.outcome.trial.parameters) for row in summary.rows]
+    found = [
+        (number, float(parameters[report.parameter]))
+        for number, parameters in tried
+        if is_number(parameters.get(report.parameter))
+    ]
+    if len(found) < 2:
+        return ""
+    values = [value for _, value in found]
+    is_log = scales.is_wide(values)
+    marks = [f"trial {number}: {value:g} {report.unit}" for number, value in found]
+    return figure(
+        "Path of the search",
+        f"{report.parameter}{', logarithmic' if is_log else ''}; by trial",
+        [Series("trial", "a", [(float(number), value) for number, value in found], marks=marks)],
+        x=scales.listed([float(number) for number, _ in found]),
+        y=scales.logarithmic(min(values), max(values))
+        if is_log
+        else scales.linear(max(values) or 1.0, low=min(0.0, *values)),
     )
 
 

@@ -14,15 +14,20 @@ from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.adapters.report import layout
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.choices import best_of, front
+from aiperf_svc.core.experiments.search import Ending
+from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import Combination, ExperimentSummary, TrialRow
 
 SHOWN_METRICS = 6
 """Metrics of the headline that have a column."""
 
 
-def render(summary: ExperimentSummary, config: Config) -> bytes:
+def render(summary: ExperimentSummary, config: Config, search: SearchReport | None = None) -> bytes:
     """Render the file's content."""
+    course = [] if search is None else [charts.search_curve(search)]
+    course += [] if search is None else [charts.search_path(summary, search)]
     plots = [
+        *course,
         charts.throughput_against_latency(summary),
         *charts.by_parameter(summary),
         *charts.heat_maps(summary),
@@ -33,6 +38,7 @@ def render(summary: ExperimentSummary, config: Config) -> bytes:
         config.name,
         [
             layout.header(config.name, _facts(summary)),
+            _answer(search) if search is not None else "",
             _left_out(summary),
             _best(summary),
             layout.plots([plot for plot in plots if plot]),
@@ -47,6 +53,12 @@ def render(summary: ExperimentSummary, config: Config) -> bytes:
 def _facts(summary: ExperimentSummary) -> list[str]:
     kinds = dict.fromkeys(row.measured.kind for row in summary.rows if row.measured is not None)
     return ["experiment", *kinds, words.counts(summary)]
+
+
+def _answer(search: SearchReport) -> str:
+    tone = "valid" if search.ending is Ending.BRACKETED else "degraded"
+    said = escape(f"{search.parameter} {search.answer}")
+    return f'<div class="verdict {tone}"><h2>{said}</h2></div>'
 
 
 def _left_out(summary: ExperimentSummary) -> str:

@@ -14,7 +14,6 @@ import errno
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,6 +25,7 @@ from aiperf_svc.adapters.storage.artifacts import write_manifest
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary, TrialRow, summarise
 from aiperf_svc.core.experiments.trials import TRIALS
 
@@ -38,7 +38,7 @@ def write_experiment(
     folder: Path,
     config: Config,
     outcomes: Sequence[TrialOutcome],
-    search: Any = None,
+    search: SearchReport | None = None,
     *,
     is_over: bool = True,
 ) -> None:
@@ -57,7 +57,7 @@ def write_experiment(
         folder / "experiment.parquet", lambda part: experiment_export.write_parquet(part, summary)
     )
     _write_aggregates(folder, summary)
-    write_file(folder / "report.html", lambda: experiment_page.render(summary, config))
+    write_file(folder / "report.html", lambda: experiment_page.render(summary, config, search))
 
 
 def write_experiment_manifest(folder: Path, run_id: str, *, added: Iterable[str]) -> None:

@@ -1,16 +1,22 @@
 """The report and the terminal's table of an experiment."""
 
+import json
 import re
 from io import StringIO
+from pathlib import Path
 
 import fake_run
 from fake_trials import outcome, sweep
+from msgspec.structs import replace
 from rich.console import Console
 
 from aiperf_svc.adapters.report import experiment_charts as charts
 from aiperf_svc.adapters.report import experiment_page
 from aiperf_svc.adapters.report.plots import BOTTOM, HEIGHT, TOP
+from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.search import Ending, SearchPoint
+from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.runner.experiment_tables import print_experiment
 
@@ -112,3 +118,68 @@ def test_the_table_has_means_intervals_and_what_is_best() -> None:
 def test_a_narrow_terminal_gets_fewer_metrics_and_no_line_is_cut() -> None:
     text = printed(seven_by_two(), width=60)
     assert max(map(len, text.split("±: 95%")[0].splitlines())) <= 60
+
+
+def a_search() -> SearchReport:
+    """A search of the concurrency between 1 and 64 that ended with a bracket."""
+    points = [
+        SearchPoint(
+            value=float(value),
+            holds=value < 40,
+            share_beyond=value / 40,
+            statistics={"time_to_first_token:p99": 10.0 * value},
+            verdict="valid",
+            is_client_bound=False,
+            reason=f"p99 <b>{value}</b>",
+            runs=1,
+            confirmations=3,
+        )
+        for value in (1, 8, 32, 64)
+    ]
+    return SearchReport(
+        parameter="load.concurrency",
+        unit="users",
+        ending=Ending.BRACKETED,
+        holds=32.0,
+        breaks=64.0,
+        reason="p99 <b>64</b>",
+        confirmations=3,
+        precision=0.05,
+        knee=40.0,
+        points=tuple(points),
+        trials=4,
+    )
+
+
+def test_a_search_has_its_answer_curve_and_path() -> None:
+    summary = summarise(sweep({1: (10.0, 5.0), 8: (20.0, 6.0), 64: (19.0, 700.0)}))
+    page = experiment_page.render(summary, CONFIG, a_search()).decode()
+    assert "load.concurrency holds 32 users, breaks at 64" in page
+    assert "<b>64" not in page
+    curve = charts.search_curve(a_search())
+    assert [curve.count(f'class="dot {style}" cx="') for style in "ce"] == [4, 2]  # one: the key
+    assert ">bracket</title>" in curve
+    path = charts.search_path(summary, a_search())
+    assert re.findall(r"<title>trial (\d): (\d+) users", path) == [
+        ("1", "1"),
+        ("2", "8"),
+        ("3", "64"),
+    ]
+
+
+def test_a_search_without_a_percentile_is_plotted_by_its_statistic() -> None:
+    found = a_search()
+    points = tuple(replace(point, share_beyond=None) for point in found.points)
+    assert "<b>time_to_first_token:p99</b>" in charts.search_curve(replace(found, points=points))
+    assert charts.search_curve(replace(found, points=())) == ""
+
+
+def test_the_terminal_and_the_file_have_the_answer_of_a_search(tmp_path: Path) -> None:
+    outcomes = sweep({1: (10.0, 5.0), 8: (20.0, 6.0)})
+    text = StringIO()
+    print_experiment(summarise(outcomes), Console(file=text, width=120), a_search())
+    assert "holds 32 users, breaks at 64" in text.getvalue()
+    write_experiment(tmp_path, CONFIG, outcomes, a_search())
+    found = json.loads((tmp_path / "experiment.json").read_text())["search"]
+    assert found["answer"].startswith("holds 32 users, breaks at 64")
+    assert [each["value"] for each in found["points"]] == [1.0, 8.0, 32.0, 64.0]
