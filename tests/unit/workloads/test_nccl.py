@@ -13,9 +13,7 @@ from aiperf_svc.workloads.loading import parse_any
 from aiperf_svc.workloads.nccl import WORKLOAD
 from aiperf_svc.workloads.nccl.spec import NcclSpec
 
-SAMPLE = (
-    Path(__file__).parent / "recorded" / "nccl" / "all-reduce-2.18.3-documented.txt"
-).read_text()
+SAMPLE = (Path(__file__).parent / "samples" / "nccl-tests-2.18.3-all-reduce.txt").read_text()
 OF_SAMPLE = {"min_bytes": "1Mi", "max_bytes": "64Mi"}
 GPU = {"nvidia.com/gpu": 1}
 Config = WorkloadConfig[NcclSpec]
