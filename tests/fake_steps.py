@@ -102,7 +102,6 @@ def record(
         reading=msgspec.json.encode(read) if read is not None else b"",
         witnesses=witnesses,
         ends=ends,
-        pieces=2,
     )
 
 

@@ -36,7 +36,6 @@ class RankFiles(Message, frozen=True):
 
     files: dict[str, bytes]
     """By path relative to the work folder."""
-    sha256: dict[str, str]
 
 
 # --- steps: timing manager <-> courier -----------------------------------------------------------
@@ -78,8 +77,6 @@ class RankStatus(Message, frozen=True):
     """Why the step cannot succeed on this rank."""
     progress: str = ""
     """What the measured command says of itself, for people."""
-    pieces_sent: int = 0
-    """Of this step, when FINISH is done."""
 
 
 class LaunchRequested(Message, frozen=True):
@@ -203,8 +200,6 @@ class StepRecord(Message, frozen=True):
     """JSON of a `workloads.base.Reading`; empty when there is none."""
     witnesses: tuple[RankWitness, ...]
     ends: tuple[CommandEnd, ...]
-    pieces: int
-    """Pieces of output of all its ranks."""
 
 
 def rank_number(courier: str) -> int:

@@ -11,8 +11,9 @@ from aiperf_svc.workloads.base import Command, Output, PlannedStep, Reading, Unr
 from aiperf_svc.workloads.registry import workload_of
 
 STDOUT, STDERR = "stdout", "stderr"
-SHOWN_BYTES = 400
-"""Of a failed command's output, in the message about it."""
+SAID_BYTES = 4_096
+"""End of what a command that failed has written, from which its last lines are shown."""
+SHOWN_CHARACTERS = 500
 
 
 class FinishedStep(NamedTuple):
@@ -23,7 +24,6 @@ class FinishedStep(NamedTuple):
     reading: Reading | None
     witnesses: tuple[RankWitness, ...]
     ends: tuple[CommandEnd, ...]
-    pieces: int
 
 
 class GatheredStep:
@@ -38,6 +38,8 @@ class GatheredStep:
         self._wanted: dict[int, int] = {}
         """Rank to how many there are, once its last one is here."""
         self._reports: dict[int, RankReport] = {}
+        self._plan: PlannedStep | None = None
+        """Known with the first report."""
 
     def add(self, piece: StepOutput) -> None:
         """Take one piece; those of a rank come in order."""
@@ -46,10 +48,12 @@ class GatheredStep:
         if piece.is_last and piece.report is not None:
             self._wanted[piece.rank] = piece.piece + 1
             self._reports[piece.rank] = piece.report
+            if self._plan is None:
+                self._plan = msgspec.json.decode(piece.report.plan, type=PlannedStep)
 
     def is_complete(self, lost: Set[int]) -> bool:
         """Whether everything is here that will come, `lost` ranks sending nothing more."""
-        if not self._reports:
+        if self._plan is None:
             return False
         return all(
             rank in self._wanted and self._wanted[rank] == self._counts[rank]
@@ -57,14 +61,10 @@ class GatheredStep:
             if rank not in lost
         )
 
-    @property
-    def _plan(self) -> PlannedStep:
-        report = next(iter(self._reports.values()))
-        return msgspec.json.decode(report.plan, type=PlannedStep)
-
     def finish(self, config: WorkloadConfig[Any]) -> FinishedStep:
-        """What became of the attempt."""
+        """What became of the attempt, when it is complete."""
         plan = self._plan
+        assert plan is not None
         ends = {end.index: end for report in self._reports.values() for end in report.ends}
         problem, reading = self._problem(plan, ends), None
         if plan.step.is_measured and not problem:
@@ -84,7 +84,6 @@ class GatheredStep:
             reading=reading,
             witnesses=tuple(self._reports[rank].witness for rank in sorted(self._reports)),
             ends=tuple(ends[index] for index in sorted(ends)),
-            pieces=sum(self._counts.values()),
         )
 
     def _problem(self, plan: PlannedStep, ends: dict[int, CommandEnd]) -> str:
@@ -98,14 +97,10 @@ class GatheredStep:
             if end is None:
                 return f"rank {command.rank}: {command.argv[0]} was not started"
             if end.exit_code and not end.was_told_to_end:
-                return f"rank {command.rank}: {self._how_it_ended(index, command, end.exit_code)}"
+                said = (self._file(index, STDERR) or self._file(index, STDOUT))[-SAID_BYTES:]
+                text = said.decode("utf-8", "replace")
+                return f"rank {command.rank}: {how_it_ended(command, end.exit_code, text)}"
         return ""
-
-    def _how_it_ended(self, index: int, command: Command, code: int) -> str:
-        how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        said = self._file(index, STDERR) or self._file(index, STDOUT)
-        text = said.decode("utf-8", "replace").strip()[-SHOWN_BYTES:]
-        return f"{command.argv[0]} {how}" + (f": {text}" if text else "")
 
     def _output(self, index: int, command: Command, end: CommandEnd, *, is_server: bool) -> Output:
         files = {
@@ -133,3 +128,24 @@ def commands_of(plan: PlannedStep) -> list[tuple[int, Command, bool]]:
     step = plan.step
     both = [(command, False) for command in step.commands] + [(c, True) for c in step.servers]
     return [(index, command, is_server) for index, (command, is_server) in enumerate(both)]
+
+
+def how_it_ended(command: Command, code: int, said: str) -> str:
+    """How a command failed, with the last lines of what it said."""
+    how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    if code == 127:
+        how += ", as a shell does that finds no such program"
+    text = _last_words(said)
+    return f"{command.argv[0]} {how}" + (f": {text}" if text else "")
+
+
+def _last_words(text: str) -> str:
+    """The last lines of a text, as many as are shown. Rulers around a message say nothing."""
+    shown: list[str] = []
+    for line in reversed(text.splitlines()):
+        words = line.strip()
+        if len(words) + sum(map(len, shown)) > SHOWN_CHARACTERS and shown:
+            break
+        if any(map(str.isalnum, words)):
+            shown.insert(0, words[-SHOWN_CHARACTERS:])
+    return "\n".join(shown)

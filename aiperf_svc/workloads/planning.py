@@ -14,7 +14,7 @@ from aiperf_svc.plan.stack import StackPlan, plan_stack
 from aiperf_svc.plan.topology import Facts, Topology, plan, plan_ranks
 from aiperf_svc.workloads.base import Rank, default_image
 from aiperf_svc.workloads.registry import workload_of
-from aiperf_svc.workloads.roles import roles_of
+from aiperf_svc.workloads.roles import role_names
 from aiperf_svc.workloads.shapes import one_shape
 from aiperf_svc.workloads.trial_configs import trial_configs
 
@@ -29,7 +29,7 @@ def plan_any(config: Config, facts: Facts) -> Topology:
 def _plan_trial(config: Config, facts: Facts) -> Topology:
     if isinstance(config, BenchmarkConfig):
         return plan(config, facts)
-    return plan_ranks(config.deployment, sum(role.count for role in roles_of(config)), facts)
+    return plan_ranks(config.deployment, len(role_names(config)), facts)
 
 
 def plan_any_stack(
@@ -92,7 +92,7 @@ def needs_of(config: WorkloadConfig[Any], *, version: str, image: str = "") -> R
     """What a workload needs of a stack. `image` replaces the one in the config."""
     workload, spec = workload_of(config), config.workload
     return RankNeeds(
-        count=sum(role.count for role in roles_of(config)),
+        count=len(role_names(config)),
         image=image or spec.image or default_image(spec.kind, version),
         capabilities=workload.needs_privilege(config),
         steps_ns=_steps_ns(config),
@@ -105,7 +105,6 @@ _FIRST_ADDRESS = IPv4Address("192.0.2.0")
 
 def _steps_ns(config: WorkloadConfig[Any]) -> int:
     """Longest time of all steps. Their names and timeouts do not depend on where the ranks are."""
-    names = [role.name for role in roles_of(config) for _ in range(role.count)]
     ranks = [
         Rank(
             number=number,
@@ -116,7 +115,7 @@ def _steps_ns(config: WorkloadConfig[Any]) -> int:
             volume=VOLUME_DIR,
             agent=f"{RANK_DIR}/rank_agent.sh",
         )
-        for number, role in enumerate(names)
+        for number, role in enumerate(role_names(config))
     ]
     steps = workload_of(config).steps(config, ranks)
     attempts = 1 + config.workload.retries

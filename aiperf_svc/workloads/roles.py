@@ -3,21 +3,14 @@
 from typing import Any
 
 from aiperf_svc.config.workload import WorkloadConfig
-from aiperf_svc.workloads.base import Role
 from aiperf_svc.workloads.registry import workload_of
 
 
-def roles_of(config: WorkloadConfig[Any]) -> tuple[Role, ...]:
-    """The ranks of a benchmark: those of the workload, or with `pairs: all` as many as are asked
+def role_names(config: WorkloadConfig[Any]) -> tuple[str, ...]:
+    """The role of each rank: those of the workload, or with `pairs: all` as many as are asked
     for."""
     ranks = config.deployment.ranks
     if ranks.pairs == "all":
-        count = ranks.count or len(ranks.nodes)
-        return (Role("rank", count),)
-    return workload_of(config).roles(config.workload)
-
-
-def role_of(config: WorkloadConfig[Any], number: int) -> str:
-    """Name of the role of a rank."""
-    names = [role.name for role in roles_of(config) for _ in range(role.count)]
-    return names[number]
+        return ("rank",) * (ranks.count or len(ranks.nodes))
+    roles = workload_of(config).roles(config.workload)
+    return tuple(role.name for role in roles for _ in range(role.count))

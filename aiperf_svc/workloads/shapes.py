@@ -11,7 +11,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.registry import workload_of
-from aiperf_svc.workloads.roles import roles_of
+from aiperf_svc.workloads.roles import role_names
 from aiperf_svc.workloads.trial_configs import TrialConfig
 
 Place = Literal["local", "cluster"]
@@ -97,6 +97,6 @@ def _parameters(trial: Trial, place: Place) -> dict[str, Any]:
 def _identity(each: TrialConfig, place: Place) -> str:
     parts: list[Any] = [_parameters(each.trial, place)]
     if not isinstance(each.config, BenchmarkConfig):
-        roles = [(role.name, role.count) for role in roles_of(each.config)]
+        roles = role_names(each.config)
         parts += [roles, workload_of(each.config).needs_privilege(each.config)]
     return json.dumps(parts, sort_keys=True, default=str)

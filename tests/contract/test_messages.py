@@ -153,13 +153,11 @@ EXAMPLES: tuple[Message, ...] = (
         memory_bytes=2**30,
     ),
     st.RankFilesRequested(*HEAD),
-    st.RankFiles(*HEAD, files={"a/b": b"x"}, sha256={"a/b": "cd"}),
+    st.RankFiles(*HEAD, files={"a/b": b"x"}),
     st.StepOrder(
         *HEAD, step=3, stage=st.StepStage.RUN, abort_reason="r", plan=b"{}", due_wall_ns=5
     ),
-    st.RankStatus(
-        *HEAD, step=3, stage=st.StepStage.PREPARE, problem="p", progress="50%", pieces_sent=4
-    ),
+    st.RankStatus(*HEAD, step=3, stage=st.StepStage.PREPARE, problem="p", progress="50%"),
     st.LaunchRequested(*HEAD, step=3, launch="0-1", address="10.0.0.8", command="orted"),
     st.CommandLaunched(*HEAD, step=3, launch="0-1", command="orted"),
     st.LaunchEnded(*HEAD, launch="0-1", exit_code=-15, stdout=b"o", stderr=b"e"),
@@ -187,7 +185,6 @@ EXAMPLES: tuple[Message, ...] = (
         reading=b"{}",
         witnesses=(st.RankWitness(rank=1),),
         ends=(st.CommandEnd(0, 0, 7, 8, was_told_to_end=True),),
-        pieces=5,
     ),
 )
 

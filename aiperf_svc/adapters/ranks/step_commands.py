@@ -19,7 +19,13 @@ from aiperf_svc.adapters.ranks.rank_place import RankPlace
 from aiperf_svc.adapters.ranks.rank_shell import RankShell
 from aiperf_svc.protocol.step_messages import CommandEnd, RankWitness
 from aiperf_svc.workloads.base import Command, PlannedStep
-from aiperf_svc.workloads.gathering import STDERR, STDOUT, commands_of
+from aiperf_svc.workloads.gathering import (
+    SAID_BYTES,
+    STDERR,
+    STDOUT,
+    commands_of,
+    how_it_ended,
+)
 
 SERVER_S = 20.0
 """Longest time for one server until it listens."""
@@ -29,9 +35,6 @@ TERM_S = 5.0
 """From SIGTERM to SIGKILL."""
 SERVER_END_S = 10.0
 """Time for a server that ends by itself when its client has ended."""
-SAID_BYTES = 4_096
-"""End of what a command that failed has written, from which its last lines are shown."""
-SHOWN_CHARACTERS = 500
 LINE_BYTES = 4_096
 PIECE_BYTES = 256 * 2**10
 WAKE_AHEAD_S = 0.002
@@ -346,38 +349,17 @@ class StepCommands:
         self.problem = self.problem or f"rank {self.rank}: {problem}"
 
     def _how_it_ended(self, running: _Running) -> str:
-        code, program = running.exit_code, running.command.argv[0]
-        how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        if code == 127:
-            how += ", as a shell does that finds no such program"
-        text = self._said(running)
-        return f"{program} {how}" + (f": {text}" if text else "")
-
-    def _said(self, running: _Running) -> str:
-        name = f"{self.plan.number}-{running.index}"
-        for file in (STDERR, STDOUT):
-            path = self._shell.output(name) / file
-            if path.exists() and path.stat().st_size:
-                return _last_words(_tail(path, SAID_BYTES))
-        return ""
+        folder = self._shell.output(f"{self.plan.number}-{running.index}")
+        paths = (folder / STDERR, folder / STDOUT)
+        said = next((path for path in paths if path.exists() and path.stat().st_size), None)
+        text = _tail(said, SAID_BYTES) if said else ""
+        return how_it_ended(running.command, running.exit_code, text)
 
     def _too_large(self, running: _Running, file: str, size: int) -> str:
         return (
             f"{running.command.argv[0]} left {size:,} bytes in {file}, more than "
             f"workload.output_limit ({self._limit:,})"
         )
-
-
-def _last_words(text: str) -> str:
-    """The last lines of a text, as many as are shown. Rulers around a message say nothing."""
-    shown: list[str] = []
-    for line in reversed(text.splitlines()):
-        words = line.strip()
-        if len(words) + sum(map(len, shown)) > SHOWN_CHARACTERS and shown:
-            break
-        if any(map(str.isalnum, words)):
-            shown.insert(0, words[-SHOWN_CHARACTERS:])
-    return "\n".join(shown)
 
 
 def _tail(path: Path, size: int) -> str:

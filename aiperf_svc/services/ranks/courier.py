@@ -51,7 +51,7 @@ from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.workloads.base import PlannedStep
 from aiperf_svc.workloads.registry import workload_of
-from aiperf_svc.workloads.roles import role_of
+from aiperf_svc.workloads.roles import role_names
 
 STATUS_S = 0.5
 _STAGES = tuple(StepStage)
@@ -83,7 +83,6 @@ class Courier(BaseService):
         """The newest stage of the step that was begun."""
         self._done: StepStage | None = None
         """The newest stage of the step whose work is done."""
-        self._pieces = 0
         self._wanted: asyncio.Queue[StepOrder] = asyncio.Queue()
         self._launched: dict[str, str] = {}
         """Command that runs for another rank, to the launch that it belongs to."""
@@ -145,7 +144,7 @@ class Courier(BaseService):
         """Raises EnvironmentProblem when a tool is missing, with the name of its package."""
         config = self.context.ranks
         workload = workload_of(config)
-        role = role_of(config, self._rank)
+        role = role_names(config)[self._rank]
         tools = [t for t in workload.tools_of(config) if not t.roles or role in t.roles]
         assert self._shell is not None
         assert self._place is not None
@@ -226,7 +225,6 @@ class Courier(BaseService):
                 to_reference_ns=self._offset_ns,
             )
             self._stage = self._done = None
-            self._pieces = 0
         if self._stage is not None and _STAGES.index(order.stage) <= _STAGES.index(self._stage):
             return
         self._stage = order.stage
@@ -284,7 +282,6 @@ class Courier(BaseService):
                 stage=self._done,
                 problem=step.problem,
                 progress=text,
-                pieces_sent=self._pieces,
             )
         )
 
@@ -331,7 +328,6 @@ class Courier(BaseService):
                 report=report,
             )
         )
-        self._pieces = number + 1
 
     async def _send_piece(self, piece: StepOutput) -> None:
         assert self._raw is not None

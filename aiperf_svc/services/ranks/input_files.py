@@ -1,6 +1,5 @@
 """Dataset manager of a benchmark on ranks: serves the workload's input files."""
 
-import hashlib
 from collections.abc import Coroutine
 from typing import Any
 
@@ -24,13 +23,7 @@ class InputFiles(BaseService):
         super().__init__(context, bus)
         self._socket = bus.connect(zmq.REP, Port.DATASET_BACK)
         files = workload_of(context.ranks).files(context.ranks)
-        self._files = encode(
-            RankFiles(
-                *self.header,
-                files=files,
-                sha256={name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
-            )
-        )
+        self._files = encode(RankFiles(*self.header, files=files))
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [receive_each(self._socket, self._respond)]

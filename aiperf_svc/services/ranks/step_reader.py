@@ -76,7 +76,6 @@ class StepReader(BaseService):
                     reading=msgspec.json.encode(finished.reading) if finished.reading else b"",
                     witnesses=finished.witnesses,
                     ends=finished.ends,
-                    pieces=finished.pieces,
                 )
             )
         )

@@ -1,6 +1,6 @@
 """The metrics of a run of fio."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.workloads.fio.runs import Run
@@ -25,42 +25,33 @@ def _titled(run: Run, text: str) -> str:
 
 
 def _iops(run: Run) -> list[MetricInfo]:
-    return [
-        MetricInfo(
-            tag=f"{run.prefix}{tag}",
-            name=_titled(run, name),
-            unit="ops/s",
-            better="higher",
-            formula=f"{formula}, summed over jobs and workers",
-            in_table="iops" in run.shows,
-        )
-        for tag, name, formula in (
-            ("iops", "IOPS", "read.iops + write.iops"),
-            *(
-                (f"{way}_iops", f"{way}s per second".capitalize(), f"{way}.iops")
-                for way in _mixed(run)
-            ),
-        )
-    ]
+    found = [("iops", "IOPS", "read.iops + write.iops")]
+    for way in _mixed(run):
+        found.append((f"{way}_iops", f"{way.capitalize()}s per second", f"{way}.iops"))
+    return _rates(run, "iops", "ops/s", found)
 
 
 def _bandwidth(run: Run) -> list[MetricInfo]:
+    found = [("bandwidth", "Bandwidth", "read.bw_bytes + write.bw_bytes")]
+    for way in _mixed(run):
+        found.append((f"{way}_bandwidth", f"Bandwidth of {way}s", f"{way}.bw_bytes"))
+    return _rates(run, "bandwidth", "bytes/s", found)
+
+
+def _rates(
+    run: Run, group: str, unit: str, found: Iterable[tuple[str, str, str]]
+) -> list[MetricInfo]:
+    """Metrics by tag, name and formula that are summed over jobs and workers."""
     return [
         MetricInfo(
             tag=f"{run.prefix}{tag}",
             name=_titled(run, name),
-            unit="bytes/s",
+            unit=unit,
             better="higher",
             formula=f"{formula}, summed over jobs and workers",
-            in_table="bandwidth" in run.shows,
+            in_table=group in run.shows,
         )
-        for tag, name, formula in (
-            ("bandwidth", "Bandwidth", "read.bw_bytes + write.bw_bytes"),
-            *(
-                (f"{way}_bandwidth", f"Bandwidth of {way}s", f"{way}.bw_bytes")
-                for way in _mixed(run)
-            ),
-        )
+        for tag, name, formula in found
     ]
 
 
