@@ -156,8 +156,14 @@ def wait_gone(*pidfds: int) -> None:
     """Waits until the processes behind the descriptors have ended, and closes those."""
     for pidfd in pidfds:
         ended, _, _ = select.select([pidfd], [], [], WAIT_S)
+        assert ended, f"a process is left: {_command_line(pidfd)}"
         os.close(pidfd)
-        assert ended, "a process is left"
+
+
+def _command_line(pidfd: int) -> str:
+    info = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
+    pid = info.partition("Pid:")[2].split()[0]
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
 
 
 def artifacts(folder: Path) -> Path:

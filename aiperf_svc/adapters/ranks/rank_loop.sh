@@ -2,7 +2,9 @@
 # Runs commands in a rank for its courier. Needs a POSIX shell; with setsid(1) each command is a
 # process group of its own, and without it the shell must be the first process of a container.
 #
-# usage: rank_loop.sh FOLDER
+# usage: rank_loop.sh FOLDER [child]
+#
+# A `child` ends when its standard input does: its courier is gone.
 #
 # FOLDER/orders (FIFO), from the courier:
 #   run ID          run FOLDER/commands/ID/run.sh
@@ -21,6 +23,7 @@
 folder=$1
 cd "$folder" || exit 1
 waiters=""
+watcher=""
 command -v setsid >/dev/null 2>&1 && has_setsid=1 || has_setsid=""
 if [ -z "$has_setsid" ] && [ $$ -ne 1 ]; then
   echo "rank_loop.sh: no setsid here, and not the first process of a container" >&2
@@ -44,19 +47,32 @@ end_commands() {
   fi
   # By the process that waits for each command: the files here may be gone already.
   for waiter in $waiters; do kill -s TERM "${waiter#*:}" 2>/dev/null; done
-  wait
+  for waiter in $waiters; do wait "${waiter#*:}"; done
   waiters=""
 }
 
 end_all() {
   trap '' TERM INT HUP
   end_commands
+  [ -z "$watcher" ] || kill -s KILL "$watcher" 2>/dev/null
   exit 0
 }
 trap end_all TERM INT HUP
 
 # Opened for reading and writing: neither end waits for the other, and no end of file is seen.
 exec 3<>orders 4<>events
+
+# A signal is not enough: one that comes just before `read` blocks is noticed only after it.
+if [ "$2" = child ]; then
+  exec 5<&0 </dev/null
+  (
+    exec 4<&-
+    read -r _ <&5
+    echo end >&3
+  ) &
+  watcher=$!
+  exec 5<&-
+fi
 
 run() {
   (

@@ -71,6 +71,7 @@ class RankShell:
         self._orders = -1
         self._events: FifoLines | None = None
         self._child: subprocess.Popen[bytes] | None = None
+        self._running: set[str] = set()
         self.restarts = -1
         """Times that the loop has begun again: its container was ended and started anew."""
 
@@ -92,8 +93,9 @@ class RankShell:
 
     def _start_loop(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            ["sh", str(self.folder / LOOP.name), str(self.folder)],
-            stdin=subprocess.DEVNULL,
+            ["sh", str(self.folder / LOOP.name), str(self.folder), "child"],
+            # Its end is how the loop learns that the courier is gone.
+            stdin=subprocess.PIPE,
             env=_environment_of_tools(os.environ),
             start_new_session=True,
             # Told to end when the courier dies, it ends its commands first.
@@ -154,13 +156,18 @@ class RankShell:
             match line.split():
                 case ["ready", _]:
                     self.restarts += 1
+                    # What ran in the container before has ended with it.
+                    while self._running:
+                        self._on_ended(self._running.pop(), -signal.SIGKILL, now)
                 case ["reset", token] if token == self._token:
                     self._is_ready.set()
                 case _ if not self._is_ready.is_set():
                     pass  # of another trial
                 case ["started", command, pid]:
+                    self._running.add(command)
                     self._on_started(command, int(pid), now)
                 case ["ended", command, code]:
+                    self._running.discard(command)
                     self._on_ended(command, _SIGNALS.get(int(code), int(code)), now)
                 case ["copied", name] if name in self._copied:
                     self._copied[name].set()
@@ -177,6 +184,8 @@ class RankShell:
         if self._child is not None:
             # Not from this side: it would take its commands' process ids with it.
             await asyncio.to_thread(self._child.wait)
+            assert self._child.stdin is not None
+            self._child.stdin.close()
         os.close(self._orders)
         self._events.close()
         self._events = None

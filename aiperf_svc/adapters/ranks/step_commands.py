@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from aiperf_svc.adapters.ranks.counters import (
     Counters,
     container_memory_peak,
@@ -37,6 +39,7 @@ SERVER_END_S = 10.0
 """Time for a server that ends by itself when its client has ended."""
 LINE_BYTES = 4_096
 PIECE_BYTES = 256 * 2**10
+RESTARTED = "the rank's container was ended and started again, for want of memory?"
 WAKE_AHEAD_S = 0.002
 """The event loop's timers are a millisecond coarse; the rest is slept exactly."""
 
@@ -178,7 +181,8 @@ class StepCommands:
                 for running in mine.values():
                     ended = running.has_ended.is_set() and not running.command.ends_with_step
                     if ended and running.exit_code and not self.problem:
-                        self._note(self._how_it_ended(running))
+                        how = RESTARTED if self._was_restarted else self._how_it_ended(running)
+                        self._note(how)
                 if self.problem:
                     break
         finally:
@@ -189,12 +193,16 @@ class StepCommands:
             # A rank that only serves is at work until the step is over.
             await self._count_after()
 
+    @property
+    def _was_restarted(self) -> bool:
+        return self._shell.restarts > self._restarts
+
     async def _watch(self) -> None:
         """Returns when a file of output has become too large, or the container was ended."""
         while not self.problem:
             await asyncio.sleep(1.0)
-            if self._shell.restarts > self._restarts:
-                self._note("the rank's container was ended and started again, for want of memory?")
+            if self._was_restarted:
+                self._note(RESTARTED)
             for name, running in self._running.items():
                 for file in (STDOUT, STDERR):
                     path = self._shell.output(name) / file
@@ -300,6 +308,11 @@ class StepCommands:
     async def _count_after(self) -> None:
         container = await self._container("after")
         self._after = read_counters(container)
+        if self._was_restarted and self._before is not None:
+            # The counters are those of a new container.
+            self._before = msgspec.structs.replace(
+                self._before, cpu_ns=0, throttled_ns=0, oom_kills=0
+            )
         self._memory_peak = container_memory_peak(container or {})
 
     async def _container(self, name: str) -> dict[str, str] | None:

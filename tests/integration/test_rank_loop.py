@@ -1,0 +1,82 @@
+"""`rank_loop.sh` runs commands as long as its courier is there, and the courier knows when a
+container has taken its commands along."""
+
+import asyncio
+import os
+import select
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiperf_svc.adapters.ranks.fifos import open_fifo
+from aiperf_svc.adapters.ranks.rank_shell import EVENTS, LOOP, ORDERS, RankShell, make_folder
+
+ENDED_S = 30.0
+Event = tuple[str, int]
+
+
+@asynccontextmanager
+async def loop_in(folder: Path, *how: str) -> AsyncIterator[Process]:
+    """The loop, whom no signal tells to end."""
+    program = ("sh", str(folder / LOOP.name), str(folder), *how)
+    loop = await asyncio.create_subprocess_exec(*program, stdin=asyncio.subprocess.PIPE)
+    try:
+        yield loop
+    finally:
+        if loop.returncode is None:
+            loop.kill()
+            await loop.wait()
+
+
+def noted_in(queue: "asyncio.Queue[Event]") -> Callable[[str, int, int], None]:
+    return lambda command, number, _wall_ns: queue.put_nowait((command, number))
+
+
+async def test_the_loop_and_its_commands_end_when_the_courier_is_gone_without_a_signal(
+    tmp_path: Path,
+) -> None:
+    make_folder(tmp_path)
+    orders, events = open_fifo(tmp_path / ORDERS), open_fifo(tmp_path / EVENTS)
+    os.set_blocking(events, True)
+    (tmp_path / "commands" / "1-0").mkdir()
+    (tmp_path / "commands" / "1-0" / "run.sh").write_text("exec sleep 1000")
+    async with loop_in(tmp_path, "child") as loop, asyncio.timeout(ENDED_S):
+        os.write(orders, b"run 1-0\n")
+        said = ""
+        while not said.endswith("\n") or "started" not in said:
+            said += (await asyncio.to_thread(os.read, events, 4096)).decode()
+        command = os.pidfd_open(int(said.split()[-1]))
+        assert loop.stdin is not None
+        loop.stdin.close()
+        assert await loop.wait() == 0
+    assert select.select([command], [], [], ENDED_S)[0]
+    os.close(command)
+    os.close(events)
+    os.close(orders)
+
+
+async def test_commands_of_a_container_that_is_started_again_have_ended_with_it(
+    tmp_path: Path,
+) -> None:
+    make_folder(tmp_path)
+    started: asyncio.Queue[Event] = asyncio.Queue()
+    ended: asyncio.Queue[Event] = asyncio.Queue()
+    shell = RankShell(tmp_path, on_started=noted_in(started), on_ended=noted_in(ended))
+    async with asyncio.timeout(ENDED_S):
+        async with loop_in(tmp_path) as first:
+            await shell.open(starts_loop=False)
+            shell.run("1-0", ("true",), {}, tmp_path)
+            assert await ended.get() == ("1-0", 0)
+            shell.run("1-1", ("sleep", "1000"), {}, tmp_path)
+            _, pid = [await started.get() for _ in range(2)][-1]
+            first.kill()
+            await first.wait()
+        assert ended.empty()
+        async with loop_in(tmp_path) as second:
+            assert await ended.get() == ("1-1", -signal.SIGKILL)
+            assert shell.restarts == 1
+            await shell.close()
+            assert await second.wait() == 0
+    os.killpg(pid, signal.SIGKILL)  # No container has taken it along.
