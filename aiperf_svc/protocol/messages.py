@@ -225,7 +225,7 @@ class StepProgress(Value, frozen=True):
     """Steps of the run, repetitions included."""
     ended: int
     attempts: int
-    """Attempts at steps that have ended; each leaves a StepRecord."""
+    """Attempts at steps that have ended; each leaves a StepRecord, but for those in `silent`."""
     name: str = ""
     """Of the step under way."""
     stage: str = ""
@@ -238,6 +238,8 @@ class StepProgress(Value, frozen=True):
     failures: tuple[str, ...] = ()
     """What went wrong so far."""
     ranks: tuple[RankInfo, ...] = ()
+    silent: int = 0
+    """Attempts of which all ranks were lost: nobody is left to report them."""
 
 
 class Heartbeat(Message, frozen=True):

@@ -171,6 +171,7 @@ def test_a_courier_that_is_killed_fails_the_run_and_its_command_ends(
     wait_gone(tool)
     command.finish()
     assert command.code == ExitCode.BENCHMARK_FAILED, command.errors
+    assert "the run failed: command: rank 0 was lost" in command.errors
 
 
 def test_nothing_is_left_of_a_runner_that_is_killed(

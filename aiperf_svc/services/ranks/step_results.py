@@ -103,9 +103,13 @@ class StepResults(ResultsService[StepsProgress]):
     # --- the end ---------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        """Wait for the records of all attempts that the schedule has seen end."""
+        """Wait for the records of all attempts that the schedule has seen end, but for those whose
+        ranks were all lost."""
         self._last_arrival_mono_ns = mono_ns()
-        while self._progress is None or len(self._steps) < self._progress.attempts:
+        while (
+            self._progress is None
+            or len(self._steps) < self._progress.attempts - self._progress.silent
+        ):
             if (mono_ns() - self._last_arrival_mono_ns) / 1e9 > MISSING_S:
                 self.log.error("some steps left no record")
                 return

@@ -69,7 +69,7 @@ class StepSchedule(BaseService):
         """Launch to the rank that asked for it."""
         self._has_news = asyncio.Event()
         self._infos: tuple[RankInfo, ...] = ()
-        self._attempts = 0
+        self._attempts = self._silent = 0
         self._texts: dict[int, str] = {}
         self.work = {
             RunState.CONFIGURING: self._configure,
@@ -98,6 +98,7 @@ class StepSchedule(BaseService):
             text=next(filter(None, self._texts.values()), ""),
             failures=tuple(machine.failures),
             ranks=self._infos,
+            silent=self._silent,
         )
 
     # --- messages --------------------------------------------------------------------------------
@@ -205,8 +206,9 @@ class StepSchedule(BaseService):
                 match instruction:
                     case OrderRank():
                         await self._order(instruction)
-                    case Attempted(plan=plan, problem=problem):
+                    case Attempted(plan=plan, problem=problem, lost_ranks=lost):
                         self._attempts += 1
+                        self._silent += lost == plan.step.ranks
                         self._texts.clear()
                         self.log.info(
                             "step %d %s: %s", plan.number, plan.step.name, problem or "ok"
