@@ -204,6 +204,7 @@ async def up(
             stack=request.stack,
             namespace=request.plan.config.deployment.namespace.name,
             unschedulable_s=unschedulable_s,
+            longest_s=request.plan.config.deployment.ready_timeout / SECOND_NS,
             has_ranks=request.plan.ranks is not None,
         ),
         name="watch pods",

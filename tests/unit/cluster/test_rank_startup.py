@@ -6,6 +6,7 @@ import pytest
 
 from aiperf_svc.adapters.cluster.watching.startup_failure import (
     CLAIM_S,
+    CONFIG_S,
     StartupFailureDetector,
     set_problem,
 )
@@ -15,7 +16,12 @@ CLAIM = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClai
 
 def unscheduled(message: str) -> dict[str, Any]:
     condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": message}
-    return {"metadata": {"name": "rank-s-0"}, "status": {"conditions": [condition]}}
+    volumes = [{"name": "tmp"}, {"name": "v", "persistentVolumeClaim": {"claimName": "v-rank-s-0"}}]
+    return {
+        "metadata": {"name": "rank-s-0"},
+        "spec": {"volumes": volumes},
+        "status": {"conditions": [condition]},
+    }
 
 
 def waiting(container: str, reason: str, message: str) -> dict[str, Any]:
@@ -36,6 +42,35 @@ def test_a_claim_without_a_volume_has_longer_than_a_pod_without_a_node() -> None
     assert said is not None
     assert said.startswith("pod rank-s-0 waits for its volume: ")
     assert "deployment.ranks.volume" in said
+
+
+def test_a_pending_claim_is_named_with_its_last_event_when_pods_must_be_ready() -> None:
+    detector = StartupFailureDetector(unschedulable_s=60.0, longest_s=30.0)
+    events = [
+        {"involvedObject": {"name": name}, "message": message}
+        for name, message in (
+            ("v-rank-s-0", "waiting for first consumer"),
+            ("v-rank-s-0", 'storageclass.storage.k8s.io "gold" not found'),
+            ("another", "no persistent volumes available"),
+        )
+    ]
+    pods = [unscheduled(CLAIM)]
+    assert detector.handle(pods, [], (), events, now_s=0.0) is None
+    assert detector.handle(pods, [], (), events, now_s=29.0) is None
+    said = detector.handle(pods, [], (), events, now_s=30.0) or ""
+    assert said.startswith(
+        'pod rank-s-0 waits for its volume: storageclass.storage.k8s.io "gold" not found; '
+    )
+
+
+def test_an_image_without_a_shell_names_what_a_rank_needs() -> None:
+    message = 'exec: "sh": executable file not found in $PATH'
+    detector = StartupFailureDetector(unschedulable_s=60.0)
+    pod = waiting("rank", "RunContainerError", message)
+    assert detector.handle([pod], [], now_s=0.0) is None
+    said = detector.handle([pod], [], now_s=CONFIG_S) or ""
+    assert message in said
+    assert "needs a POSIX shell: change workload.image" in said
 
 
 def test_a_rank_that_affinity_keeps_from_every_node_names_the_key() -> None:

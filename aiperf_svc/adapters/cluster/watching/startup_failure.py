@@ -4,7 +4,8 @@ Some states are final as soon as they are seen. Others may pass by themselves an
 have lasted for a while. Pure: the time is an argument.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ CLAIM_S = 120.0
 """Longest time for a claim without a volume: storage classes make volumes on demand."""
 CRASHES = 2
 """Restarts after which a pod counts as crashing."""
+NO_PROGRAM = "executable file not found"
 PULL = "image pull"
 IMAGE_STATES = (PULL, "InvalidImageName", "ErrImageNeverPull")
 """States of a pod whose image is not available."""
@@ -33,6 +35,7 @@ FINAL_PULLS = (
 """Words in a registry's response after which trying again will not help."""
 
 Object = dict[str, Any]
+NO_CLAIMS: Mapping[str, Object] = {}
 
 
 class PodProblem(msgspec.Struct, frozen=True):
@@ -51,8 +54,11 @@ class PodProblem(msgspec.Struct, frozen=True):
 class StartupFailureDetector:
     """Decides when a stack that is coming up cannot succeed any more."""
 
-    def __init__(self, *, unschedulable_s: float) -> None:
+    def __init__(self, *, unschedulable_s: float, longest_s: float = math.inf) -> None:
+        """No problem may last longer than `longest_s`, the time in which pods must be ready: then
+        the start fails for it, and is to say so."""
         self._unschedulable_s = unschedulable_s
+        self._longest_s = longest_s
         self._since: dict[tuple[str, str], float] = {}
 
     def handle(
@@ -60,13 +66,16 @@ class StartupFailureDetector:
         pods: Sequence[Object],
         deployments: Sequence[Object],
         refusals: Sequence[Object] = (),
+        claims: Sequence[Object] = (),
         *,
         now_s: float,
     ) -> str | None:
         """Take in the objects as they are at `now_s`; `refusals` are Events of StatefulSets that
-        still lack pods. Returns one line when the start has failed."""
+        still lack pods, `claims` those of PersistentVolumeClaims. Returns one line when the start
+        has failed."""
+        of_claims = {each["involvedObject"]["name"]: each for each in claims}
         problems = [
-            *(each for pod in pods for each in pod_problems(pod, self._unschedulable_s)),
+            *(each for pod in pods for each in pod_problems(pod, self._unschedulable_s, of_claims)),
             *(each for deployment in deployments for each in deployment_problems(deployment)),
             *(set_problem(event) for event in refusals),
         ]
@@ -75,7 +84,7 @@ class StartupFailureDetector:
         lost = [
             each.line
             for each, key in zip(problems, keys, strict=True)
-            if now_s - self._since[key] >= each.limit_s
+            if now_s - self._since[key] >= min(each.limit_s, self._longest_s)
         ]
         if not lost:
             return None
@@ -83,14 +92,18 @@ class StartupFailureDetector:
         return lost[0] + more
 
 
-def pod_problems(pod: Object, unschedulable_s: float) -> Iterator[PodProblem]:
-    """Yield the problems that keep a pod from running."""
+def pod_problems(
+    pod: Object, unschedulable_s: float, claims: Mapping[str, Object] = NO_CLAIMS
+) -> Iterator[PodProblem]:
+    """Yield the problems that keep a pod from running. `claims` has the last Event of each."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     if "deletionTimestamp" in pod["metadata"]:
         return
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            yield _unplaced(name, _words(condition.get("message")), unschedulable_s)
+    message = _unscheduled(pod)
+    if message is not None and lacks_volume(pod):
+        yield _without_volume(pod, message, unschedulable_s, claims)
+    elif message is not None:
+        yield _unplaced(name, message, unschedulable_s)
     if status.get("reason") in ("Evicted", "NodeAffinity", "OutOfcpu", "OutOfmemory"):
         line = f"pod {name} was turned away: {status['reason']}: {_words(status.get('message'))}"
         yield PodProblem(name, status["reason"], line, CREATE_S)
@@ -102,15 +115,41 @@ def pod_problems(pod: Object, unschedulable_s: float) -> Iterator[PodProblem]:
         yield from _container_problems(name, container)
 
 
+def lacks_volume(pod: Object) -> bool:
+    """Return whether a claim without a volume keeps a pod from being placed."""
+    return "persistentvolumeclaim" in (_unscheduled(pod) or "").lower()
+
+
+def claims_of(pod: Object) -> tuple[str, ...]:
+    """Return the names of the claims that a pod mounts."""
+    mounted = (each.get("persistentVolumeClaim") for each in pod["spec"].get("volumes") or ())
+    return tuple(each["claimName"] for each in mounted if each)
+
+
+def _unscheduled(pod: Object) -> str | None:
+    """Return why no node takes a pod; None if one has."""
+    for condition in pod.get("status", {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return _words(condition.get("message"))
+    return None
+
+
+def _without_volume(
+    pod: Object, message: str, unschedulable_s: float, claims: Mapping[str, Object]
+) -> PodProblem:
+    name = pod["metadata"]["name"]
+    events = [claims[each] for each in claims_of(pod) if each in claims]
+    why = _words(events[0].get("message")) if events else message
+    return PodProblem(
+        name,
+        "Unschedulable",
+        f"pod {name} waits for its volume: {why}; the claim stays pending until the cluster "
+        "makes a volume of its class and size (deployment.ranks.volume)",
+        max(CLAIM_S, unschedulable_s),
+    )
+
+
 def _unplaced(pod: str, message: str, unschedulable_s: float) -> PodProblem:
-    if "PersistentVolumeClaim" in message or "persistentvolumeclaim" in message:
-        return PodProblem(
-            pod,
-            "Unschedulable",
-            f"pod {pod} waits for its volume: {message}; the claim stays pending until the cluster "
-            "makes a volume of its class and size (deployment.ranks.volume)",
-            max(CLAIM_S, unschedulable_s),
-        )
     remedy = "add nodes or lower its requests (deployment.pods), or change deployment.placement"
     if "affinity" in message:
         remedy += " or deployment.ranks.nodes"
@@ -144,6 +183,8 @@ def _container_problems(pod: str, container: Object) -> Iterator[PodProblem]:
         )
     elif state in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
         line = f"pod {pod} cannot start its container: {state}: {message}"
+        if container.get("name") == RANK_POD and NO_PROGRAM in message:
+            line += "; the image of a rank needs a POSIX shell: change workload.image"
         yield PodProblem(pod, state, line, CONFIG_S)
     elif container.get("restartCount", 0) >= CRASHES and not container.get("ready"):
         yield PodProblem(pod, "crashing", _crashes(pod, container), 0.0)

@@ -2,10 +2,16 @@
 
 import asyncio
 import logging
+import math
 import time
+from collections.abc import Iterable
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Json, Refused, Unreachable
-from aiperf_svc.adapters.cluster.watching.startup_failure import StartupFailureDetector
+from aiperf_svc.adapters.cluster.watching.startup_failure import (
+    StartupFailureDetector,
+    claims_of,
+    lacks_volume,
+)
 from aiperf_svc.plan.identity import STACK_LABEL
 
 POLL_S = 1.0
@@ -22,21 +28,24 @@ async def wait_for_startup_failure(
     stack: str,
     namespace: str | None = None,
     unschedulable_s: float = UNSCHEDULABLE_S,
+    longest_s: float = math.inf,
     has_ranks: bool = False,
 ) -> str:
     """Return one line when `up` cannot succeed any more: pod, value, remedy. The caller cancels it
     when `up` has ended.
 
-    `has_ranks`: the stack has StatefulSets. `namespace` None watches all namespaces: the stack's
-    own has no name before it exists.
+    `longest_s` is the time in which each pod must be ready. `has_ranks`: the stack has
+    StatefulSets. `namespace` None watches all namespaces: the stack's own has no name before it
+    exists.
     """
-    detector = StartupFailureDetector(unschedulable_s=unschedulable_s)
+    detector = StartupFailureDetector(unschedulable_s=unschedulable_s, longest_s=longest_s)
     place = f"/namespaces/{namespace}" if namespace else ""
     while True:
         try:
             pods = await _labelled(cluster, f"/api/v1{place}/pods", stack)
             deployments = await _labelled(cluster, f"/apis/apps/v1{place}/deployments", stack)
             refusals = await _refusals(cluster, place, stack) if has_ranks else []
+            claims = await _claim_events(cluster, place, pods)
         except Unreachable as error:
             log.debug("watching the stack come up: %s", error)
         except Refused as error:
@@ -44,7 +53,7 @@ async def wait_for_startup_failure(
             # Whether `up` succeeds is then seen from `up` alone.
             await asyncio.Event().wait()
         else:
-            line = detector.handle(pods, deployments, refusals, now_s=time.monotonic())
+            line = detector.handle(pods, deployments, refusals, claims, now_s=time.monotonic())
             if line is not None:
                 return line
         await asyncio.sleep(POLL_S)
@@ -63,6 +72,17 @@ async def _refusals(cluster: Cluster, place: str, stack: str) -> list[Json]:
     wanted = "involvedObject.kind=StatefulSet,reason=FailedCreate"
     events = await cluster.get(f"/api/v1{place}/events", fieldSelector=wanted)
     return [each for each in events["items"] if each["involvedObject"].get("uid") in lacking]
+
+
+async def _claim_events(cluster: Cluster, place: str, pods: Iterable[Json]) -> list[Json]:
+    """Return the Events about claims that keep pods from being placed, by time."""
+    names = {name for pod in pods if lacks_volume(pod) for name in claims_of(pod)}
+    if not names:
+        return []
+    wanted = "involvedObject.kind=PersistentVolumeClaim"
+    events = await cluster.get(f"/api/v1{place}/events", fieldSelector=wanted)
+    found = [each for each in events["items"] if each["involvedObject"]["name"] in names]
+    return sorted(found, key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")
 
 
 async def _labelled(cluster: Cluster, path: str, stack: str) -> list[Json]:
