@@ -110,6 +110,11 @@ def own_part(summary: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
+def failed_checks(found: dict[str, Any]) -> list[str]:
+    """Names of the checks that a benchmark on ranks did not pass, from its results.json."""
+    return [each["check"] for each in found.get("checks", ()) if each["severity"] == "invalid"]
+
+
 def has_succeeded(summary: dict[str, Any]) -> bool:
     """True if any request completed; of a benchmark on ranks, if all steps did; of an experiment,
     if any trial has ended."""

@@ -21,7 +21,7 @@ from aiperf_svc.runner import folders
 from aiperf_svc.runner.display import Display, make_display
 from aiperf_svc.runner.following import Following
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import own_part
+from aiperf_svc.runner.outcome import failed_checks, own_part
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import subject
 
@@ -34,6 +34,9 @@ node, and then reports how the run took its loss."""
 FETCH_S, FETCH_RETRY_S = 120.0, 2.0
 """Longest time that the connection to the results may be broken while fetching, and the time
 between two attempts."""
+
+LOSSES_OF_RANKS = frozenset({"run", "rank-lost", "oom"})
+"""Checks of a benchmark on ranks that fail when a rank is lost, or processes of it."""
 
 
 class Measuring:
@@ -50,6 +53,7 @@ class Measuring:
         self.summary: dict[str, Any] | None = None
         self.failure: AiperfError | None = None
         """Reason why there may be no results, or incomplete ones."""
+        self._has_lost_rank = False
 
     @property
     def has_results(self) -> bool:
@@ -58,9 +62,11 @@ class Measuring:
 
     @property
     def has_losses(self) -> bool:
-        """True if a part of the stack died: the run reports a lost service, or requests without a
-        good response from a target of the stack's own."""
+        """True if a part of the stack died: the run reports a lost service or rank, or requests
+        without a good response from a target of the stack's own."""
         found = own_part(self.summary or {})
+        if self._has_lost_rank or set(failed_checks(found)) & LOSSES_OF_RANKS:
+            return True
         suspects = {"lost_processes", "errors"} if self._plan.target else {"lost_processes"}
         return bool(suspects & {reason["check"] for reason in found.get("reasons", ())})
 
@@ -136,6 +142,7 @@ class Measuring:
             return
         if self._plan.ranks is not None and loss.component == self._plan.ranks.name:
             # Its step fails, and is run again if the workload has retries left.
+            self._has_lost_rank = True
             display.note(loss.line)
             return
         self.failure = self.failure or BenchmarkFailed(

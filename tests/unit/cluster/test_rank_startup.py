@@ -7,6 +7,7 @@ import pytest
 from aiperf_svc.adapters.cluster.watching.startup_failure import (
     CLAIM_S,
     CONFIG_S,
+    CRASHES,
     StartupFailureDetector,
     set_problem,
 )
@@ -71,6 +72,12 @@ def test_an_image_without_a_shell_names_what_a_rank_needs() -> None:
     said = detector.handle([pod], [], now_s=CONFIG_S) or ""
     assert message in said
     assert "needs a POSIX shell: change workload.image" in said
+    ended = {"terminated": {"reason": "StartError", "exitCode": 128, "message": message}}
+    crashed = {"name": "rank", "restartCount": CRASHES, "ready": False, "lastState": ended}
+    pod = {"metadata": {"name": "rank-s-0"}, "status": {"containerStatuses": [crashed]}}
+    said = detector.handle([pod], [], now_s=0.0) or ""
+    assert message in said
+    assert said.endswith("needs a POSIX shell: change workload.image")
 
 
 def test_a_rank_that_affinity_keeps_from_every_node_names_the_key() -> None:

@@ -25,6 +25,7 @@ CLAIM_S = 120.0
 CRASHES = 2
 """Restarts after which a pod counts as crashing."""
 NO_PROGRAM = "executable file not found"
+NEEDS_SHELL = "the image of a rank needs a POSIX shell: change workload.image"
 PULL = "image pull"
 IMAGE_STATES = (PULL, "InvalidImageName", "ErrImageNeverPull")
 """States of a pod whose image is not available."""
@@ -183,11 +184,16 @@ def _container_problems(pod: str, container: Object) -> Iterator[PodProblem]:
         )
     elif state in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
         line = f"pod {pod} cannot start its container: {state}: {message}"
-        if container.get("name") == RANK_POD and NO_PROGRAM in message:
-            line += "; the image of a rank needs a POSIX shell: change workload.image"
+        if _lacks_shell(container, message):
+            line += f"; {NEEDS_SHELL}"
         yield PodProblem(pod, state, line, CONFIG_S)
     elif container.get("restartCount", 0) >= CRASHES and not container.get("ready"):
         yield PodProblem(pod, "crashing", _crashes(pod, container), 0.0)
+
+
+def _lacks_shell(container: Object, message: str) -> bool:
+    """Return whether a rank did not start because its image has no shell."""
+    return container.get("name") == RANK_POD and NO_PROGRAM in message
 
 
 def _crashes(pod: str, container: Object) -> str:
@@ -196,6 +202,8 @@ def _crashes(pod: str, container: Object) -> str:
     words = _words(ended.get("message"))
     said = f": {words}" if words else ""
     remedy = "raise its memory (deployment.pods)" if how == "OOMKilled" else "see its previous log"
+    if _lacks_shell(container, words):
+        remedy = NEEDS_SHELL
     return (
         f"pod {pod} has crashed {container['restartCount']} times, last with {how}, exit code "
         f"{ended.get('exitCode', '?')}{said}; {remedy}"
