@@ -17,6 +17,11 @@ def url(text: str) -> str:
     return text if "://" in text else f"http://{text}"
 
 
+def pages(texts: Sequence[str]) -> list[str]:
+    """Addresses of pages."""
+    return [url(text) for text in texts]
+
+
 def headers(texts: Sequence[str]) -> dict[str, str]:
     """Headers by name, of `Name: value` each."""
     found: dict[str, str] = {}

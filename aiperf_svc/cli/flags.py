@@ -21,8 +21,9 @@ class Flag:
     """Dotted path in the config; empty for flags that are about this program, not the test."""
     text: str
     metavar: str = "N"
-    kind: Literal["value", "switch", "list"] = "value"
-    """A switch is true or, as `--no-…`, false; a list may be given several times."""
+    kind: Literal["value", "switch", "off", "list"] = "value"
+    """A switch is true or, as `--no-…`, false; `off` only makes its key false; a list may be given
+    several times."""
     read: Callable[[Any], Any] | None = None
     """Converts the text to the key's value. Raises ValueError that says what is expected."""
 
@@ -170,6 +171,18 @@ EXPERIMENT = (
         "multi-stream", "NAME"),
 )  # fmt: skip
 
+TELEMETRY = (
+    Flag(("--server-metrics",), "telemetry.server_metrics",
+        "read this Prometheus page of a server while the run goes, beside the target's own "
+        "/metrics; again for more", "URL", "list", values.pages),
+    Flag(("--gpu-telemetry",), "telemetry.gpu_telemetry",
+        "read this page of a DCGM exporter; again for more", "URL", "list", values.pages),
+    Flag(("--no-server-metrics",), "telemetry.target",
+        "do not read the target's own /metrics, which is read where it is there", kind="off"),
+    Flag(("--metrics-interval",), "telemetry.interval",
+        "time between two reads of a page (default: 1s)", DURATION),
+)  # fmt: skip
+
 RESULTS = (
     Flag(("--artifact-dir", "--output-artifact-dir"), "artifacts.dir",
         "folder for the results (default: artifacts)", "DIR"),
@@ -191,6 +204,7 @@ GROUPS = {
     "limits": LIMITS,
     "trials": EXPERIMENT,
     "processes": PROCESSES,
+    "telemetry": TELEMETRY,
     "results": RESULTS,
 }
 

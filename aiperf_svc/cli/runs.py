@@ -39,6 +39,15 @@ def add_flags(parser: argparse.ArgumentParser, title: str, flags: tuple[Flag, ..
                 default=None,
                 action=argparse.BooleanOptionalAction,
             )
+        elif flag.kind == "off":
+            group.add_argument(
+                *flag.names,
+                dest=flag.destination,
+                help=text,
+                default=None,
+                action="store_const",
+                const=False,
+            )
         elif flag.kind == "list":
             group.add_argument(
                 *flag.names,

@@ -15,6 +15,7 @@ from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.deployment import RANK_POD, Deployment
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.ranks import Ranks
+from aiperf_svc.config.telemetry import Telemetry
 from aiperf_svc.config.units import (
     DurationNs,
     PositiveDurationNs,
@@ -285,6 +286,7 @@ class BenchmarkConfig(Model):
     workers: Workers = Workers()
     deployment: Deployment = Deployment()
     slo: Slo = Slo()
+    telemetry: Telemetry = Telemetry()
     artifacts: Artifacts = Artifacts()
     random_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     experiment: Experiment | None = None

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator
 from enum import IntEnum
 
+from aiperf_svc.mock_server.metrics_page import ServedMetrics
 from aiperf_svc.mock_server.serving_state import TALLIED, Tally
 
 _time_ns = time.time_ns
@@ -187,13 +188,20 @@ class RequestRows:
 class Account(Tally):
     """Counters and rows of one process."""
 
-    __slots__ = (*(name for name in COUNTERS if name not in TALLIED), "frozen_wall_ns", "rows")
+    __slots__ = (
+        *(name for name in COUNTERS if name not in TALLIED),
+        "frozen_wall_ns",
+        "rows",
+        "served",
+    )
 
     def __init__(self, *, row_limit: int | None) -> None:
         self.frozen_wall_ns: tuple[int, int] | None = None
         """Time at which the freeze began and ended for this process, which sent nothing in
         between."""
         self.rows = None if row_limit is None else RequestRows(row_limit)
+        self.served: ServedMetrics | None = None
+        """What only `GET /metrics` tells; None until it is asked for."""
         for name in COUNTERS:
             setattr(self, name, 0)
 

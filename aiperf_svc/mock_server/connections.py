@@ -16,7 +16,7 @@ class Connection(ConnectionState):
     buffer.
     """
 
-    __slots__ = ("arrival_wall_ns", "is_counted", "need", "number", "out", "sock")
+    __slots__ = ("arrival_wall_ns", "begun_ns", "is_counted", "need", "number", "out", "sock")
 
     def __init__(self, sock: socket.socket, fd: int, number: int) -> None:
         self.sock = sock
@@ -25,6 +25,7 @@ class Connection(ConnectionState):
         self.reply = None
         self.step = 0
         self.due_ns = 0
+        self.begun_ns = 0  # when its request was there (monotonic)
         self.is_counted = False  # the reply is to an inference request: it appears in the account
         self.row = -1
         self.arrival_wall_ns = 0  # when the newest bytes arrived, if rows are kept

@@ -1,7 +1,10 @@
 """The endpoints that are not inference: health, models, and the truth about all processes."""
 
+import json
+
 from aiperf_svc.mock_server.accounts import Account
 from aiperf_svc.mock_server.connections import Connection
+from aiperf_svc.mock_server.metrics_page import render
 from aiperf_svc.mock_server.replies import Ending, Reply
 from aiperf_svc.mock_server.reply_cache import ReplyCache, Route
 from aiperf_svc.mock_server.sender import Sender
@@ -16,8 +19,17 @@ class Controls:
     processes."""
 
     def __init__(
-        self, shared: SharedCounters, account: Account, *, replies: ReplyCache, sender: Sender
+        self,
+        shared: SharedCounters,
+        account: Account,
+        *,
+        replies: ReplyCache,
+        sender: Sender,
+        model: str,
+        has_details: bool,
     ) -> None:
+        self._model = model
+        self._has_details = has_details
         self._shared = shared
         self._account = account
         self._replies = replies
@@ -28,7 +40,7 @@ class Controls:
         """Responds to a control request, at once or when all processes have reported."""
         if route.refusal is not None:
             self._sender.begin_uncounted(connection, route.refusal)
-        elif route.control in ("truth", "reset"):
+        elif route.control in ("truth", "reset", "metrics"):
             connection.reply, connection.is_counted = _WAITING, False
             self._asks.append((connection, route, _question(route)))
             self._ask_next()
@@ -39,13 +51,22 @@ class Controls:
 
     def on_wakeup(self) -> None:
         """Someone asks, a response has come, or the lock is free again."""
-        self._shared.publish(self._account)
+        self._shared.publish(self._account, self._sender.waiting)
         merged = self._shared.collect()
         if merged is not None:
             connection, route, _ = self._asks.pop(0)
             if connection.fd >= 0:
-                self._sender.begin_uncounted(connection, self._replies.json(route, merged))
+                self._sender.begin_uncounted(connection, self._response(route, merged))
         self._ask_next()
+
+    def _response(self, route: Route, merged: bytes) -> Reply:
+        if route.control != "metrics":
+            return self._replies.json(route, merged)
+        counters = json.loads(merged)
+        waiting, *values = counters["values"]
+        # The quickest path counts responses and nothing of what they are.
+        known = values if self._has_details else None
+        return self._replies.page(route, render(counters, waiting, known, self._model))
 
     def _ask_next(self) -> None:
         if self._asks:
@@ -55,4 +76,6 @@ class Controls:
 def _question(route: Route) -> Question:
     if route.control == "reset":
         return Question.RESET
+    if route.control == "metrics":
+        return Question.METRICS
     return Question.ROWS if "rows=1" in route.head.query.split("&") else Question.COUNTERS

@@ -73,7 +73,9 @@ class Reply:
         "early",
         "ending",
         "is_plain",
+        "prompt_tokens",
         "status",
+        "tokens",
         "whole",
         "writes",
     )
@@ -90,6 +92,9 @@ class Reply:
         is_single = self.count - early == 1 and ending is not Ending.REPEAT
         self.whole = b"".join(writes) if is_single else None
         self.is_plain = status == 200 and ending is Ending.KEEP
+        self.prompt_tokens = 0
+        self.tokens = 0
+        """Tokens of the request and of the whole response; 0 for what is no response of a model."""
 
 
 @dataclass(slots=True)

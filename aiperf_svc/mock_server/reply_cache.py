@@ -43,6 +43,7 @@ _CONTROLS = {
     ("GET", "/v1/models"): "models",
     ("GET", "/truth"): "truth",
     ("POST", "/truth/reset"): "reset",
+    ("GET", "/metrics"): "metrics",
 }
 
 
@@ -193,6 +194,8 @@ class ReplyCache:
             draft = spoil(draft)
         early_head = self._early_head or draft.ending is Ending.REPEAT
         reply = assemble(draft, close=is_last, early_head=early_head)
+        if draft.status == 200:
+            reply.prompt_tokens, reply.tokens = params.prompt_tokens, params.tokens
         if len(self._by_params) >= _MAX_HEADS:
             self._by_params.clear()
         self._by_params[key] = reply
@@ -214,6 +217,11 @@ class ReplyCache:
     def json(self, route: Route, body: bytes) -> Reply:
         """A response of that JSON."""
         return assemble(Draft(body=body), close=route.head.is_last, early_head=False)
+
+    def page(self, route: Route, text: str) -> Reply:
+        """A response of that text, which is a page of metrics."""
+        draft = Draft(body=text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return assemble(draft, close=route.head.is_last, early_head=False)
 
     def unready(self, head: Head) -> Reply:
         """The response to everything during a slow start."""

@@ -97,11 +97,12 @@ class Sender:
             return
         if self._slots is None or not reply.count:
             self._start(connection, reply)
-        elif self._slots.take(connection):
-            self._start_in_slot(connection, _monotonic_ns())
         else:
-            account.waited += 1
-            connection.due_ns = _monotonic_ns()
+            connection.begun_ns = connection.due_ns = _monotonic_ns()
+            if self._slots.take(connection):
+                self._start_in_slot(connection, connection.begun_ns)
+            else:
+                account.waited += 1
 
     def begin_whole(self, connection: Connection, reply: Reply, size: int) -> None:
         """Begins a plain reply that goes out in one send, on a server without delays and rows."""
@@ -140,13 +141,18 @@ class Sender:
 
     def _start(self, connection: Connection, reply: Reply) -> None:
         connection.step = 0
-        connection.due_ns = _monotonic_ns()
+        connection.begun_ns = connection.due_ns = _monotonic_ns()
         if reply.count == 0:
             self._finish(connection, reply)
-        elif reply.early or not (delay_ns := self._first_delay_ns(reply)):
+        elif reply.early:
+            if self._write(connection, reply):
+                self._go_on(connection, reply)
+        elif not (delay_ns := self._first_delay_ns(reply)):
+            self._note_first_token(connection, 0)
             if self._write(connection, reply):
                 self._go_on(connection, reply)
         else:
+            self._note_first_token(connection, delay_ns)
             self._plan(connection, delay_ns)
 
     def _start_in_slot(self, connection: Connection, start_ns: int) -> None:
@@ -156,6 +162,7 @@ class Sender:
         assert reply is not None
         connection.step = 0
         connection.due_ns = start_ns + self._first_delay_ns(reply)
+        self._note_first_token(connection, 0)
         self._due.add(connection)
 
     def _leave(self, connection: Connection, end_ns: int) -> None:
@@ -174,6 +181,17 @@ class Sender:
         if self._itl_ns is not None:
             return delay_ns + reply.delay_tokens * self._itl_ns
         return delay_ns + sum(self._draw_itl() for _ in range(reply.delay_tokens))
+
+    def _note_first_token(self, connection: Connection, delay_ns: int) -> None:
+        """Counts a first token that is due so long after what was due last."""
+        served, reply = self._account.served, connection.reply
+        if served is not None and reply is not None and reply.tokens:
+            served.first_token(connection.due_ns + delay_ns - connection.begun_ns)
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait for a slot."""
+        return self._slots.waiting if self._slots is not None else 0
 
     def _plan(self, connection: Connection, gap_ns: int) -> None:
         """Plans the next write, that long after the last one was due, but not within the pass that
@@ -253,7 +271,9 @@ class Sender:
         if connection.step >= reply.count:
             self._finish(connection, reply)
         elif connection.step == reply.early:
-            self._plan(connection, self._first_delay_ns(reply))
+            delay_ns = self._first_delay_ns(reply)
+            self._note_first_token(connection, delay_ns)
+            self._plan(connection, delay_ns)
         else:
             self._plan(connection, self._draw_itl() if self._itl_ns is None else self._itl_ns)
 
@@ -283,6 +303,8 @@ class Sender:
             else:
                 account.completed += 1
                 outcome = RowOutcome.COMPLETED
+                if account.served is not None:
+                    account.served.completed(reply.prompt_tokens, reply.tokens)
             if self._rows is not None:
                 self._rows.close(connection.row, outcome)
         if ending is not Ending.KEEP:

@@ -77,7 +77,6 @@ class Server:
         )
         self._has_idle = duration_ns(config.keepalive_timeout) > 0
         self._shared = shared
-        self._controls = Controls(shared, self._account, replies=self._replies, sender=self._sender)
         self._tls = tls
         self._has_stamps = config.truth and tls is None
         slow_ns = duration_ns(config.slow_start)
@@ -91,6 +90,14 @@ class Server:
             and not self._replies.has_fault_rates
             and not slow_ns
             and not self._freeze_for_ns
+        )
+        self._controls = Controls(
+            shared,
+            self._account,
+            replies=self._replies,
+            sender=self._sender,
+            model=config.model,
+            has_details=not self._is_quick,
         )
         self._quick = self._replies.quick
         has_steps = self._is_quick and tls is None and not self._has_idle

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import Any
 
 from aiperf_svc.mock_server.accounts import Account, max_overlap
+from aiperf_svc.mock_server.metrics_page import ServedMetrics
 
 _NUMBER, _QUESTION, _ASKER, _FIRST_REQUEST, _ACKS = range(5)
 
@@ -26,6 +27,7 @@ class Question(IntEnum):
     COUNTERS = 0
     ROWS = 1
     RESET = 2
+    METRICS = 3
 
 
 class SharedCounters:
@@ -73,8 +75,9 @@ class SharedCounters:
         self._wake_all()
         return True
 
-    def publish(self, account: Account) -> None:
-        """Publishes what the open question asks for, unless this process has done so already."""
+    def publish(self, account: Account, waiting: int) -> None:
+        """Publishes what the open question asks for, unless this process has done so already.
+        `waiting` requests have no slot yet."""
         os.eventfd_read(self._wakeups[self._index])
         words = self._words
         if words[_NUMBER] == self._acknowledged:
@@ -83,7 +86,13 @@ class SharedCounters:
         if words[_QUESTION] == Question.RESET:
             account.reset()
             words[_FIRST_REQUEST] = 0
-        _publish(self._files[self._index], account, self._index, words[_QUESTION] == Question.ROWS)
+        values = None
+        if words[_QUESTION] == Question.METRICS:
+            if account.served is None:
+                account.served = ServedMetrics()
+            values = [waiting, *account.served.values()]
+        with_rows = words[_QUESTION] == Question.ROWS
+        _publish(self._files[self._index], account, self._index, with_rows, values)
         words[_ACKS + self._index] = self._acknowledged
         os.eventfd_write(self._wakeups[words[_ASKER]], 1)
 
@@ -107,7 +116,9 @@ class SharedCounters:
             os.eventfd_write(wakeup, 1)
 
 
-def _publish(file: int, account: Account, process: int, with_rows: bool) -> None:
+def _publish(
+    file: int, account: Account, process: int, with_rows: bool, values: list[int] | None
+) -> None:
     """Writes an account: one line of JSON, then the rows, then the sorted arrivals and ends."""
     rows = account.rows if with_rows else None
     listing = b",\n".join(rows.dumps(process)) if rows is not None else b""
@@ -115,6 +126,7 @@ def _publish(file: int, account: Account, process: int, with_rows: bool) -> None
     header = {
         "counters": account.counters(),
         "frozen_wall_ns": account.frozen_wall_ns,
+        "values": values,
         "has_rows": rows is not None,
         "listing": len(listing),
         "arrivals": len(arrivals),
@@ -143,6 +155,7 @@ def _merge(published: list[bytes]) -> bytes:
     rows if there are any."""
     counters: list[dict[str, int]] = []
     frozen: list[list[int] | None] = []
+    values: list[list[int]] = []
     listings: list[bytes] = []
     arrivals: list[int] = []
     ends: list[int] = []
@@ -152,6 +165,8 @@ def _merge(published: list[bytes]) -> bytes:
         header: dict[str, Any] = json.loads(line)
         counters.append(header["counters"])
         frozen.append(header["frozen_wall_ns"])
+        if header["values"] is not None:
+            values.append(header["values"])
         has_rows = has_rows or header["has_rows"]
         times_at = header["listing"]
         ends_at = times_at + 8 * header["arrivals"]
@@ -166,6 +181,8 @@ def _merge(published: list[bytes]) -> bytes:
     total["max_in_flight_is_exact"] = is_whole or len(counters) == 1
     total["frozen_wall_ns"] = frozen
     total["processes"] = counters
+    if values:
+        total["values"] = [sum(each) for each in zip(*values, strict=True)]
     text = json.dumps(total).encode()
     if not has_rows:
         return text

@@ -17,6 +17,11 @@ class Slots:
         self._holders: set[Connection] = set()
         self._waiting: dict[Connection, None] = {}  # in order of arrival
 
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait for a slot."""
+        return len(self._waiting)
+
     def take(self, connection: Connection) -> bool:
         """Takes a slot for the request of a connection; False if it has to wait for one."""
         if len(self._holders) < self._count:

@@ -167,9 +167,20 @@ def _counts(status: Status) -> RenderableType:
     return _facts(
         ("requests", f"{status.completed:,}{of}"),
         ("rate", f"{status.requests_per_s:,.1f} /s" if status.requests_per_s else "–"),
-        ("in flight", f"{status.in_flight:,}"),
+        ("in flight", _in_flight(status)),
         ("errors", errors),
     )
+
+
+def _in_flight(status: Status) -> str:
+    """Our own requests in flight, and what the server says that it has."""
+    text = f"{status.in_flight:,}"
+    if status.server_running is not None:
+        text += f" (server {status.server_running:,.0f}"
+        if status.server_waiting:
+            text += f" + {status.server_waiting:,.0f} waiting"
+        text += ")"
+    return text
 
 
 def _times(status: Status) -> RenderableType:

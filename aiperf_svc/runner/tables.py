@@ -242,6 +242,17 @@ def _print_verdict(ours: dict[str, Any], console: Console) -> None:
         verdict, cause = ours["verdict"], ours.get("cause", "")
         reasons = ours.get("reasons", ())
         print_verdict("Verdict on the client", verdict, cause, reasons, console)
+    if ours.get("system") is not None:
+        _print_system(ours["system"], console)
+
+
+def _print_system(system: dict[str, Any], console: Console) -> None:
+    """What servers and GPU exporters said during the run."""
+    reasons = system["reasons"]
+    print_verdict("Verdict on the system", system["verdict"], "", reasons, console)
+    for check in system["checks"]:
+        if check["severity"] == "info":
+            console.print(indented(Text(one_line(check["text"]), style="dim"), 2))
 
 
 def _print_end(outcome: RunOutcome, console: Console) -> None:

@@ -33,6 +33,7 @@ from aiperf_svc.core.results.accounts import WorkerAccount
 from aiperf_svc.core.results.received import ArrivedRecords, count_arrived
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import FinishedRun, Summary, WorkerRun
+from aiperf_svc.core.results.telemetry import with_telemetry
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.verdict.health_log import HealthLog
@@ -60,6 +61,7 @@ from aiperf_svc.services.base import every, is_set_within, mono_ns, wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.results_service import ResultsService
 from aiperf_svc.services.run_progress import RunProgress
+from aiperf_svc.services.telemetry_reader import TelemetryReader
 
 PROGRESS_S = 0.5
 INPUTS_SHARE = 4
@@ -99,6 +101,7 @@ class RecordsManager(ResultsService[RunProgress]):
         """Number of batches that each record processor has read."""
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
+        self._telemetry = TelemetryReader(context.inference)
         self.progress = RunProgress(context.inference, context.topology)
         self.work = {
             RunState.DRAINING: self._drain,
@@ -113,6 +116,7 @@ class RecordsManager(ResultsService[RunProgress]):
             receive_each(self._records, self._take_batch),
             every(acknowledge_interval_s(self.context.topology.workers), self._acknowledge),
             every(PROGRESS_S, self._publish_progress),
+            self._telemetry.run(),
         ]
 
     # --- what arrives ----------------------------------------------------------------------------
@@ -194,6 +198,7 @@ class RecordsManager(ResultsService[RunProgress]):
             await self.publish(DOWN, RecordsAcknowledged(*self.header, highest=highest))
 
     async def _publish_progress(self) -> None:
+        self.progress.set_server(*self._telemetry.running_and_waiting())
         self.progress.tick(mono_ns())
         await self.repeat_cancel()
 
@@ -237,11 +242,13 @@ class RecordsManager(ResultsService[RunProgress]):
     async def _process(self) -> None:
         # Where a run fails, batches are still on their way: lines end where the columns do.
         self._takes_lines = False
+        await self._telemetry.stop()
         columns = self._store.open()
         if self._store.error:
             self.log.warning("%s", self._store.error)
         run = await asyncio.to_thread(self._finished_run, columns)
         summary = await asyncio.to_thread(summarise, columns, self._gaps, run)
+        summary = await asyncio.to_thread(with_telemetry, summary, self._telemetry.logs)
         self.summary_json = json.loads(await asyncio.to_thread(render_json, summary))
         self.progress.set_verdict(summary.verdict.verdict.value)
         # Before the others, which have the space where the disk is too small for all.
@@ -356,6 +363,7 @@ class RecordsManager(ResultsService[RunProgress]):
         )
 
     async def _end(self) -> None:
+        await self._telemetry.stop()
         if self.summary_json is None and self.state is RunState.FAILED and self._store.count:
             await self._process()
         await self.settle()

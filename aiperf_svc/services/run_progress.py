@@ -67,6 +67,8 @@ class RunProgress:
         self._recent_count = 0
         self._finish_reasons = np.zeros(len(FinishReason), dtype=np.int64)
         self._rate_points: deque[tuple[int, int]] = deque()
+        self._server_running: float | None = None
+        self._server_waiting: float | None = None
         self._verdict: str | None = None
         self._artifact_error = ""
         self._uploaded_to = ""
@@ -118,6 +120,10 @@ class RunProgress:
         self._exit_code = state.exit_code
         self._is_cancelling = state.is_cancelling
         self._note_change()
+
+    def set_server(self, running: float | None, waiting: float | None) -> None:
+        """Set the requests that the server says it has; None if it does not say."""
+        self._server_running, self._server_waiting = running, waiting
 
     def set_verdict(self, verdict: str) -> None:
         """Set the verdict."""
@@ -202,6 +208,8 @@ class RunProgress:
             uploaded_to=self._uploaded_to,
             verdict=self._verdict,
             is_settled=self._is_settled,
+            server_running=self._server_running,
+            server_waiting=self._server_waiting,
             finish_reasons=named_reasons(self._finish_reasons),
             exit_code=self._exit_code if self._state is RunState.FAILED else None,
         )

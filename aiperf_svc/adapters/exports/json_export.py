@@ -12,6 +12,7 @@ import msgspec
 
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.results.summary import FinishedRun, MetricSummary, Summary
+from aiperf_svc.core.telemetry.findings import SystemReport
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
 
@@ -60,7 +61,19 @@ def export(summary: Summary) -> dict[str, Any]:
             "topology": context.topology,
             "target_addresses": [msgspec.structs.asdict(each) for each in context.target_addresses],
             "config": context.config.model_dump(mode="json"),
+            **({"system": system(summary.system)} if summary.system is not None else {}),
         },
+    }
+
+
+def system(report: SystemReport) -> dict[str, Any]:
+    """Return what telemetry says about the system under test."""
+    return {
+        "verdict": report.verdict,
+        "reasons": report.reasons,
+        "checks": report.checks,
+        "metrics": report.metrics,
+        "sources": report.sources,
     }
 
 

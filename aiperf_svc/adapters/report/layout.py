@@ -43,6 +43,21 @@ def verdict_box(
     )
 
 
+def system_box(verdict: Severity, reasons: Iterable[Reason], told: Iterable[Reason]) -> str:
+    """Render the verdict on the system under test: what did not pass, then what is only told."""
+    lines = [
+        f"<li>{escape(_sentence(each.text))} <span>{escape(_sentence(each.remedy))}</span></li>"
+        for each in reasons
+    ]
+    lines += [f"<li>{escape(_sentence(each.text))}</li>" for each in told]
+    return (
+        f'<div class="verdict {verdict}"><h2>System: <b>{escape(verdict)}</b>. '
+        f"What servers and GPUs said during the load:</h2><ul>{''.join(lines)}</ul></div>"
+        if lines
+        else ""
+    )
+
+
 def checks(reasons: Iterable[Reason]) -> str:
     """Render all checks of the verdict."""
     rows = [
@@ -71,9 +86,11 @@ def numbers(cells: Iterable[tuple[str, str, str]]) -> str:
     return f'<dl class="numbers">{boxes}</dl>' if boxes else ""
 
 
-def plots(figures: Sequence[str]) -> str:
+def plots(figures: Sequence[str], *, title: str = "Plots") -> str:
     """Render the figures in two columns."""
-    return f'<h2>Plots</h2><div class="plots">{"".join(figures)}</div>' if figures else ""
+    if not figures:
+        return ""
+    return f'<h2>{escape(title)}</h2><div class="plots">{"".join(figures)}</div>'
 
 
 def details(title: str, content: str) -> str:

@@ -7,7 +7,7 @@ from html import escape
 
 from aiperf_svc.adapters.exports import config_export
 from aiperf_svc.adapters.exports.json_export import error_summary, iso_time
-from aiperf_svc.adapters.report import charts, layout, tables
+from aiperf_svc.adapters.report import charts, layout, tables, telemetry_charts
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import METRICS
@@ -42,19 +42,35 @@ def _sections(summary: Summary) -> list[str]:
     return [
         _header(summary),
         layout.verdict_box(summary.verdict, _HEADLINES, _CAUSES),
+        _system(summary),
         _numbers(summary),
         tables.objectives(summary),
         layout.plots(plots),
+        layout.plots(telemetry_charts.draw(summary), title="Server and GPUs"),
         "<h2>Metrics</h2>",
         tables.distributions(summary, shown),
         tables.scalars(summary, shown),
         tables.errors(errors) if errors else "",
         layout.details("All other metrics", _others(summary, rest)),
         layout.details("All checks of the verdict", layout.checks(summary.verdict.checks)),
+        layout.details("All checks of the system", _system_checks(summary)),
         layout.details("Finish reasons", tables.finish_reasons(summary.finish_reasons)),
         layout.details("Accounts", tables.accounts(summary.accounts)),
         layout.details("Configuration", f"<pre>{config}</pre>"),
     ]
+
+
+def _system(summary: Summary) -> str:
+    """The verdict on the system, with what was only told."""
+    report = summary.system
+    if report is None:
+        return ""
+    told = [check for check in report.checks if check.severity is Severity.INFO]
+    return layout.system_box(report.verdict, report.reasons, told)
+
+
+def _system_checks(summary: Summary) -> str:
+    return layout.checks(summary.system.checks) if summary.system is not None else ""
 
 
 def _header(summary: Summary) -> str:

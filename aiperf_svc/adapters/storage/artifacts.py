@@ -16,6 +16,7 @@ from aiperf_svc.adapters.exports.manifest import Manifest, ManifestEntry, build_
 from aiperf_svc.adapters.exports.parquet_export import write_records
 from aiperf_svc.adapters.report import page
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
+from aiperf_svc.adapters.storage.telemetry_files import write_telemetry
 from aiperf_svc.core.results.slices import slices
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.domain.metric_formulas import Columns
@@ -42,6 +43,7 @@ def write_all(
     )
     if (width_ns := summary.context.config.artifacts.slice_duration) is not None:
         _write_slices(folder, summary, columns, width_ns)
+    write_telemetry(folder, summary)
     return write_manifest(folder, summary.context.run_id, known=known)
 
 

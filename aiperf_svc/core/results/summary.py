@@ -13,6 +13,8 @@ from aiperf_svc.core.results.slo import ObjectiveResult
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.stats.percentiles import Distribution
 from aiperf_svc.core.stats.timeline import Timeline
+from aiperf_svc.core.telemetry.findings import SystemReport
+from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.verdict.health_log import Health
 from aiperf_svc.core.verdict.judge import Verdict
 from aiperf_svc.protocol.messages import AddressUse, ClockEstimate, ErrorSample
@@ -86,6 +88,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     last_end_wall_ns: int
     finish_reasons: dict[str, int] = {}
     """Number of requests that ended with each `FinishReason`, by its name in lower case."""
+    telemetry: tuple[SourceLog, ...] = ()
+    """What was read from servers and GPU exporters during the run."""
+    system: SystemReport | None = None
+    """What that says about the system; None without a source."""
 
     @property
     def has_succeeded(self) -> bool:

@@ -176,6 +176,16 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--workers-max": (("--workers-max", "3"), 3),
     "--record-processors": (("--record-processors", "2"), 2),
     "--layout": (("--layout", "per-service"), "per-service"),
+    "--server-metrics": (
+        ("--server-metrics", "replica-1:8000", "https://replica-2/stats/metrics"),
+        ("http://replica-1:8000/metrics", "https://replica-2/stats/metrics"),
+    ),
+    "--gpu-telemetry": (
+        ("--gpu-telemetry", "node-1:9400/"),
+        ("http://node-1:9400/metrics",),
+    ),
+    "--no-server-metrics": (("--no-server-metrics",), False),
+    "--metrics-interval": (("--metrics-interval", "500ms"), 500_000_000),
     "--artifact-dir": (("--artifact-dir", "out"), "out"),
     "--name": (("--name", "night-run"), "night-run"),
     "--slice-duration": (("--slice-duration", "10s"), 10 * 10**9),

@@ -1,0 +1,195 @@
+"""`server_metrics_export.jsonl`, `.json` and `.csv`: the pages of servers in AIPerf's shape, and
+`gpu_telemetry_export.jsonl`: those of GPU exporters."""
+
+import csv
+import math
+from collections.abc import Iterable, Iterator
+from io import StringIO
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+
+from aiperf_svc.adapters.exports.json_export import input_config, iso_time
+from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.series import gpus
+from aiperf_svc.core.telemetry.sources import SourceReport
+from aiperf_svc.core.telemetry.statistics import QUANTILES, Family, families, statistics
+from aiperf_svc.domain.foreign_text import csv_cell
+
+SCHEMA_VERSION = "1.0"
+_STATS = {
+    "gauge": ("avg", "min", "max", "std", *(f"p{q}" for q in QUANTILES)),
+    "counter": ("total", "rate", "rate_avg", "rate_min", "rate_max", "rate_std"),
+    "histogram": (
+        "count", "sum", "avg", "count_rate", "sum_rate", *(f"p{q}_estimate" for q in QUANTILES),
+    ),
+}  # fmt: skip
+_UNITS = (
+    ("_seconds", "seconds"),
+    ("_tokens", "tokens"),
+    ("_bytes", "bytes"),
+    ("_requests", "requests"),
+    ("_reqs", "requests"),
+    ("_ratio", "ratio"),
+    ("_perc", "percent"),
+)
+
+
+def servers(summary: Summary) -> list[tuple[SourceLog, SourceReport]]:
+    """Return the sources that are servers, those that cannot be believed included."""
+    reports = summary.system.sources if summary.system is not None else ()
+    pairs = zip(summary.telemetry, reports, strict=True)
+    return [(log, report) for log, report in pairs if not log.is_gpu]
+
+
+def render_lines(summary: Summary) -> Iterator[bytes]:
+    """Yield a line for each page of each server."""
+    for log, _ in servers(summary):
+        found = [(family, _curves(family, log)) for family in families(log)]
+        for place, wall_ns in enumerate(log.wall_ns.tolist()):
+            metrics: dict[str, list[dict[str, Any]]] = {}
+            for family, curves in found:
+                values = {part: float(curve[place]) for part, curve in curves.items()}
+                if not any(math.isnan(value) for value in values.values()):
+                    metrics.setdefault(family.name, []).append(_point(family, values))
+            line = {
+                "endpoint_url": log.url,
+                "timestamp_ns": wall_ns,
+                "endpoint_latency_ns": int(log.latency_ns[place]),
+                "metrics": metrics,
+            }
+            yield msgspec.json.encode(line) + b"\n"
+
+
+def _curves(family: Family, log: SourceLog) -> dict[str, Any]:
+    return {part: log.curve(number).values for part, number in family.numbers.items()}
+
+
+def _point(family: Family, values: dict[str, float]) -> dict[str, Any]:
+    point: dict[str, Any] = {"labels": dict(family.labels)} if family.labels else {}
+    if family.type != "histogram":
+        return point | {"value": values["value"]}
+    ends = {part: values.pop(part) for part in ("sum", "count") if part in values}
+    return point | {"histogram": values} | ends
+
+
+def render_json(summary: Summary) -> bytes:
+    """Render the statistics of each series under load."""
+    begin_ns, end_ns = window(summary)
+    metrics: dict[str, dict[str, Any]] = {}
+    for log, _ in servers(summary):
+        for family in families(log):
+            entry = metrics.setdefault(
+                family.name,
+                {
+                    "type": family.type,
+                    "description": "",
+                    "unit": _unit(family.name),
+                    "series": [],
+                },
+            )
+            series = {"endpoint_url": log.url, "labels": dict(family.labels) or None}
+            entry["series"].append(series | statistics(family, log, begin_ns, end_ns))
+    pairs = servers(summary)
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "aiperf_version": None,
+        "benchmark_id": summary.context.run_id,
+        "summary": {
+            "endpoints_configured": [log.url for log, _ in pairs],
+            "endpoints_successful": [log.url for log, _ in pairs if log.has_pages],
+            "start_time": iso_time(begin_ns),
+            "end_time": iso_time(end_ns),
+            "endpoint_info": {log.url: _info(log, report) for log, report in pairs},
+        },
+        "metrics": dict(sorted(metrics.items())),
+        "input_config": input_config(summary.context.config),
+    }
+    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+
+
+def _info(log: SourceLog, report: SourceReport) -> dict[str, Any]:
+    times, updates = log.wall_ns, log.updates
+    if not len(times):
+        return {"total_fetches": report.failures, "problem": report.problem}
+    gaps_ms = np.diff(updates) / 1e6
+    return {
+        "total_fetches": len(times) + report.failures,
+        "first_fetch_ns": int(times[0]),
+        "last_fetch_ns": int(times[-1]),
+        "avg_fetch_latency_ms": report.latency_ms,
+        "unique_updates": len(updates),
+        "first_update_ns": int(updates[0]),
+        "last_update_ns": int(updates[-1]),
+        "duration_seconds": float(updates[-1] - updates[0]) / 1e9,
+        "avg_update_interval_ms": float(gaps_ms.mean()) if len(gaps_ms) else None,
+        "median_update_interval_ms": float(np.median(gaps_ms)) if len(gaps_ms) else None,
+        "failed_fetches": report.failures,
+        "problem": report.problem,
+        "notes": report.notes,
+    }
+
+
+def render_csv(summary: Summary) -> bytes:
+    """Render the statistics as a block for each type."""
+    begin_ns, end_ns = window(summary)
+    rows: dict[str, list[list[str]]] = {kind: [] for kind in _STATS}
+    for log, _ in servers(summary):
+        for family in families(log):
+            kind = family.type if family.type in _STATS else "gauge"
+            stats: Any = statistics(family, log, begin_ns, end_ns)["stats"]
+            values = [_text(stats.get(name)) for name in _STATS[kind]]
+            labels = ",".join(f"{name}={value}" for name, value in family.labels)
+            head = [urlsplit(log.url).netloc, family.type, family.name, _unit(family.name) or ""]
+            rows[kind].append([csv_cell(text) for text in (*head, *values, labels)])
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for kind, found in rows.items():
+        if found:
+            text.write("\n" if text.tell() else "")
+            writer.writerow(("Endpoint", "Type", "Metric", "Unit", *_STATS[kind], "Labels"))
+            writer.writerows(found)
+    return text.getvalue().encode()
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _unit(name: str) -> str | None:
+    return next((unit for suffix, unit in _UNITS if name.endswith(suffix)), None)
+
+
+def render_gpu_lines(logs: Iterable[SourceLog]) -> Iterator[bytes]:
+    """Yield a line for each GPU on each page on which one of its values is new."""
+    for log in logs:
+        for fields in gpus(log).values():
+            number = next(iter(fields.values()))[1]
+            labels = dict(log.series[number].series.labels)
+            curves = {name: log.curve(at).values * f.scale for name, (f, at) in fields.items()}
+            changed = {int(t) for _, at in fields.values() for t in log.changes(at).wall_ns}
+            for place, wall_ns in enumerate(log.wall_ns.tolist()):
+                if wall_ns not in changed:
+                    continue
+                data = {name: float(values[place]) for name, values in curves.items()}
+                line = {
+                    "timestamp_ns": wall_ns,
+                    "dcgm_url": log.url,
+                    "gpu_index": int(labels.get("gpu", "0") or 0),
+                    "gpu_model_name": labels.get("modelName", ""),
+                    "gpu_uuid": labels.get("UUID", ""),
+                    "pci_bus_id": labels.get("pci_bus_id"),
+                    "device": labels.get("device"),
+                    "hostname": labels.get("Hostname"),
+                    "telemetry_data": {k: v for k, v in data.items() if not math.isnan(v)},
+                }
+                yield msgspec.json.encode(line) + b"\n"
+
+
+def window(summary: Summary) -> tuple[int, int]:
+    """Return the time of the load, by which statistics are made."""
+    begin_ns = summary.context.profiling.start_wall_ns or summary.first_start_wall_ns
+    return begin_ns, summary.last_end_wall_ns

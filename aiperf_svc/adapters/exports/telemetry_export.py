@@ -1,0 +1,98 @@
+"""`telemetry.parquet` and `metrics.om`: every value that was read, for other tools.
+
+Both hold each value at which a series changed, with the time at which it was read; `metrics.om`
+repeats those that stay. It is OpenMetrics with timestamps, of which `promtool tsdb
+create-blocks-from openmetrics metrics.om DATA` makes blocks that any Prometheus serves.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
+
+from aiperf_svc.adapters.exports.parquet_export import write_stream
+from aiperf_svc.core.telemetry.log import Curve, SourceLog
+from aiperf_svc.core.telemetry.page import Series
+
+FORMAT = "1"
+REPEAT_NS = 60_000_000_000
+"""Time after which a value that has not changed is written again: Prometheus takes a series without
+a sample for five minutes to be gone."""
+_FIELDS = (
+    ("source", DataType.string()),
+    ("metric", DataType.string()),
+    ("labels", DataType.string()),
+    ("type", DataType.string()),
+    ("wall_ns", DataType.int64()),
+    ("value", DataType.float64()),
+)
+_SCHEMA = Schema([Field(name, kind, nullable=False) for name, kind in _FIELDS])
+
+
+def write_parquet(path: Path, logs: Iterable[SourceLog], *, run_id: str) -> None:
+    """Write a row for each change of each series; `labels` is JSON. Raises OSError."""
+    write_stream(
+        path,
+        RecordBatchReader.from_batches(_SCHEMA, _batches(logs)),
+        compression="zstd(3)",
+        key_value_metadata={"aiperf_svc.format": FORMAT, "aiperf_svc.run_id": run_id},
+    )
+
+
+def _batches(logs: Iterable[SourceLog]) -> Iterator[RecordBatch]:
+    for log in logs:
+        for number, each in enumerate(log.series):
+            curve = log.changes(number)
+            count = len(curve.wall_ns)
+            if count:
+                labels = json.dumps(dict(each.series.labels), ensure_ascii=False)
+                texts = (log.url, each.series.name, labels, each.type)
+                arrays = [Array([text] * count, DataType.string()) for text in texts]
+                arrays += [Array.from_numpy(curve.wall_ns), Array.from_numpy(curve.values)]
+                yield RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def render_openmetrics(logs: Iterable[SourceLog]) -> Iterator[bytes]:
+    """Yield the lines of `metrics.om`. All samples of a series stand together, in order of time."""
+    by_name: dict[str, list[tuple[SourceLog, int, Series]]] = {}
+    for log in logs:
+        for number, each in enumerate(log.series):
+            by_name.setdefault(each.series.name, []).append((log, number, each.series))
+    for name, members in sorted(by_name.items()):
+        # The parts of a histogram are written as what they are one by one: the format wants all of
+        # a histogram at each moment, and here only what has changed is known.
+        yield f"# TYPE {name} unknown\n".encode()
+        for log, number, series in members:
+            labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in _labels(log, series))
+            curve = _kept_alive(log.curve(number))
+            head = f"{name}{{{labels}}} "
+            for wall_ns, value in zip(curve.wall_ns.tolist(), curve.values.tolist(), strict=True):
+                seconds, rest_ns = divmod(wall_ns, 10**9)
+                text = f"{head}{_number(value)} {seconds}.{rest_ns // 10**6:03d}\n"
+                yield text.encode()
+    yield b"# EOF\n"
+
+
+def _kept_alive(curve: Curve) -> Curve:
+    """The changes of a series, and its value each `REPEAT_NS` between them."""
+    times, values = curve
+    is_new = np.ones(len(values), dtype=bool)
+    is_new[1:] = (values[1:] != values[:-1]) & ~(np.isnan(values[1:]) & np.isnan(values[:-1]))
+    if len(times):
+        is_new[1:] |= np.diff((times - times[0]) // REPEAT_NS) > 0
+        is_new[-1] = True
+    return Curve(times[is_new], values[is_new])
+
+
+def _labels(log: SourceLog, series: Series) -> list[tuple[str, str]]:
+    return [*(pair for pair in series.labels if pair[0] != "source"), ("source", log.url)]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}.get(repr(value), repr(value))

@@ -1,0 +1,77 @@
+"""Draws what servers and GPUs said, on the time axis of the other plots over time."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report.plots import Hint, Series, figure
+from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.telemetry.series import Plotted, plotted
+
+STYLES = ("a", "b", "c", "d", "e", "a dashed", "b dashed", "c dashed")
+"""Styles of the lines of a plot, which has no more lines than that."""
+MAX_POINTS = 600
+"""Most points of a line; beyond, the highest of each span is drawn."""
+HINTS = 120
+
+
+def draw(summary: Summary) -> list[str]:
+    """Draw every portable quantity and GPU field that was read during the load."""
+    line = summary.timeline
+    if summary.system is None or line is None:
+        return []
+    pairs = zip(summary.telemetry, summary.system.sources, strict=True)
+    used = [log for log, report in pairs if report.is_used]
+    begin_ns = summary.context.profiling.start_wall_ns or summary.first_start_wall_ns
+    length_s = line.width_s * len(line.in_flight)
+    return [drawn for each in plotted(used) if (drawn := _plot(each, begin_ns, length_s))]
+
+
+def _plot(each: Plotted, begin_ns: int, length_s: float) -> str:
+    lines = []
+    for label, times, values in each.lines[: len(STYLES)]:
+        at_s = (times - begin_ns) / 1e9
+        keep = (at_s >= 0) & (at_s <= length_s)
+        points = list(_thinned(at_s[keep], values[keep]))
+        if any(not math.isnan(value) for _, value in points):
+            lines.append((label, points))
+    if not lines:
+        return ""
+    known = [value for _, points in lines for _, value in points if not math.isnan(value)]
+    note = each.unit
+    if len(each.lines) > len(lines):
+        note += f", {len(lines)} of {len(each.lines)} lines"
+    return figure(
+        each.title[:1].upper() + each.title[1:],
+        note,
+        [
+            Series(label, style, points)
+            for (label, points), style in zip(lines, STYLES, strict=False)
+        ],
+        x=scales.elapsed(length_s),
+        y=scales.linear(max(*known, 0.0) or 1.0, low=min(0.0, *known)),
+        hints=list(_hints(lines[0][1])) if len(lines) == 1 else [],
+    )
+
+
+def _thinned(
+    at_s: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+    values: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+) -> Iterator[tuple[float, float]]:
+    """The points of a line; of long ones, the highest of each span."""
+    step = max(1, math.ceil(len(values) / MAX_POINTS))
+    for begin in range(0, len(values), step):
+        part = values[begin : begin + step]
+        there = part[np.isfinite(part)]
+        yield float(at_s[begin]), float(there.max()) if len(there) else math.nan
+
+
+def _hints(points: list[tuple[float, float]]) -> Iterator[Hint]:
+    step = max(1, math.ceil(len(points) / HINTS))
+    for place in range(0, len(points) - 1, step):
+        begin, value = points[place]
+        end = points[min(place + step, len(points) - 1)][0]
+        if not math.isnan(value):
+            yield Hint(begin, end, f"{begin:.6g} s: {value:,.4g}")

@@ -1,0 +1,52 @@
+"""Adds to a summary what servers and GPU exporters said during the run."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from msgspec.structs import replace
+
+from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.telemetry.findings import LoadFacts, judge_system
+from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.sources import judge_source
+
+
+def with_telemetry(summary: Summary, logs: Iterable[SourceLog]) -> Summary:
+    """Return the summary with the verdict on the system. Unchanged without a source."""
+    known = tuple(logs)
+    if not known:
+        return summary
+    facts = _load_facts(summary)
+    interval_s = summary.context.config.telemetry.interval / 1e9
+    sources = tuple(
+        judge_source(log, begin_ns=facts.begin_ns, end_ns=facts.end_ns, interval_s=interval_s)
+        for log in known
+    )
+    return replace(summary, telemetry=known, system=judge_system(known, sources, facts))
+
+
+def _load_facts(summary: Summary) -> LoadFacts:
+    profiling = summary.context.profiling
+    load = summary.context.config.load
+    begin_ns = profiling.start_wall_ns or summary.first_start_wall_ns
+    return LoadFacts(
+        begin_ns=begin_ns,
+        end_ns=summary.last_end_wall_ns,
+        steady_ns=begin_ns + profiling.ramp_ns,
+        stop_ns=_last_start_ns(summary, begin_ns),
+        concurrency=None if load.is_open_loop else load.concurrency,
+        ttft_mean_ms=summary.measured("time_to_first_token", "avg"),
+        latency_ms=summary.measured("request_latency", "p50") or 0.0,
+        requests=int(summary.scalars["request_count"]),
+        output_tokens=summary.scalars.get("total_output_tokens", 0.0),
+    )
+
+
+def _last_start_ns(summary: Summary, begin_ns: int) -> int:
+    """The begin of the last part of the timeline in which requests were started: the load is held
+    until then."""
+    line = summary.timeline
+    if line is None or not line.started_per_s.any():
+        return begin_ns
+    last = int(np.flatnonzero(line.started_per_s)[-1])
+    return begin_ns + round(last * line.width_s * 1e9)

@@ -1,0 +1,239 @@
+"""What the families of known servers and GPU exporters mean, under one name for all of them.
+
+Names are those of the servers' own pages, without `_total`: some versions write it, some do not.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from aiperf_svc.core.telemetry.page import Series
+
+
+class Kind(StrEnum):
+    """How the values of a portable family are read."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+class Portable(msgspec.Struct, frozen=True):
+    """A quantity that several servers report."""
+
+    name: str
+    kind: Kind
+    unit: str
+    title: str
+    families: tuple[str, ...]
+    is_worst: bool = False
+    """True if the highest value of several servers counts; False: their sum."""
+    scale: float = 1.0
+
+
+class GpuField(msgspec.Struct, frozen=True):
+    """A field of a DCGM exporter."""
+
+    name: str
+    """Name in AIPerf's `telemetry_data`."""
+    family: str
+    unit: str
+    kind: Kind = Kind.GAUGE
+    scale: float = 1.0
+    """From DCGM's unit to the one here."""
+
+    @property
+    def title(self) -> str:
+        """Its name for people."""
+        words = self.name.removeprefix("gpu_").replace("_", " ")
+        return f"GPU {words}"
+
+
+_VLLM_OLD_PREFIX = ("vllm:gpu_prefix_cache_queries", "vllm:gpu_prefix_cache_hits")
+
+PORTABLE = (
+    Portable(
+        "running",
+        Kind.GAUGE,
+        "requests",
+        "Running on the server",
+        (
+            "vllm:num_requests_running",
+            "sglang:num_running_reqs",
+            "tgi_batch_current_size",
+            "llamacpp:requests_processing",
+        ),
+    ),
+    Portable(
+        "waiting",
+        Kind.GAUGE,
+        "requests",
+        "Waiting on the server",
+        (
+            "vllm:num_requests_waiting",
+            "sglang:num_queue_reqs",
+            "tgi_queue_size",
+            "nv_inference_pending_request_count",
+            "llamacpp:requests_deferred",
+        ),
+    ),
+    Portable(
+        "kv_usage",
+        Kind.GAUGE,
+        "ratio",
+        "KV cache in use",
+        (
+            "vllm:kv_cache_usage_perc",
+            "vllm:gpu_cache_usage_perc",
+            "sglang:token_usage",
+            "llamacpp:kv_cache_usage_ratio",
+        ),
+        is_worst=True,
+    ),
+    Portable(
+        "prefix_hit_rate",
+        Kind.GAUGE,
+        "ratio",
+        "Prefix cache hit rate",
+        ("sglang:cache_hit_rate",),
+        is_worst=True,
+    ),
+    Portable("preemptions", Kind.COUNTER, "", "Preemptions", ("vllm:num_preemptions",)),
+    Portable(
+        "prefix_queries",
+        Kind.COUNTER,
+        "tokens",
+        "Prefix cache queries",
+        ("vllm:prefix_cache_queries", _VLLM_OLD_PREFIX[0]),
+    ),
+    Portable(
+        "prefix_hits",
+        Kind.COUNTER,
+        "tokens",
+        "Prefix cache hits",
+        ("vllm:prefix_cache_hits", _VLLM_OLD_PREFIX[1]),
+    ),
+    Portable(
+        "prompt_tokens",
+        Kind.COUNTER,
+        "tokens",
+        "Prompt tokens",
+        (
+            "vllm:prompt_tokens",
+            "sglang:prompt_tokens",
+            "tgi_request_input_length_sum",
+            "llamacpp:prompt_tokens",
+        ),
+    ),
+    Portable(
+        "generation_tokens",
+        Kind.COUNTER,
+        "tokens",
+        "Generated tokens",
+        (
+            "vllm:generation_tokens",
+            "sglang:generation_tokens",
+            "tgi_request_generated_tokens_sum",
+            "llamacpp:tokens_predicted",
+        ),
+    ),
+    Portable(
+        "queue_seconds",
+        Kind.COUNTER,
+        "s",
+        "Time in the server's queue",
+        ("nv_inference_queue_duration_us",),
+        scale=1e-6,
+    ),
+    Portable(
+        "time_to_first_token",
+        Kind.HISTOGRAM,
+        "s",
+        "TTFT on the server",
+        ("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
+    ),
+    Portable(
+        "inter_token_latency",
+        Kind.HISTOGRAM,
+        "s",
+        "Inter-token latency on the server",
+        (
+            "vllm:inter_token_latency_seconds",
+            "vllm:time_per_output_token_seconds",
+            "sglang:inter_token_latency_seconds",
+            "sglang:time_per_output_token_seconds",
+        ),
+    ),
+    Portable(
+        "queue_time",
+        Kind.HISTOGRAM,
+        "s",
+        "Time in the server's queue",
+        ("vllm:request_queue_time_seconds", "tgi_request_queue_duration"),
+    ),
+)
+"""The portable quantities, in the order of the report."""
+
+GPU_FIELDS = (
+    GpuField("gpu_power_usage", "DCGM_FI_DEV_POWER_USAGE", "W"),
+    GpuField(
+        "energy_consumption", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "MJ", Kind.COUNTER, 1e-9
+    ),
+    GpuField("gpu_utilization", "DCGM_FI_DEV_GPU_UTIL", "%"),
+    GpuField("mem_utilization", "DCGM_FI_DEV_MEM_COPY_UTIL", "%"),
+    GpuField("gpu_memory_used", "DCGM_FI_DEV_FB_USED", "GB", scale=1.048576e-3),
+    GpuField("gpu_memory_free", "DCGM_FI_DEV_FB_FREE", "GB", scale=1.048576e-3),
+    GpuField("gpu_temperature", "DCGM_FI_DEV_GPU_TEMP", "°C"),
+    GpuField("sm_clock_frequency", "DCGM_FI_DEV_SM_CLOCK", "MHz"),
+    GpuField("sm_utilization", "DCGM_FI_PROF_SM_ACTIVE", "ratio"),
+    GpuField("tensor_utilization", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "ratio"),
+    GpuField("dram_utilization", "DCGM_FI_PROF_DRAM_ACTIVE", "ratio"),
+    GpuField("xid_errors", "DCGM_FI_DEV_XID_ERRORS", ""),
+    GpuField("power_violation", "DCGM_FI_DEV_POWER_VIOLATION", "µs", Kind.COUNTER),
+    GpuField("thermal_violation", "DCGM_FI_DEV_THERMAL_VIOLATION", "µs", Kind.COUNTER),
+)
+"""Fields of a GPU. Violations are times in which the clock was held down."""
+
+_BY_FAMILY = {family: portable for portable in PORTABLE for family in portable.families}
+_GPU_BY_FAMILY = {field.family: field for field in GPU_FIELDS}
+_PARTS = ("_bucket", "_sum", "_count")
+
+
+def portable_of(series: Series) -> Portable | None:
+    """Return the portable quantity that a series belongs to. None for all others, and for the
+    copies that each further rank of a tensor-parallel server reports."""
+    if series.label("tp_rank") not in ("", "0"):
+        return None
+    name = series.name.removesuffix("_total")
+    found = _BY_FAMILY.get(name)
+    if found is not None and found.kind is not Kind.HISTOGRAM:
+        return found
+    for part in _PARTS:
+        if name.endswith(part):
+            found = _BY_FAMILY.get(name.removesuffix(part))
+            return found if found is not None and found.kind is Kind.HISTOGRAM else None
+    return None
+
+
+def gpu_field_of(series: Series) -> GpuField | None:
+    """Return the field of a GPU that a series is."""
+    return _GPU_BY_FAMILY.get(series.name)
+
+
+def is_known(series: Series) -> bool:
+    """Return whether a series is kept before all that are not known."""
+    return portable_of(series) is not None or gpu_field_of(series) is not None
+
+
+def family_type(series: Series, types: dict[str, str]) -> tuple[str, str]:
+    """Return the family of a series and its type, as a page declares them."""
+    name = series.name
+    if name in types:
+        return name, types[name]
+    if (base := name.removesuffix("_total")) in types:
+        return name, types[base]
+    for part in _PARTS:
+        base = name.removesuffix(part)
+        if base != name and types.get(base) in ("histogram", "summary"):
+            return base, types[base]
+    return name, "unknown"

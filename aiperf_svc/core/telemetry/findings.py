@@ -1,0 +1,279 @@
+"""What the server's and the GPUs' own numbers say about a run: lines for a reader, and the verdict
+on the system. It stands beside the verdict on the client and never changes it."""
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from aiperf_svc.core.telemetry import series
+from aiperf_svc.core.telemetry.families import GpuField
+from aiperf_svc.core.telemetry.log import SourceLog, Values, grown, within
+from aiperf_svc.core.telemetry.sources import SourceReport
+from aiperf_svc.core.verdict.check_result import Reason, Severity, graded, told, worst_of
+
+ARRIVED_SHARE = 0.10
+"""Limit of the part of the asked concurrency that the server does not have, running or waiting.
+Requests on their way and in the client's reads make a few percent."""
+KV_FULL = 0.95
+"""Use of the KV cache from which on a server begins to make requests wait or start again."""
+COLD_HIT_SHARE = 0.05
+"""Limit of the share of prompt tokens found in the prefix cache. Above it, a server did less work
+than prompts of this length need."""
+THROTTLED_SHARE = 0.01
+"""Limit of the time in which power or heat held a GPU's clock down."""
+LONG_REQUEST_MS = 100.0
+"""Median latency from which on requests are nearly always on the server: of shorter ones a large
+part is on its way at any moment."""
+MIN_READS = 3
+"""Fewest reads under load for a mean over time."""
+
+
+class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client knows of the load."""
+
+    begin_ns: int
+    end_ns: int
+    """Window in which the servers' counters are compared with the client's."""
+    steady_ns: int
+    stop_ns: int
+    """Part of it in which the asked concurrency is held."""
+    concurrency: int | None
+    """Asked for; None in open loop."""
+    ttft_mean_ms: float | None = None
+    """The client's mean time to first token; None without streaming."""
+    latency_ms: float = 0.0
+    """The median of the request latency."""
+    requests: int = 0
+    """Completed requests."""
+    output_tokens: float = 0.0
+    """Their output tokens; 0: not known."""
+
+
+class SystemReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What telemetry says about the system under test."""
+
+    verdict: Severity
+    checks: tuple[Reason, ...]
+    """Every check for which there are numbers; what is only told is `info`."""
+    metrics: dict[str, float]
+    """Numbers that come from both sides, by tag."""
+    sources: tuple[SourceReport, ...]
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Checks that did not pass."""
+        return tuple(check for check in self.checks if not check.ok)
+
+
+def judge_system(
+    logs: Iterable[SourceLog], sources: tuple[SourceReport, ...], facts: LoadFacts
+) -> SystemReport:
+    """Judge the system by the sources that can be believed."""
+    used = [log for log, report in zip(logs, sources, strict=True) if report.is_used]
+    metrics: dict[str, float] = {}
+    found = [
+        _arrived(used, facts, metrics),
+        _in_front(used, facts, metrics),
+        _preemptions(used, facts, metrics),
+        _kv_cache(used, facts, metrics),
+        _prefix_hits(used, facts, metrics),
+        *_gpus(used, facts, metrics),
+        *(_source(report) for report in sources),
+    ]
+    checks = tuple(check for check in found if check is not None)
+    return SystemReport(verdict=worst_of(checks), checks=checks, metrics=metrics, sources=sources)
+
+
+def _arrived(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> Reason | None:
+    values = {}
+    for name in ("running", "waiting"):
+        found = series.gauge(logs, name, facts.steady_ns, facts.stop_ns)
+        found = found[~np.isnan(found)]
+        if len(found) >= MIN_READS:
+            values[name] = metrics[f"server_{name}_requests"] = float(found.mean())
+    if "running" not in values:
+        return None
+    held = sum(values.values())
+    text = f"the server had {values['running']:.1f} requests running"
+    if "waiting" in values:
+        text += f" and {values['waiting']:.1f} waiting"
+    if facts.concurrency is None or facts.latency_ms < LONG_REQUEST_MS:
+        return told("server_running", f"{text} on average")
+    return graded(
+        "server_running",
+        max(0.0, 1 - held / facts.concurrency),
+        ARRIVED_SHARE,
+        text=f"{text} on average; the concurrency asked for was {facts.concurrency:,}",
+        remedy="look at what is between client and server (gateway, router, rate limit), and "
+        "whether all replicas are among the sources",
+    )
+
+
+def _in_front(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> Reason | None:
+    found = series.histogram(logs, "time_to_first_token", facts.begin_ns, facts.end_ns)
+    if found is None:
+        return None
+    server_ms = metrics["server_time_to_first_token"] = found.mean * 1e3
+    text = f"mean time to first token on the server: {server_ms:.4g} ms of {found.count:,.0f}"
+    if facts.ttft_mean_ms is None:
+        return told("time_in_front", f"{text} requests")
+    front = metrics["time_in_front_of_server"] = facts.ttft_mean_ms - server_ms
+    return told(
+        "time_in_front",
+        f"{text} requests, {facts.ttft_mean_ms:.4g} ms at the client: network and queues in front "
+        f"of the server take {front:.4g} ms",
+    )
+
+
+def _preemptions(
+    logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
+) -> Reason | None:
+    count = series.counter(logs, "preemptions", facts.begin_ns, facts.end_ns)
+    if count is None:
+        return None
+    metrics["server_preemptions"] = count
+    return graded(
+        "preemptions",
+        count,
+        0.0,
+        unit="",
+        text=f"the server preempted {count:,.0f} requests: they gave up their KV cache and were "
+        "computed again",
+        remedy="give the server more KV cache or a lower limit of sequences; tails contain the "
+        "repeated work",
+    )
+
+
+def _kv_cache(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> Reason | None:
+    usage = series.gauge(logs, "kv_usage", facts.begin_ns, facts.end_ns)
+    usage = usage[~np.isnan(usage)]
+    if not len(usage):
+        return None
+    highest = metrics["server_kv_cache_usage"] = float(usage.max())
+    full = float((usage >= KV_FULL).mean())
+    return graded(
+        "kv_cache",
+        highest,
+        KV_FULL,
+        text=f"the KV cache was at most {highest:.0%} full, and over {KV_FULL:.0%} in {full:.0%} "
+        "of the time",
+        remedy="a full cache makes requests wait: give the server more memory for it, or ask for "
+        "less concurrency or shorter prompts",
+    )
+
+
+def _prefix_hits(
+    logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
+) -> Reason | None:
+    window = facts.begin_ns, facts.end_ns
+    queries = series.counter(logs, "prefix_queries", *window)
+    hits = series.counter(logs, "prefix_hits", *window)
+    if queries and hits is not None:
+        share = hits / queries
+    else:
+        rates = series.gauge(logs, "prefix_hit_rate", *window)
+        rates = rates[~np.isnan(rates)]
+        if not len(rates):
+            return None
+        share = float(rates.mean())
+    metrics["server_prefix_hit_rate"] = share
+    text = f"{share:.1%} of the prompt tokens were in the server's prefix cache"
+    if share > COLD_HIT_SHARE:
+        text += ": the time to first token is not that of prompts which are new to the server"
+    return told("prefix_hits", text)
+
+
+def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) -> list[Reason]:
+    watts, joules, known = [], 0.0, False
+    throttled: list[tuple[float, str, str]] = []
+    xids: list[str] = []
+    length_us = (facts.end_ns - facts.begin_ns) / 1e3
+    for log in logs:
+        for (host, uuid), fields in series.gpus(log).items():
+            name = " ".join(part for part in (uuid, f"on {host}" if host else "") if part)
+            if "gpu_power_usage" in fields:
+                values = _under_load(log, fields, "gpu_power_usage", facts)
+                watts += [float(values.mean())] if len(values) else []
+            if "energy_consumption" in fields:
+                curve = log.curve(fields["energy_consumption"][1])
+                growth = grown(curve, facts.begin_ns, facts.end_ns)
+                joules += (growth or 0.0) / 1e3
+                known = known or growth is not None
+            for kind in ("power", "thermal"):
+                if f"{kind}_violation" in fields and length_us > 0:
+                    curve = log.curve(fields[f"{kind}_violation"][1])
+                    growth = grown(curve, facts.begin_ns, facts.end_ns) or 0.0
+                    throttled.append((growth / length_us, kind, name))
+            if "xid_errors" in fields:
+                codes = _new_codes(log, fields["xid_errors"][1], facts)
+                xids += [f"{', '.join(map(str, codes))} on {name}"] if codes else []
+    checks = []
+    if watts:
+        metrics["gpu_power"] = sum(watts)
+        text = f"{len(watts)} GPUs drew {sum(watts):,.0f} W on average"
+        if known and joules > 0:
+            text += _energy(joules, facts, metrics)
+        checks.append(told("gpu_energy", text))
+    if throttled:
+        share, kind, name = max(throttled)
+        checks.append(
+            graded(
+                "gpu_throttling",
+                share,
+                THROTTLED_SHARE,
+                text=f"{kind} limits held the clock of {name} down for {share:.1%} of the time",
+                remedy="the server is faster than these numbers where power and cooling allow it",
+            )
+        )
+    if xids:
+        reason = graded(
+            "gpu_xid",
+            float(len(xids)),
+            (0.0, 0.0),
+            unit="",
+            text=f"GPUs reported Xid errors during the load: {'; '.join(xids)}",
+            remedy="look at the driver's log of that node; repeat the run on sound GPUs",
+        )
+        checks.append(reason)
+    return checks
+
+
+def _new_codes(log: SourceLog, number: int, facts: LoadFacts) -> list[int]:
+    """Xid errors that came under load. The exporter repeats the last one for ever."""
+    curve = log.curve(number)
+    earlier = curve.values[curve.wall_ns < facts.begin_ns]
+    old = float(earlier[-1]) if len(earlier) else 0.0
+    values = within(curve, facts.begin_ns, facts.end_ns)
+    return sorted({int(code) for code in values if code > 0 and code != old})
+
+
+def _under_load(
+    log: SourceLog,
+    fields: dict[str, tuple[GpuField, int]],
+    name: str,
+    facts: LoadFacts,
+) -> Values:
+    values = within(log.curve(fields[name][1]), facts.begin_ns, facts.end_ns)
+    return values[~np.isnan(values)]
+
+
+def _energy(joules: float, facts: LoadFacts, metrics: dict[str, float]) -> str:
+    metrics["gpu_energy"] = joules
+    text = f" and used {joules:,.0f} J"
+    if facts.requests:
+        metrics["energy_per_request"] = joules / facts.requests
+        text += f", {joules / facts.requests:.4g} J a request"
+    if facts.output_tokens:
+        metrics["energy_per_output_token"] = joules / facts.output_tokens
+        text += f", {joules / facts.output_tokens:.4g} J an output token"
+    return text
+
+
+def _source(report: SourceReport) -> Reason | None:
+    """A source that is not used, or that needs a note."""
+    if report.problem:
+        return told("telemetry_source", f"{report.url} is not used: {report.problem}")
+    if report.notes:
+        return told("telemetry_source", f"{report.url}: {'; '.join(report.notes)}")
+    return None

@@ -1,0 +1,160 @@
+"""The series of one source over a run: when it was read, and each value that changed."""
+
+from array import array
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.telemetry.changes import ChangeFinder, NewSeries
+from aiperf_svc.core.telemetry.families import gpu_field_of, portable_of
+from aiperf_svc.core.telemetry.page import Page
+
+MAX_POINTS = 2_000_000
+"""Values of a source that are kept: 24 MB. A server with 300 changing series fills them in nearly
+two hours at one page a second."""
+
+Times = NDArray[np.int64]
+Values = NDArray[np.float64]
+
+
+class Curve(NamedTuple):
+    """A series over time: its value at each page that was read, NaN where it was not there."""
+
+    wall_ns: Times
+    values: Values
+
+
+class SourceLog:
+    """What was read from one source."""
+
+    def __init__(self, url: str, *, is_gpu: bool = False, is_guess: bool = False) -> None:
+        self.url = url
+        self.is_gpu = is_gpu
+        self.is_guess = is_guess
+        """True if nobody named it: the target's own page, which it may not have."""
+        self.series: list[NewSeries] = []
+        self.left_out = 0
+        """Series beyond the limits."""
+        self.is_full = False
+        """True if values were lost because there were too many."""
+        self.failures = 0
+        self.failure = ""
+        """What the last failure was."""
+        self.clock_off_s = 0.0
+        """Largest distance between the source's clock and ours, as far as it is known."""
+        self.portable: dict[str, list[int]] = {}
+        """Numbers of the series of each portable quantity."""
+        self._finder = ChangeFinder()
+        self._wall_ns = array("q")
+        self._latency_ns = array("q")
+        self._changed: list[array[int]] = []
+        """By series: numbers of the pages on which it had another value."""
+        self._values: list[array[float]] = []
+        self._count = 0
+        self._has_changes = array("b")
+
+    def add(self, page: Page, *, wall_ns: int, latency_ns: int, off_s: float = 0.0) -> None:
+        """Add a page that was read; `off_s` is how far the source's clock is from ours."""
+        changes = self._finder.take(page)
+        place = len(self._wall_ns)
+        self._wall_ns.append(wall_ns)
+        self._latency_ns.append(latency_ns)
+        self._has_changes.append(bool(changes.numbers))
+        for new in changes.new:
+            portable = portable_of(new.series)
+            if portable is not None:
+                self.portable.setdefault(portable.name, []).append(len(self.series))
+            self.series.append(new)
+            self._changed.append(array("i"))
+            self._values.append(array("d"))
+        self.left_out = changes.left_out
+        if page.oldest_ms is not None:
+            age_s = wall_ns / 1e9 - page.oldest_ms / 1e3
+            off_s = max(off_s, age_s, key=abs)
+        self.clock_off_s = max(self.clock_off_s, off_s, key=abs)
+        if self._count + len(changes.numbers) > MAX_POINTS:
+            self.is_full = True
+            return
+        self._count += len(changes.numbers)
+        for number, value in zip(changes.numbers, changes.values, strict=True):
+            self._changed[number].append(place)
+            self._values[number].append(value)
+
+    def fail(self, text: str) -> None:
+        """Note that a page could not be read."""
+        self.failures += 1
+        self.failure = text
+
+    @property
+    def has_pages(self) -> bool:
+        """True if a page could be read."""
+        return bool(self._wall_ns)
+
+    @property
+    def has_gpus(self) -> bool:
+        """True if a page has fields of GPUs."""
+        return any(gpu_field_of(each.series) is not None for each in self.series)
+
+    @property
+    def wall_ns(self) -> Times:
+        """Times at which pages were read."""
+        return np.array(self._wall_ns, dtype=np.int64)
+
+    @property
+    def latency_ns(self) -> Times:
+        """How long the source took for each page."""
+        return np.array(self._latency_ns, dtype=np.int64)
+
+    @property
+    def updates(self) -> Times:
+        """Times of the pages on which any value differs from the page before."""
+        updates: Times = self.wall_ns[np.array(self._has_changes, dtype=bool)]
+        return updates
+
+    def curve(self, number: int) -> Curve:
+        """Return a series over all pages."""
+        values = np.full(len(self._wall_ns), np.nan)
+        places = np.array(self._changed[number], dtype=np.int64)
+        if len(places):
+            lengths = np.diff(places, append=len(values))
+            values[places[0] :] = np.repeat(np.array(self._values[number]), lengths)
+        return Curve(self.wall_ns, values)
+
+    def changes(self, number: int) -> Curve:
+        """Return a series at the pages on which it changed only."""
+        places = np.array(self._changed[number], dtype=np.int64)
+        return Curve(self.wall_ns[places], np.array(self._values[number]))
+
+    def last(self, number: int) -> float:
+        """Return the newest value of a series."""
+        return self._values[number][-1] if self._values[number] else float("nan")
+
+
+def within(curve: Curve, begin_ns: int, end_ns: int) -> Values:
+    """Return the values of the pages that were read from `begin_ns` to `end_ns`."""
+    return curve.values[(curve.wall_ns >= begin_ns) & (curve.wall_ns <= end_ns)]
+
+
+def grown(curve: Curve, begin_ns: int, end_ns: int) -> float | None:
+    """Return by how much a counter grew from the last page before `begin_ns` to the first one after
+    `end_ns`, so that all that happened between is counted. None if no two pages have it."""
+    first = max(0, int(np.searchsorted(curve.wall_ns, begin_ns, side="right")) - 1)
+    last = int(np.searchsorted(curve.wall_ns, end_ns, side="left"))
+    values = curve.values[first : last + 1]
+    there = values[~np.isnan(values)]
+    if len(there) < 2:
+        return None
+    # A labelled counter that appears during the run counts from zero.
+    start = 0.0 if np.isnan(values[0]) else float(values[0])
+    return float(there[-1]) - start
+
+
+def restarts(curves: Iterable[Curve]) -> int:
+    """Return how often counters fell: the server that has them was started again."""
+    most = 0
+    for curve in curves:
+        values = curve.values[~np.isnan(curve.values)]
+        most = max(most, int((np.diff(values) < 0).sum()))
+    return most

@@ -1,0 +1,176 @@
+"""Portable quantities over time and over the load, of all sources of a run together."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+
+from aiperf_svc.core.telemetry.families import (
+    GPU_FIELDS,
+    PORTABLE,
+    GpuField,
+    Kind,
+    Portable,
+    gpu_field_of,
+)
+from aiperf_svc.core.telemetry.log import Curve, SourceLog, Times, Values, grown, within
+from aiperf_svc.core.telemetry.page import Series
+
+JOINED_NS = 1_000_000_000
+"""Grid on which the series of several sources are added. They are not read at the same moments."""
+
+
+class Plotted(msgspec.Struct, frozen=True):
+    """A quantity over time, for a plot."""
+
+    name: str
+    title: str
+    unit: str
+    lines: tuple[tuple[str, Times, Values], ...]
+    """Label, times in ns and values of each line."""
+
+
+class ServerHistogram(msgspec.Struct, frozen=True):
+    """How a histogram of the servers grew during the load."""
+
+    count: float
+    sum: float
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values observed."""
+        return self.sum / self.count
+
+
+Member = tuple[SourceLog, int, Series]
+
+
+def members(logs: Iterable[SourceLog], portable: Portable) -> list[Member]:
+    """Return every series of a portable quantity: source, number, and itself."""
+    return [
+        (log, number, log.series[number].series)
+        for log in logs
+        for number in log.portable.get(portable.name, ())
+    ]
+
+
+def gauge(logs: Iterable[SourceLog], name: str, begin_ns: int, end_ns: int) -> Values:
+    """Return the values of a gauge under load on a common grid: of all servers together, or of the
+    worst one where their sum has no meaning. Empty if no server has it."""
+    portable = _named(name)
+    curves = [log.curve(number) for log, number, _ in members(logs, portable)]
+    return within(_joined(curves, portable), begin_ns, end_ns) if curves else np.empty(0)
+
+
+def counter(logs: Iterable[SourceLog], name: str, begin_ns: int, end_ns: int) -> float | None:
+    """Return by how much a counter of all servers grew under load; None if no server has it."""
+    portable = _named(name)
+    found = [
+        growth
+        for log, number, _ in members(logs, portable)
+        if (growth := grown(log.curve(number), begin_ns, end_ns)) is not None
+    ]
+    return portable.scale * sum(found) if found else None
+
+
+def histogram(
+    logs: Iterable[SourceLog], name: str, begin_ns: int, end_ns: int
+) -> ServerHistogram | None:
+    """Return how a histogram of all servers grew under load; None if nothing was observed."""
+    totals = {"_sum": 0.0, "_count": 0.0}
+    for log, number, series in members(logs, _named(name)):
+        for part in totals:
+            if series.name.endswith(part):
+                totals[part] += grown(log.curve(number), begin_ns, end_ns) or 0.0
+    if totals["_count"] <= 0:
+        return None
+    return ServerHistogram(count=totals["_count"], sum=totals["_sum"])
+
+
+def last_gauge(logs: Iterable[SourceLog], name: str) -> float | None:
+    """Return the newest value of a gauge, of all servers together."""
+    values = [log.last(number) for log, number, _ in members(logs, _named(name))]
+    known = [value for value in values if value == value]
+    return sum(known) if known else None
+
+
+def gpus(log: SourceLog) -> dict[tuple[str, str], dict[str, tuple[GpuField, int]]]:
+    """Return the fields of each GPU of a source, by host and UUID: field and number of series."""
+    found: dict[tuple[str, str], dict[str, tuple[GpuField, int]]] = {}
+    for number, each in enumerate(log.series):
+        field = gpu_field_of(each.series)
+        if field is not None:
+            key = each.series.label("Hostname"), each.series.label("UUID")
+            found.setdefault(key, {})[field.name] = field, number
+    return found
+
+
+def plotted(logs: Iterable[SourceLog]) -> Iterator[Plotted]:
+    """Yield the plots of a run: gauges as they are, counters as rates, GPUs one line each."""
+    known = list(logs)
+    for portable in PORTABLE:
+        if portable.kind is Kind.HISTOGRAM:
+            continue
+        curves = [log.curve(number) for log, number, _ in members(known, portable)]
+        if curves:
+            joined = _joined(curves, portable)
+            is_rate = portable.kind is Kind.COUNTER
+            times, values = _rate(joined) if is_rate else joined
+            unit = f"{portable.unit}/s".lstrip("/") if is_rate else portable.unit
+            yield Plotted(portable.name, portable.title, unit, (("", times, values),))
+    for field in GPU_FIELDS:
+        if field.kind is Kind.GAUGE:
+            lines = tuple(_gpu_lines(known, field))
+            if lines:
+                yield Plotted(field.name, field.title, field.unit, lines)
+
+
+def _gpu_lines(logs: list[SourceLog], field: GpuField) -> Iterator[tuple[str, Times, Values]]:
+    """A line for each GPU, with a point for each value that is new: a repeated one is no
+    measurement."""
+    for log in logs:
+        for fields in gpus(log).values():
+            if field.name in fields:
+                number = fields[field.name][1]
+                curve = log.changes(number)
+                label = f"GPU {log.series[number].series.label('gpu')}"
+                yield label, curve.wall_ns, curve.values * field.scale
+
+
+def _named(name: str) -> Portable:
+    return next(portable for portable in PORTABLE if portable.name == name)
+
+
+def _joined(curves: list[Curve], portable: Portable) -> Curve:
+    """All curves as one, on a grid if they were read at different times."""
+    if all(np.array_equal(curve.wall_ns, curves[0].wall_ns) for curve in curves):
+        times = curves[0].wall_ns
+        rows = [curve.values for curve in curves]
+    else:
+        ends = [curve.wall_ns for curve in curves if len(curve.wall_ns)]
+        begin, end = min(int(t[0]) for t in ends), max(int(t[-1]) for t in ends)
+        times = np.arange(begin, end + JOINED_NS, JOINED_NS, dtype=np.int64)
+        rows = [_at(curve, times) for curve in curves]
+    table = np.array(rows)
+    is_there = ~np.isnan(table)
+    if portable.is_worst:
+        joined = np.where(is_there, table, -np.inf).max(axis=0)
+    else:
+        joined = np.where(is_there, table, 0.0).sum(axis=0)
+    joined[~is_there.any(axis=0)] = np.nan
+    return Curve(times, joined * portable.scale)
+
+
+def _at(curve: Curve, times: Times) -> Values:
+    """The last value read at or before each time."""
+    places = np.searchsorted(curve.wall_ns, times, side="right") - 1
+    values = np.append(curve.values, np.nan)
+    return values[places]
+
+
+def _rate(curve: Curve) -> Curve:
+    """The growth per second between pages, at the second page of each pair."""
+    if len(curve.wall_ns) < 2:
+        return Curve(curve.wall_ns[:0], curve.values[:0])
+    lengths_s = np.diff(curve.wall_ns) / 1e9
+    return Curve(curve.wall_ns[1:], np.diff(curve.values) / np.maximum(lengths_s, 1e-9))

@@ -1,0 +1,104 @@
+"""Decides which sources can be believed. Wrong and stale ones are named and not used."""
+
+import msgspec
+import numpy as np
+
+from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portable_of
+from aiperf_svc.core.telemetry.log import SourceLog, restarts
+from aiperf_svc.core.telemetry.page import Series
+
+CLOCK_OFF_S = 5.0
+"""Largest distance of a source's clock. HTTP gives it in whole seconds, and a page may be cached
+for one or two; a server whose clock is further off has series of another time."""
+STALE_S = 10.0
+"""Longest time under load in which no value of a page changes. Exporters that read slowly change
+at each of their own intervals; a page that repeats for the whole of a longer load is a copy."""
+SLOW_FACTOR = 3.0
+"""A source whose values change this much less often than it is read has its own interval, which
+the report names."""
+FAILED_SHARE = 0.5
+"""Share of failed reads from which on a source is not used."""
+
+
+class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One source of a run."""
+
+    url: str
+    is_gpu: bool
+    reads: int
+    failures: int
+    latency_ms: float
+    """Mean time that it took to send its page."""
+    update_interval_s: float | None
+    """Median time between pages on which a value changed; None with fewer than two."""
+    problem: str = ""
+    """Why nothing of it is used; empty if it is."""
+    notes: tuple[str, ...] = ()
+    """What a reader of its series should know."""
+
+    @property
+    def is_used(self) -> bool:
+        """True if its series are shown and judged."""
+        return not self.problem
+
+
+def judge_source(log: SourceLog, *, begin_ns: int, end_ns: int, interval_s: float) -> SourceReport:
+    """Judge a source that was read each `interval_s` during a load from `begin_ns` to `end_ns`."""
+    updates = log.updates
+    reads = len(log.wall_ns)
+    update_s = float(np.median(np.diff(updates))) / 1e9 if len(updates) > 1 else None
+    return SourceReport(
+        url=log.url,
+        is_gpu=log.is_gpu,
+        reads=reads,
+        failures=log.failures,
+        latency_ms=float(log.latency_ns.mean()) / 1e6 if reads else 0.0,
+        update_interval_s=update_s,
+        problem=_problem(log, begin_ns, end_ns),
+        notes=_notes(log, update_s, interval_s),
+    )
+
+
+def _problem(log: SourceLog, begin_ns: int, end_ns: int) -> str:
+    times = log.wall_ns
+    if not len(times):
+        return log.failure or "no page was read"
+    if log.failures > FAILED_SHARE * (log.failures + len(times)):
+        return f"{log.failures} of {log.failures + len(times)} reads failed: {log.failure}"
+    if abs(log.clock_off_s) > CLOCK_OFF_S:
+        way = "behind" if log.clock_off_s > 0 else "ahead of"
+        return f"its clock or its values are {abs(log.clock_off_s):.0f} s {way} ours"
+    counters = [
+        log.curve(number) for number, each in enumerate(log.series) if _only_grows(each.series)
+    ]
+    fell = restarts(counters)
+    if fell:
+        return f"its counters restarted {fell} time{'s' if fell > 1 else ''} during the run"
+    loaded = times[(times >= begin_ns) & (times <= end_ns)]
+    updates = log.updates[1:]
+    if len(loaded) > 1 and (loaded[-1] - loaded[0]) / 1e9 > STALE_S:
+        changed = updates[(updates > loaded[0]) & (updates <= loaded[-1])]
+        if not len(changed):
+            length_s = (loaded[-1] - loaded[0]) / 1e9
+            return f"it repeated the same values for {length_s:.0f} s of load"
+    return ""
+
+
+def _only_grows(series: Series) -> bool:
+    """Whether a series is known to be a counter: servers call averages so that are none."""
+    portable, field = portable_of(series), gpu_field_of(series)
+    found = portable or field
+    return found is not None and found.kind is not Kind.GAUGE
+
+
+def _notes(log: SourceLog, update_s: float | None, interval_s: float) -> tuple[str, ...]:
+    notes = []
+    if update_s is not None and update_s > SLOW_FACTOR * interval_s:
+        notes.append(f"its values change every {update_s:.3g} s; it is read every {interval_s:g} s")
+    if log.failures:
+        notes.append(f"{log.failures} reads failed, the last one: {log.failure}")
+    if log.left_out:
+        notes.append(f"{log.left_out:,} series beyond the limit are left out")
+    if log.is_full:
+        notes.append("the end of its series is left out: too many values")
+    return tuple(notes)

@@ -1,0 +1,72 @@
+"""`GET /metrics` of the mock server: a page as vLLM has it, true to what the server does.
+
+Nothing of it is counted before the page is read for the first time, so that a server which nobody
+reads spends nothing on it. Running and waiting requests are those of the account. Tokens are those
+of whole responses. A time to first token lasts from the end of the request to the moment at which
+the first token is due; the token is late by as much as the server is busy.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+
+BUCKETS_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+"""Upper bounds of the histogram, those of vLLM."""
+TTFT = "vllm:time_to_first_token_seconds"
+
+
+class ServedMetrics:
+    """What one process has counted since the page was read for the first time."""
+
+    __slots__ = ("generation_tokens", "prompt_tokens", "ttft_counts", "ttft_ns")
+
+    def __init__(self) -> None:
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.ttft_ns = 0
+        self.ttft_counts = [0] * (len(BUCKETS_S) + 1)
+
+    def first_token(self, ttft_ns: int) -> None:
+        """Counts a first token that is due so long after its request."""
+        self.ttft_ns += ttft_ns
+        self.ttft_counts[bisect_left(BUCKETS_S, ttft_ns / 1e9)] += 1
+
+    def completed(self, prompt_tokens: int, tokens: int) -> None:
+        """Counts the tokens of a whole response."""
+        self.prompt_tokens += prompt_tokens
+        self.generation_tokens += tokens
+
+    def values(self) -> list[int]:
+        """Returns all counts, for `render` after adding up those of every process."""
+        return [self.prompt_tokens, self.generation_tokens, self.ttft_ns, *self.ttft_counts]
+
+
+def render(counters: Mapping[str, int], waiting: int, values: list[int] | None, model: str) -> str:
+    """The page: `counters` of all processes together; without `values` (a server that answers at
+    once counts nothing of the kind) it has neither tokens nor times."""
+    quoted = model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    labels = f'engine="0",model_name="{quoted}"'
+    lines: list[str] = []
+
+    def add(name: str, kind: str, text: str, value: float) -> None:
+        lines.extend((f"# HELP {name} {text}", f"# TYPE {name} {kind}"))
+        lines.append(f"{name}{{{labels}}} {value}")
+
+    running = counters["in_flight"] - waiting
+    add("vllm:num_requests_running", "gauge", "Requests that are being responded to.", running)
+    add("vllm:num_requests_waiting", "gauge", "Requests that wait for a slot.", waiting)
+    done = counters["completed"]
+    add("vllm:request_success_total", "counter", "Requests responded to in whole.", done)
+    if values is None:
+        return "\n".join(lines) + "\n"
+    prompt, generated, ttft_ns, *counts = values
+    add("vllm:prompt_tokens_total", "counter", "Prompt tokens of whole responses.", prompt)
+    add("vllm:generation_tokens_total", "counter", "Tokens of whole responses.", generated)
+    lines += [f"# HELP {TTFT} Time to first token in seconds.", f"# TYPE {TTFT} histogram"]
+    total = 0
+    for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), counts, strict=True):
+        total += count
+        lines.append(f'{TTFT}_bucket{{{labels},le="{bound}"}} {total}')
+    lines += [f"{TTFT}_sum{{{labels}}} {ttft_ns / 1e9}", f"{TTFT}_count{{{labels}}} {total}"]
+    return "\n".join(lines) + "\n"

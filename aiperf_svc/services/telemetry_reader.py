@@ -1,0 +1,116 @@
+"""Reads the pages of servers and GPU exporters while a run goes.
+
+It is a part of the records manager and has nothing to do with the run's success: what fails here is
+logged and named in the results.
+"""
+
+import asyncio
+import logging
+from importlib import import_module
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from aiperf_svc.adapters.inference.resolved_target import tls_context
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.page import PageError, PageReader
+from aiperf_svc.core.telemetry.series import last_gauge
+from aiperf_svc.services.base import is_set_within
+
+if TYPE_CHECKING:
+    from aiperf_svc.adapters.telemetry import pages
+
+TIMEOUT_S = 5.0
+"""Longest time for a page. A server that is saturated may take seconds; the run does not wait."""
+LAST_PAGE_S = 1.0
+"""Longest time for the last page, for which the results wait."""
+
+log = logging.getLogger(__name__)
+
+
+class TelemetryReader:
+    """Reads every source of a run at its interval."""
+
+    def __init__(self, config: BenchmarkConfig) -> None:
+        self._endpoint = config.endpoint
+        self._interval_s = config.telemetry.interval / 1e9
+        self._sources = _sources(config)
+        self._stopping = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._is_over = False
+        """True if the results are being made: a page that comes now is too late."""
+
+    @property
+    def logs(self) -> list[SourceLog]:
+        """What was read of each source. The target's page is not among them if it has none."""
+        return [source for source in self._sources if not source.is_guess or source.has_pages]
+
+    def running_and_waiting(self) -> tuple[float | None, float | None]:
+        """Return the requests that the servers have, by the newest pages; None if unknown."""
+        return last_gauge(self._sources, "running"), last_gauge(self._sources, "waiting")
+
+    async def run(self) -> None:
+        """Read until `stop`. What a source does is never an error of the run."""
+        try:
+            if self._sources:
+                await self._read_all()
+        except Exception:
+            log.exception("telemetry has ended; the run goes on without it")
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Read every page for the last time, and end."""
+        self._stopping.set()
+        await is_set_within(self._ended, 2 * LAST_PAGE_S)
+        self._is_over = True
+
+    async def _read_all(self) -> None:
+        # HTTP takes long to import, and not every run has something to read.
+        http = await asyncio.to_thread(import_module, "aiperf_svc.adapters.telemetry.pages")
+        tls = await asyncio.to_thread(tls_context, self._endpoint.tls)
+        async with http.PageClient(tls) as client, asyncio.TaskGroup() as group:
+            for source in self._sources:
+                group.create_task(self._follow(source, client), name=f"telemetry of {source.url}")
+
+    async def _follow(self, source: SourceLog, client: "pages.PageClient") -> None:
+        reader = PageReader()
+        while not self._stopping.is_set():
+            began_ns = monotonic_ns()
+            await self._read(source, reader, client, TIMEOUT_S)
+            if source.is_guess and not source.has_pages:
+                return
+            left_s = self._interval_s - (monotonic_ns() - began_ns) / 1e9
+            await is_set_within(self._stopping, max(0.0, left_s))
+        await self._read(source, reader, client, LAST_PAGE_S)
+
+    async def _read(
+        self, source: SourceLog, reader: PageReader, client: "pages.PageClient", timeout_s: float
+    ) -> None:
+        fetched = await client.fetch(source.url, timeout_s=timeout_s)
+        if self._is_over:
+            return
+        if fetched.failure:
+            source.fail(fetched.failure)
+            return
+        try:
+            page = reader.read(fetched.text)
+        except PageError as error:
+            source.fail(str(error))
+            return
+        source.add(
+            page, wall_ns=fetched.wall_ns, latency_ns=fetched.latency_ns, off_s=fetched.off_s
+        )
+
+
+def _sources(config: BenchmarkConfig) -> list[SourceLog]:
+    """Every page to read, each once."""
+    telemetry = config.telemetry
+    found = {url: SourceLog(url, is_gpu=True) for url in telemetry.gpu_telemetry}
+    found |= {url: SourceLog(url) for url in telemetry.server_metrics}
+    if telemetry.target:
+        parts = urlsplit(config.endpoint.url)
+        url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/metrics"
+        found.setdefault(url, SourceLog(url, is_guess=True))
+    return list(found.values())

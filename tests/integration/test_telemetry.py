@@ -1,0 +1,151 @@
+"""Telemetry of whole runs, and of servers that have no page, a wrong one or too much of it."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from arro3.io import read_parquet
+from in_one_loop import config, server, stack
+
+from aiperf_svc.adapters.telemetry.pages import MAX_PAGE_BYTES
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.services.telemetry_reader import TelemetryReader
+
+DCGM = (Path(__file__).parents[1] / "data/telemetry/dcgm.txt").read_text()
+POWER = "DCGM_FI_DEV_POWER_USAGE{"
+
+
+@asynccontextmanager
+async def pages(**texts: Any) -> AsyncIterator[str]:
+    """A server with a page at each path; a text may be a function of the number of the read."""
+    reads = dict.fromkeys(texts, 0)
+
+    async def respond(request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in texts:
+            raise web.HTTPNotFound
+        reads[name] += 1
+        text = texts[name]
+        return web.Response(text=text(reads[name]) if callable(text) else text)
+
+    app = web.Application()
+    app.router.add_get("/{name}", respond)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def with_telemetry(base: dict[str, Any], **telemetry: Any) -> dict[str, Any]:
+    return base | {"telemetry": telemetry}
+
+
+async def read_once(settings: dict[str, Any]) -> list[SourceLog]:
+    """What a reader has read of its sources after each was read twice."""
+    reader = TelemetryReader(BenchmarkConfig.model_validate(settings))
+    reading = asyncio.create_task(reader.run())
+    await reader.stop()
+    await reading
+    return reader.logs
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("<html><body>Please log in</body></html>", "line 1 is no sample: <html><body>Please"),
+        ("x 1\n" * (MAX_PAGE_BYTES // 4 + 1), "the page is over 4 MiB large"),
+        ("", "the page has no samples"),
+    ],
+)
+async def test_a_page_that_is_none_is_named(text: str, failure: str) -> None:
+    async with pages(metrics=text) as url:
+        base = config("http://127.0.0.1:1", concurrency=1, requests=1)
+        (log,) = await read_once(with_telemetry(base, target=False, server_metrics=[url]))
+    assert not log.has_pages
+    assert failure in log.failure
+
+
+async def test_a_target_without_a_page_is_no_source_and_a_page_that_was_asked_for_is() -> None:
+    async with pages(other="up 1\n") as url:
+        base = config(url, concurrency=1, requests=1)
+        assert await read_once(with_telemetry(base)) == []
+        (log,) = await read_once(with_telemetry(base, server_metrics=[url]))
+    assert log.failure == "the server responds with status 404"
+
+
+async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path: Path) -> None:
+    def gpu_page(number: int) -> str:
+        return DCGM.replace(f'{POWER}gpu="0"', f'{POWER}gpu="0",n="0"').replace(
+            "} 512.345", f"}} {500 + number}"
+        )
+
+    async with pages(metrics=gpu_page) as gpu_url:
+        with server(ttft="120ms", itl="5ms", tokens=10, slots=3) as mock:
+            settings = with_telemetry(
+                config(mock.url, concurrency=4, duration="3s"),
+                gpu_telemetry=[gpu_url],
+                interval="200ms",
+            )
+            async with stack(settings, tmp_path) as run:
+                summary = await run.results()
+            truth = mock.truth()
+    system = summary["aiperf_svc"]["system"]
+    assert [source["problem"] for source in system["sources"]] == ["", ""]
+    # The server's own slots: three requests run, and the fourth of the users waits.
+    assert system["metrics"]["server_running_requests"] == pytest.approx(3, abs=0.5)
+    assert system["metrics"]["server_waiting_requests"] == pytest.approx(1, abs=0.5)
+    client_ms = summary["time_to_first_token"]["avg"]
+    assert 120 <= system["metrics"]["server_time_to_first_token"] <= client_ms
+    folder = tmp_path / "artifacts"
+    lines = [
+        json.loads(x) for x in (folder / "server_metrics_export.jsonl").read_text().splitlines()
+    ]
+    assert lines[-1]["metrics"]["vllm:request_success"][0]["value"] == truth["completed"]
+    stats = json.loads((folder / "server_metrics_export.json").read_text())
+    (tokens,) = stats["metrics"]["vllm:generation_tokens"]["series"]
+    assert tokens["stats"]["total"] == 10 * summary["request_count"]["avg"]
+    gpus = [json.loads(x) for x in (folder / "gpu_telemetry_export.jsonl").read_text().splitlines()]
+    assert {line["gpu_uuid"] for line in gpus} == {"GPU-6f1c0b40", "GPU-6f1c0b41"}
+    assert len({line["telemetry_data"]["gpu_power_usage"] for line in gpus}) > 10
+    table = read_parquet(folder / "telemetry.parquet").read_all()
+    assert set(table.column_names) == {"source", "metric", "labels", "type", "wall_ns", "value"}
+    assert "Running on the server" in (folder / "report.html").read_text()
+    assert (folder / "metrics.om").read_text().endswith("# EOF\n")
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    assert "metrics.om" in json.dumps(files)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+async def test_promtool_makes_blocks_of_a_runs_metrics(tmp_path: Path) -> None:
+    with server(ttft="10ms", tokens=3) as mock:
+        settings = with_telemetry(config(mock.url, concurrency=2, duration="2s"), interval="200ms")
+        async with stack(settings, tmp_path) as run:
+            await run.results()
+    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
+    files = [str(tmp_path / "artifacts" / "metrics.om"), str(tmp_path / "blocks")]
+    process = await asyncio.create_subprocess_exec(*command, *files, stderr=subprocess.PIPE)
+    _, complaints = await process.communicate()
+    assert process.returncode == 0, complaints
+    assert list((tmp_path / "blocks").glob("*/meta.json"))
+
+
+async def test_without_a_source_a_run_has_no_files_of_telemetry(tmp_path: Path) -> None:
+    with server(tokens=3) as mock:
+        settings = with_telemetry(config(mock.url, concurrency=2, requests=20), target=False)
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    assert "system" not in summary["aiperf_svc"]
+    names = {path.name for path in (tmp_path / "artifacts").iterdir()}
+    assert not names & {"metrics.om", "telemetry.parquet", "server_metrics_export.jsonl"}

@@ -1,0 +1,38 @@
+"""Sources whose pages a test makes, one a second."""
+
+from collections.abc import Iterable, Mapping
+
+from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.page import PageReader
+
+START_NS = 1_795_227_878_000_000_000
+SECOND_NS = 1_000_000_000
+
+HEAD = """# TYPE vllm:num_requests_running gauge
+# TYPE vllm:num_requests_waiting gauge
+# TYPE vllm:kv_cache_usage_perc gauge
+# TYPE vllm:num_preemptions_total counter
+# TYPE vllm:time_to_first_token_seconds histogram
+# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
+# TYPE DCGM_FI_DEV_POWER_VIOLATION counter
+"""
+
+
+def at(second: float) -> int:
+    return START_NS + round(second * SECOND_NS)
+
+
+def source(
+    pages: Iterable[Mapping[str, float]],
+    *,
+    url: str = "http://server/metrics",
+    is_gpu: bool = False,
+    first_s: float = 0.0,
+    off_s: float = 0.0,
+) -> SourceLog:
+    """A source with a page each second from `first_s` on: series, with their labels, to values."""
+    log, reader = SourceLog(url, is_gpu=is_gpu), PageReader()
+    for place, values in enumerate(pages):
+        text = HEAD + "".join(f"{name} {value}\n" for name, value in values.items())
+        log.add(reader.read(text), wall_ns=at(first_s + place), latency_ns=2_000_000, off_s=off_s)
+    return log

@@ -1,0 +1,55 @@
+"""Only what changes travels, and nothing is lost by it."""
+
+import math
+import random
+
+from aiperf_svc.core.telemetry.changes import MAX_OTHER_SERIES, ChangeFinder
+from aiperf_svc.core.telemetry.page import Page, Series
+
+
+def _page(values: dict[str, float]) -> Page:
+    return Page({Series(name): value for name, value in values.items()}, {}, None)
+
+
+def test_a_page_that_repeats_has_no_changes() -> None:
+    finder = ChangeFinder()
+    first = finder.take(_page({"a": 1.0, "b": math.nan}))
+    assert [new.series.name for new in first.new] == ["a", "b"]
+    assert first.numbers == [0, 1]
+    second = finder.take(_page({"a": 1.0, "b": math.nan}))
+    assert (second.new, second.numbers) == ([], [])
+
+
+def test_a_series_that_is_gone_becomes_nan_and_may_come_back() -> None:
+    finder = ChangeFinder()
+    finder.take(_page({"a": 1.0, "b": 2.0}))
+    gone = finder.take(_page({"a": 1.0}))
+    assert gone.numbers == [1]
+    assert math.isnan(gone.values[0])
+    assert finder.take(_page({"a": 1.0})).numbers == []
+    back = finder.take(_page({"a": 1.0, "b": 2.0}))
+    assert (back.new, back.numbers, back.values) == ([], [1], [2.0])
+
+
+def test_the_changes_of_random_pages_give_the_pages_back() -> None:
+    rng = random.Random(1)
+    finder = ChangeFinder()
+    names: list[str] = []
+    known: dict[str, float] = {}
+    for _ in range(200):
+        page = {n: float(rng.randrange(3)) for n in "abcdefgh" if rng.random() < 0.8}
+        changes = finder.take(_page(page or {"a": 0.0}))
+        names += [new.series.name for new in changes.new]
+        for number, value in zip(changes.numbers, changes.values, strict=True):
+            known[names[number]] = value
+        there = {name: value for name, value in known.items() if not math.isnan(value)}
+        assert there == (page or {"a": 0.0})
+
+
+def test_beyond_the_limit_known_families_are_kept_and_the_rest_is_counted() -> None:
+    finder = ChangeFinder()
+    values = {f"other{n}": 1.0 for n in range(MAX_OTHER_SERIES + 10)}
+    changes = finder.take(_page(values | {"vllm:num_requests_running": 5.0}))
+    assert changes.left_out == 10
+    assert changes.new[-1].series.name == "vllm:num_requests_running"
+    assert finder.take(_page(values | {"vllm:num_requests_running": 6.0})).values == [6.0]

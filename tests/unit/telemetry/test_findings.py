@@ -1,0 +1,168 @@
+"""What servers and GPUs say about a run is judged by what they did."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_sources import at, source
+
+from aiperf_svc.core.telemetry import series
+from aiperf_svc.core.telemetry.findings import LoadFacts, SystemReport, judge_system
+from aiperf_svc.core.telemetry.log import Curve, SourceLog, grown
+from aiperf_svc.core.telemetry.sources import judge_source
+from aiperf_svc.core.telemetry.statistics import quantile
+from aiperf_svc.core.verdict.check_result import Severity
+
+RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+TTFT = "vllm:time_to_first_token_seconds"
+TOKENS = "vllm:generation_tokens_total"
+
+
+def judged(*logs: SourceLog, **facts: Any) -> SystemReport:
+    """A load of 20 s."""
+    known: dict[str, Any] = {
+        "begin_ns": at(2),
+        "end_ns": at(22),
+        "steady_ns": at(2),
+        "stop_ns": at(21),
+        "concurrency": 10,
+        "latency_ms": 500.0,
+        "requests": 100,
+        "output_tokens": 2000.0,
+    }
+    reports = tuple(
+        judge_source(log, begin_ns=at(2), end_ns=at(22), interval_s=1.0) for log in logs
+    )
+    return judge_system(logs, reports, LoadFacts(**(known | facts)))
+
+
+def server(pages: Iterable[Mapping[str, float]]) -> SourceLog:
+    """A server with 25 pages; its tokens grow, so that it is not stale."""
+    return source({TOKENS: 100.0 * place} | dict(page) for place, page in enumerate(pages))
+
+
+def check(report: SystemReport, name: str) -> Any:
+    return next(each for each in report.checks if each.check == name)
+
+
+def test_the_load_has_arrived_if_the_server_runs_what_was_asked() -> None:
+    report = judged(server({RUNNING: 7, WAITING: 3} for _ in range(25)))
+    assert check(report, "server_running").severity is Severity.VALID
+    assert report.metrics["server_running_requests"] == 7
+    assert report.metrics["server_waiting_requests"] == 3
+
+
+def test_a_load_that_does_not_arrive_degrades_the_system() -> None:
+    report = judged(server({RUNNING: 4, WAITING: 0} for _ in range(25)))
+    found = check(report, "server_running")
+    assert (found.severity, found.measured) == (Severity.DEGRADED, pytest.approx(0.6))
+    assert "4.0 requests running and 0.0 waiting" in found.text
+    assert report.verdict is Severity.DEGRADED
+
+
+@pytest.mark.parametrize("facts", [{"concurrency": None}, {"latency_ms": 5.0}])
+def test_in_open_loop_and_with_short_requests_running_is_only_told(facts: dict[str, Any]) -> None:
+    report = judged(server({RUNNING: 4} for _ in range(25)), **facts)
+    assert check(report, "server_running").severity is Severity.INFO
+    assert report.verdict is Severity.VALID
+
+
+def test_replicas_run_the_load_together() -> None:
+    replicas = [server({RUNNING: 5} for _ in range(25)) for _ in range(2)]
+    assert judged(*replicas).metrics["server_running_requests"] == 10
+
+
+def test_the_time_in_front_of_the_server_is_the_difference_of_the_means() -> None:
+    log = server({f"{TTFT}_sum": 0.2 * n, f"{TTFT}_count": n} for n in range(25))
+    report = judged(log, ttft_mean_ms=230.0)
+    assert report.metrics["server_time_to_first_token"] == pytest.approx(200.0)
+    assert report.metrics["time_in_front_of_server"] == pytest.approx(30.0)
+
+
+def test_preemptions_and_a_full_cache_under_load_degrade_and_those_before_do_not() -> None:
+    name = "vllm:num_preemptions_total"
+    quiet = judged(server({name: 7, "vllm:kv_cache_usage_perc": 0.5} for _ in range(25)))
+    assert quiet.verdict is Severity.VALID
+    busy = judged(
+        server({name: 7 + n // 10, "vllm:kv_cache_usage_perc": n / 22} for n in range(25))
+    )
+    assert check(busy, "preemptions").measured == 2
+    assert check(busy, "kv_cache").severity is Severity.DEGRADED
+
+
+def test_prefix_hits_are_a_share_of_the_queries_under_load() -> None:
+    report = judged(
+        server(
+            {"vllm:prefix_cache_queries_total": 1000 + 100 * n, "vllm:prefix_cache_hits": 50 * n}
+            for n in range(25)
+        )
+    )
+    assert report.metrics["server_prefix_hit_rate"] == pytest.approx(0.5)
+    assert "not that of prompts which are new" in check(report, "prefix_hits").text
+
+
+def gpu(values: Iterable[Mapping[str, float]]) -> SourceLog:
+    label = '{gpu="0",UUID="GPU-1",Hostname="node-a"}'
+    pages = [
+        {f"DCGM_FI_DEV_{k}{label}": v for k, v in page.items()} | {"tick": place}
+        for place, page in enumerate(values)
+    ]
+    return source(pages, url="http://gpu/metrics", is_gpu=True)
+
+
+def test_energy_is_counted_for_each_request_and_token() -> None:
+    report = judged(
+        gpu({"POWER_USAGE": 400, "TOTAL_ENERGY_CONSUMPTION": 4e5 * n} for n in range(25))
+    )
+    assert report.metrics["gpu_power"] == pytest.approx(400)
+    assert report.metrics["gpu_energy"] == pytest.approx(8000)  # 400 W for 20 s
+    assert report.metrics["energy_per_request"] == pytest.approx(80)
+    assert report.metrics["energy_per_output_token"] == pytest.approx(4)
+
+
+def test_a_throttled_gpu_degrades_the_system_and_is_named() -> None:
+    report = judged(gpu({"POWER_VIOLATION": 2e5 * n} for n in range(25)))
+    found = check(report, "gpu_throttling")
+    assert (found.severity, found.measured) == (Severity.DEGRADED, pytest.approx(0.2))
+    assert "power limits held the clock of GPU-1 on node-a down" in found.text
+
+
+def test_an_xid_error_under_load_makes_the_system_invalid_and_an_old_one_does_not() -> None:
+    old = judged(gpu({"XID_ERRORS": 31} for _ in range(25)))
+    assert old.verdict is Severity.VALID
+    new = judged(gpu({"XID_ERRORS": 79 if n > 10 else 0} for n in range(25)))
+    assert new.verdict is Severity.INVALID
+    assert "79 on GPU-1 on node-a" in check(new, "gpu_xid").text
+
+
+def test_a_source_that_cannot_be_believed_is_named_and_says_nothing_else() -> None:
+    report = judged(source({RUNNING: 1} for _ in range(25)))
+    assert [each.check for each in report.checks] == ["telemetry_source"]
+    assert "http://server/metrics is not used: it repeated" in report.checks[0].text
+    assert list(series.plotted([])) == []
+
+
+def test_a_counter_grows_from_the_page_before_the_load_to_the_page_after_it() -> None:
+    times = np.array([at(s) for s in range(6)], dtype=np.int64)
+    curve = Curve(times, np.array([0.0, 10, 20, 30, 40, 50]))
+    assert grown(curve, at(1.5), at(3.5)) == 30
+    assert grown(curve, at(-5), at(99)) == 50
+    assert grown(Curve(times, np.full(6, np.nan)), at(1), at(3)) is None
+    # A labelled counter that appears under load begins at zero.
+    late = np.array([np.nan, np.nan, 5, 7, 9, 9])
+    assert grown(Curve(times, late), at(1), at(4)) == 9
+
+
+def test_the_curves_of_sources_read_at_other_times_are_added_on_a_grid() -> None:
+    first = source(({RUNNING: 2} for _ in range(10)), url="a")
+    second = source(({RUNNING: 3} for _ in range(10)), url="b", first_s=0.4)
+    values = series.gauge([first, second], "running", at(2), at(8))
+    assert set(values) == {5.0}
+
+
+def test_quantiles_of_buckets_are_linear_within_them() -> None:
+    buckets = {"0.1": 50.0, "0.2": 100.0, "+Inf": 100.0}
+    assert quantile(buckets, 0.5) == pytest.approx(0.1)
+    assert quantile(buckets, 0.75) == pytest.approx(0.15)
+    assert quantile({"0.1": 0.0, "+Inf": 4.0}, 0.5) == pytest.approx(0.1)

@@ -1,0 +1,80 @@
+"""Wrong and stale sources are named, with what is wrong with them."""
+
+import random
+
+import pytest
+from fake_sources import at, source
+
+from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.page import PageReader
+from aiperf_svc.core.telemetry.sources import SourceReport, judge_source
+
+TOKENS = "vllm:generation_tokens_total"
+
+
+def judged(log: SourceLog, end_s: float = 20) -> SourceReport:
+    return judge_source(log, begin_ns=at(0), end_ns=at(end_s), interval_s=1.0)
+
+
+def test_a_source_whose_values_change_is_used_and_its_interval_is_known() -> None:
+    report = judged(source({TOKENS: 10.0 * second} for second in range(21)))
+    assert (report.problem, report.notes) == ("", ())
+    assert report.update_interval_s == pytest.approx(1.0)
+    assert report.latency_ms == pytest.approx(2.0)
+
+
+def test_the_interval_of_an_exporter_that_reads_slowly_is_its_own() -> None:
+    report = judged(source({"power": float(second // 30)} for second in range(121)), end_s=120)
+    assert report.is_used
+    assert report.update_interval_s == pytest.approx(30.0)
+    assert report.notes == ("its values change every 30 s; it is read every 1 s",)
+
+
+@pytest.mark.parametrize(
+    ("log", "problem"),
+    [
+        (source({TOKENS: 5.0} for _ in range(21)), "it repeated the same values for 20 s of load"),
+        (
+            source({TOKENS: float(second % 10)} for second in range(21)),
+            "its counters restarted 2 times during the run",
+        ),
+        (
+            source(({TOKENS: float(second)} for second in range(21)), off_s=90.0),
+            "its clock or its values are 90 s behind ours",
+        ),
+        (
+            source(({TOKENS: float(second)} for second in range(21)), off_s=-7.0),
+            "its clock or its values are 7 s ahead of ours",
+        ),
+        (source([]), "no page was read"),
+    ],
+)
+def test_a_source_that_cannot_be_believed_is_named(log: SourceLog, problem: str) -> None:
+    report = judged(log)
+    assert not report.is_used
+    assert report.problem == problem
+
+
+def test_old_timestamps_on_a_page_are_a_clock_that_is_off() -> None:
+    log, reader = SourceLog("http://cache/metrics"), PageReader()
+    for second in range(5):
+        page = reader.read(f"{TOKENS} {second} {at(second - 60) // 1_000_000}\n")
+        log.add(page, wall_ns=at(second), latency_ns=1)
+    assert judged(log, end_s=5).problem == "its clock or its values are 60 s behind ours"
+
+
+def test_a_source_that_mostly_fails_is_not_used_and_one_that_fails_once_has_a_note() -> None:
+    log = source({TOKENS: float(second)} for second in range(3))
+    log.fail("the server responds with status 503")
+    assert judged(log).notes == (
+        "1 reads failed, the last one: the server responds with status 503",
+    )
+    for _ in range(9):
+        log.fail("there was no page within 5 s")
+    assert judged(log).problem == "10 of 13 reads failed: there was no page within 5 s"
+
+
+def test_an_average_that_a_server_calls_a_counter_is_no_restart() -> None:
+    rng = random.Random(3)
+    pages = ({"busy_slots_per_decode": rng.random(), TOKENS: float(s)} for s in range(21))
+    assert judged(source(pages)).is_used
