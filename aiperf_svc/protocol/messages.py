@@ -274,6 +274,8 @@ class Heartbeat(Message, frozen=True):
     """Raw batches that a record processor has read. While it grows, missing records may arrive."""
     steps: StepProgress | None = None
     """Of the timing manager of a benchmark on ranks."""
+    finding: dict[str, Any] | None = None
+    """What a search needs to know of the trial's results (records manager only)."""
 
 
 class CancelRequested(Message, frozen=True):

@@ -145,6 +145,10 @@ class BaseService:
         """Return how far a benchmark on ranks is (timing manager only)."""
         return None
 
+    def finding(self) -> dict[str, Any] | None:
+        """What a search needs to know of the results (records manager only)."""
+        return None
+
     def clock(self) -> ClockEstimate:
         """Return the estimated offset of a worker's clock."""
         return ClockEstimate()
@@ -214,6 +218,7 @@ class BaseService:
             target_addresses=self.target_addresses(),
             batches_read=self.batches_read,
             steps=self.steps(),
+            finding=self.finding(),
         )
 
     def _take(self, message: AnyMessage, topic: bytes) -> None:

@@ -7,6 +7,7 @@ in a file, so that a restarted controller goes on with the next trial.
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import zmq
@@ -56,9 +57,9 @@ class ExperimentController:
         self._published = self._message(self._replay())
         self._write()
 
-    def trial_ended(self, state: RunState, reason: str) -> None:
-        """Take the end of the trial that is on."""
-        self._ended.put_nowait(TrialEnded(self._published.serial, state, reason))
+    def trial_ended(self, state: RunState, reason: str, finding: dict[str, Any] | None) -> None:
+        """Take the end of the trial that is on, and what it found."""
+        self._ended.put_nowait(TrialEnded(self._published.serial, state, reason, finding))
 
     def cancel(self, reason: str) -> None:
         """Begin no other trial."""

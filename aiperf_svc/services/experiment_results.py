@@ -15,10 +15,17 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
+from aiperf_svc.adapters.exports.manifest import read_manifest
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
+from aiperf_svc.core.experiments.criteria import failed_trial, trial_result
 from aiperf_svc.core.experiments.headline import headline
+from aiperf_svc.core.experiments.maximum import MaximumSearch
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.experiments.trials import Trial, folder_of
+from aiperf_svc.core.experiments.scenarios import Scenario
+from aiperf_svc.core.experiments.search import TrialResult
+from aiperf_svc.core.experiments.search_report import SearchReport
+from aiperf_svc.core.experiments.search_trials import search_machine
+from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import RunState, TrialPublished
 from aiperf_svc.services.context import RunContext
@@ -46,6 +53,8 @@ class ExperimentResults:
         self._changed = asyncio.Event()
         self._outcomes: list[TrialOutcome] = []
         self._rows: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
+        self._results_of_search: list[TrialResult] = []
+        """Of each outcome, what a search makes of it."""
         self._new_folders: list[str] = []
         """Folders of trials that are not in the manifest yet."""
         self._failed = 0
@@ -79,18 +88,24 @@ class ExperimentResults:
         if self._api is None:
             self._api = await serve_results(self, self._context)
 
-    async def add(self, state: RunState, reason: str, summary: dict[str, Any] | None) -> None:
-        """Take the end of the trial that is on, and write what is known of the experiment."""
+    async def add(
+        self, state: RunState, reason: str, summary: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """Take the end of the trial that is on, and write what is known of the experiment. Returns
+        what a search needs to know of the trial."""
         published = self._published
         assert published is not None
         trial = Trial(published.number, published.parameters, published.repetition)
         if self._outcomes and self._outcomes[-1].trial.number == trial.number:
             self._outcomes.pop()  # an attempt that failed
+            self._results_of_search.pop()
         own = folder_of(trial, published.attempt)
         self._outcomes.append(
             TrialOutcome(trial, state.value, reason, summary, own if published.attempt > 1 else "")
         )
         self._new_folders.append(own)
+        result = self._searched(summary)
+        self._results_of_search.append(result or failed_trial(reason))
         self._failed = sum(each.state == RunState.FAILED for each in self._outcomes)
         self._rows.append(
             TrialRow(
@@ -105,6 +120,43 @@ class ExperimentResults:
             )
         )
         await self._write(is_over=False)
+        return None if result is None else msgspec.to_builtins(result)
+
+    def _searched(self, summary: dict[str, Any] | None) -> TrialResult | None:
+        experiment = self._context.config.experiment
+        assert experiment is not None
+        if summary is None or experiment.search is None:
+            return None
+        return trial_result(summary, experiment.search)
+
+    def _search_report(self) -> dict[str, Any] | None:
+        """What the search knows now; None where nothing is searched."""
+        experiment = self._context.config.experiment
+        assert experiment is not None
+        if experiment.search is None:
+            return None
+        machine = search_machine(self._context.inference)
+        for outcome, result in zip(self._outcomes, self._results_of_search, strict=True):
+            machine.add(outcome.trial.parameters, result)
+        if isinstance(machine, MaximumSearch):
+            return {"maximize": experiment.search.maximize, "best": machine.best}
+        report = SearchReport.of(machine)
+        found: dict[str, Any] = msgspec.to_builtins(report)
+        return found | {"answer": report.answer}
+
+    def _write_scenario(self, name: str) -> None:
+        """Write what a scenario makes of the trial in a folder, if it has results."""
+        from aiperf_svc.adapters.storage.artifacts import write_manifest
+        from aiperf_svc.adapters.storage.scenario_artifacts import write_scenario
+
+        experiment = self._context.config.experiment
+        folder = self._context.artifacts / TRIALS / name
+        if experiment is None or experiment.scenario is None:
+            return
+        if self._outcomes[-1].summary is not None and (folder / MANIFEST).exists():
+            run_id = read_manifest(folder).run_id
+            write_scenario(folder, Scenario(experiment.scenario), self._context.inference)
+            write_manifest(folder, run_id)
 
     async def _write(self, *, is_over: bool) -> None:
         try:
@@ -121,7 +173,15 @@ class ExperimentResults:
         )
 
         context = self._context
-        write_experiment(context.artifacts, context.config, self._outcomes, is_over=is_over)
+        for name in self._new_folders:
+            self._write_scenario(name)
+        write_experiment(
+            context.artifacts,
+            context.config,
+            self._outcomes,
+            self._search_report(),
+            is_over=is_over,
+        )
         write_experiment_manifest(context.artifacts, context.run_id, added=self._new_folders)
         self._new_folders.clear()
 

@@ -11,8 +11,8 @@ from aiperf_svc.protocol.messages import RunState
 class TrialSequence(Protocol):
     """Decides which trial follows."""
 
-    def trial_ended(self, state: RunState, reason: str) -> None:
-        """Take the end of the trial that is on."""
+    def trial_ended(self, state: RunState, reason: str, finding: dict[str, Any] | None) -> None:
+        """Take the end of the trial that is on, and what it found."""
         ...
 
     def cancel(self, reason: str) -> None:
@@ -43,8 +43,10 @@ class ResultsOfTrials(Protocol):
         """Take the records manager of the trial that has begun. Raises EnvironmentProblem."""
         ...
 
-    async def add(self, state: RunState, reason: str, summary: dict[str, Any] | None) -> None:
-        """Take the end of the trial that is on."""
+    async def add(
+        self, state: RunState, reason: str, summary: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """Take the end of the trial that is on; what a search needs to know of it."""
         ...
 
 

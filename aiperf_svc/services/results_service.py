@@ -44,6 +44,7 @@ class ResultsService(BaseService, Generic[ProgressT]):
         self.summary_json: dict[str, Any] | None = None
         self._api: Serving | None = None
         self._cancel_reason = ""
+        self._finding: dict[str, Any] | None = None
         self._experiment = context.lasting.results if context.lasting is not None else None
 
     async def run(self) -> None:
@@ -54,12 +55,15 @@ class ResultsService(BaseService, Generic[ProgressT]):
             await self._experiment.set_results(self)
         await super().run()
 
+    def finding(self) -> dict[str, Any] | None:
+        return self._finding
+
     async def settle(self) -> None:
         """Say that the results are final."""
         self.progress.set_results_ready(self.summary_json is not None)
         if self._experiment is not None:
             reason = self.progress.status().reason
-            await self._experiment.add(self.state, reason, self.summary_json)
+            self._finding = await self._experiment.add(self.state, reason, self.summary_json)
 
     async def repeat_cancel(self) -> None:
         """Ask again for the end of the run until the published state shows it."""

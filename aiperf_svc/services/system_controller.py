@@ -59,6 +59,7 @@ class SystemController(BaseService):
         super().__init__(context, bus)
         self._machine = RunMachine(has_warmup=_has_warmup(context.config))
         self._number = 1
+        self._finding: dict[str, Any] | None = None
         self._has_ended = False
         """Whether the end of the trial has been told to the experiment."""
         self._since_wall_ns = wall_ns()
@@ -87,6 +88,8 @@ class SystemController(BaseService):
     def on_heartbeat(self, beat: Heartbeat) -> None:
         if beat.seen_state > self._number and beat.sender != self.id:
             self._handle_failed("this run had begun before its controller was replaced")
+        if beat.finding is not None:
+            self._finding = beat.finding
         self._handle(run_machine.HeartbeatReceived(beat))
 
     def on_cancel_requested(self, message: CancelRequested) -> None:
@@ -106,7 +109,7 @@ class SystemController(BaseService):
         if self._sequence is not None and not self._has_ended:
             self._has_ended = True
             machine = self._machine
-            self._sequence.trial_ended(machine.state, machine.reason)
+            self._sequence.trial_ended(machine.state, machine.reason, self._finding)
 
     def _carry_out(self, instructions: Iterable[run_machine.Instruction]) -> None:
         for instruction in instructions:

@@ -16,7 +16,8 @@ import zmq
 
 from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, receive_each
 from aiperf_svc.adapters.messaging.proxies import Proxies
-from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials
+from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials, Strategy
+from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of, plan_trials
 from aiperf_svc.protocol.messages import AnyMessage, Service, TrialPublished
 from aiperf_svc.protocol.ports import Port
@@ -104,10 +105,10 @@ async def following_trials(context: RunContext, names: Sequence[Service]) -> Asy
 def _machine(context: RunContext) -> ExperimentMachine:
     experiment = context.config.experiment
     assert experiment is not None
-    trials = plan_trials(experiment, context.config.random_seed)
-    return ExperimentMachine(
-        PlannedTrials(trials), retries=experiment.retries, on_failure=experiment.on_failure
-    )
+    strategy: Strategy = PlannedTrials(plan_trials(experiment, context.config.random_seed))
+    if experiment.search is not None:
+        strategy = SearchTrials(search_machine(context.inference))
+    return ExperimentMachine(strategy, retries=experiment.retries, on_failure=experiment.on_failure)
 
 
 def context_of(context: RunContext, lasting: Lasting, published: TrialPublished) -> RunContext:

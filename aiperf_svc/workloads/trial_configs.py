@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.load_config import parse_as
+from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.parameters import with_parameters
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import Trial, describe, plan_trials
@@ -25,7 +26,8 @@ class TrialConfig(NamedTuple):
 def trial_config(config: Config, parameters: Mapping[str, Any]) -> Config:
     """Return the config of the trial with these parameters, which has no `experiment`. Raises
     ConfigError that names them."""
-    return _with(_template(config, parameters), parameters, type(config))
+    made = _with(_template(config, parameters), parameters, type(config))
+    return _as_asked(made, config.experiment)
 
 
 def trial_configs(
@@ -49,7 +51,8 @@ def trial_configs(
         name = repr(trial.parameters)
         if name not in made and name not in refused:
             try:
-                made[name] = _with(template, trial.parameters, type(config), names)
+                one = _with(template, trial.parameters, type(config), names)
+                made[name] = _as_asked(one, config.experiment)
             except ConfigError as error:
                 refused[name] = str(error)
         if name in made:
@@ -105,3 +108,23 @@ def _with(
     changed = with_parameters(template, parameters, model)
     made: Config = parse_as(model, changed, trial_name(parameters), names=names)
     return made
+
+
+def _as_asked(config: Config, experiment: Experiment | None) -> Config:
+    """Return a trial's config with what a search or a scenario needs of it. Raises ConfigError."""
+    if experiment is None or not isinstance(config, BenchmarkConfig):
+        return config
+    # What they know of metrics takes long to import, and few runs search.
+    from aiperf_svc.core.experiments.criteria import searched_slo
+    from aiperf_svc.core.experiments.scenarios import Scenario, scenario_load
+
+    if experiment.scenario is not None:
+        load = scenario_load(Scenario(experiment.scenario), config.load)
+        config = config.model_copy(update={"load": load})
+    if experiment.search is not None:
+        try:
+            slo = searched_slo(experiment.search, config.slo)
+        except ValueError as error:
+            raise ConfigError(f"experiment.search.holds: {error}") from error
+        config = config.model_copy(update={"slo": slo})
+    return config

@@ -153,3 +153,24 @@ def test_a_trial_that_fails_does_not_end_the_others(
     assert first["state"] == "failed"
     assert str(prompts) in first["reason"]
     assert (second["state"], second["values"]["request_count_avg"]) == ("done", 20)
+
+
+@pytest.mark.alone
+def test_a_search_finds_how_many_users_a_server_with_slots_serves_at_once(tmp_path: Path) -> None:
+    """A response takes 80 ms, so the fifth user on four slots waits 20 ms longer on average."""
+    content = config(
+        "", {"search": {"parameter": "load.concurrency", "from": 2, "to": 16, "confirm": 1}}
+    )
+    content["slo"] = {
+        "objectives": [{"metric": "time_to_first_token", "stat": "avg", "max": "50ms"}]
+    }
+    with running(MockServerConfig(slots=4, ttft="40ms", itl="20ms", tokens=3)) as server:
+        content["endpoint"]["url"] = server.url
+        content["load"] = {"concurrency": 2, "duration": "1500ms"}
+        command = started(tmp_path, content)
+        found = command.finish()
+    assert command.code in FINISHED, command.errors
+    search = found["results"]["search"]
+    assert (search["ending"], search["holds"]) == ("bracketed", 4)
+    assert search["answer"].startswith("holds 4 users, breaks at")
+    command.assert_nothing_is_left()
