@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from aiperf_svc.domain.errors import ConfigError
-
 if TYPE_CHECKING:
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config
@@ -35,17 +33,3 @@ def distinct_configs(
     ]
     refuse_trials(errors, len(found))
     return [each.config for each in found.values()]
-
-
-def refuse_planned_only(config: "Config") -> None:
-    """Raise ConfigError for what is planned and shown, and not run."""
-    experiment = config.experiment
-    if experiment is None:
-        return
-    found = {
-        "search": experiment.search is not None,
-        "scenario": experiment.scenario is not None,
-        "parallel": experiment.parallel != 1,
-    }
-    for key in (key for key, is_given in found.items() if is_given):
-        raise ConfigError(f"experiment.{key}: can be planned (--dry-run, preview), and not run")

@@ -183,11 +183,9 @@ def _run(
     secrets: dict[str, str],
     forks: "ForkServer | None",
 ) -> int:
-    from aiperf_svc.cli.experiments import refuse_planned_only
     from aiperf_svc.runner.local import run_local
     from aiperf_svc.runner.options import RunOptions
 
-    refuse_planned_only(config)
     options = RunOptions(
         ui=ui,
         json=args.json,

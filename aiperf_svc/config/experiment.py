@@ -67,9 +67,6 @@ class Experiment(Model):
     """Whether trials follow one that failed."""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of times that a failed trial is run again before it counts as failed."""
-    parallel: Annotated[int, Field(gt=0, le=1_000)] | Literal["auto"] = 1
-    """Number of stacks that run at a time, for trials that need pods of their own; `auto`: as many
-    as the cluster has room for."""
     search: Search | None = None
     """Looks for a load instead of running a list."""
     scenario: (
@@ -91,8 +88,6 @@ class Experiment(Model):
                     "{search} repeats what it found; leave out {repetitions}, or set "
                     "{search.confirm}"
                 )
-            if self.parallel != 1:
-                raise ValueError("{search} goes from trial to trial; leave out {parallel}")
             if self.scenario not in (None, "server", "interactive"):
                 raise ValueError(
                     f"{{search}} finds the highest rate of {{scenario}} server or interactive; "

@@ -83,8 +83,6 @@ def _run_in_cluster(args: argparse.Namespace) -> int:
     request, options = ephemeral_request(draft, args), life_options(args)
     notices(draft)
 
-    from aiperf_svc.cli.experiments import refuse_planned_only
     from aiperf_svc.runner.stack.ephemeral import run_ephemeral
 
-    refuse_planned_only(request.config)
     return int(run_ephemeral(request, options, namespace=args.kubernetes_namespace))

@@ -84,10 +84,8 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     options = life_options(args)
     notices(draft)
 
-    from aiperf_svc.cli.experiments import refuse_planned_only
     from aiperf_svc.runner.stack.run import run_stack
 
-    refuse_planned_only(request.config)
     return int(run_stack(request, options))
 
 

@@ -125,24 +125,3 @@ def test_preview_shows_each_set_of_pods(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["preview", path, "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["pods"]
     assert second["totals"]["pods"] == first["totals"]["pods"] + 2
-
-
-@pytest.mark.parametrize(
-    ("experiment", "key"),
-    [
-        (
-            {"search": {"parameter": "load.concurrency", "from": 1, "to": 8, "maximize": "x"}},
-            "search",
-        ),
-        ({"scenario": "server"}, "scenario"),
-        ({"repetitions": 2, "parallel": "auto"}, "parallel"),
-    ],
-)
-def test_what_is_only_planned_is_shown_and_not_run(
-    experiment: dict[str, Any], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = stack(tmp_path, experiment)
-    assert cli.main(["preview", path]) == 0
-    for command in (["run", path, "--yes"], ["profile", "--config", path]):
-        assert cli.main(command) == ExitCode.BAD_CONFIG
-        assert f"error: experiment.{key}: can be planned" in capsys.readouterr().err
