@@ -15,7 +15,7 @@ from rich.text import Text
 from aiperf_svc.domain.foreign_text import lines, one_line
 from aiperf_svc.domain.metric_catalog import METRICS, Kind
 from aiperf_svc.runner.numbers import number
-from aiperf_svc.runner.outcome import RunOutcome, is_run_result, own_part
+from aiperf_svc.runner.outcome import RunOutcome, is_experiment, is_run_result, own_part
 from aiperf_svc.runner.run_tables import print_run_result
 from aiperf_svc.runner.verdict_lines import indented, print_objectives, print_verdict
 
@@ -35,11 +35,35 @@ def print_results(outcome: RunOutcome, console: Console) -> None:
     """Everything about a finished run."""
     if outcome.summary is not None:
         console.print()
-        if is_run_result(outcome.summary):
+        if is_experiment(outcome.summary):
+            _print_experiment(outcome, console)
+        elif is_run_result(outcome.summary):
             print_run_result(outcome.summary, console)
         else:
             _print_summary(outcome.summary, console)
     _print_end(outcome, console)
+
+
+def _print_experiment(outcome: RunOutcome, console: Console) -> None:
+    # Only experiments need what it takes to sum up their trials.
+    import msgspec
+
+    from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
+    from aiperf_svc.core.experiments.search_report import SearchReport
+    from aiperf_svc.core.experiments.summary import summarise
+    from aiperf_svc.core.experiments.trials import TRIALS
+    from aiperf_svc.runner.experiment_tables import print_experiment
+
+    summary = outcome.summary
+    assert summary is not None
+    if outcome.artifacts is None:
+        return
+    found = summarise(read_outcomes(outcome.artifacts, summary))
+    search = msgspec.convert(summary["search"], SearchReport) if summary["search"] else None
+    print_experiment(found, console, search)
+    for path in sorted(outcome.artifacts.glob(f"{TRIALS}/*/mlperf/mlperf_log_summary.txt")):
+        console.print()
+        console.print(Text(path.read_text().rstrip()), soft_wrap=True)
 
 
 def _print_summary(summary: dict[str, Any], console: Console) -> None:

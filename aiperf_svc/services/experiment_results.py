@@ -19,10 +19,9 @@ from aiperf_svc.adapters.exports.manifest import read_manifest
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
 from aiperf_svc.core.experiments.criteria import failed_trial, trial_result
 from aiperf_svc.core.experiments.headline import headline
-from aiperf_svc.core.experiments.maximum import MaximumSearch
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.scenarios import Scenario
-from aiperf_svc.core.experiments.search import TrialResult
+from aiperf_svc.core.experiments.search import Search, TrialResult
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.search_trials import search_machine
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of
@@ -129,20 +128,15 @@ class ExperimentResults:
             return None
         return trial_result(summary, experiment.search)
 
-    def _search_report(self) -> dict[str, Any] | None:
-        """What the search knows now; None where nothing is searched."""
+    def _search_report(self) -> SearchReport | None:
+        """What the search for a limit knows now; None without one."""
         experiment = self._context.config.experiment
-        assert experiment is not None
-        if experiment.search is None:
+        if experiment is None or experiment.search is None:
             return None
         machine = search_machine(self._context.inference)
         for outcome, result in zip(self._outcomes, self._results_of_search, strict=True):
             machine.add(outcome.trial.parameters, result)
-        if isinstance(machine, MaximumSearch):
-            return {"maximize": experiment.search.maximize, "best": machine.best}
-        report = SearchReport.of(machine)
-        found: dict[str, Any] = msgspec.to_builtins(report)
-        return found | {"answer": report.answer}
+        return SearchReport.of(machine) if isinstance(machine, Search) else None
 
     def _write_scenario(self, name: str) -> None:
         """Write what a scenario makes of the trial in a folder, if it has results."""

@@ -14,6 +14,7 @@ import errno
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,7 @@ from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary, TrialRow, summarise
-from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.core.experiments.trials import TRIALS, Trial
 
 RUNS = "profile_runs"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
@@ -58,6 +59,29 @@ def write_experiment(
     )
     _write_aggregates(folder, summary)
     write_file(folder / "report.html", lambda: experiment_page.render(summary, config, search))
+
+
+def read_outcomes(folder: Path, content: dict[str, Any]) -> list[TrialOutcome]:
+    """Return the trials of an experiment from its folder and the content of experiment.json. One
+    whose results are not there has no summary."""
+    return [
+        TrialOutcome(
+            Trial(each["number"], each["parameters"], each["repetition"]),
+            each["state"],
+            each["reason"],
+            _summary_of(folder / TRIALS / each["folder"]),
+            each["folder"],
+        )
+        for each in content["trials"]
+    ]
+
+
+def _summary_of(folder: Path) -> dict[str, Any] | None:
+    for name in ("profile_export_aiperf.json", "results.json"):
+        if (folder / name).exists():
+            found: dict[str, Any] = msgspec.json.decode((folder / name).read_bytes())
+            return found
+    return None
 
 
 def write_experiment_manifest(folder: Path, run_id: str, *, added: Iterable[str]) -> None:
