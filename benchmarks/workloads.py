@@ -199,7 +199,10 @@ def costs_of(results: Data) -> Data:
     """What surrounded the commands of the steps of a run."""
     steps = results["steps"]
     late = [
-        (w["started_wall_ns"] - w["due_wall_ns"]) / 1e6 for step in steps for w in step["witnesses"]
+        (w["started_wall_ns"] - w["due_wall_ns"]) / 1e6
+        for step in steps
+        for w in step["witnesses"]
+        if w["started_wall_ns"]  # A rank that only serves has started before.
     ]
     between = [
         (after["due_wall_ns"] - before["ended_wall_ns"] - START_AHEAD_NS) / 1e6
