@@ -178,11 +178,11 @@ def compare(case: Case, rounds: int) -> Data:
 
 
 def _courier_shares(results: Data) -> list[float]:
-    """CPU of each courier as a share of each step that was measured."""
+    """CPU of each courier as a share of each measured step that is long enough for a share."""
     return [
         witness["courier_cpu_ns"] / 1e9 / step["duration_s"]
         for step in results["steps"]
-        if step["is_measured"]
+        if step["is_measured"] and step["duration_s"] > 1
         for witness in step["witnesses"]
     ]
 
@@ -254,7 +254,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.run:
         results = json.loads((options.run / "results.json").read_bytes())
-        costs = costs_of(results) | {"courier_cpu_share_max": max(_courier_shares(results))}
+        shares = _courier_shares(results)
+        costs = costs_of(results) | {"courier_cpu_share_max": max(shares, default=0.0)}
         print(json.dumps(costs) if options.json else _line(costs))
         return
     steps = step_costs(options.repetitions)
