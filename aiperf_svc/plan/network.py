@@ -102,11 +102,22 @@ def _of_kind(
     if not isinstance(config, BenchmarkConfig):
         return [_between_ranks(hosted)], []
     to_target, notes = _to_target(config, hosted)
-    policies = [Policy("to-target", (Service.WORKER.value, PREFLIGHT), egress=(to_target,))]
+    clients = _clients(config, topology)
+    policies = [Policy("to-target", clients, egress=(to_target,))]
     if config.deployment.target.kind != "none":
-        policies.append(_target(config, hosted))
+        policies.append(_target(config, clients, hosted))
     downloads, download_notes = _downloads(config, topology)
     return [*policies, *downloads], [*notes, *download_notes]
+
+
+def _clients(config: BenchmarkConfig, topology: Topology) -> tuple[str, ...]:
+    """Return the pods that reach the target: those that send to it, and the one that reads its page
+    of metrics if the config names one."""
+    clients = (Service.WORKER.value, PREFLIGHT)
+    if not config.telemetry.server_metrics:
+        return clients
+    reader = next(g.name for g in topology.groups if Service.RECORDS_MANAGER in g.services)
+    return (*clients, reader)
 
 
 def _between_ranks(hosted: set[str]) -> Policy:
@@ -151,13 +162,12 @@ def _results(config: Config, topology: Topology) -> Policy:
     return Policy("results", (pod,), ingress=(Rule(ranges, (int(Port.RESULTS_API),)),))
 
 
-def _target(config: BenchmarkConfig, hosted: set[str]) -> Policy:
+def _target(config: BenchmarkConfig, clients: tuple[str, ...], hosted: set[str]) -> Policy:
     target = config.deployment.target
-    clients = _pods((Service.WORKER.value, PREFLIGHT), hosted)
     return Policy(
         HOST,
         (HOST,),
-        ingress=(Rule(clients, (target.port,)),),
+        ingress=(Rule(_pods(clients, hosted), (target.port,)),),
         egress=(Rule(ports=(HTTPS_PORT,)),) if target.downloads else (),
     )
 

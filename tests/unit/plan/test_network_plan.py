@@ -140,6 +140,19 @@ def test_the_stacks_own_target_is_reached_by_workers_on_its_pods_port() -> None:
     assert policy(plan, "target").egress == ()
 
 
+@pytest.mark.parametrize("layout", ["per-service", "compact"])
+def test_the_pod_that_reads_a_page_of_metrics_reaches_the_target_if_one_is_named(
+    layout: str,
+) -> None:
+    reader = "control" if layout == "compact" else "records-manager"
+    config = make_config(target={"kind": "mock", "port": 9000}, layout=layout)
+    page = {"telemetry": {"server_metrics": ["http://target:9000"]}}
+    plan = plan_it(config.model_validate(config.model_dump(exclude_unset=True) | page))
+    assert policy(plan, "to-target").components == ("worker", "preflight", reader)
+    pods = StackPods(("worker", "preflight", reader))
+    assert policy(plan, "target").ingress == (Rule((pods,), (9000,)),)
+
+
 def test_a_target_that_downloads_may_do_so() -> None:
     target = {"kind": "vllm", "downloads": True}
     assert policy(plan_it(make_config(target=target)), "target").egress == (Rule(ports=(443,)),)
