@@ -79,6 +79,12 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         help="check everything, print the trials, and start nothing",
     )
     group.add_argument(
+        "--resume",
+        metavar="FOLDER",
+        type=Path,
+        help="go on with the experiment in this folder: trials that have ended are not run again",
+    )
+    group.add_argument(
         "--ui",
         metavar="UI",
         default="auto",
@@ -192,6 +198,7 @@ def _run(
         secrets=secrets,
         cli_command=args.command_line,
         verbose=args.verbose,
+        resume=args.resume,
     )
     return int(run_local(config, options, forks=forks))
 

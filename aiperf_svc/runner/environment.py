@@ -89,6 +89,8 @@ class LocalRun:
                 "AIPERF_CLI_COMMAND": self.options.cli_command,
             }
         )
+        if self.options.resume is not None:
+            given["AIPERF_RESUMES"] = "1"
         if self.options.verbose:
             given["AIPERF_LOG_LEVEL"] = "DEBUG"
         if transport.kind == "tcp":

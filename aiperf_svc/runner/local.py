@@ -63,12 +63,16 @@ def run_local(
     its services added. Raises AiperfError for what prevents the run; a run that went on to its end
     is told by the exit code.
     """
+    if options.resume is not None:
+        from aiperf_svc.runner import resuming
+
+        resuming.prepare(options.resume, config)
     facts = local_facts()
     topology = plan_any(config, facts)
     for warning in _warnings(config, facts, topology):
         print(f"warning: {warning}", file=sys.stderr)
     with folders.private_folder() as private:
-        artifacts, logs, problem = _artifact_folder(config, private)
+        artifacts, logs, problem = _artifact_folder(config, private, options.resume)
         run = LocalRun(
             config=config,
             topology=topology,
@@ -103,12 +107,15 @@ def _warnings(config: Config, facts: Facts, topology: Topology) -> list[str]:
     return [*target_notices(config, os.environ), *beyond_ceiling(config, facts, topology)]
 
 
-def _artifact_folder(config: Config, private: Path) -> tuple[Path, Path, str]:
+def _artifact_folder(config: Config, private: Path, resumed: Path | None) -> tuple[Path, Path, str]:
     """The folders of artifacts and logs, and what is wrong with the first.
 
     The measurement is worth more than its files: without a folder it goes on, and says so at its
     end.
     """
+    if resumed is not None:
+        (resumed / "logs").mkdir(exist_ok=True)
+        return resumed, resumed / "logs", ""
     parent = Path(config.artifacts.dir)
     try:
         artifacts = folders.make_artifact_folder(parent, config.name)

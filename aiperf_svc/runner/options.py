@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 
@@ -17,5 +18,7 @@ class RunOptions:
     """Environment variables for the workers only, e.g. the target's API key."""
     cli_command: str = ""
     """Command line of the run; kept with the results."""
+    resume: Path | None = None
+    """Folder of the experiment to go on with."""
     verbose: bool = False
     """Debug lines in the logs."""

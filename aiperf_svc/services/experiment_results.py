@@ -50,9 +50,11 @@ class ExperimentResults:
         self._numbers_before = 0
         """Highest number of a status of the trials before."""
         self._changed = asyncio.Event()
-        self._outcomes: list[TrialOutcome] = []
+        self._outcomes = finished_trials(context)
         self._rows: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
-        self._results_of_search: list[TrialResult] = []
+        self._results_of_search = [
+            self._searched(each.summary) or failed_trial(each.reason) for each in self._outcomes
+        ]
         """Of each outcome, what a search makes of it."""
         self._new_folders: list[str] = []
         """Folders of trials that are not in the manifest yet."""
@@ -268,3 +270,14 @@ class ExperimentResults:
 
 def _read(path: Path) -> dict[str, Any] | None:
     return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def finished_trials(context: RunContext) -> list[TrialOutcome]:
+    """Return the trials that had ended before, in the order of running."""
+    if not context.is_resumed:
+        return []
+    from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
+
+    content = _read(context.artifacts / "experiment.json")
+    outcomes = read_outcomes(context.artifacts, content) if content else []
+    return [each for each in outcomes if each.state == RunState.DONE and each.summary is not None]

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from time import time_ns
 from typing import Any
 
+import msgspec
 import zmq
 
 from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, receive_each
 from aiperf_svc.adapters.messaging.proxies import Proxies
+from aiperf_svc.core.experiments.criteria import trial_result
 from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials, Strategy
 from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of, plan_trials
@@ -23,7 +25,7 @@ from aiperf_svc.protocol.messages import AnyMessage, Service, TrialPublished
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.context import RunContext, make_bus
 from aiperf_svc.services.experiment import ExperimentController
-from aiperf_svc.services.experiment_results import ExperimentResults
+from aiperf_svc.services.experiment_results import ExperimentResults, finished_trials
 from aiperf_svc.services.lasting import Lasting
 from aiperf_svc.workloads.trial_configs import trial_config
 
@@ -105,9 +107,17 @@ async def following_trials(context: RunContext, names: Sequence[Service]) -> Asy
 def _machine(context: RunContext) -> ExperimentMachine:
     experiment = context.config.experiment
     assert experiment is not None
-    strategy: Strategy = PlannedTrials(plan_trials(experiment, context.config.random_seed))
+    ended = finished_trials(context)
+    trials = plan_trials(experiment, context.config.random_seed)
+    strategy: Strategy = PlannedTrials(trials, finished={each.trial.number for each in ended})
     if experiment.search is not None:
         strategy = SearchTrials(search_machine(context.inference))
+        for each in ended:
+            if strategy.next() != each.trial:
+                break  # What follows was found by another way.
+            assert each.summary is not None
+            result = trial_result(each.summary, experiment.search)
+            strategy.add(each.trial, msgspec.to_builtins(result))
     return ExperimentMachine(strategy, retries=experiment.retries, on_failure=experiment.on_failure)
 
 

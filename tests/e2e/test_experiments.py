@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from running_command import FINISHED, WAIT_S, Command, artifacts
+from running_command import FINISHED, WAIT_S, Command, artifacts, wait_gone
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
@@ -174,3 +174,31 @@ def test_a_search_finds_how_many_users_a_server_with_slots_serves_at_once(tmp_pa
     assert (search["ending"], search["holds"]) == ("bracketed", 4)
     assert search["answer"].startswith("holds 4 users, breaks at")
     command.assert_nothing_is_left()
+
+
+def test_a_killed_experiment_goes_on_with_the_trials_that_are_left(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    levels = [4, 1, 2]
+    content = config(mock.url, {"product": {"load.concurrency": levels}}, requests=100)
+    command = started(tmp_path, content)
+    wait_for_trial(command, 2)
+    services = [os.pidfd_open(pid) for pid in command.processes()]
+    command.process.kill()
+    command.process.communicate()
+    wait_gone(*services)
+    folder = artifacts(tmp_path)
+    (first,) = trials(tmp_path)
+    seen = mock.truth()["requests"]
+    other = started(tmp_path, content | {"random_seed": 8}, "--resume", str(folder))
+    other.finish()
+    assert other.code is ExitCode.BAD_CONFIG
+    assert "is of another config: random_seed differ" in other.errors
+    again = started(tmp_path, content, "--resume", str(folder))
+    found = again.finish()
+    assert again.code in FINISHED, again.errors
+    assert [trial["parameters"]["load.concurrency"] for trial in trials(tmp_path)] == levels
+    assert trials(tmp_path)[0] == first
+    assert found["results"]["trials"] == trials(tmp_path)
+    assert mock.truth()["requests"] == seen + 100 * 2
+    again.assert_nothing_is_left()

@@ -1,0 +1,78 @@
+"""Goes on with an experiment that was ended before its last trial."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.adapters.exports.experiment_export import SCHEMA
+from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.protocol.messages import RunState
+
+SHOWN = 5
+"""Most keys that a message names."""
+_ELSEWHERE = ("artifacts.dir", "endpoint.url", "experiment.template")
+"""Keys that may differ: the folder may have been moved, and a mock server has another port each
+time."""
+
+
+def prepare(folder: Path, config: Config) -> None:
+    """Make the folder of an experiment ready for the trials that have not ended: folders of others
+    get another name. Raises ConfigError if it is not an experiment with this config, and
+    EnvironmentProblem."""
+    if config.experiment is None:
+        raise ConfigError("--resume: this config has no experiment; a single run starts anew")
+    content = _read(folder / "experiment.json")
+    differing = sorted(_differences(content["config"], config.model_dump(mode="json")))
+    differing = [key for key in differing if key not in _ELSEWHERE]
+    if differing:
+        more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+        raise ConfigError(
+            f"--resume: {folder} is of another config: {', '.join(differing[:SHOWN])}{more} "
+            "differ; give the config that it was started with"
+        )
+    done = {each["folder"] for each in content["trials"] if each["state"] == RunState.DONE}
+    try:
+        for each in sorted((folder / TRIALS).glob("*")):
+            if each.name not in done and "-unfinished" not in each.name:
+                each.rename(_free(each))
+    except OSError as error:
+        raise EnvironmentProblem(f"{folder / TRIALS}: {error.strerror or error}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"--resume: {path}: {error.strerror}; expected the folder of an experiment of which a "
+            "trial has ended"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"--resume: {path}: broken: {error}") from error
+    if content.get("schema_version") != SCHEMA:
+        raise ConfigError(
+            f"--resume: {path}: its schema is {content.get('schema_version')!r}, expected "
+            f"{SCHEMA!r}; use the version that wrote it ({content.get('version')})"
+        )
+    return content
+
+
+def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:
+    """The dotted keys whose values differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in {*old, *new}:
+            yield from _differences(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
+    elif old != new:
+        yield key
+
+
+def _free(path: Path) -> Path:
+    """A name for the folder of an unfinished trial that nothing has."""
+    number = 1
+    while (other := path.with_name(f"{path.name}-unfinished{number}")).exists():
+        number += 1
+    return other
