@@ -80,6 +80,8 @@ def _run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | Non
 def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     if args.dry_run:
         raise ConfigError("--dry-run: for a run on this machine; aiperf-svc preview shows stacks")
+    if args.resume:
+        raise ConfigError("--resume: for a run on this machine; a stack runs all trials anew")
     request = committed_request(draft, args, args.config)
     options = life_options(args)
     notices(draft)
