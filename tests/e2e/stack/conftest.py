@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 from commands import PROJECT, run
+from kinds import CommandKind, Kind, ServerKind
 from rank_runs import build_image
+from rank_stack import Volumes
 from real_cluster import TOOLS, Cluster, NoClusterError, find_cluster, start_cluster, stop_cluster
 from real_runner import Runner
 from real_stack import Stack, modest
@@ -199,6 +201,23 @@ def make_runner(cluster: Cluster, image: str, tmp_path: Path) -> Iterator[Callab
     """Makes stack files for `aiperf-svc`, each with a name and a state of its own. Afterwards
     nothing may be left of them."""
     yield from runners_in(tmp_path, cluster, image)
+
+
+@pytest.fixture
+def volumes(cluster: Cluster, temporary: Path) -> Iterator[Volumes]:
+    """Volumes for the claims of ranks. They are gone afterwards."""
+    made = Volumes(cluster, temporary)
+    yield made
+    made.remove()
+
+
+@pytest.fixture(params=["server", "command"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """What a runner's stack measures: an inference server, then a command on a claim."""
+    if request.param == "server":
+        return ServerKind()
+    image, volumes = map(request.getfixturevalue, ("base_image", "volumes"))
+    return CommandKind(image, volumes)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Runs of a stack that are killed at many moments, the runner or its Pulumi CLI, in a namespace of
-their own and in somebody's: each is followed by `gc` and the next run, and neither is told to use
-force. `make test-stack` tries a few moments; AIPERF_KILLS=200 tries that many, AIPERF_KILLS_SEED
-others."""
+their own and in somebody's, of a server and of a command on a claim: each is followed by `gc` and
+the next run, and neither is told to use force. `make test-stack` tries a few moments;
+AIPERF_KILLS=200 tries that many, AIPERF_KILLS_SEED others."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 import owners
 import pytest
 from commands import Ended
+from kinds import Kind
 from real_cluster import Cluster
 from real_runner import COLLECT, DESTROY, PREFLIGHT, RUN, UP, Runner, kill_pulumi, processes_with
 
@@ -79,17 +80,19 @@ def name_of(pid: int) -> str:
         return ""
 
 
-def try_moment(runner: Runner, moment: Moment) -> list[str]:
+def try_moment(runner: Runner, kind: Kind, moment: Moment) -> list[str]:
     """What was not as it should be after a kill, `gc` and the next run."""
     wrong = []
+    kind.prepare(runner)
     ended = killed(runner, moment)
     if ended and "Traceback" in ended.errors:
         wrong.append(f"run: {ended.errors[-2000:]}")
     collected = runner.gc()
     if collected.code != ExitCode.OK:
         wrong.append(f"gc: {collected.code} {collected.errors[-2000:]}")
-    if left := runner.cluster.left_of(runner.name):
+    if left := [*runner.cluster.left_of(runner.name), *kind.left()]:
         wrong.append(f"left after gc: {left}")
+    kind.prepare(runner)
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         try:
             command.wait_for(UP)
@@ -98,6 +101,8 @@ def try_moment(runner: Runner, moment: Moment) -> list[str]:
         else:
             command.send(signal.SIGINT)
         following = command.end()
+    if left := kind.left():
+        wrong.append(f"left after the next run: {left}")
     if following.code != ExitCode.INTERRUPTED or "nothing is left" not in following.errors:
         wrong.append(f"next run: {following.code} {following.errors[-2000:]}")
     if pids := processes_with(runner.folder):
@@ -113,13 +118,17 @@ def test_whatever_is_killed_gc_and_the_next_run_need_no_force(
     image: str,
     make_runner: Callable[[], Runner],
     owners_namespace: str,
+    kind: Kind,
     temporary: Path,
     mode: str,
 ) -> None:
     runner = make_runner()
-    runner.environ["TMPDIR"] = str(temporary)
+    own = temporary / "runner"
+    own.mkdir()
+    runner.environ["TMPDIR"] = str(own)
+    kind.prepare(runner)
     # So long that its beginning is seen.
-    runner.change(lambda benchmark: benchmark["load"].update(duration="15s"))
+    kind.last(runner, 15)
     if mode == "existing":
         owners.settle(cluster, owners_namespace, image=image)
         where = {"mode": mode, "name": owners_namespace}
@@ -127,7 +136,7 @@ def test_whatever_is_killed_gc_and_the_next_run_need_no_force(
     before = cluster.of_namespace(owners_namespace)
     wrong: list[str] = []
     for moment in moments():
-        found = try_moment(runner, moment)
+        found = try_moment(runner, kind, moment)
         if cluster.of_namespace(owners_namespace) != before:
             found.append(f"{moment}: the owner's namespace is not as it was")
         wrong += found

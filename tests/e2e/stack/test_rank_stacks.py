@@ -1,115 +1,32 @@
 """Workloads on ranks as stacks: up, measured, removed with their claims, refused, and lost."""
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from expiry import READY_S, TTL_S, wait_for_its_end
+from rank_runs import FINE, results_of
+from rank_stack import Volumes, run_command, use_command, use_ranks
 from real_cluster import Cluster
 from real_runner import RUN, Runner
-from real_stack import Config, together
+from real_stack import together
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
 pytestmark = pytest.mark.cluster
-FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
-"""The verdict depends on what else the machine does."""
-BUILD_S = 600.0
-CLAIM = {"volume": {"kind": "claim", "size": "1Gi"}}
-WRITES = 'dd if=/dev/zero of="$AIPERF_VOLUME/data" bs=1M count=16 conv=fsync 2>&1'
-METRIC = {"unit": "s", "better": "lower", "pattern": "copied, ([0-9.e-]+) s"}
 
 
 @pytest.fixture
 def runner(make_runner: Callable[[], Runner], base_image: str) -> Runner:
     """A stack of one rank that writes to its volume twice."""
-    runner = make_runner()
-    runner.environ["AIPERF_WORKLOAD_IMAGE"] = base_image
-    runner.use("bench-command")
-    runner.change(_make_small)
-    return runner
-
-
-def _make_small(benchmark: Config) -> None:
-    benchmark["workload"].update(command=["sh", "-c", WRITES], metrics={"write_time": METRIC})
-    del benchmark["workload"]["image"], benchmark["slo"]
-    benchmark["repetitions"] = 2
-    _make_small_pods(benchmark)
-
-
-def _make_small_pods(benchmark: Config) -> None:
-    benchmark["deployment"].update(
-        layout="compact",
-        ttl="15m",
-        ranks={},
-        pods={
-            "control": {"cpu": "200m", "memory": "768Mi"},
-            "record-processor": {"cpu": "100m", "memory": "384Mi"},
-            "rank": {"cpu": "100m", "memory": "256Mi"},
-        },
-    )
-
-
-@pytest.fixture
-def storage(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[Runner], Path]]:
-    """Makes a PersistentVolume for a stack's claim: a folder of the node."""
-    made: list[str] = []
-
-    def make(runner: Runner) -> Path:
-        folder = tmp_path / f"volume-of-{runner.name}"
-        folder.mkdir()
-        folder.chmod(0o777)
-        made.append(folder.name)
-        spec = {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": str(folder), "type": "Directory"},
-        }
-        cluster.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": folder.name},
-                "spec": spec,
-            }
-        )
-        return folder
-
-    yield make
-    for name in made:
-        cluster.kubectl("delete", "persistentvolume", name)
-
-
-def use_ranks(**ranks: Any) -> Callable[[Config], None]:
-    def change(benchmark: Config) -> None:
-        benchmark["deployment"]["ranks"] = ranks
-
-    return change
-
-
-def use_command(*command: str, **keys: Any) -> Callable[[Config], None]:
-    def change(benchmark: Config) -> None:
-        benchmark["workload"].update(command=list(command), **keys)
-
-    return change
-
-
-def results_of(runner: Runner) -> dict[str, Any]:
-    """The results of the one run so far."""
-    (found,) = runner.artifacts.glob("*/results.json")
-    content: dict[str, Any] = json.loads(found.read_bytes())
-    return content
+    return run_command(make_runner(), base_image)
 
 
 @pytest.mark.gate
 def test_a_command_is_measured_on_its_claim_and_nothing_is_left(
-    cluster: Cluster, runner: Runner, storage: Callable[[Runner], Path]
+    cluster: Cluster, runner: Runner, volumes: Volumes
 ) -> None:
-    volume = storage(runner)
-    runner.change(use_ranks(**CLAIM))
+    volume = volumes.give(runner)
     ended = runner.call("run", runner.name, "--yes", "--ui", "plain", "--json")
     assert ended.code in FINE, ended.errors
     said = json.loads(ended.out)
@@ -142,31 +59,16 @@ def test_a_node_that_is_not_there_is_refused_with_those_that_are(
     assert cluster.of_stack(runner.name) == []
 
 
-def test_ranks_without_an_image_or_a_volume_are_named_and_everything_goes(
-    cluster: Cluster, make_runner: Callable[[], Runner], base_image: str
+def test_ranks_without_an_image_are_named_and_everything_goes(
+    cluster: Cluster, runner: Runner
 ) -> None:
-    without_image, without_volume = make_runner(), make_runner()
-    said: dict[str, str] = {}
-    for runner in (without_image, without_volume):
-        runner.use("bench-command")
-        runner.change(_make_small)
-        runner.environ["AIPERF_WORKLOAD_IMAGE"] = base_image
-    without_image.environ["AIPERF_WORKLOAD_IMAGE"] = "localhost/no-such-tool:1"
-    claim = {"kind": "claim", "size": "1Gi", "storage_class": "no-such-class"}
-    without_volume.change(use_ranks(volume=claim))
-
-    def fail(runner: Runner) -> None:
-        ended = runner.run()
-        assert ended.code == ExitCode.ERROR, ended.errors
-        assert "nothing is left" in ended.errors
-        said[runner.name] = ended.errors
-
-    together(lambda: fail(without_image), lambda: fail(without_volume))
-    assert "check workload.image" in said[without_image.name]
-    assert "waits for its volume" in said[without_volume.name]
-    for runner in (without_image, without_volume):
-        assert f"pod rank-{runner.name}-0" in said[runner.name]
-        assert cluster.left_of(runner.name) == []
+    runner.environ["AIPERF_WORKLOAD_IMAGE"] = "localhost/no-such-tool:1"
+    ended = runner.run()
+    assert ended.code == ExitCode.ERROR, ended.errors
+    assert f"pod rank-{runner.name}-0" in ended.errors
+    assert "check workload.image" in ended.errors
+    assert "nothing is left" in ended.errors
+    assert cluster.left_of(runner.name) == []
 
 
 def test_a_killed_guest_with_a_claim_is_removed_by_gc_or_by_its_deadline(
@@ -174,18 +76,14 @@ def test_a_killed_guest_with_a_claim_is_removed_by_gc_or_by_its_deadline(
     make_runner: Callable[[], Runner],
     base_image: str,
     owners_namespace: str,
-    storage: Callable[[Runner], Path],
+    volumes: Volumes,
 ) -> None:
     before = cluster.of_namespace(owners_namespace)
     helped, alone = make_runner(), make_runner()
     ended: dict[str, int] = {}
 
     def kill(runner: Runner, ttl_s: int) -> None:
-        runner.use("bench-command")
-        runner.change(_make_small)
-        storage(runner)
-        runner.environ["AIPERF_WORKLOAD_IMAGE"] = base_image
-        runner.change(use_ranks(**CLAIM))
+        volumes.give(run_command(runner, base_image))
         runner.change(use_command("sleep", "600", timeout="20s"))
         place = {"mode": "existing", "name": owners_namespace}
         life = {"ttl": f"{ttl_s}s", "ready_timeout": f"{READY_S}s", "namespace": place}
@@ -210,3 +108,26 @@ def test_a_killed_guest_with_a_claim_is_removed_by_gc_or_by_its_deadline(
         assert ended[runner.name] == ExitCode.OK
         assert cluster.left_of(runner.name) == []
     assert cluster.of_namespace(owners_namespace) == before
+
+
+def test_status_results_and_cancel_know_a_stack_of_ranks(cluster: Cluster, runner: Runner) -> None:
+    runner.change(use_command("sh", "-c", "echo copied, 1 s; sleep 600", timeout="11m"))
+    runner.change(lambda benchmark: benchmark["deployment"].update(ttl="1h"))
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--keep") as command:
+        command.wait_for(f"{RUN}step 1 of 2")
+        status = runner.call("status", runner.name)
+        assert (status.code, "step 1 of 2" in status.out) == (ExitCode.OK, True), status.out
+        found = json.loads(runner.call("status", runner.name, "--json").out)
+        assert (found["state"], found["steps"]["workload"]) == ("profiling", "command")
+        assert "keeps what it has measured" in runner.call("cancel", runner.name).errors
+        ended = command.end()
+    assert ended.code == ExitCode.INTERRUPTED, ended.errors
+    fetched = runner.call("results", runner.name, "--artifact-dir", "fetched", "--json")
+    assert json.loads(fetched.out)["results"] == results_of(runner)
+    assert results_of(runner)["was_cancelled"]
+    (kept,) = (runner.folder / "fetched").glob("**/raw/001-command/rank-0/command-0/stdout")
+    assert kept.read_text() == "copied, 1 s\n"
+    status = runner.call("status", runner.name)
+    assert status.out.startswith("cancelled")
+    assert runner.call("gc", runner.name, "--yes").code == ExitCode.OK
+    assert cluster.left_of(runner.name) == []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import Ended
+from kinds import Kind
 from real_cluster import Cluster
 from real_runner import DESTROY, PREFLIGHT, RUN, UP, Runner, kill_pulumi, processes_with
 
@@ -32,30 +33,37 @@ def stopped(runner: Runner, word: str, number: signal.Signals) -> Ended:
     ids=["preflight", "up", "destroy"],
 )
 def test_an_interrupt_ends_in_a_full_teardown(
-    cluster: Cluster, make_runner: Callable[[], Runner], word: str, number: signal.Signals
+    cluster: Cluster,
+    make_runner: Callable[[], Runner],
+    kind: Kind,
+    word: str,
+    number: signal.Signals,
 ) -> None:
     runner = make_runner()
+    kind.prepare(runner)
     ended = stopped(runner, word, number)
     assert ended.code == ExitCode.INTERRUPTED
-    assert cluster.left_of(runner.name) == []
+    assert [*cluster.left_of(runner.name), *kind.left()] == []
 
 
 def test_an_interrupted_run_keeps_what_it_has_measured(
-    cluster: Cluster, make_runner: Callable[[], Runner]
+    cluster: Cluster, make_runner: Callable[[], Runner], kind: Kind
 ) -> None:
     runner = make_runner()
-    runner.change(lambda benchmark: benchmark["load"].update(duration="2m"))
+    kind.prepare(runner)
+    kind.last(runner, 120)
     ended = stopped(runner, RUN, signal.SIGINT)
     assert ended.code == ExitCode.INTERRUPTED
-    assert runner.summary()["request_count"]["avg"] > 0
-    assert cluster.left_of(runner.name) == []
+    assert kind.has_results(runner)
+    assert [*cluster.left_of(runner.name), *kind.left()] == []
 
 
 def test_a_second_interrupt_skips_the_results_and_not_the_teardown(
-    cluster: Cluster, make_runner: Callable[[], Runner]
+    cluster: Cluster, make_runner: Callable[[], Runner], kind: Kind
 ) -> None:
     runner = make_runner()
-    runner.change(lambda benchmark: benchmark["load"].update(duration="2m"))
+    kind.prepare(runner)
+    kind.last(runner, 120)
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
         command.wait_for(RUN)
         command.send(signal.SIGINT)
@@ -63,7 +71,7 @@ def test_a_second_interrupt_skips_the_results_and_not_the_teardown(
         command.send(signal.SIGINT)
         ended = command.end()
     assert ended.code == ExitCode.INTERRUPTED
-    assert cluster.left_of(runner.name) == []
+    assert [*cluster.left_of(runner.name), *kind.left()] == []
 
 
 @pytest.mark.parametrize("word", [UP, DESTROY], ids=["up", "destroy"])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from commands import Ended
 from expiry import short_lived, wait_for_its_end
+from kinds import Kind
 from real_cluster import Cluster
 from real_runner import COLLECT, DESTROY, RUN, Runner
 from real_stack import together
@@ -25,15 +26,15 @@ STOPS = (
 
 
 def test_whoever_stops_a_runner_when_it_has_results_gets_them_and_a_clean_cluster(
-    cluster: Cluster, make_runner: Callable[[], Runner]
+    cluster: Cluster, make_runner: Callable[[], Runner], kind: Kind
 ) -> None:
     ended: dict[int, Ended] = {}
     runners = [make_runner() for _ in STOPS]
 
     def stop(index: int) -> None:
         runner, (word, number) = runners[index], STOPS[index]
-        if word == RUN:
-            runner.change(lambda benchmark: benchmark["load"].update(duration="2m"))
+        kind.prepare(runner)
+        kind.last(runner, 120 if word == RUN else 5)
         with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
             command.wait_for(word)
             command.send(number)
@@ -44,7 +45,8 @@ def test_whoever_stops_a_runner_when_it_has_results_gets_them_and_a_clean_cluste
         assert ended[index].code == ExitCode.INTERRUPTED, (STOPS[index], ended[index].errors)
         assert "leak check: nothing is left" in ended[index].errors
         assert cluster.of_stack(runner.name) == []
-        assert runner.summary()["request_count"]["avg"] > 0
+        assert kind.has_results(runner)
+    assert kind.left() == []
 
 
 @pytest.mark.gate

@@ -1,0 +1,182 @@
+"""What goes wrong with a rank: the run ends, says what happened, keeps what it saw, leaves nothing,
+and its numbers never pass for sound ones."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Ended, run
+from rank_runs import make_small, results_of
+from rank_stack import run_command, use_command, use_rank_pod, use_ranks
+from real_cluster import TOOLS, Cluster
+from real_runner import RUN, Command, Runner
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+
+BUSY = "i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done; echo copied, 1 s"
+BUILD_S = 120.0
+FOUND_S = 30.0
+LOOP = b"rank_loop.sh"
+SLEEPS = b"sleep\x001000"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended with a fault, when nothing is left."""
+
+    runner: Runner
+    ended: Ended
+
+    @property
+    def said(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.ended.out)
+        return found
+
+    @property
+    def invalid(self) -> set[str]:
+        """The checks that the run did not pass."""
+        checks = results_of(self.runner)["checks"]
+        return {check["check"] for check in checks if check["severity"] == "invalid"}
+
+    @property
+    def problem(self) -> str:
+        """Why the first step failed."""
+        problem: str = results_of(self.runner)["steps"][0]["problem"]
+        return problem
+
+    @property
+    def shown(self) -> str:
+        """Everything that it said to people."""
+        return " ".join(self.ended.errors.split())
+
+    def evidence(self, name: str) -> str:
+        """A file that was saved before anything was destroyed."""
+        (found,) = self.runner.artifacts.glob(f"*/evidence/{name}")
+        return found.read_text()
+
+
+@pytest.fixture
+def runner(make_runner: Callable[[], Runner], base_image: str) -> Runner:
+    """A stack of one rank."""
+    return run_command(make_runner(), base_image)
+
+
+def happen(runner: Runner, fault: Callable[[Command], object] | None = None) -> Outcome:
+    """Run it to its end, with a fault while its step runs; nothing is left."""
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+        if fault is not None:
+            command.wait_for(RUN)
+            fault(command)
+        outcome = Outcome(runner, command.end())
+    print(outcome.ended.errors, outcome.ended.out)
+    assert "leak check: nothing is left" in outcome.ended.errors
+    assert runner.cluster.left_of(runner.name) == []
+    return outcome
+
+
+def process_in(cluster: Cluster, pod: str, words: bytes) -> int:
+    """The pod's first process whose command line has the words, as its node knows it."""
+    if not cluster.is_ours:
+        pytest.skip("only processes of tests/cluster are killed")
+    deadline = time.monotonic() + FOUND_S
+    while time.monotonic() < deadline:
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                environ = (entry / "environ").read_bytes().split(b"\0")
+                if f"HOSTNAME={pod}".encode() not in environ:
+                    continue
+                if words in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+        if found:
+            return min(found)
+    raise AssertionError(f"{pod} has no process {words!r}")
+
+
+def kill_beside_its_command(cluster: Cluster, pod: str, words: bytes) -> None:
+    """Kill a pod's process while its command runs, as the node does when there is no memory."""
+    process_in(cluster, pod, SLEEPS)
+    os.kill(process_in(cluster, pod, words), signal.SIGKILL)
+
+
+def test_a_rank_that_its_cpu_limit_starves_is_not_called_valid(runner: Runner) -> None:
+    runner.change(use_command("sh", "-c", BUSY))
+    runner.change(use_rank_pod(cpu="50m", cpu_limit="50m"))
+    outcome = happen(runner)
+    assert outcome.ended.code == ExitCode.VERDICT_INVALID
+    assert "throttled" in outcome.invalid
+    assert results_of(runner)["cause"] == "rank-starved"
+
+
+@pytest.mark.gate
+def test_a_rank_that_runs_out_of_memory_is_named_with_the_reason(runner: Runner) -> None:
+    runner.change(use_command("tail", "/dev/zero"))
+    runner.change(use_rank_pod(memory="64Mi"))
+    outcome = happen(runner)
+    assert outcome.ended.code == ExitCode.BENCHMARK_FAILED
+    assert "oom" in outcome.invalid
+    assert "tail ended by signal 9" in outcome.problem
+    assert "the kernel killed 1 processes of the ranks for want of memory" in outcome.shown
+
+
+def test_a_rank_whose_container_is_killed_fails_its_step_at_once(
+    cluster: Cluster, runner: Runner
+) -> None:
+    runner.change(use_command("sh", "-c", "echo partial; sleep 1000"))
+    pod = f"rank-{runner.name}-0"
+    outcome = happen(runner, lambda _: kill_beside_its_command(cluster, pod, LOOP))
+    assert outcome.ended.code == ExitCode.BENCHMARK_FAILED
+    assert "the rank's container was ended and started again" in outcome.problem
+    (kept,) = runner.artifacts.glob("*/raw/001-command/rank-0/command-0/stdout")
+    assert kept.read_text() == "partial\n"
+    assert pod in outcome.evidence("containers.txt")
+
+
+@pytest.mark.gate
+def test_a_claim_that_stays_pending_is_named_with_its_reason(runner: Runner) -> None:
+    claim = {"kind": "claim", "size": "1Gi", "storage_class": "no-such-class"}
+    runner.change(use_ranks(volume=claim))
+    runner.change(lambda benchmark: benchmark["deployment"].update(ready_timeout="30s"))
+    outcome = happen(runner)
+    assert outcome.ended.code == ExitCode.ERROR
+    assert "no-such-class" in outcome.said["reason"]
+    assert f"pod rank-{runner.name}-0" in outcome.said["reason"]
+
+
+def test_an_image_without_a_shell_is_named(
+    cluster: Cluster, runner: Runner, tmp_path: Path
+) -> None:
+    if not cluster.is_ours:
+        pytest.skip("E2E_CONTEXT names a cluster, which needs this image in a registry")
+    image = "localhost/aiperf-e2e-no-shell:1"
+    (tmp_path / "Containerfile").write_text("FROM scratch\nCOPY empty /empty\n")
+    (tmp_path / "empty").touch()
+    recipe = (str(tmp_path / "Containerfile"), str(tmp_path), image, str(tmp_path / "image.tar"))
+    run((str(TOOLS / "build-image"), *recipe), environ=cluster.environ, timeout_s=BUILD_S)
+    load = (str(TOOLS / "load-image"), str(tmp_path / "image.tar"))
+    run(load, environ=cluster.environ, timeout_s=BUILD_S)
+    runner.environ["AIPERF_WORKLOAD_IMAGE"] = image
+    outcome = happen(runner)
+    assert outcome.ended.code == ExitCode.ERROR
+    assert f"pod rank-{runner.name}-0" in outcome.said["reason"]
+    assert '"sh": executable file not found' in outcome.said["reason"]
+    assert "POSIX shell" in outcome.said["reason"]
+
+
+def test_a_tool_that_the_image_lacks_is_named_with_its_package(runner: Runner) -> None:
+    runner.use("bench-iperf")
+    runner.change(make_small())
+    runner.change(use_ranks(nodes="together"))
+    outcome = happen(runner)
+    assert outcome.ended.code == ExitCode.ERROR
+    assert "there is no iperf3 in" in outcome.said["reason"]
+    assert "Debian package iperf3" in outcome.said["reason"]
