@@ -40,10 +40,13 @@ class Stuck:
 
 class NoBus:
     async def start(self): pass
-    async def close(self): pass
+    async def close(self, *, linger_ms): pass
+
+class Config:
+    experiment = None
 
 class Context:
-    run_id, instance, ends_with_run, config = "run", "stuck", True, None
+    run_id, instance, ends_with_run, config = "run", "stuck", True, Config
 
 host.read_context = Context
 host.make_bus = lambda context: NoBus()
