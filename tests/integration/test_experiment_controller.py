@@ -76,7 +76,7 @@ async def test_it_publishes_one_trial_after_the_other_and_then_the_end(tmp_path:
         for _ in range(3):
             message = await next_trial(heard, message)
             seen.append((message.serial, message.parameters["load.concurrency"], message.total))
-            made.trial_ended(RunState.DONE, "")
+            made.trial_ended(RunState.DONE, "", None)
         last = await next_trial(heard, message)
     assert seen == [(1, 1, 3), (2, 2, 3), (3, 4, 3)]
     assert (last.is_over, last.state) == (True, RunState.DONE)
@@ -87,7 +87,7 @@ async def test_after_a_restart_the_trial_that_was_on_has_failed_and_the_next_one
 ) -> None:
     async with controller(tmp_path) as (made, heard):
         first = await next_trial(heard, None)
-        made.trial_ended(RunState.DONE, "")
+        made.trial_ended(RunState.DONE, "", None)
         assert (await next_trial(heard, first)).number == 2
     async with controller(tmp_path) as (_, heard):
         message = await next_trial(heard, None)
@@ -98,6 +98,6 @@ async def test_a_stop_between_two_trials_is_the_end(tmp_path: Path) -> None:
     async with controller(tmp_path) as (made, heard):
         message = await next_trial(heard, None)
         made.cancel("enough")
-        made.trial_ended(RunState.DONE, "")
+        made.trial_ended(RunState.DONE, "", None)
         last = await next_trial(heard, message)
     assert (last.is_over, last.state, last.reason) == (True, RunState.CANCELLED, "enough")
