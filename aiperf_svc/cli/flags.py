@@ -118,7 +118,11 @@ DATASET = (
         "distinct prompts (default: 1,000 synthetic ones, or all of a file)"),
     Flag(("--input-file",), "dataset.file", "take the prompts from this file", "FILE"),
     Flag(("--custom-dataset-type",), "dataset.kind",
-        "what the file holds: single_turn (default), multi_turn or sharegpt", "TYPE"),
+        "what the file holds: single_turn (default), multi_turn, sharegpt, mooncake_trace, "
+        "bailian_trace, burst_gpt_trace or azure_trace", "TYPE"),
+    Flag(("--isl-block-size", "--prompt-input-tokens-block-size",
+          "--synthetic-input-tokens-block-size"), "dataset.block_size",
+        "tokens for each hash id of a trace (default: 512, of a bailian_trace 16)"),
     Flag(("--public-dataset",), "dataset.public",
         "take the prompts from a public dataset: sharegpt", "NAME"),
     Flag(("--dataset-order",), "dataset.order", "sequential (default) or shuffled", "ORDER"),

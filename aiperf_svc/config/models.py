@@ -180,6 +180,14 @@ class DatasetKind(StrEnum):
     first turn is ignored, since the load decides when a conversation begins."""
     SHAREGPT = "sharegpt"
     """A ShareGPT JSON file: a list of conversations."""
+    MOONCAKE_TRACE = "mooncake_trace"
+    """JSONL, one request a line: lengths and the hash ids of the prompt's blocks."""
+    BAILIAN_TRACE = "bailian_trace"
+    """JSONL, the same with smaller blocks."""
+    BURST_GPT_TRACE = "burst_gpt_trace"
+    """CSV with `Timestamp`, `Request tokens` and `Response tokens`."""
+    AZURE_TRACE = "azure_trace"
+    """CSV with `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`."""
 
 
 class Dataset(Model):
@@ -199,6 +207,8 @@ class Dataset(Model):
     input_tokens: Length = Length(mean=550)
     output_tokens: Length | None = None
     """Maximum sent with each request; values in a dataset file take precedence."""
+    block_size: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
+    """Tokens for each hash id of a trace: 512 in a Mooncake trace, 16 in a Bailian trace."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Checksum of the public dataset's file; another file is refused. The usual file's is built
     in."""
@@ -207,14 +217,21 @@ class Dataset(Model):
     def _has_a_source(self) -> Self:
         if self.kind is DatasetKind.SYNTHETIC and (self.file or self.public):
             raise ValueError(
-                "{kind} synthetic takes no file; expected single_turn, multi_turn or sharegpt"
+                "{kind} synthetic takes no file; expected single_turn, multi_turn, sharegpt, "
+                "mooncake_trace, bailian_trace, burst_gpt_trace or azure_trace"
             )
-        if self.kind in (DatasetKind.SINGLE_TURN, DatasetKind.MULTI_TURN) and not self.file:
+        has_file_only = self.kind not in (DatasetKind.SYNTHETIC, DatasetKind.SHAREGPT)
+        if has_file_only and not self.file:
             raise ValueError(f"{{kind}} {self.kind} needs {{file}}")
         if self.kind is DatasetKind.SHAREGPT and bool(self.file) == bool(self.public):
             raise ValueError("{kind} sharegpt needs either {file} or {public} sharegpt")
         if self.public and self.kind is not DatasetKind.SHAREGPT:
             raise ValueError(f"{{public}} sharegpt needs {{kind}} sharegpt, not {self.kind}")
+        has_blocks = self.kind in (DatasetKind.MOONCAKE_TRACE, DatasetKind.BAILIAN_TRACE)
+        if self.block_size is not None and not has_blocks:
+            raise ValueError(
+                f"{{block_size}} needs {{kind}} mooncake_trace or bailian_trace, not {self.kind}"
+            )
         if self.url and not self.public:
             raise ValueError("{url} needs {public}: it says where the public dataset is")
         if self.sha256 and not self.public:

@@ -8,9 +8,19 @@ from aiperf_svc.adapters.datasets.files import read_lines, read_list, sha256_of
 from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
 from aiperf_svc.config.models import BenchmarkConfig, Dataset, DatasetKind
 from aiperf_svc.config.units import format_size
-from aiperf_svc.core.datasets import multi_turn, sharegpt, single_turn
+from aiperf_svc.core.datasets import (
+    azure_trace,
+    bailian_trace,
+    burst_gpt_trace,
+    mooncake_trace,
+    multi_turn,
+    sharegpt,
+    single_turn,
+)
 from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
+from aiperf_svc.core.datasets.base import PromptConversation, TokenCounter
 from aiperf_svc.core.datasets.built import BuiltDataset
+from aiperf_svc.core.datasets.traces import trace_prompts
 
 Progress = Callable[[str], None]
 """Function called with a line for people, in the caller's event loop."""
@@ -20,6 +30,13 @@ _KINDS = {
     DatasetKind.MULTI_TURN: (multi_turn.parse, read_lines),
     DatasetKind.SHAREGPT: (sharegpt.parse, read_list),
 }
+_TRACES = {
+    DatasetKind.MOONCAKE_TRACE: (mooncake_trace.rows, mooncake_trace.BLOCK_SIZE),
+    DatasetKind.BAILIAN_TRACE: (bailian_trace.rows, bailian_trace.BLOCK_SIZE),
+    DatasetKind.BURST_GPT_TRACE: (burst_gpt_trace.rows, mooncake_trace.BLOCK_SIZE),
+    DatasetKind.AZURE_TRACE: (azure_trace.rows, mooncake_trace.BLOCK_SIZE),
+}
+"""Reader of each kind of trace, and the tokens of a block; without hash ids there are no blocks."""
 
 
 async def build_dataset(
@@ -70,8 +87,24 @@ def _build(config: BenchmarkConfig, name: str, file: str | None) -> BuiltDataset
     counter = load_token_counter(config.tokenizer)
     if file is None:
         return assemble(config, synthetic_prompts(config, counter), Source(name), counter)
-    path = Path(file).expanduser()
-    parse, read = _KINDS[config.dataset.kind]
-    prompts, left_out = parse(read(path), file, limit=config.dataset.entries)
-    source = Source(name, sha256=sha256_of(path), left_out=left_out)
+    prompts, left_out = _parsed(config, file, counter)
+    source = Source(name, sha256=sha256_of(Path(file).expanduser()), left_out=left_out)
     return assemble(config, prompts, source, counter)
+
+
+def _parsed(
+    config: BenchmarkConfig, file: str, counter: TokenCounter | None
+) -> tuple[list[PromptConversation], int]:
+    """Return the conversations of a file, and the number of those left out."""
+    dataset, path = config.dataset, Path(file).expanduser()
+    if dataset.kind in _TRACES:
+        rows, block_size = _TRACES[dataset.kind]
+        return trace_prompts(
+            rows(read_lines(path), file),
+            block_size=dataset.block_size or block_size,
+            seed=config.random_seed,
+            counter=counter,
+            limit=dataset.entries,
+        )
+    parse, read = _KINDS[dataset.kind]
+    return parse(read(path), file, limit=dataset.entries)

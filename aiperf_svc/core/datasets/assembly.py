@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from aiperf_svc.config.models import BenchmarkConfig, DatasetKind, Warmup
+from aiperf_svc.config.models import BenchmarkConfig, DatasetKind, EndpointType, Warmup
 from aiperf_svc.core.datasets import synthetic
 from aiperf_svc.core.datasets.base import (
     PromptConversation,
@@ -150,6 +150,11 @@ def _rendered(
     tokens = iter(input_tokens)
     conversations = []
     for entry in entries:
+        if len(entry.turns) > 1 and config.endpoint.type is not EndpointType.CHAT:
+            raise DatasetError(
+                f"{entry.place}: a conversation of {len(entry.turns)} turns needs endpoint.type "
+                f"chat, not {config.endpoint.type}"
+            )
         try:
             bodies = [endpoint.render(turn.prompt, config.endpoint) for turn in entry.turns]
         except ValueError as error:

@@ -70,15 +70,18 @@ class Purpose(IntEnum):
     OUTPUT_LENGTHS = 2
     WORDS = 3
     ORDER = 4
+    BLOCKS = 5
 
 
 _DATASET_KEY = 0xDA7A
 """Key that separates the dataset's streams from others of the same seed."""
 
 
-def generator(seed: int, purpose: Purpose) -> np.random.Generator:
-    """Return the stream of random numbers of one purpose."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DATASET_KEY, purpose)))
+def generator(seed: int, purpose: Purpose, *names: int) -> np.random.Generator:
+    """Return the stream of random numbers of one purpose, or of one thing within it that `names`
+    identify."""
+    key = (_DATASET_KEY, purpose, *names)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
 def default_id(index: int) -> str:

@@ -3,7 +3,7 @@
 With a tokenizer the count is exact. Words are chosen by their number of tokens after a space, which
 adds up in every tokenizer that keeps words apart, and the finished texts are encoded again. A text
 with another count is repaired by words, letters and punctuation at its end until the count is right
-(`_repaired`). A byte-level BPE has one token for a common word, so its prompts have about as many
+(`repaired`). A byte-level BPE has one token for a common word, so its prompts have about as many
 words as tokens. Without a tokenizer a word counts as a token.
 
 If prompts began alike, a server's prefix cache would make responses faster than the load asks for.
@@ -62,7 +62,7 @@ def generate(
     if counter is not None:
         counts = counter.count_batch(texts)
         texts = [
-            text if have == want else _repaired(text, want, counter)
+            text if have == want else repaired(text, want, counter)
             for text, have, want in zip(texts, counts, targets.tolist(), strict=True)
         ]
     return [
@@ -84,7 +84,7 @@ def _texts(targets: Int64s, seed: int, counter: TokenCounter | None) -> list[str
     """Return one text for each target. It has the right length if words have the same number of
     tokens everywhere."""
     rng = generator(seed, Purpose.WORDS)
-    costs, first_costs = _word_costs(counter)
+    costs, first_costs = word_costs(counter)
     words = np.array(WORDS, dtype=object)
     cheap = np.flatnonzero(costs == costs.min())
     cheapest = int(costs.min())
@@ -104,7 +104,7 @@ def _texts(targets: Int64s, seed: int, counter: TokenCounter | None) -> list[str
     return texts
 
 
-def _word_costs(counter: TokenCounter | None) -> tuple[Int64s, Int64s]:
+def word_costs(counter: TokenCounter | None) -> tuple[Int64s, Int64s]:
     """Return the tokens of each word after a space, and at the start of a text."""
     if counter is None:
         ones = np.ones(len(WORDS), dtype=np.int64)
@@ -135,7 +135,7 @@ def _beginnings(shuffles: list[Int64s]) -> Callable[[int], list[int]]:
     return begin
 
 
-def _repaired(text: str, target: int, counter: TokenCounter) -> str:
+def repaired(text: str, target: int, counter: TokenCounter) -> str:
     """Return `text` with another end, so that it has `target` tokens.
 
     Each round cuts the last word (or letter) of a text that is too long, or appends to one that is

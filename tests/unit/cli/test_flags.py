@@ -140,6 +140,13 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--input-file", "x.jsonl", "--custom-dataset-type", "multi_turn"),
         "multi_turn",
     ),
+    "--isl-block-size": (
+        (
+            *("--input-file", "x.jsonl", "--custom-dataset-type", "mooncake_trace"),
+            *("--isl-block-size", "64"),
+        ),
+        64,
+    ),
     "--public-dataset": (("--public-dataset", "sharegpt"), "sharegpt"),
     "--dataset-order": (("--dataset-order", "shuffled"), "shuffled"),
     "--tokenizer": (("--tokenizer", "gpt2"), "gpt2"),

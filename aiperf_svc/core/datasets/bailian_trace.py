@@ -1,0 +1,43 @@
+"""Reads JSONL in the format of the Bailian traces: one request per line, its time in seconds.
+
+A row describes a whole prompt. The turns of a chat share the hash ids of their history, so each
+row is a request of its own.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from aiperf_svc.core.datasets.base import Lines, decode_line, numbered
+from aiperf_svc.core.datasets.mooncake_trace import HashIds
+from aiperf_svc.core.datasets.traces import TraceRow
+
+BLOCK_SIZE = 16
+EXPECTED = (
+    'an object such as {"timestamp": 61.1, "input_length": 521, "output_length": 132, '
+    '"hash_ids": [1, 2]}'
+)
+
+
+class _Row(msgspec.Struct):
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: HashIds = ()
+
+
+_decoder = msgspec.json.Decoder(_Row)
+
+
+def rows(lines: Lines, source: str) -> Iterator[TraceRow]:
+    """Yield the rows of a file. Raises DatasetError that names file and line."""
+    for number, line in numbered(lines):
+        place = f"{source}:{number}"
+        row = decode_line(line, _decoder, place=place, expected=EXPECTED)
+        yield TraceRow(
+            place=place,
+            timestamp=row.timestamp,
+            input_length=row.input_length,
+            output_length=row.output_length,
+            hash_ids=row.hash_ids,
+        )

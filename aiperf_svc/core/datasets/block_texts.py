@@ -1,0 +1,115 @@
+"""Makes the text of a prompt from the hash ids of its blocks, so that prompts with the same leading
+ids have the same leading tokens.
+
+A hash id always makes the same words. Their tokens after a space add up to the size of a block, so
+a block ends with a token, and the next one begins with a token. The last block of a prompt may be
+shorter: it begins with the words of the whole block. The end is repaired where words cannot make
+the exact number (`synthetic.repaired`), which leaves the whole blocks before it as they are.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.datasets.base import Purpose, TokenCounter, generator
+from aiperf_svc.core.datasets.synthetic import repaired, word_costs
+from aiperf_svc.core.datasets.words import WORDS
+
+_WORDS = np.array(WORDS, dtype=object)
+_FILL_COSTS = 4
+"""The end of a block is filled up to this many times the tokens of the longest word."""
+
+
+class _Owner(IntEnum):
+    """What words belong to; part of what a seed means."""
+
+    HASH_ID = 0
+    ROW = 1
+
+
+class BlockTexts:
+    """The texts of one trace. Texts of whole blocks are kept, because later rows use them again."""
+
+    def __init__(self, seed: int, block_size: int, counter: TokenCounter | None) -> None:
+        self._seed = seed
+        self._block_size = block_size
+        self._counter = counter
+        self._costs, self._first_costs = word_costs(counter)
+        self._fill = _fillings(self._costs)
+        self._blocks: dict[tuple[int, bool], str] = {}
+
+    def texts(self, rows: Sequence[tuple[int, Sequence[int], int]]) -> list[str]:
+        """Return the text of each row `(number, hash ids, tokens)`, with exactly that many tokens.
+
+        Tokens beyond the blocks of the hash ids belong to the row alone. Raises DatasetError if the
+        tokenizer cannot make a text of a length.
+        """
+        texts = [self._text(number, ids, length) for number, ids, length in rows]
+        if self._counter is None:
+            return texts
+        counts = self._counter.count_batch(texts)
+        return [
+            text if have == length else repaired(text, length, self._counter)
+            for text, have, (_, _, length) in zip(texts, counts, rows, strict=True)
+        ]
+
+    def _text(self, number: int, ids: Sequence[int], length: int) -> str:
+        parts: list[str] = []
+        rest = length
+        for hash_id in ids:
+            size = min(rest, self._block_size)
+            parts.append(self._block(hash_id, size, is_first=not parts))
+            rest -= size
+        if rest:
+            parts.append(self._words(_Owner.ROW, number, rest, rest, is_first=not parts))
+        return " ".join(part for part in parts if part)
+
+    def _block(self, hash_id: int, size: int, *, is_first: bool) -> str:
+        whole = self._block_size
+        if size < whole:
+            return self._words(_Owner.HASH_ID, hash_id, whole, size, is_first=is_first)
+        key = hash_id, is_first
+        if key not in self._blocks:
+            self._blocks[key] = self._words(
+                _Owner.HASH_ID, hash_id, whole, whole, is_first=is_first
+            )
+        return self._blocks[key]
+
+    def _words(self, owner: _Owner, name: int, drawn: int, size: int, *, is_first: bool) -> str:
+        """Return words of `size` tokens: the first of `drawn` ones, then the filling."""
+        rng = generator(self._seed, Purpose.BLOCKS, owner, name)
+        chosen = rng.integers(len(WORDS), size=drawn)
+        totals = np.cumsum(self._costs[chosen])
+        if is_first:
+            totals += self._first_costs[chosen[0]] - self._costs[chosen[0]]
+        count = int(np.searchsorted(totals, size, side="right"))
+        longest = len(self._fill) - 1
+        for kept in range(count, 0, -1):
+            missing = size - int(totals[kept - 1])
+            if missing > longest:
+                break
+            fill = self._fill[missing]
+            if fill is not None:
+                return " ".join(_WORDS[[*chosen[:kept].tolist(), *fill]])
+        fill = self._fill[size] if size <= longest else None
+        if not count and not is_first and fill is not None:
+            return " ".join(_WORDS[list(fill)])
+        return " ".join(_WORDS[chosen[:count]])
+
+
+def _fillings(costs: NDArray[np.int64]) -> list[tuple[int, ...] | None]:
+    """Return for each number of tokens the words that have as many in sum; None if there are
+    none."""
+    word_of = {int(cost): place for place, cost in enumerate(costs)}
+    fillings: list[tuple[int, ...] | None] = [()]
+    for size in range(1, _FILL_COSTS * int(costs.max()) + 1):
+        found = None
+        for cost, word in sorted(word_of.items(), reverse=True):
+            before = fillings[size - cost] if cost <= size else None
+            if before is not None:
+                found = (*before, word)
+                break
+        fillings.append(found)
+    return fillings

@@ -1,0 +1,127 @@
+"""The four formats of traces, from files to requests, and what they may not hold."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from aiperf_svc.adapters.datasets.builder import build_dataset
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.datasets.built import BuiltDataset
+from aiperf_svc.domain.errors import DatasetError
+
+Config = Callable[..., BenchmarkConfig]
+
+BURST_GPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+CONTENT = {
+    "mooncake_trace": '{"timestamp": 0, "input_length": 6, "output_length": 5, "hash_ids": [46]}\n'
+    '{"timestamp": 10535, "input_length": 9, "output_length": 2, "hash_ids": [46]}\n',
+    "bailian_trace": '{"chat_id": 1, "parent_chat_id": -1, "timestamp": 61.114, "turn": 1, '
+    '"type": "text", "input_length": 6, "output_length": 5, "hash_ids": [46]}\n'
+    '{"timestamp": 61.2, "input_length": 9, "output_length": 2}\n',
+    "burst_gpt_trace": BURST_GPT
+    + "5,ChatGPT,6,5,11,Conversation log\n45.5,GPT-4,9,2,11,Conversation log\n"
+    + "46,GPT-4,9,0,9,API log\n",
+    "azure_trace": AZURE + "2023-11-16 18:15:46.6805900,6,5\r\n2023-11-16 18:15:46.6805901,9,2\r\n",
+}
+KINDS = pytest.mark.parametrize("kind", CONTENT)
+
+
+async def built(
+    config: Config, path: Path, kind: str, content: str, **endpoint: object
+) -> BuiltDataset:
+    file = path / "trace"
+    file.write_text(content, newline="")
+    return await build_dataset(config(dataset={"kind": kind, "file": str(file)}, endpoint=endpoint))
+
+
+def payloads(dataset: BuiltDataset) -> list[dict[str, object]]:
+    data = json.loads(b"".join(dataset.inputs_json()))["data"]
+    return [payload for session in data for payload in session["payloads"]]
+
+
+@KINDS
+async def test_every_format_gives_its_lengths(config: Config, tmp_path: Path, kind: str) -> None:
+    dataset = await built(config, tmp_path, kind, CONTENT[kind], type="completions")
+    requests = payloads(dataset)
+    assert [len(str(request["prompt"]).split()) for request in requests] == [6, 9]
+    assert [request["max_tokens"] for request in requests] == [5, 2]
+    assert dataset.report.left_out == (1 if kind == "burst_gpt_trace" else 0)
+
+
+@KINDS
+async def test_a_broken_last_line_is_named(config: Config, tmp_path: Path, kind: str) -> None:
+    whole = CONTENT[kind].rstrip()
+    number = len(whole.splitlines())
+    broken = whole[: whole.rindex("}" if whole.startswith("{") else ",")]
+    with pytest.raises(DatasetError, match=rf"trace:{number}: .*; expected ") as raised:
+        await built(config, tmp_path, kind, broken)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "wrong"),
+    [
+        ("burst_gpt_trace", AZURE + "2023-11-16 18:15:46,1,1\n", "1: no column 'Timestamp'"),
+        ("azure_trace", "TIMESTAMP,Context\n", "1: no column 'ContextTokens' and no column 'Gen"),
+        ("azure_trace", AZURE + "18:15,1,1\n", "2: Invalid isoformat string: '18:15'"),
+        ("burst_gpt_trace", BURST_GPT + "5,m,many,1,1,l\n", "2: invalid literal for int.*'many'"),
+        ("burst_gpt_trace", BURST_GPT + "5,m,1,1,2,l\n4,m,1,1,2,l\n", "3: time 4 is before 5"),
+        ("burst_gpt_trace", BURST_GPT + "-5,m,1,1,2,l\n", "2: time -5 is negative"),
+        ("bailian_trace", "{}\n", "1: .*missing required field `timestamp`"),
+        ("bailian_trace", CONTENT["azure_trace"], "1: .*malformed"),
+        ("mooncake_trace", '{"input_length": 5, "hash_ids": [-1]}', "1: Expected `int` >= 0"),
+        ("mooncake_trace", '{"timestamp": 5}', "1: needs one of .*found none"),
+        ("mooncake_trace", '{"input_length": 5, "text_input": "x"}', "1: .*found `input_length` a"),
+        ("mooncake_trace", '{"text_input": ""}', "1: `text` is empty"),
+        ("mooncake_trace", '{"input_length": 5, "delay": -1}', "1: `delay` -1"),
+        ("mooncake_trace", '{"text_input": "x", "tools": [{}]}', "1: `tools` is not supported"),
+    ],
+)
+async def test_a_bad_row_is_refused_with_its_line(
+    config: Config, tmp_path: Path, kind: str, content: str, wrong: str
+) -> None:
+    with pytest.raises(DatasetError, match=rf"trace:{wrong}"):
+        await built(config, tmp_path, kind, content)
+
+
+async def test_mooncake_rows_may_hold_texts_messages_and_payloads(
+    config: Config, tmp_path: Path
+) -> None:
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    rows = [{"text_input": "t"}, {"messages": messages}, {"payload": {"messages": messages}}]
+    content = "\n".join(json.dumps(row) for row in rows)
+    requests = payloads(await built(config, tmp_path, "mooncake_trace", content))
+    assert requests[0]["messages"] == [{"role": "user", "content": "t"}]
+    assert [request["messages"] for request in requests[1:]] == [messages, messages]
+
+
+async def test_a_session_needs_the_chat_api(config: Config, tmp_path: Path) -> None:
+    content = '{"input_length": 5, "session_id": "a"}\n' * 2
+    assert len((await built(config, tmp_path, "mooncake_trace", content)).conversations) == 1
+    with pytest.raises(DatasetError, match=r"trace:1: a conversation of 2 turns .*chat"):
+        await built(config, tmp_path, "mooncake_trace", content, type="completions")
+
+
+async def test_the_block_size_can_be_set(config: Config, tmp_path: Path) -> None:
+    file = tmp_path / "trace"
+    file.write_text('{"input_length": 9, "hash_ids": [1, 2, 3]}')
+    given = {"kind": "mooncake_trace", "file": str(file)}
+    with pytest.raises(DatasetError, match=r"3 hash ids for 9 tokens.*dataset\.block_size"):
+        await build_dataset(config(dataset=given))
+    assert (await build_dataset(config(dataset=given | {"block_size": 4}))).report.entries == 1
+
+
+@pytest.mark.parametrize("kind", ["single_turn", "azure_trace"])
+def test_a_block_size_without_blocks_is_refused(config: Config, kind: str) -> None:
+    with pytest.raises(ValidationError, match="block_size"):
+        config(dataset={"kind": kind, "file": "f", "block_size": 4})
+
+
+@KINDS
+def test_a_trace_needs_a_file(config: Config, kind: str) -> None:
+    with pytest.raises(ValidationError, match=r"needs {file}"):
+        config(dataset={"kind": kind})
