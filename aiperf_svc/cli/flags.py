@@ -52,7 +52,7 @@ TARGET = (
         read=values.url),
     Flag(("--model", "-m", "--model-names"), "endpoint.model", "model to ask for", "NAME"),
     Flag(("--endpoint-type",), "endpoint.type",
-        "API to speak: chat (default), completions or embeddings", "TYPE"),
+        "API to speak: chat (default), completions, embeddings, responses or messages", "TYPE"),
     Flag(("--endpoint", "--custom-endpoint"), "endpoint.path",
         "path of the API, when it is not the usual one", "PATH"),
     Flag(("--streaming",), "endpoint.streaming",
@@ -62,8 +62,8 @@ TARGET = (
         "header of every request, `Name: value`; again for more", "HEADER", "list",
         values.headers),
     Flag(("--api-key-header",), "endpoint.api_key_header",
-        "header that carries --api-key: as a bearer token in Authorization (default), bare in any "
-        "other, such as api-key", "NAME"),
+        "header that carries --api-key: as a bearer token in Authorization (default; x-api-key for "
+        "messages), bare in any other, such as api-key", "NAME"),
     Flag(("--extra-inputs",), "endpoint.extra_inputs",
         "member of every request's body, `key:value` or a JSON object; again for more", "INPUT",
         "list", values.extra_inputs),

@@ -31,6 +31,8 @@ class EndpointType(StrEnum):
     CHAT = "chat"
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
 
 
 class Tls(Model):
@@ -71,9 +73,9 @@ class Endpoint(Model):
     """Headers of every request. Do not put secrets here: use `api_key_env`."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the target's API key."""
-    api_key_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "Authorization"
-    """Header that carries the key: a bearer token in `Authorization`, the plain key in any
-    other."""
+    api_key_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] | None = None
+    """Header that carries the key: a bearer token in `Authorization`, the plain key in any other.
+    Without it, the API's own: `x-api-key` of the messages API, `Authorization` of all others."""
     extra_inputs: dict[str, object] = Field(default_factory=dict)
     """Keys that are merged into the JSON body of every request."""
     request_timeout: PositiveDurationNs = 600 * SECOND_NS

@@ -43,9 +43,20 @@ ENDS_WITHOUT_CONTENT: Final = frozenset((FinishReason.STOP, FinishReason.LENGTH)
 """Reasons with which a response without any content is complete."""
 
 _WORDS: Final = {
-    FinishReason.STOP: ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "stop_str"),
+    FinishReason.STOP: (
+        "stop",
+        "eos",
+        "eos_token",
+        "end_turn",
+        "stop_sequence",
+        "stop_str",
+        "completed",
+    ),
     FinishReason.TOOL_CALLS: ("tool_calls", "function_call", "tool_use"),
-    FinishReason.LENGTH: ("length", "max_tokens", "model_length"),
+    FinishReason.LENGTH: (
+        *("length", "max_tokens", "max_output_tokens", "model_length"),
+        "model_context_window_exceeded",
+    ),
     FinishReason.CONTENT_FILTER: ("content_filter", "safety", "refusal"),
     FinishReason.ABORT: (
         *("abort", "aborted", "cancelled", "canceled", "timeout"),

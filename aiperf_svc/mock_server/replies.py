@@ -5,21 +5,14 @@ A response is drafted as parts (`Draft`), which a fault may spoil, and then asse
 """
 
 import base64
-import json
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 
-from aiperf_svc.mock_server.requests import CHAT, EMBEDDINGS, RequestParams
-
-_TEXT = """
-the quick model reads every word and writes one more token at a time while people wait for it to say
-what they hope is true about long rivers small cities old machines new music cold winters warm bread
-bright stars deep water open roads quiet books green hills and kind friends
-"""
-WORDS = _TEXT.split()
-"""Token i of every response is word i of this list, round and round."""
+from aiperf_svc.mock_server.requests import CHAT, EMBEDDINGS, MESSAGES, RESPONSES, RequestParams
+from aiperf_svc.mock_server.texts import WORDS, compact, word
+from aiperf_svc.mock_server.typed_events import TypedStream, message_api, responses_api
 
 DONE = b"data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -121,22 +114,36 @@ class Draft:
     raw: list[bytes] | None = None
 
 
-def compact(value: object) -> bytes:
-    """JSON without spaces."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
 @lru_cache(maxsize=4096)
 def chunk(data: bytes) -> bytes:
     """One chunk of the chunked transfer encoding."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def draft_error(status: int, message: str, *, kind: str = "mock_error") -> Draft:
-    """An error as OpenAI-compatible servers send it."""
-    error = {"message": message, "type": kind, "param": None, "code": status}
+def draft_error(status: int, message: str, *, kind: str = "mock_error", path: str = CHAT) -> Draft:
+    """An error as servers of that path send it: Anthropic's, or else OpenAI's."""
+    error: dict[str, object] = {"message": message, "type": kind}
+    if path != MESSAGES:
+        error |= {"param": None, "code": status}
     headers = (("Retry-After", "1"),) if status in (429, 503) else ()
-    return Draft(status=status, body=compact({"error": error}), headers=headers)
+    body: dict[str, object] = {"type": "error"} if path == MESSAGES else {}
+    return Draft(status=status, body=compact(body | {"error": error}), headers=headers)
+
+
+_TYPED = {RESPONSES: responses_api, MESSAGES: message_api}
+"""APIs whose events have types."""
+
+
+def _typed_draft(params: RequestParams, made: TypedStream) -> Draft:
+    if not params.is_stream:
+        return Draft(body=compact(made.whole), delay_tokens=max(params.tokens - 1, 0))
+    return Draft(
+        content_type="text/event-stream; charset=utf-8",
+        is_stream=True,
+        opening=made.opening,
+        events=made.events,
+        tail=made.tail,
+    )
 
 
 class Drafts:
@@ -154,6 +161,8 @@ class Drafts:
         """The response to a request with these parameters."""
         if params.path == EMBEDDINGS:
             return Draft(body=self._embeddings(params))
+        if params.path in _TYPED:
+            return _typed_draft(params, _TYPED[params.path](params, self._created_s))
         if params.is_stream:
             return self._stream(params)
         return Draft(body=self._completion(params), delay_tokens=max(params.tokens - 1, 0))
@@ -176,7 +185,7 @@ class Drafts:
                 made.opening.append(self._event(params, {"delta": role | {"content": ""}}))
             elif made.events:
                 key = "reasoning_content" if params.reasoning else "content"
-                made.events[0] = self._event(params, {"delta": role | {key: _word(0)}})
+                made.events[0] = self._event(params, {"delta": role | {key: word(0)}})
         finish: dict[str, object] = {"delta": {}} if is_chat else {"text": ""}
         made.tail.append(self._event(params, finish, finish_reason=_finish_reason(params)))
         if params.has_usage:
@@ -198,7 +207,7 @@ class Drafts:
                 self._events.clear()
             made = [
                 self._event(
-                    params, {"text": _word(i)} if key == "text" else {"delta": {key: _word(i)}}
+                    params, {"text": word(i)} if key == "text" else {"delta": {key: word(i)}}
                 )
                 for i in range(len(WORDS))
             ]
@@ -230,12 +239,12 @@ class Drafts:
         }
 
     def _completion(self, params: RequestParams) -> bytes:
-        text = "".join(map(_word, range(params.tokens - params.reasoning)))
+        text = "".join(map(word, range(params.tokens - params.reasoning)))
         choice: dict[str, object] = {"index": 0, "finish_reason": _finish_reason(params)}
         if params.path == CHAT:
             message: dict[str, object] = {"role": "assistant", "content": text}
             if params.reasoning:
-                message["reasoning_content"] = "".join(map(_word, range(params.reasoning)))
+                message["reasoning_content"] = "".join(map(word, range(params.reasoning)))
             choice["message"] = message
         else:
             choice["text"] = text
@@ -306,10 +315,6 @@ def _head(draft: Draft, *, close: bool) -> bytes:
     if close:
         lines.append("Connection: close")
     return "\r\n".join([*lines, "", ""]).encode()
-
-
-def _word(index: int) -> str:
-    return (" " if index else "") + WORDS[index % len(WORDS)]
 
 
 def _finish_reason(params: RequestParams) -> str:

@@ -17,10 +17,10 @@ from aiperf_svc.mock_server.replies import (
     Ending,
     Reply,
     assemble,
-    compact,
     draft_error,
 )
 from aiperf_svc.mock_server.requests import (
+    CHAT,
     INFERENCE,
     BadRequest,
     Head,
@@ -29,6 +29,7 @@ from aiperf_svc.mock_server.requests import (
     parse_head,
     parse_params,
 )
+from aiperf_svc.mock_server.texts import compact
 
 _MAX_HEADS = 4096
 _MAX_CACHED_BODY = 64 * 1024
@@ -203,7 +204,8 @@ class ReplyCache:
 
     def error(self, head: Head | None, status: int, message: str) -> Reply:
         """An error reply; without a head (it was not understood) the connection closes."""
-        draft = draft_error(status, message, kind="invalid_request_error")
+        path = CHAT if head is None else head.path
+        draft = draft_error(status, message, kind="invalid_request_error", path=path)
         return assemble(draft, close=head is None or head.is_last, early_head=False)
 
     def control(self, route: Route) -> Reply:

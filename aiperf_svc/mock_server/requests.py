@@ -16,8 +16,14 @@ MAX_BODY = 64 * 1024 * 1024
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
-INFERENCE = frozenset((CHAT, COMPLETIONS, EMBEDDINGS))
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
+INFERENCE = frozenset((CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES))
+_PROMPT_KEYS = {CHAT: "messages", COMPLETIONS: "prompt", RESPONSES: "input", MESSAGES: "messages"}
+_STATES_USAGE = (RESPONSES, MESSAGES)
+"""APIs whose streams state the usage without being asked."""
 
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 _REQUEST_ID = b"\r\nx-request-id:"
 
@@ -76,6 +82,8 @@ def parse_head(head: bytes) -> Head:
             found.expects_continue = value.lower() == "100-continue"
         elif name == "authorization":
             found.authorization = value
+        elif name == "x-api-key":
+            found.authorization = f"Bearer {value}"
         elif name == "x-mock-fault":
             found.fault = value
     if length is not None:
@@ -152,13 +160,16 @@ def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestPara
         raise BadRequest(400, f"model is {model!r}; expected a string")
     if path == EMBEDDINGS:
         return _embeddings_params(model, data)
-    key = "messages" if path == CHAT else "prompt"
-    if key not in data:
-        raise BadRequest(400, f"{key} is missing")
+    key = _PROMPT_KEYS[path]
+    for member in (key, "max_tokens") if path == MESSAGES else (key,):
+        if member not in data:
+            raise BadRequest(400, f"{member} is missing")
     is_stream = data.get("stream") is True
     options = data.get("stream_options")
-    wants_usage = isinstance(options, dict) and options.get("include_usage") is True
-    reasoning = defaults.reasoning_tokens if path == CHAT else 0
+    wants_usage = path in _STATES_USAGE or (
+        isinstance(options, dict) and options.get("include_usage") is True
+    )
+    reasoning = 0 if path == COMPLETIONS else defaults.reasoning_tokens
     tokens, is_cut_short = response_length(data, defaults, reasoning)
     return RequestParams(
         path=path,
@@ -186,7 +197,8 @@ def response_length(
     own = defaults.tokens + reasoning
     if defaults.force_tokens:
         return own, False
-    limit = _count(data, "max_completion_tokens") or _count(data, "max_tokens")
+    limits = (_count(data, key) for key in _LIMITS)
+    limit = next(filter(None, limits), 0)
     own = max(own, _count(data, "min_tokens"))
     if not limit:
         return own, False

@@ -259,6 +259,28 @@ async def test_the_other_endpoints_work_the_same_way(tmp_path: Path, kind: str) 
     assert summary["aiperf_svc"]["accounts"]["errored"] == 0
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("kind", ["responses", "messages"])
+async def test_apis_with_typed_events_count_what_the_server_made(
+    tmp_path: Path, kind: str, streaming: bool
+) -> None:
+    with server(ttft="5ms", tokens=7, reasoning_tokens=3, refuse="min_tokens") as mock:
+        dataset = {"entries": 5, "input_tokens": {"mean": 6}, "output_tokens": {"mean": 8}}
+        settings = config(mock.url, dataset=dataset, concurrency=2, requests=20)
+        settings["endpoint"] |= {"type": kind, "streaming": streaming}
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    assert summary["aiperf_svc"]["accounts"]["errored"] == 0
+    assert summary["request_count"]["avg"] == 20
+    found = lines(tmp_path / "artifacts")
+    assert {line["metrics"]["output_sequence_length"]["value"] for line in found} == {8}
+    if streaming:
+        assert summary["time_to_first_token"]["count"] == 20
+        assert summary["inter_token_latency"]["count"] == 20
+    else:
+        assert "time_to_first_token" not in summary
+
+
 async def test_a_killed_record_processor_costs_no_record(tmp_path: Path) -> None:
     with server(ttft="20ms", tokens=2) as mock:
         settings = config(mock.url, concurrency=100, duration="6s", grace_period="1s")

@@ -143,21 +143,22 @@ def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> t
 
 def _head(config: BenchmarkConfig, host: str, base_path: str) -> bytes:
     endpoint = config.endpoint
-    default = ENDPOINTS[endpoint.type].path
+    api = ENDPOINTS[endpoint.type]
     base = base_path.rstrip("/")
     if endpoint.path is not None:
         path = base + endpoint.path
     elif base.endswith("/v1"):
         # Users paste the base URL of their SDK, which ends where the endpoint's own path begins.
-        path = base + default.removeprefix("/v1")
+        path = base + api.path.removeprefix("/v1")
     else:
-        path = base + default
+        path = base + api.path
     headers = {
         "Host": host,
         "User-Agent": USER_AGENT,
         "Accept": "text/event-stream" if endpoint.streaming else "application/json",
         "Accept-Encoding": "identity",
         "Content-Type": "application/json",
+        **api.headers,
     }
     if endpoint.connections == "per-request":
         headers["Connection"] = "close"
@@ -167,8 +168,9 @@ def _head(config: BenchmarkConfig, host: str, base_path: str) -> bytes:
             raise ConfigError(
                 f"endpoint.api_key_env: the environment variable {endpoint.api_key_env} is not set"
             )
-        is_bearer = endpoint.api_key_header.lower() == "authorization"
-        headers[endpoint.api_key_header] = f"Bearer {key}" if is_bearer else key
+        key_header = endpoint.api_key_header or api.api_key_header
+        is_bearer = key_header.lower() == "authorization"
+        headers[key_header] = f"Bearer {key}" if is_bearer else key
     given = {name.lower() for name in endpoint.headers}
     lines = [f"{name}: {value}" for name, value in headers.items() if name.lower() not in given]
     lines += [f"{name}: {value}" for name, value in endpoint.headers.items()]

@@ -9,7 +9,7 @@ response, so responses are decoded into minimal structs (unknown fields are skip
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
@@ -113,6 +113,10 @@ class Endpoint:
     """Parses the data of one server-sent event. Raises MalformedResponse."""
     parse_body: Callable[[bytes], Delta]
     """Parses a whole response that is not a stream. Raises MalformedResponse."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers that this API needs in every request, unless the config sets them."""
+    api_key_header: str = "Authorization"
+    """Header that carries the API key, unless the config sets another."""
 
     def content_types(self, *, streaming: bool) -> tuple[str, ...]:
         """Return the media types, without parameters, that a good response may have."""
@@ -144,11 +148,11 @@ def add_usage_and_error(delta: Delta, ending: Ending) -> None:
     """Write the stated counts, and the message of an error, into `delta`."""
     usage = ending.usage
     if usage is not None:
-        delta.prompt_tokens = _count(usage.prompt_tokens)
-        delta.completion_tokens = _count(usage.completion_tokens)
+        delta.prompt_tokens = count_of(usage.prompt_tokens)
+        delta.completion_tokens = count_of(usage.completion_tokens)
         details = usage.completion_tokens_details
         if details is not None:
-            delta.reasoning_tokens = _count(details.reasoning_tokens)
+            delta.reasoning_tokens = count_of(details.reasoning_tokens)
     if ending.error:
         delta.error = error_text(ending.error)
 
@@ -164,7 +168,7 @@ def error_instead_of(members: str, data: bytes) -> str:
     return error
 
 
-def _count(stated: float | None) -> int:
+def count_of(stated: float | None) -> int:
     """Return a stated count; -1 if there is none or a record cannot hold it."""
     return int(stated) if stated is not None and 0 <= stated <= _LARGEST_COUNT else -1
 
@@ -198,8 +202,8 @@ def error_message(body: bytes) -> str:
     """Return the error message in a body, under a bad status or in an error object under a good
     one.
 
-    Knows `{"error": …}`, `{"object": "error", "message": …}` and `{"detail": …}`; anything else is
-    quoted from its beginning. Empty for an empty body.
+    Knows `{"error": …}`, `{"object": "error", "message": …}` (or `"type": "error"`) and
+    `{"detail": …}`; anything else is quoted from its beginning. Empty for an empty body.
     """
     found = find_error(body)
     return found or body[: 4 * _MESSAGE_LIMIT].decode("utf-8", "replace").strip()[:_MESSAGE_LIMIT]
@@ -215,7 +219,8 @@ def find_error(body: bytes) -> str:
         return ""
     if response.get("error"):
         return error_text(response["error"])
-    if response.get("object") == "error" or "detail" in response:
+    is_error = "error" in (response.get("object"), response.get("type"))
+    if is_error or "detail" in response:
         return error_text(response)
     return ""
 
@@ -237,14 +242,21 @@ def texts_of(prompt: Prompt, *, prompt_key: str, api: str) -> str | list[Any]:
 
 
 def finish_body(
-    prompt: Prompt, options: config.Endpoint, *, prompt_key: str, streams: bool = True
+    prompt: Prompt,
+    options: config.Endpoint,
+    *,
+    prompt_key: str,
+    streams: bool = True,
+    length_key: str = "max_tokens",
+    has_usage_option: bool = True,
 ) -> dict[str, Any]:
     """Return a request's body without the prompt, with its members in the order in which they are
     sent.
 
     Later members override earlier ones: a payload's own members; then `model` and the output length
     if the payload has none; then `stream` and `stream_options`, which decide how the response is
-    read; `extra_inputs` last, where null removes a member.
+    read; `extra_inputs` last, where null removes a member. `length_key` is the member for the
+    output length. Without `has_usage_option`, the API states the usage without being asked.
     """
     body: dict[str, Any] = {"model": options.model}
     if prompt.payload is not None:
@@ -253,12 +265,12 @@ def finish_body(
             body.pop(key, None)
     if streams and options.streaming:
         body["stream"] = True
-        if options.request_usage:
+        if has_usage_option and options.request_usage:
             body["stream_options"] = {"include_usage": True}
     if streams and prompt.output_tokens and not _LENGTH_KEYS & body.keys():
         # More servers know `max_tokens` than `max_completion_tokens`. For one that refuses it, use
         # extra_inputs {max_tokens: null, max_completion_tokens: N}.
-        body["max_tokens"] = prompt.output_tokens
+        body[length_key] = prompt.output_tokens
         if options.force_output_length:
             body["min_tokens"] = prompt.output_tokens
             body["ignore_eos"] = True
@@ -273,7 +285,7 @@ def requested_tokens(prompt: Prompt, body: Mapping[str, Any]) -> int:
     the body does not contain it."""
     if not prompt.output_tokens:
         return -1
-    asked = body.get("max_tokens") or body.get("max_completion_tokens")
+    asked = next((body[key] for key in _MAXIMUM_KEYS if body.get(key)), None)
     return asked if isinstance(asked, int) and 0 < asked <= _LARGEST_COUNT else -1
 
 
@@ -283,7 +295,8 @@ def choices_asked_for(options: config.Endpoint) -> int:
     return asked if isinstance(asked, int) and asked > 1 else 1
 
 
-_LENGTH_KEYS = {"max_tokens", "max_completion_tokens", "min_tokens"}
+_MAXIMUM_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_LENGTH_KEYS = {*_MAXIMUM_KEYS, "min_tokens"}
 
 
 def extra_input_problems(endpoint: Endpoint, options: config.Endpoint) -> list[str]:

@@ -7,6 +7,8 @@ import pytest
 from aiperf_svc.core.endpoints.base import Delta, MalformedResponse
 from aiperf_svc.core.endpoints.chat import CHAT
 from aiperf_svc.core.endpoints.completions import COMPLETIONS
+from aiperf_svc.core.endpoints.messages import MESSAGES
+from aiperf_svc.core.endpoints.responses import RESPONSES
 from aiperf_svc.core.responses import event_cache
 from aiperf_svc.core.responses.event_cache import EventMemo
 
@@ -36,6 +38,16 @@ TRICKY = [
     b'{"object":"error","message":"no"}',
     b'{"id":"c","choices":[{"text":" word"}]}',
     b'{"id":"d","choices":[{"text":" word"}]}',
+    b'{"type":"response.output_text.delta","logprobs":[],"delta":" word"}',
+    b'{"type":"response.reasoning_text.delta","logprobs":[],"delta":" word"}',
+    b'{"type":"response.output_text.done","logprobs":[],"delta":" word"}',
+    b'{"type":"response.completed","list":[],"response":{"usage":{"input_tokens":2}}}',
+    b'{"list":[],"type":"response.output_text.delta","delta":" word"}',
+    b'{"type":"content_block_delta","list":[],"delta":{"text":" word"}}',
+    b'{"type":"content_block_stop","list":[],"delta":{"text":" word"}}',
+    b'{"type":"message_start","list":[],"message":{"usage":{"input_tokens":2}}}',
+    b'{"type":"message_delta","list":[],"delta":{"stop_reason":"end_turn"}}',
+    b'{"type":"content_block_start","list":[],"content_block":{"text":" word"}}',
 ]
 
 
@@ -46,7 +58,7 @@ def said(parse: object, data: bytes) -> Delta | str:
         return str(error)
 
 
-@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS], ids=lambda e: e.type)
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS, RESPONSES, MESSAGES], ids=lambda e: e.type)
 def test_it_says_what_the_endpoint_says_in_any_order_of_events(endpoint: object) -> None:
     parse_event = endpoint.parse_event  # type: ignore[attr-defined]
     memo, rng = EventMemo(parse_event), random.Random(1)

@@ -1,0 +1,184 @@
+"""Messages (`/v1/messages`), Anthropic's API with typed events, streamed or not.
+
+The first event states the input tokens, the one with the stop reason the output tokens; there is no
+`[DONE]`. An event that lacks the member its type is about is malformed: otherwise its beginning
+would look meaningless to the cache of events (`core.responses.event_cache`).
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from aiperf_svc.config import models as config
+from aiperf_svc.config.models import EndpointType
+from aiperf_svc.core.endpoints import base
+from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+
+DEFAULT_MAX_TOKENS: Final = 1024
+"""Maximum of output tokens where the dataset has no length: the API requires one, and this is the
+one that AIPerf sends."""
+
+
+class _Usage(msgspec.Struct, gc=False):
+    input_tokens: float | None = None
+    """Input tokens that were neither read from a cache nor written to one."""
+    cache_creation_input_tokens: float | None = None
+    cache_read_input_tokens: float | None = None
+    output_tokens: float | None = None
+
+
+class _Block(msgspec.Struct, gc=False):
+    """Block of a content, or what an event adds to one."""
+
+    text: str | None = None
+    thinking: str | None = None
+    name: str | None = None
+    """Name of the tool that is called."""
+    input: msgspec.Raw = msgspec.Raw(b"")
+    """Arguments of a tool, whole."""
+    partial_json: str | None = None
+    """Arguments of a tool, the next part."""
+    stop_reason: str | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    content: list[_Block] | None = None
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str = ""
+    message: _Message | None = None
+    content_block: _Block | None = None
+    delta: _Block | None = None
+    usage: _Usage | None = None
+
+
+_ABOUT: Final = {
+    "message_start": "message",
+    "content_block_start": "content_block",
+    "content_block_delta": "delta",
+    "message_delta": "delta",
+}
+"""Member that each type of event is about."""
+_NO_ARGUMENTS: Final = (b"", b"{}")
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_body = msgspec.json.Decoder(_Message).decode
+
+
+def parse_event(data: bytes) -> Delta:
+    """Parse one event of a stream. Types without output, usage or an end give an empty Delta."""
+    try:
+        event = _decode_event(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise base.malformed(error, data) from None
+    delta, kind = Delta(), event.type
+    if kind in _ABOUT and getattr(event, _ABOUT[kind]) is None:
+        raise base.malformed(ValueError(f"{kind} without {_ABOUT[kind]}"), data)
+    if kind == "content_block_delta" and event.delta is not None:
+        _add_block(delta, event.delta)
+    elif kind == "message_start" and event.message is not None:
+        _add_usage(delta, event.message.usage)
+        # What it states of the output is the count so far, not that of the response.
+        delta.completion_tokens = -1
+    elif kind == "content_block_start" and event.content_block is not None:
+        _add_block(delta, event.content_block)
+    elif kind == "message_delta" and event.delta is not None:
+        _add_usage(delta, event.usage)
+        base.add_finish(delta, 0, event.delta.stop_reason)
+    elif kind == "error" or not kind:
+        delta.error = base.error_instead_of("type", data)
+    return delta
+
+
+def parse_body(body: bytes) -> Delta:
+    """Parse a whole message."""
+    try:
+        message = _decode_body(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise base.malformed(error, body) from None
+    delta = Delta()
+    if message.error or message.content is None:
+        delta.error = base.error_instead_of("content", body)
+        return delta
+    for block in message.content:
+        _add_block(delta, block)
+    _add_usage(delta, message.usage)
+    base.add_finish(delta, 0, message.stop_reason)
+    return delta
+
+
+def _add_block(delta: Delta, block: _Block) -> None:
+    delta.content += block.text or ""
+    delta.reasoning += block.thinking or ""
+    arguments = bytes(block.input)
+    delta.tool_calls += (block.name or "") + (block.partial_json or "")
+    if arguments not in _NO_ARGUMENTS:
+        delta.tool_calls += arguments.decode()
+
+
+def _add_usage(delta: Delta, usage: _Usage | None) -> None:
+    """Write the stated counts into `delta`. All input is read from a cache, written to one, or
+    neither, and is counted in three members."""
+    if usage is None:
+        return
+    if usage.input_tokens is not None:
+        cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+        delta.prompt_tokens = base.count_of(usage.input_tokens + cached)
+    delta.completion_tokens = base.count_of(usage.output_tokens)
+
+
+def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
+    """Render the whole body; messages of the system go into `system`."""
+    rest = base.finish_body(prompt, options, prompt_key="messages", has_usage_option=False)
+    if "max_tokens" not in options.extra_inputs:
+        rest.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
+    messages, system = _messages(prompt)
+    if system and "system" not in rest:
+        rest["system"] = system
+    return Rendered(
+        body=msgspec.json.encode({"messages": messages} | rest),
+        requested_tokens=base.requested_tokens(prompt, rest),
+    )
+
+
+def _messages(prompt: Prompt) -> tuple[list[Any], list[Any]]:
+    """Return the messages, and the blocks of `system`."""
+    if prompt.payload is not None:
+        messages = prompt.payload.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise ValueError("a payload of the messages API needs a non-empty list `messages`")
+        return messages, []
+    if prompt.messages:
+        others = [each for each in prompt.messages if each.get("role") != "system"]
+        if not others:
+            raise ValueError("the messages API needs a message besides those of the system")
+        blocks = [_blocks(each) for each in prompt.messages if each.get("role") == "system"]
+        return others, [block for each in blocks for block in each]
+    if len(prompt.texts) == 1:
+        return [{"role": prompt.role, "content": prompt.texts[0]}], []
+    return [{"role": prompt.role, "content": [_text_block(text) for text in prompt.texts]}], []
+
+
+def _blocks(message: Any) -> list[Any]:
+    content = message.get("content")
+    return content if isinstance(content, list) else [_text_block(content)]
+
+
+def _text_block(text: Any) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+MESSAGES = Endpoint(
+    type=EndpointType.MESSAGES,
+    path="/v1/messages",
+    prompt_key="messages",
+    render=render,
+    parse_event=parse_event,
+    parse_body=parse_body,
+    headers={"anthropic-version": "2023-06-01"},
+    api_key_header="x-api-key",
+)

@@ -1,0 +1,218 @@
+"""Responses (`/v1/responses`), OpenAI's API with typed events, streamed or not.
+
+Every event names its type, and a stream ends with the event that holds the whole response, its
+usage included; there is no `[DONE]`. An event that lacks the member its type is about is malformed:
+otherwise its beginning would look meaningless to the cache of events
+(`core.responses.event_cache`).
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from aiperf_svc.config import models as config
+from aiperf_svc.config.models import EndpointType
+from aiperf_svc.core.endpoints import base
+from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+
+_CONTENT: Final = frozenset(("response.output_text.delta", "response.refusal.delta"))
+_REASONING: Final = frozenset(
+    ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
+)
+_TOOL_CALLS: Final = frozenset(
+    (
+        "response.function_call_arguments.delta",
+        "response.custom_tool_call_input.delta",
+        "response.mcp_call_arguments.delta",
+        "response.code_interpreter_call_code.delta",
+    )
+)
+_ENDINGS: Final = frozenset(("response.completed", "response.incomplete", "response.failed"))
+
+
+class _Details(msgspec.Struct, gc=False):
+    reasoning_tokens: float | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    output_tokens_details: _Details | None = None
+
+
+class _Part(msgspec.Struct, gc=False):
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Item(msgspec.Struct, gc=False):
+    """Item of the output: a message, reasoning, or a call of a tool."""
+
+    type: str = ""
+    content: list[_Part] | None = None
+    summary: list[_Part] | None = None
+    """Summary of reasoning, sent in place of its text."""
+    name: str | None = None
+    arguments: str | None = None
+    input: str | None = None
+    """Arguments of a custom tool."""
+
+
+class _Incomplete(msgspec.Struct, gc=False):
+    reason: str | None = None
+
+
+class _Outcome(msgspec.Struct, gc=False):
+    """A response without its output."""
+
+    status: str | None = None
+    incomplete_details: _Incomplete | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class _Response(_Outcome, gc=False):
+    output: list[_Item] | None = None
+
+
+class _Ending(msgspec.Struct, gc=False):
+    """Event that holds a whole response, of which the output has come before."""
+
+    response: _Outcome
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str = ""
+    delta: Any = None
+    item: Any = None
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_ending = msgspec.json.Decoder(_Ending).decode
+_decode_body = msgspec.json.Decoder(_Response).decode
+
+
+def parse_event(data: bytes) -> Delta:
+    """Parse one event of a stream. Types without output, usage or an end give an empty Delta."""
+    try:
+        event = _decode_event(data)
+        kind = event.type
+        if kind in _ENDINGS:
+            return _ended(_decode_ending(data).response, kind.removeprefix("response."))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise base.malformed(error, data) from None
+    delta = Delta()
+    if kind in _CONTENT:
+        delta.content = _text(event.delta, "delta", data)
+    elif kind in _REASONING:
+        delta.reasoning = _text(event.delta, "delta", data)
+    elif kind in _TOOL_CALLS:
+        delta.tool_calls = _text(event.delta, "delta", data)
+    elif kind == "response.output_item.added":
+        if not isinstance(event.item, dict):
+            raise base.malformed(ValueError("an item event without an item"), data)
+        if str(event.item.get("type", "")).endswith("_call"):
+            delta.tool_calls = _text(event.item.get("name", ""), "name", data)
+    elif kind == "error" or not kind:
+        delta.error = base.error_instead_of("type", data)
+    return delta
+
+
+def _text(value: object, member: str, data: bytes) -> str:
+    if not isinstance(value, str):
+        raise base.malformed(ValueError(f"{member} is no text"), data)
+    return value
+
+
+def parse_body(body: bytes) -> Delta:
+    """Parse a whole response."""
+    try:
+        response = _decode_body(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise base.malformed(error, body) from None
+    if response.output is None and not response.error:
+        return Delta(error=base.error_instead_of("output", body))
+    delta = _ended(response, "")
+    for item in response.output or ():
+        parts = item.content or ()
+        if item.type == "reasoning":
+            shown = parts or item.summary or ()
+            delta.reasoning += "".join(part.text or "" for part in shown)
+        else:
+            delta.content += "".join(part.text or part.refusal or "" for part in parts)
+            delta.tool_calls += (item.name or "") + (item.arguments or item.input or "")
+    return delta
+
+
+def _ended(response: _Outcome, status: str) -> Delta:
+    """Return the usage, the end and the error of a response; `status` where it states none."""
+    delta = Delta()
+    usage = response.usage
+    if usage is not None:
+        delta.prompt_tokens = base.count_of(usage.input_tokens)
+        delta.completion_tokens = base.count_of(usage.output_tokens)
+        if usage.output_tokens_details is not None:
+            delta.reasoning_tokens = base.count_of(usage.output_tokens_details.reasoning_tokens)
+    if response.error:
+        delta.error = base.error_text(response.error)
+    details = response.incomplete_details
+    base.add_finish(delta, 0, (details and details.reason) or response.status or status)
+    return delta
+
+
+def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
+    """Render the whole body: one text as a string, anything else as a list of messages."""
+    rest = base.finish_body(
+        prompt,
+        options,
+        prompt_key="input",
+        length_key="max_output_tokens",
+        has_usage_option=False,
+    )
+    return Rendered(
+        body=msgspec.json.encode({"input": _input(prompt)} | rest),
+        requested_tokens=base.requested_tokens(prompt, rest),
+    )
+
+
+def _input(prompt: Prompt) -> str | list[Any]:
+    if prompt.payload is not None:
+        value = prompt.payload.get("input")
+        if not isinstance(value, str | list) or not value:
+            raise ValueError("a payload of the responses API needs `input`")
+        return value
+    if prompt.messages:
+        return [_message(dict(message)) for message in prompt.messages]
+    if len(prompt.texts) == 1 and prompt.role == "user":
+        return prompt.texts[0]
+    parts = [{"type": "text", "text": text} for text in prompt.texts]
+    return [_message({"role": prompt.role, "content": parts})]
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message of the chat API as one of this API, which has other names for its parts."""
+    content = message.get("content")
+    if isinstance(content, list):
+        kind = "output_text" if message.get("role") == "assistant" else "input_text"
+        message["content"] = [_part(part, kind) for part in content]
+    return message
+
+
+def _part(part: Any, kind: str) -> Any:
+    if isinstance(part, dict) and part.get("type") == "text":
+        return part | {"type": kind}
+    if isinstance(part, dict) and part.get("type") == "image_url":
+        image = part.get("image_url")
+        url = image.get("url") if isinstance(image, dict) else image
+        return {"type": "input_image", "image_url": url}
+    return part
+
+
+RESPONSES = Endpoint(
+    type=EndpointType.RESPONSES,
+    path="/v1/responses",
+    prompt_key="input",
+    render=render,
+    parse_event=parse_event,
+    parse_body=parse_body,
+)

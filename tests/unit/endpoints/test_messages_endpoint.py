@@ -1,0 +1,169 @@
+"""The messages API: bodies, events and whole messages."""
+
+import json
+
+import pytest
+
+from aiperf_svc.config.models import Endpoint as Options
+from aiperf_svc.core.endpoints.base import Delta, MalformedResponse, Prompt
+from aiperf_svc.core.endpoints.messages import MESSAGES
+
+REQUIRED = {"model", "messages", "max_tokens"}
+"""Members that the published request must have."""
+
+
+def body(prompt: Prompt, **changes: object) -> dict[str, object]:
+    given = {"url": "http://localhost:1", "model": "m", "type": "messages", **changes}
+    return json.loads(MESSAGES.render(prompt, Options.model_validate(given)).whole)
+
+
+def test_a_body_has_the_members_of_the_published_request() -> None:
+    sent = body(Prompt(texts=("a",), output_tokens=5), streaming=True, force_output_length=False)
+    messages = [{"role": "user", "content": "a"}]
+    assert sent == {"messages": messages, "model": "m", "stream": True, "max_tokens": 5}
+
+
+def test_a_maximum_is_always_sent_since_the_api_requires_it() -> None:
+    sent = body(Prompt(texts=("a",)))
+    assert sent.keys() == REQUIRED
+    assert sent["max_tokens"] == 1024
+    assert body(Prompt(texts=("a",)), extra_inputs={"max_tokens": 7})["max_tokens"] == 7
+
+
+def test_messages_of_the_system_go_where_this_api_has_them() -> None:
+    hi = {"role": "user", "content": "hi"}
+    sent = body(Prompt(messages=({"role": "system", "content": "be brief"}, hi)))
+    assert sent["system"] == [{"type": "text", "text": "be brief"}]
+    assert sent["messages"] == [hi]
+    with pytest.raises(ValueError, match="besides those of the system"):
+        body(Prompt(messages=({"role": "system", "content": "be brief"},)))
+
+
+def test_several_texts_are_the_blocks_of_one_message() -> None:
+    blocks = [{"type": "text", "text": text} for text in "ab"]
+    assert body(Prompt(texts=("a", "b")))["messages"] == [{"role": "user", "content": blocks}]
+
+
+def test_a_payload_is_sent_as_it_is() -> None:
+    payload = {"messages": [{"role": "user", "content": "x"}], "system": "s", "max_tokens": 3}
+    assert body(Prompt(payload=payload)) == payload | {"model": "m"}
+    with pytest.raises(ValueError, match="non-empty list `messages`"):
+        body(Prompt(payload={"prompt": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (
+            {
+                "type": "message_start",
+                "message": {"content": [], "usage": {"input_tokens": 25, "output_tokens": 1}},
+            },
+            Delta(prompt_tokens=25),
+        ),
+        (
+            {"type": "content_block_start", "content_block": {"type": "text", "text": ""}},
+            Delta(),
+        ),
+        (
+            {
+                "type": "content_block_start",
+                "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+            },
+            Delta(tool_calls="f"),
+        ),
+        ({"type": "ping"}, Delta()),
+        (
+            {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x"}},
+            Delta(content="x"),
+        ),
+        (
+            {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "x"}},
+            Delta(reasoning="x"),
+        ),
+        (
+            {
+                "type": "content_block_delta",
+                "delta": {"type": "input_json_delta", "partial_json": "x"},
+            },
+            Delta(tool_calls="x"),
+        ),
+        (
+            {"type": "content_block_delta", "delta": {"type": "signature_delta", "signature": "x"}},
+            Delta(),
+        ),
+        ({"type": "content_block_stop", "index": 0}, Delta()),
+        (
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+                "usage": {"output_tokens": 15},
+            },
+            Delta(completion_tokens=15, finish_reason="end_turn", finished=1),
+        ),
+        ({"type": "message_stop"}, Delta()),
+        (
+            {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+            Delta(error="Overloaded"),
+        ),
+    ],
+)
+def test_each_type_of_event_says_its_own(event: dict[str, object], expected: Delta) -> None:
+    assert MESSAGES.parse_event(json.dumps(event).encode()) == expected
+
+
+def test_input_from_a_cache_is_input() -> None:
+    usage = {"input_tokens": 5, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}
+    event = {"type": "message_start", "message": {"usage": usage}}
+    assert MESSAGES.parse_event(json.dumps(event).encode()).prompt_tokens == 125
+
+
+def test_a_whole_message_has_all_of_it() -> None:
+    data = {
+        "type": "message",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "s"},
+            {"type": "text", "text": "Hi"},
+            {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}},
+        ],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 9, "output_tokens": 12},
+    }
+    assert MESSAGES.parse_body(json.dumps(data, separators=(",", ":")).encode()) == Delta(
+        content="Hi",
+        reasoning="hm",
+        tool_calls='f{"a":1}',
+        prompt_tokens=9,
+        completion_tokens=12,
+        finish_reason="tool_use",
+        finished=1,
+    )
+
+
+def test_an_error_object_is_an_error() -> None:
+    data = b'{"type":"error","error":{"type":"api_error","message":"no"}}'
+    assert MESSAGES.parse_body(data).error == "no"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x",
+        b"{}",
+        b"[]",
+        b'{"type":"message_start"}',
+        b'{"type":"content_block_delta"}',
+        b'{"type":"content_block_delta","delta":{"text":1}}',
+        b'{"type":"message_delta"}',
+        b'{"choices":[{"delta":{"content":"a"}}]}',
+    ],
+)
+def test_what_is_no_event_of_this_api_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedResponse):
+        MESSAGES.parse_event(data)
+
+
+@pytest.mark.parametrize("data", [b"x", b"{}", b'{"content":1}'])
+def test_what_is_no_message_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedResponse):
+        MESSAGES.parse_body(data)

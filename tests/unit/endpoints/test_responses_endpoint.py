@@ -1,0 +1,171 @@
+"""The responses API: bodies, events and whole responses."""
+
+import json
+
+import pytest
+
+from aiperf_svc.config.models import Endpoint as Options
+from aiperf_svc.core.endpoints.base import Delta, MalformedResponse, Prompt
+from aiperf_svc.core.endpoints.responses import RESPONSES
+
+REQUEST_MEMBERS = {"input", "model", "stream", "max_output_tokens"}
+"""Members of the published request that are sent."""
+
+
+def body(prompt: Prompt, **changes: object) -> dict[str, object]:
+    given = {"url": "http://localhost:1", "model": "m", "type": "responses", **changes}
+    return json.loads(RESPONSES.render(prompt, Options.model_validate(given)).whole)
+
+
+def test_a_body_has_the_members_of_the_published_request() -> None:
+    sent = body(Prompt(texts=("a",), output_tokens=5), streaming=True, force_output_length=False)
+    assert sent == {"input": "a", "model": "m", "stream": True, "max_output_tokens": 5}
+    assert sent.keys() <= REQUEST_MEMBERS
+
+
+def test_the_requested_length_is_known() -> None:
+    options = Options.model_validate({"url": "http://localhost:1", "model": "m"})
+    assert RESPONSES.render(Prompt(texts=("a",), output_tokens=5), options).requested_tokens == 5
+
+
+def test_chat_messages_become_messages_of_this_api() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:x"}}
+    messages = (
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, image]},
+        {"role": "assistant", "content": [{"type": "text", "text": "b"}]},
+    )
+    assert body(Prompt(messages=messages))["input"] == [
+        {"role": "system", "content": "be brief"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "a"},
+                {"type": "input_image", "image_url": "data:x"},
+            ],
+        },
+        {"role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
+    ]
+
+
+def test_several_texts_are_the_parts_of_one_message() -> None:
+    parts = [{"type": "input_text", "text": text} for text in "ab"]
+    assert body(Prompt(texts=("a", "b")))["input"] == [{"role": "user", "content": parts}]
+
+
+def test_a_payload_is_sent_as_it_is() -> None:
+    payload = {"input": [{"role": "user", "content": "x"}], "instructions": "i"}
+    assert body(Prompt(payload=payload)) == payload | {"model": "m"}
+    with pytest.raises(ValueError, match="needs `input`"):
+        body(Prompt(payload={"prompt": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("response.output_text.delta", Delta(content="x")),
+        ("response.refusal.delta", Delta(content="x")),
+        ("response.reasoning_text.delta", Delta(reasoning="x")),
+        ("response.reasoning_summary_text.delta", Delta(reasoning="x")),
+        ("response.function_call_arguments.delta", Delta(tool_calls="x")),
+        ("response.output_text.done", Delta()),
+        ("response.of_the_future", Delta()),
+    ],
+)
+def test_each_type_of_event_adds_its_own_kind_of_output(kind: str, expected: Delta) -> None:
+    data = {"type": kind, "item_id": "i", "output_index": 0, "content_index": 0, "delta": "x"}
+    assert RESPONSES.parse_event(json.dumps(data).encode()) == expected
+
+
+def test_the_name_of_a_called_function_is_output() -> None:
+    data = (
+        b'{"type":"response.output_item.added","output_index":0,"item":{"type":"function_call",'
+        b'"id":"fc_1","call_id":"call_1","name":"get_weather","arguments":""}}'
+    )
+    assert RESPONSES.parse_event(data).tool_calls == "get_weather"
+    message = b'{"type":"response.output_item.added","item":{"type":"message","content":[]}}'
+    assert not RESPONSES.parse_event(message).has_output
+
+
+def whole(**members: object) -> dict[str, object]:
+    usage = {
+        "input_tokens": 37,
+        "output_tokens": 11,
+        "output_tokens_details": {"reasoning_tokens": 4},
+        "total_tokens": 48,
+    }
+    output = [
+        {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {
+            "type": "message",
+            "id": "msg",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Hi", "annotations": []}],
+        },
+        {"type": "function_call", "name": "f", "arguments": "{}"},
+    ]
+    made: dict[str, object] = {"id": "resp", "status": "completed", "output": output}
+    return made | {"error": None, "incomplete_details": None, "usage": usage} | members
+
+
+def test_the_last_event_holds_usage_and_end_but_adds_no_output() -> None:
+    event = {"type": "response.completed", "response": whole()}
+    assert RESPONSES.parse_event(json.dumps(event).encode()) == Delta(
+        prompt_tokens=37,
+        completion_tokens=11,
+        reasoning_tokens=4,
+        finish_reason="completed",
+        finished=1,
+    )
+
+
+def test_a_whole_response_has_all_of_it() -> None:
+    delta = RESPONSES.parse_body(json.dumps(whole()).encode())
+    assert (delta.content, delta.reasoning, delta.tool_calls) == ("Hi", "hm", "f{}")
+    assert (delta.prompt_tokens, delta.completion_tokens, delta.reasoning_tokens) == (37, 11, 4)
+
+
+def test_a_response_that_was_cut_names_why() -> None:
+    cut = whole(status="incomplete", incomplete_details={"reason": "max_output_tokens"})
+    for parse, data in (
+        (RESPONSES.parse_body, cut),
+        (RESPONSES.parse_event, {"type": "response.incomplete", "response": cut}),
+    ):
+        assert parse(json.dumps(data).encode()).finish_reason == "max_output_tokens"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"type": "error", "code": "server_error", "message": "no", "param": None},
+        {"type": "error", "error": {"code": "x", "message": "no"}},
+        {"error": {"message": "no"}},
+        {"type": "response.failed", "response": {"status": "failed", "error": {"message": "no"}}},
+    ],
+)
+def test_every_form_of_an_error_gives_its_message(data: dict[str, object]) -> None:
+    assert RESPONSES.parse_event(json.dumps(data).encode()).error == "no"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x",
+        b"{}",
+        b"[]",
+        b'{"type":"response.output_text.delta"}',
+        b'{"type":"response.output_text.delta","delta":1}',
+        b'{"type":"response.output_item.added"}',
+        b'{"type":"response.completed"}',
+        b'{"choices":[{"delta":{"content":"a"}}]}',
+    ],
+)
+def test_what_is_no_event_of_this_api_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedResponse):
+        RESPONSES.parse_event(data)
+
+
+@pytest.mark.parametrize("data", [b"x", b"{}", b'{"output":1}'])
+def test_what_is_no_response_of_this_api_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedResponse):
+        RESPONSES.parse_body(data)

@@ -1,0 +1,41 @@
+"""The headers that an API needs besides those of every request."""
+
+import pytest
+
+from aiperf_svc.adapters.inference.resolved_target import resolve_target
+from aiperf_svc.config.models import BenchmarkConfig
+
+VERSION = b"\r\nanthropic-version: "
+
+
+def head_of(kind: str, **endpoint: object) -> bytes:
+    given = {"url": "http://127.0.0.1:1", "model": "m", "type": kind, "api_key_env": "KEY_OF_TEST"}
+    load = {"concurrency": 1, "requests": 1}
+    made = BenchmarkConfig.model_validate({"endpoint": given | endpoint, "load": load})
+    return resolve_target(made).head
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_OF_TEST", "k")
+
+
+def test_the_messages_api_gets_its_version_and_its_own_header_for_the_key() -> None:
+    head = head_of("messages")
+    assert VERSION + b"2023-06-01\r\n" in head
+    assert b"\r\nx-api-key: k\r\n" in head
+    assert b"Authorization" not in head
+
+
+def test_the_config_goes_before_what_the_api_needs() -> None:
+    head = head_of("messages", headers={"Anthropic-Version": "x"}, api_key_header="Authorization")
+    assert VERSION not in head
+    assert b"\r\nAnthropic-Version: x\r\n" in head
+    assert b"\r\nAuthorization: Bearer k\r\n" in head
+
+
+@pytest.mark.parametrize("kind", ["chat", "responses"])
+def test_other_apis_get_a_bearer_token(kind: str) -> None:
+    head = head_of(kind)
+    assert b"\r\nAuthorization: Bearer k\r\n" in head
+    assert VERSION not in head

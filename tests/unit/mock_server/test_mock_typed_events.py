@@ -1,0 +1,55 @@
+"""The mock server's APIs with typed events, read as their endpoints read them."""
+
+import json
+
+import pytest
+
+from aiperf_svc.config.models import EndpointType
+from aiperf_svc.core.endpoints.base import Delta
+from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.mock_server.replies import Drafts, draft_error
+from aiperf_svc.mock_server.requests import MESSAGES, RESPONSES, RequestParams
+
+BOTH = pytest.mark.parametrize(
+    ("path", "kind"),
+    [(RESPONSES, EndpointType.RESPONSES), (MESSAGES, EndpointType.MESSAGES)],
+)
+
+
+def params(path: str, *, tokens: int, reasoning: int, is_stream: bool) -> RequestParams:
+    return RequestParams(
+        path=path,
+        model="m",
+        is_stream=is_stream,
+        tokens=tokens,
+        reasoning=reasoning,
+        is_cut_short=True,
+        has_usage=True,
+        prompt_tokens=7,
+    )
+
+
+@BOTH
+@pytest.mark.parametrize(("tokens", "reasoning"), [(5, 2), (3, 0), (2, 2)])
+def test_the_stream_and_the_whole_say_the_same(
+    path: str, kind: EndpointType, tokens: int, reasoning: int
+) -> None:
+    drafts = Drafts(created_s=1, role_chunk=False, embedding_dimensions=4)
+    given = params(path, tokens=tokens, reasoning=reasoning, is_stream=True)
+    stream = drafts.draft(given)
+    whole = ENDPOINTS[kind].parse_body(drafts.draft(given._replace(is_stream=False)).body)
+    assert len(stream.events) == tokens
+    raw = b"".join([*stream.opening, *stream.events, *stream.tail])
+    data = [part.partition(b"\ndata: ")[2] for part in raw.split(b"\n\n")[:-1]]
+    deltas: list[Delta] = [ENDPOINTS[kind].parse_event(each) for each in data]
+    assert "".join(each.content for each in deltas) == whole.content
+    assert "".join(each.reasoning for each in deltas) == whole.reasoning
+    assert sum(each.has_output for each in deltas) == tokens
+    assert max(each.completion_tokens for each in deltas) == whole.completion_tokens == tokens
+    assert max(each.prompt_tokens for each in deltas) == whole.prompt_tokens == 7
+    assert [each.finish_reason for each in deltas if each.finish_reason] == [whole.finish_reason]
+
+
+def test_an_error_has_the_form_of_its_api() -> None:
+    assert json.loads(draft_error(400, "no", path=MESSAGES).body)["type"] == "error"
+    assert "type" not in json.loads(draft_error(400, "no", path=RESPONSES).body)
