@@ -4,6 +4,7 @@ and its numbers never pass for sound ones."""
 import contextlib
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -19,13 +20,14 @@ from real_cluster import TOOLS, Cluster
 from real_runner import RUN, Command, Runner
 
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.services.ranks.step_results import MISSING_S
 
 pytestmark = pytest.mark.cluster
 
 BUSY = "i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done; echo copied, 1 s"
 BUILD_S = 120.0
 FOUND_S = 30.0
-LOOP = b"rank_loop.sh"
+COURIER, LOOP = b"aiperf-svc\0service", b"rank_loop.sh"
 SLEEPS = b"sleep\x001000"
 
 
@@ -57,6 +59,13 @@ class Outcome:
     def shown(self) -> str:
         """Everything that it said to people."""
         return " ".join(self.ended.errors.split())
+
+    @property
+    def drained_s(self) -> float:
+        """How long it waited for what its steps left, by the times of what it said to people."""
+        times = re.findall(r"^ *(\d+\.\d) s  (draining|done)$", self.ended.errors, re.MULTILINE)
+        since = {state: float(elapsed_s) for elapsed_s, state in times}
+        return since["done"] - since["draining"]
 
     def evidence(self, name: str) -> str:
         """A file that was saved before anything was destroyed."""
@@ -139,6 +148,20 @@ def test_a_rank_whose_container_is_killed_fails_its_step_at_once(
     (kept,) = runner.artifacts.glob("*/raw/001-command/rank-0/command-0/stdout")
     assert kept.read_text() == "partial\n"
     assert pod in outcome.evidence("containers.txt")
+
+
+def test_a_courier_that_is_killed_fails_the_run_at_once(cluster: Cluster, runner: Runner) -> None:
+    runner.change(use_command("sleep", "1000"))
+    pod = f"rank-{runner.name}-0"
+    outcome = happen(runner, lambda _: kill_beside_its_command(cluster, pod, COURIER))
+    assert outcome.ended.code == ExitCode.BENCHMARK_FAILED
+    assert "command: rank 0 was lost" in outcome.shown
+    assert pod in outcome.evidence("containers.txt")
+    results = results_of(runner)
+    assert "rank 0 was lost" in results["failure"]
+    assert results["accounts"]["completed"] == 0
+    # Nobody is left who could send something: what is missing is not waited for.
+    assert outcome.drained_s < MISSING_S
 
 
 @pytest.mark.gate
