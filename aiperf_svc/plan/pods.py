@@ -76,6 +76,17 @@ _DEFAULTS: dict[str, tuple[int, int]] = {
 }
 """Millicores and bytes of each pod unless the config says otherwise. A worker fills one core at
 40,000 requests/s; the records manager's memory holds the columns of one million records twice."""
+_BESIDE_RANKS_CPU: dict[str, int] = {
+    "control": 500,
+    "system-controller": 100,
+    "dataset-manager": 100,
+    "timing-manager": 100,
+    "worker-manager": 50,
+    "records-manager": 100,
+    "record-processor": 250,
+}
+"""Millicores of the services of a workload on ranks: they pass on a few messages a second, and read
+output after its step has ended. So a small node has room for the ranks."""
 
 
 class Volume(msgspec.Struct, frozen=True):
@@ -424,6 +435,8 @@ def _probe(ports: dict[str, int]) -> Probe | None:
 def requests_of(config: Config, name: str, topology: Topology | None = None) -> Requests:
     """Return the requests of a pod by its name, without its disk."""
     cpu, memory = _DEFAULTS[name]
+    if not isinstance(config, BenchmarkConfig):
+        cpu = _BESIDE_RANKS_CPU.get(name, cpu)
     if name == "worker" and topology is not None and isinstance(config, BenchmarkConfig):
         users = math.ceil((config.load.concurrency or 0) / topology.workers)
         wanted = WORKER_BASE_BYTES + users * LARGE_CONNECTION_BYTES

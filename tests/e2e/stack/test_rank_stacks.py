@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable
 
 import pytest
+import yaml
 from expiry import READY_S, TTL_S, wait_for_its_end
-from rank_runs import FINE, results_of
+from rank_runs import FINE, make_small, results_of, values
 from rank_stack import Volumes, run_command, use_command, use_ranks
 from real_cluster import Cluster
 from real_runner import RUN, Runner
-from real_stack import together
+from real_stack import Config, together
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -34,6 +35,24 @@ def test_a_command_is_measured_on_its_claim_and_nothing_is_left(
     assert results_of(runner)["metrics"]
     assert (volume / "data").stat().st_size == 16 * 2**20
     assert cluster.left_of(runner.name) == []
+
+
+def test_profile_measures_a_command_of_the_command_line_as_a_stack(
+    cluster: Cluster, make_runner: Callable[[], Runner], base_image: str
+) -> None:
+    runner = make_runner()
+    pods: Config = {"deployment": {}}
+    make_small()(pods)
+    (runner.folder / "pods.yaml").write_text(yaml.safe_dump(pods))
+    keys = ("command=[sh, -c, 'echo speed: 3']", f"image={base_image}")
+    metric = "metrics={speed: {unit: ops/s, pattern: 'speed: (\\d+)'}}"
+    where = ("--kubernetes", "--config", "pods.yaml", "--yes", "--ui", "plain", "--json")
+    ended = runner.call("profile", "--workload", "command", *keys, metric, *where)
+    assert ended.code in FINE, ended.errors
+    said = json.loads(ended.out)
+    assert (said["state"], said["left"]) == ("done", [])
+    assert values(results_of(runner)) == {"speed": 3.0}
+    assert cluster.left_of(said["stack"]) == []
 
 
 def test_more_ranks_apart_than_nodes_are_refused_before_anything_is_made(

@@ -72,6 +72,14 @@ def test_totals_count_both_containers() -> None:
     assert plan.totals.cpu_millis == others + 2 * pod.total.cpu_millis
 
 
+@pytest.mark.parametrize("layout", ["compact", "per-service"])
+def test_a_node_of_two_cores_has_room_for_a_rank_of_one_core_and_all_services(layout: str) -> None:
+    plan = plan_whole({"workload": COMMAND, "deployment": {"layout": layout}})
+    (rank,) = ranks_of(plan).sidecars
+    assert rank.requests.cpu_millis == 1000
+    assert plan.totals.cpu_millis < 2000
+
+
 def test_ranks_on_named_nodes_are_dealt_out_in_turn() -> None:
     pod = ranks_of(plan_of({"ranks": 3}, nodes=["a", "b"]))
     assert [(each.name, each.node, each.service_id) for each in pod.sets] == [
