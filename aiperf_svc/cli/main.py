@@ -30,6 +30,7 @@ COMMANDS = {
     "export": "write a run's records in another format",
     "upload": "send a run's results to a bucket of an S3-compatible store",
     "workloads": "what else than a server can be measured, and how each is described",
+    "trace": "describe a trace of a real service: rates, lengths, prefix reuse",
     "bench": "a short measurement of the built-in mock server",
     "calibrate": "find what this machine can measure at most, for the plans of later runs",
     "mock-server": "serve made-up tokens at a set pace, OpenAI-compatible",

@@ -6,17 +6,10 @@ from pathlib import Path
 
 from aiperf_svc.adapters.datasets.files import read_lines, read_list, sha256_of
 from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
+from aiperf_svc.adapters.datasets.trace_files import FORMATS, read_trace
 from aiperf_svc.config.models import BenchmarkConfig, Dataset, DatasetKind
 from aiperf_svc.config.units import format_size
-from aiperf_svc.core.datasets import (
-    azure_trace,
-    bailian_trace,
-    burst_gpt_trace,
-    mooncake_trace,
-    multi_turn,
-    sharegpt,
-    single_turn,
-)
+from aiperf_svc.core.datasets import multi_turn, sharegpt, single_turn
 from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
 from aiperf_svc.core.datasets.base import PromptConversation, TokenCounter
 from aiperf_svc.core.datasets.built import BuiltDataset
@@ -30,13 +23,6 @@ _KINDS = {
     DatasetKind.MULTI_TURN: (multi_turn.parse, read_lines),
     DatasetKind.SHAREGPT: (sharegpt.parse, read_list),
 }
-_TRACES = {
-    DatasetKind.MOONCAKE_TRACE: (mooncake_trace.rows, mooncake_trace.BLOCK_SIZE),
-    DatasetKind.BAILIAN_TRACE: (bailian_trace.rows, bailian_trace.BLOCK_SIZE),
-    DatasetKind.BURST_GPT_TRACE: (burst_gpt_trace.rows, mooncake_trace.BLOCK_SIZE),
-    DatasetKind.AZURE_TRACE: (azure_trace.rows, mooncake_trace.BLOCK_SIZE),
-}
-"""Reader of each kind of trace, and the tokens of a block; without hash ids there are no blocks."""
 
 
 async def build_dataset(
@@ -97,11 +83,11 @@ def _parsed(
 ) -> tuple[list[PromptConversation], int]:
     """Return the conversations of a file, and the number of those left out."""
     dataset, path = config.dataset, Path(file).expanduser()
-    if dataset.kind in _TRACES:
-        rows, block_size = _TRACES[dataset.kind]
+    if dataset.kind in FORMATS:
+        block_size = dataset.block_size or FORMATS[dataset.kind].block_size
         return trace_prompts(
-            rows(read_lines(path), file),
-            block_size=dataset.block_size or block_size,
+            read_trace(dataset.kind, file, block_size),
+            block_size=block_size,
             seed=config.random_seed,
             counter=counter,
             limit=dataset.entries,

@@ -55,12 +55,12 @@ def trace_prompts(
     counter: TokenCounter | None,
     limit: int | None = None,
 ) -> tuple[list[PromptConversation], int]:
-    """Return the first `limit` conversations of a trace, and the number of rows left out because
+    """Return the first `limit` conversations of checked rows, and the number of rows left out, as
     they have no input or no output tokens.
 
     Raises DatasetError that names file and line.
     """
-    used, left_out = _grouped(_checked(rows, block_size), limit)
+    used, left_out = _grouped(rows, limit)
     texts = BlockTexts(seed, block_size, counter)
     turns = _turns((row for group in used for row in group), texts, is_counted=counter is not None)
     entries = [
@@ -74,7 +74,13 @@ def trace_prompts(
     return entries, left_out
 
 
-def _checked(rows: Iterable[TraceRow], block_size: int) -> Iterator[TraceRow]:
+def has_tokens(row: TraceRow) -> bool:
+    """Return whether a row is a request that can be sent: it has input, and got an output."""
+    return row.output_length != 0 and (row.written is not None or row.input_length > 0)
+
+
+def checked(rows: Iterable[TraceRow], block_size: int) -> Iterator[TraceRow]:
+    """Yield the rows. Raises DatasetError for times that go back and for impossible lengths."""
     latest = 0.0
     for row in rows:
         if row.timestamp is not None:
@@ -121,7 +127,7 @@ def _grouped(rows: Iterable[TraceRow], limit: int | None) -> tuple[list[list[Tra
         is_full = limit is not None and len(groups) == limit
         if is_full and not sessions:
             break
-        if row.output_length == 0 or (row.written is None and row.input_length == 0):
+        if not has_tokens(row):
             left_out += 1
             continue
         group = sessions.get(row.session) if row.session is not None else None

@@ -6,7 +6,7 @@ import pytest
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
 from aiperf_svc.core.datasets.base import PromptConversation, TokenCounter
-from aiperf_svc.core.datasets.traces import TraceRow, trace_prompts
+from aiperf_svc.core.datasets.traces import TraceRow, checked, trace_prompts
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.domain.errors import DatasetError
 
@@ -21,7 +21,7 @@ def row(length: int = 20, *ids: int, number: int = 1, **more: object) -> TraceRo
 def made(
     rows: Sequence[TraceRow], counter: TokenCounter | None = None, *, seed: int = 0
 ) -> list[PromptConversation]:
-    return trace_prompts(rows, block_size=BLOCK, seed=seed, counter=counter)[0]
+    return trace_prompts(checked(rows, BLOCK), block_size=BLOCK, seed=seed, counter=counter)[0]
 
 
 def texts(entries: Sequence[PromptConversation]) -> list[str]:
@@ -122,13 +122,11 @@ def test_rows_without_tokens_are_left_out_and_counted() -> None:
 
 
 def test_a_limit_ends_reading_unless_sessions_may_go_on() -> None:
-    bad = row(-1)
-    entries, _ = trace_prompts(
-        [row(5), row(6), row(7), bad], block_size=BLOCK, seed=0, counter=None, limit=2
-    )
-    assert len(entries) == 2
-    rows = [row(5, session="a"), row(6), row(7), row(8, session="a")]
+    rows = checked([row(5), row(6), row(7), row(-1)], BLOCK)
     entries, _ = trace_prompts(rows, block_size=BLOCK, seed=0, counter=None, limit=2)
+    assert len(entries) == 2
+    talks = [row(5, session="a"), row(6), row(7), row(8, session="a")]
+    entries, _ = trace_prompts(talks, block_size=BLOCK, seed=0, counter=None, limit=2)
     assert [len(entry.turns) for entry in entries] == [2, 1]
 
 

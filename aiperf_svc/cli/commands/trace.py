@@ -1,0 +1,99 @@
+"""`aiperf-svc trace`: what a trace of a real service holds."""
+
+import argparse
+from typing import Any
+
+from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
+
+DESCRIPTION = """Describe a trace: rates, lengths, and how much of its prompts repeats a prefix that
+came before, which is the most that a prefix cache without a limit can hit.
+
+The file is read row by row. `--input-file` of `profile` takes its prompts from it."""
+DEFAULT = "mooncake_trace"
+
+_ROWS = (
+    ("Requests", "requests", ",.0f"),
+    ("Left out (no tokens)", "left_out", ",.0f"),
+    ("Duration (s)", "duration_s", ",.1f"),
+    ("Rate (requests/s)", "rate", ",.4g"),
+    ("Most in a second", "peak_rate", ",.0f"),
+    ("Variation of gaps (Poisson: 1)", "gap_variation", ".3g"),
+    ("Blocks", "blocks", ",.0f"),
+    ("Distinct prefixes of blocks", "distinct_blocks", ",.0f"),
+    ("Input tokens of earlier prefixes", "prefix_reuse", ".1%"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the file, its format and the output flag."""
+    parser.add_argument("file", metavar="FILE", help="the trace, plain or gzip")
+    parser.add_argument(
+        "--custom-dataset-type",
+        metavar="TYPE",
+        default=DEFAULT,
+        help="mooncake_trace (default), bailian_trace, burst_gpt_trace or azure_trace",
+    )
+    parser.add_argument(
+        "--isl-block-size",
+        "--block-size",
+        metavar="N",
+        type=int,
+        help="tokens for each hash id (default: 512, of a bailian_trace 16)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the trace and print its description."""
+    from aiperf_svc.adapters.datasets.trace_files import FORMATS, read_trace
+    from aiperf_svc.core.datasets.trace_summary import summarise_trace
+
+    kinds = {kind.value: kind for kind in FORMATS}
+    kind = kinds.get(args.custom_dataset_type)
+    if kind is None:
+        raise ConfigError(
+            f"--custom-dataset-type {args.custom_dataset_type!r}: expected {', '.join(kinds)}"
+        )
+    if args.isl_block_size is not None and args.isl_block_size < 1:
+        raise ConfigError(f"--isl-block-size {args.isl_block_size}: expected a number from 1 on")
+    block_size = args.isl_block_size or FORMATS[kind].block_size
+    described = summarise_trace(
+        read_trace(kind, args.file, block_size),
+        block_size=block_size,
+        units_per_second=FORMATS[kind].units_per_second,
+    )
+    if not described["requests"]:
+        raise ConfigError(f"{args.file}: no requests; expected rows with tokens")
+    if args.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(described)).decode())
+    else:
+        _print(described)
+    return int(ExitCode.OK)
+
+
+def _print(described: dict[str, Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    lengths = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    lengths.add_column("")
+    for name in ("avg", "min", "p50", "p90", "p99", "max"):
+        lengths.add_column(name, justify="right")
+    for title, key in (("Input tokens", "input_tokens"), ("Output tokens", "output_tokens")):
+        if found := described[key]:
+            cells = (f"{found[column.header]:,.0f}" for column in lengths.columns[1:])
+            lengths.add_row(title, *cells)
+    counts = Table(box=None, show_header=False, pad_edge=False)
+    counts.add_column("")
+    counts.add_column("", justify="right")
+    for title, key, form in _ROWS:
+        if described[key] is not None:
+            counts.add_row(title, format(described[key], form))
+    console.print(counts)
+    if lengths.row_count:
+        console.print(lengths)

@@ -1,0 +1,101 @@
+"""What a trace is described by."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aiperf_svc.cli.main import main
+from aiperf_svc.core.datasets.trace_summary import summarise_trace
+from aiperf_svc.core.datasets.traces import TraceRow
+
+
+def row(timestamp: float | None, length: int = 40, *ids: int, output: int = 1) -> TraceRow:
+    return TraceRow(
+        place="f:1",
+        timestamp=timestamp,
+        input_length=length,
+        output_length=output,
+        hash_ids=ids,
+    )
+
+
+def described(*rows: TraceRow, units: float = 1.0) -> dict[str, Any]:
+    return summarise_trace(rows, block_size=16, units_per_second=units)
+
+
+def test_rates_are_those_of_the_gaps() -> None:
+    found = described(row(500), row(1000), row(1400), row(2500), units=1000)
+    assert found["duration_s"] == 2
+    assert found["rate"] == 1.5
+    assert found["peak_rate"] == 3
+    gaps = np.array([0.5, 0.4, 1.1])
+    assert found["gap_variation"] == pytest.approx(gaps.std() / gaps.mean())
+
+
+def test_a_poisson_process_varies_by_one() -> None:
+    times = np.cumsum(np.random.default_rng(1).exponential(size=20_000))
+    found = described(*(row(float(time)) for time in times))
+    assert math.isclose(found["gap_variation"], 1, rel_tol=0.05)
+
+
+def test_a_prefix_is_reused_only_if_all_blocks_before_it_are() -> None:
+    found = described(row(0, 48, 1, 2, 3), row(1, 40, 1, 2, 9), row(2, 20, 2, 3), row(3, 10, 1))
+    assert (found["blocks"], found["distinct_blocks"]) == (9, 6)
+    assert found["prefix_reuse"] == (32 + 10) / (48 + 40 + 20 + 10)
+
+
+def test_lengths_are_exact_and_rows_without_tokens_are_left_out() -> None:
+    found = described(*(row(0, n, output=2 * n) for n in range(101)))
+    assert (found["requests"], found["left_out"]) == (100, 1)
+    lengths = {"avg": 50.5, "min": 1, "p50": 50.5, "p90": 90.1, "p99": 99.01, "max": 100}
+    assert found["input_tokens"] == pytest.approx(lengths)
+    assert found["output_tokens"] == pytest.approx({k: 2 * v for k, v in lengths.items()})
+
+
+def test_what_rows_do_not_tell_is_none() -> None:
+    found = described(row(None), row(None))
+    assert [key for key, value in found.items() if value is None] == [
+        *("duration_s", "rate", "peak_rate", "gap_variation"),
+        *("blocks", "distinct_blocks", "prefix_reuse"),
+    ]
+
+
+def test_the_command_prints_a_table_or_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.jsonl"
+    line = '{"timestamp": %d, "input_length": 1000, "output_length": 5, "hash_ids": [1, 2]}\n'
+    file.write_text(line % 0 + line % 500)
+    assert main(["trace", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["requests"], found["rate"], found["prefix_reuse"]) == (2, 2, 0.5)
+    assert main(["trace", str(file)]) == 0
+    assert "Input tokens of earlier prefixes  50.0%" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "wrong"),
+    [
+        ('{"input_length": 1', (), "t:1: Input data was truncated"),
+        ("", (), "t: no requests"),
+        ("", ("--custom-dataset-type", "sharegpt"), "'sharegpt': expected mooncake_trace"),
+        ("", ("--isl-block-size", "0"), "--isl-block-size 0"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: str,
+    flags: tuple[str, ...],
+    wrong: str,
+) -> None:
+    file = tmp_path / "t"
+    file.write_text(content)
+    assert main(["trace", str(file), *flags]) == 2
+    printed = capsys.readouterr().err
+    assert wrong in printed
+    assert printed.count("\n") == 1
