@@ -133,7 +133,7 @@ def _trial(experiment: ExperimentStatus) -> RenderableType:
 
 def _trials(experiment: ExperimentStatus) -> RenderableType:
     """Return the table of the latest trials."""
-    table = Table.grid(padding=(0, 2, 0, 0))
+    table = Table.grid(padding=(0, 0, 0, 2))
     table.add_column(justify="right")
     for _ in range(3):
         table.add_column(no_wrap=True, overflow="ellipsis")
