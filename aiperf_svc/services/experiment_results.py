@@ -256,8 +256,15 @@ class ExperimentResults:
         self.finished.set()
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the content of experiment.json, once a trial has ended."""
-        return _read(self._context.artifacts / "experiment.json")
+        """Return what experiment.json holds, once a trial has ended; also where a full disk has
+        taken no more of it."""
+        if not self._outcomes:
+            return None
+        from aiperf_svc.adapters.exports.experiment_export import export
+        from aiperf_svc.core.experiments.summary import summarise
+
+        found = summarise(self._outcomes)
+        return export(found, self._context.config, self._search_report())
 
     def folder(self) -> Path:
         """Return the folder of the artifacts."""

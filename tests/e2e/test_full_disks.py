@@ -124,3 +124,24 @@ def test_a_full_disk_for_temporary_files_costs_no_result(short_folder: Path, run
     log = (found / "logs" / "records-manager.log").read_text()
     assert "cannot keep metric records in " in log
     assert "TMPDIR" in log
+
+
+def test_a_disk_that_is_full_in_the_middle_of_an_experiment_ends_no_trial(
+    mock: RunningMockServer, own_mounts: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name in ("artifacts", "tmp"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    within = (*own_mounts, "sh", "-c", MOUNT, "size=700k", "artifacts")
+    flags = ("--concurrency", "4", "--request-count", "200", "--repetitions", "4")
+    command = Command(tmp_path / "run", mock.url, *flags, *DATASET, within=within)
+    trials = command.finish()["results"]["trials"]
+    (tmp_path / "kept").rename(tmp_path / "artifacts")
+    assert command.code is ExitCode.ERROR
+    assert "No space left on device" in command.errors
+    assert "Traceback" not in command.errors
+    assert [trial["state"] for trial in trials] == ["done"] * 4
+    assert {trial["values"]["request_count_avg"] for trial in trials} == {200}
+    folders = sorted((artifacts(tmp_path) / "trials").iterdir())
+    assert (folders[0] / "profile_export_aiperf.json").exists()
+    assert not (folders[-1] / "profile_export_aiperf.json").exists()
+    command.assert_nothing_is_left()

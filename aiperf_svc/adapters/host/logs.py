@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -49,6 +50,10 @@ def set_up_logs(
     if is_json or not folder:
         handlers.append(logging.StreamHandler(sys.stderr))
         handlers[-1].setFormatter((JsonLines if is_json else TextLines)(run_id, services))
+    for handler in logging.getLogger().handlers:
+        # What a full disk does not take is lost; the run goes on.
+        with suppress(OSError):
+            handler.close()
     logging.basicConfig(level=_level(environ), handlers=handlers, force=True)
     logging.captureWarnings(True)
 
