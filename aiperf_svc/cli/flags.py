@@ -52,7 +52,8 @@ TARGET = (
         read=values.url),
     Flag(("--model", "-m", "--model-names"), "endpoint.model", "model to ask for", "NAME"),
     Flag(("--endpoint-type",), "endpoint.type",
-        "API to speak: chat (default), completions, embeddings, responses or messages", "TYPE"),
+        "API to speak: chat (default), completions, embeddings, responses, messages or "
+        "huggingface_generate", "TYPE"),
     Flag(("--endpoint", "--custom-endpoint"), "endpoint.path",
         "path of the API, when it is not the usual one", "PATH"),
     Flag(("--streaming",), "endpoint.streaming",

@@ -33,6 +33,7 @@ class EndpointType(StrEnum):
     EMBEDDINGS = "embeddings"
     RESPONSES = "responses"
     MESSAGES = "messages"
+    HUGGINGFACE_GENERATE = "huggingface_generate"
 
 
 class Tls(Model):

@@ -46,7 +46,9 @@ class MockServerConfig:
     slots: int = _option(
         0, "responses made at once; further requests wait in order of arrival; 0 is no limit"
     )
-    reasoning_tokens: int = _option(0, "reasoning tokens before the response (not completions)")
+    reasoning_tokens: int = _option(
+        0, "reasoning tokens before the response (not completions and generate)"
+    )
     role_chunk: bool = _option(False, "send the role in a chunk of its own before the first token")
     usage: str = _option(
         "requested", "when a stream carries usage", choices=("requested", "always", "never")

@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 
-from aiperf_svc.mock_server.requests import CHAT, EMBEDDINGS, MESSAGES, RESPONSES, RequestParams
+from aiperf_svc.mock_server.generate_events import generate_api
+from aiperf_svc.mock_server.requests import (
+    CHAT,
+    EMBEDDINGS,
+    GENERATE,
+    GENERATE_STREAM,
+    MESSAGES,
+    RESPONSES,
+    RequestParams,
+)
 from aiperf_svc.mock_server.texts import WORDS, compact, word
 from aiperf_svc.mock_server.typed_events import TypedStream, message_api, responses_api
 
@@ -121,17 +130,25 @@ def chunk(data: bytes) -> bytes:
 
 
 def draft_error(status: int, message: str, *, kind: str = "mock_error", path: str = CHAT) -> Draft:
-    """An error as servers of that path send it: Anthropic's, or else OpenAI's."""
+    """An error as servers of that path send it: Anthropic's, TGI's, or else OpenAI's."""
+    headers = (("Retry-After", "1"),) if status in (429, 503) else ()
+    if path in (GENERATE, GENERATE_STREAM):
+        told = compact({"error": message, "error_type": kind})
+        return Draft(status=status, body=told, headers=headers)
     error: dict[str, object] = {"message": message, "type": kind}
     if path != MESSAGES:
         error |= {"param": None, "code": status}
-    headers = (("Retry-After", "1"),) if status in (429, 503) else ()
     body: dict[str, object] = {"type": "error"} if path == MESSAGES else {}
     return Draft(status=status, body=compact(body | {"error": error}), headers=headers)
 
 
-_TYPED = {RESPONSES: responses_api, MESSAGES: message_api}
-"""APIs whose events have types."""
+_TYPED = {
+    RESPONSES: responses_api,
+    MESSAGES: message_api,
+    GENERATE: generate_api,
+    GENERATE_STREAM: generate_api,
+}
+"""APIs whose responses do not have the form of OpenAI's completions."""
 
 
 def _typed_draft(params: RequestParams, made: TypedStream) -> Draft:

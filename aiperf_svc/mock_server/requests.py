@@ -18,12 +18,22 @@ COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
 RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"
-INFERENCE = frozenset((CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES))
-_PROMPT_KEYS = {CHAT: "messages", COMPLETIONS: "prompt", RESPONSES: "input", MESSAGES: "messages"}
-_STATES_USAGE = (RESPONSES, MESSAGES)
+GENERATE = "/generate"
+GENERATE_STREAM = "/generate_stream"
+_PROMPT_KEYS = {
+    CHAT: "messages",
+    COMPLETIONS: "prompt",
+    RESPONSES: "input",
+    MESSAGES: "messages",
+    GENERATE: "inputs",
+    GENERATE_STREAM: "inputs",
+}
+INFERENCE = frozenset((*_PROMPT_KEYS, EMBEDDINGS))
+_STATES_USAGE = (RESPONSES, MESSAGES, GENERATE_STREAM)
 """APIs whose streams state the usage without being asked."""
+_WITHOUT_REASONING = (COMPLETIONS, GENERATE, GENERATE_STREAM)
 
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
 
 _REQUEST_ID = b"\r\nx-request-id:"
 
@@ -164,13 +174,15 @@ def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestPara
     for member in (key, "max_tokens") if path == MESSAGES else (key,):
         if member not in data:
             raise BadRequest(400, f"{member} is missing")
-    is_stream = data.get("stream") is True
+    is_stream = data.get("stream") is True or path == GENERATE_STREAM
     options = data.get("stream_options")
     wants_usage = path in _STATES_USAGE or (
         isinstance(options, dict) and options.get("include_usage") is True
     )
-    reasoning = 0 if path == COMPLETIONS else defaults.reasoning_tokens
-    tokens, is_cut_short = response_length(data, defaults, reasoning)
+    reasoning = 0 if path in _WITHOUT_REASONING else defaults.reasoning_tokens
+    parameters = data.get("parameters")
+    options_of_length = parameters if isinstance(parameters, dict) else data
+    tokens, is_cut_short = response_length(options_of_length, defaults, reasoning)
     return RequestParams(
         path=path,
         model=model,

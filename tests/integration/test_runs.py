@@ -260,12 +260,12 @@ async def test_the_other_endpoints_work_the_same_way(tmp_path: Path, kind: str) 
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-@pytest.mark.parametrize("kind", ["responses", "messages"])
-async def test_apis_with_typed_events_count_what_the_server_made(
+@pytest.mark.parametrize("kind", ["responses", "messages", "huggingface_generate"])
+async def test_apis_other_than_completions_count_what_the_server_made(
     tmp_path: Path, kind: str, streaming: bool
 ) -> None:
     with server(ttft="5ms", tokens=7, reasoning_tokens=3, refuse="min_tokens") as mock:
-        dataset = {"entries": 5, "input_tokens": {"mean": 6}, "output_tokens": {"mean": 8}}
+        dataset = {"entries": 5, "input_tokens": {"mean": 6}, "output_tokens": {"mean": 6}}
         settings = config(mock.url, dataset=dataset, concurrency=2, requests=20)
         settings["endpoint"] |= {"type": kind, "streaming": streaming}
         async with stack(settings, tmp_path) as run:
@@ -273,7 +273,7 @@ async def test_apis_with_typed_events_count_what_the_server_made(
     assert summary["aiperf_svc"]["accounts"]["errored"] == 0
     assert summary["request_count"]["avg"] == 20
     found = lines(tmp_path / "artifacts")
-    assert {line["metrics"]["output_sequence_length"]["value"] for line in found} == {8}
+    assert {line["metrics"]["output_sequence_length"]["value"] for line in found} == {6}
     if streaming:
         assert summary["time_to_first_token"]["count"] == 20
         assert summary["inter_token_latency"]["count"] == 20

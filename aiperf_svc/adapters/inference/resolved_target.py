@@ -144,14 +144,15 @@ def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> t
 def _head(config: BenchmarkConfig, host: str, base_path: str) -> bytes:
     endpoint = config.endpoint
     api = ENDPOINTS[endpoint.type]
+    default = (endpoint.streaming and api.stream_path) or api.path
     base = base_path.rstrip("/")
     if endpoint.path is not None:
         path = base + endpoint.path
     elif base.endswith("/v1"):
         # Users paste the base URL of their SDK, which ends where the endpoint's own path begins.
-        path = base + api.path.removeprefix("/v1")
+        path = base + default.removeprefix("/v1")
     else:
-        path = base + api.path
+        path = base + default
     headers = {
         "Host": host,
         "User-Agent": USER_AGENT,

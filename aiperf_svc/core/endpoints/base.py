@@ -113,6 +113,8 @@ class Endpoint:
     """Parses the data of one server-sent event. Raises MalformedResponse."""
     parse_body: Callable[[bytes], Delta]
     """Parses a whole response that is not a stream. Raises MalformedResponse."""
+    stream_path: str = ""
+    """Path of requests for streams, if it is another."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers that this API needs in every request, unless the config sets them."""
     api_key_header: str = "Authorization"
@@ -295,7 +297,7 @@ def choices_asked_for(options: config.Endpoint) -> int:
     return asked if isinstance(asked, int) and asked > 1 else 1
 
 
-_MAXIMUM_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_MAXIMUM_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
 _LENGTH_KEYS = {*_MAXIMUM_KEYS, "min_tokens"}
 
 

@@ -25,6 +25,8 @@ PROBE_TIMEOUT_S: Final = 5.0
 _PROBE_LIMIT_NS: Final = 15_000_000_000
 """Time after which another worker is told to send the probe; both requests take less."""
 _REFUSALS: Final = (400, 422)
+_WITHOUT_MEMBERS: Final = (EndpointType.EMBEDDINGS, EndpointType.HUGGINGFACE_GENERATE)
+"""APIs that have no such members, so requests to them never contain any."""
 _FORCED: Final = re.compile(rb',"min_tokens":\d+,"ignore_eos":true')
 """Members as `finish_body` writes them. In a JSON string every quote follows a backslash, so no
 prompt contains these bytes."""
@@ -86,8 +88,8 @@ def may_force_length(config: BenchmarkConfig) -> bool:
     has_lengths = (
         config.dataset.output_tokens is not None or config.dataset.kind is not DatasetKind.SYNTHETIC
     )
-    is_embedding = config.endpoint.type is EndpointType.EMBEDDINGS
-    return config.endpoint.force_output_length and has_lengths and not is_embedding
+    knows_members = config.endpoint.type not in _WITHOUT_MEMBERS
+    return config.endpoint.force_output_length and has_lengths and knows_members
 
 
 def probe_bodies(config: BenchmarkConfig) -> tuple[bytes, bytes]:

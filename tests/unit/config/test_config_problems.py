@@ -64,8 +64,8 @@ ONE_MISTAKE = {
     ),
     "no alternative": (
         ("endpoint.type", "chatt"),
-        "endpoint.type: 'chatt': expected chat, completions, embeddings, responses or messages; "
-        "did you mean chat?",
+        "endpoint.type: 'chatt': expected chat, completions, embeddings, responses, messages or "
+        "huggingface_generate; did you mean chat?",
     ),
     "a literal": (
         ("deployment.layout", "compct"),

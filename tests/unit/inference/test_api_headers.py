@@ -34,6 +34,13 @@ def test_the_config_goes_before_what_the_api_needs() -> None:
     assert b"\r\nAuthorization: Bearer k\r\n" in head
 
 
+def test_streams_of_tgi_have_a_path_of_their_own() -> None:
+    kind = "huggingface_generate"
+    assert head_of(kind).startswith(b"POST /generate HTTP/1.1\r\n")
+    assert head_of(kind, streaming=True).startswith(b"POST /generate_stream HTTP/1.1\r\n")
+    assert head_of(kind, streaming=True, path="/x").startswith(b"POST /x HTTP/1.1\r\n")
+
+
 @pytest.mark.parametrize("kind", ["chat", "responses"])
 def test_other_apis_get_a_bearer_token(kind: str) -> None:
     head = head_of(kind)

@@ -8,11 +8,20 @@ from aiperf_svc.config.models import EndpointType
 from aiperf_svc.core.endpoints.base import Delta
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.mock_server.replies import Drafts, draft_error
-from aiperf_svc.mock_server.requests import MESSAGES, RESPONSES, RequestParams
+from aiperf_svc.mock_server.requests import (
+    GENERATE,
+    GENERATE_STREAM,
+    MESSAGES,
+    RESPONSES,
+    RequestParams,
+)
 
 BOTH = pytest.mark.parametrize(
     ("path", "kind"),
-    [(RESPONSES, EndpointType.RESPONSES), (MESSAGES, EndpointType.MESSAGES)],
+    [
+        (RESPONSES, EndpointType.RESPONSES),
+        (MESSAGES, EndpointType.MESSAGES),
+    ],
 )
 
 
@@ -53,3 +62,16 @@ def test_the_stream_and_the_whole_say_the_same(
 def test_an_error_has_the_form_of_its_api() -> None:
     assert json.loads(draft_error(400, "no", path=MESSAGES).body)["type"] == "error"
     assert "type" not in json.loads(draft_error(400, "no", path=RESPONSES).body)
+
+
+def test_generate_says_the_same_in_both_forms() -> None:
+    drafts = Drafts(created_s=1, role_chunk=False, embedding_dimensions=4)
+    given = params(GENERATE_STREAM, tokens=3, reasoning=0, is_stream=True)
+    endpoint = ENDPOINTS[EndpointType.HUGGINGFACE_GENERATE]
+    whole = endpoint.parse_body(drafts.draft(given._replace(path=GENERATE, is_stream=False)).body)
+    events = drafts.draft(given).events
+    deltas = [endpoint.parse_event(each.removeprefix(b"data:")) for each in events]
+    assert "".join(each.content for each in deltas) == whole.content
+    assert deltas[-1].completion_tokens == whole.completion_tokens == 3
+    assert deltas[-1].finish_reason == whole.finish_reason == "length"
+    assert deltas[-1].prompt_tokens == 7

@@ -7,6 +7,7 @@ import pytest
 from aiperf_svc.core.endpoints.base import Delta, MalformedResponse
 from aiperf_svc.core.endpoints.chat import CHAT
 from aiperf_svc.core.endpoints.completions import COMPLETIONS
+from aiperf_svc.core.endpoints.huggingface_generate import HUGGINGFACE_GENERATE
 from aiperf_svc.core.endpoints.messages import MESSAGES
 from aiperf_svc.core.endpoints.responses import RESPONSES
 from aiperf_svc.core.responses import event_cache
@@ -48,6 +49,10 @@ TRICKY = [
     b'{"type":"message_start","list":[],"message":{"usage":{"input_tokens":2}}}',
     b'{"type":"message_delta","list":[],"delta":{"stop_reason":"end_turn"}}',
     b'{"type":"content_block_start","list":[],"content_block":{"text":" word"}}',
+    b'{"token":{"text":" word","special":false},"top_tokens":[],"generated_text":null}',
+    b'{"token":{"text":"</s>","special":true},"top_tokens":[],"generated_text":null}',
+    b'{"top_tokens":[],"token":{"text":" word","special":false},"generated_text":null}',
+    b'{"token":null,"top_tokens":[],"details":{"finish_reason":"length"}}',
 ]
 
 
@@ -58,7 +63,9 @@ def said(parse: object, data: bytes) -> Delta | str:
         return str(error)
 
 
-@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS, RESPONSES, MESSAGES], ids=lambda e: e.type)
+@pytest.mark.parametrize(
+    "endpoint", [CHAT, COMPLETIONS, RESPONSES, MESSAGES, HUGGINGFACE_GENERATE], ids=lambda e: e.type
+)
 def test_it_says_what_the_endpoint_says_in_any_order_of_events(endpoint: object) -> None:
     parse_event = endpoint.parse_event  # type: ignore[attr-defined]
     memo, rng = EventMemo(parse_event), random.Random(1)

@@ -1,4 +1,4 @@
-"""Streams whose events have types, in the form that the references of their APIs show."""
+"""Streams of other APIs than completions, in the form that the references of their APIs show."""
 
 import pytest
 from raw_batches import LAST_CHUNK, STREAM_HEAD, Read, Request, chunk, record_of, stamp_of
@@ -54,9 +54,26 @@ data: {"type":"message_stop"}
 
 """  # noqa: E501
 
+TGI = rb""":keep-alive
+
+data:{"index":1,"token":{"id":10002,"text":" is","logprob":-0.41,"special":false},"generated_text":null,"details":null}
+
+data:{"index":2,"token":{"id":18147,"text":" deep","logprob":-0.34,"special":false},"generated_text":null,"details":null}
+
+data:{"index":3,"token":{"id":2,"text":"</s>","logprob":-0.1,"special":true},"generated_text":" is deep","details":{"finish_reason":"eos_token","generated_tokens":3,"seed":null,"input_length":6}}
+
+"""  # noqa: E501
+
 EACH = pytest.mark.parametrize(
-    ("kind", "raw", "usage"), [("responses", OPENAI, (37, 11)), ("messages", ANTHROPIC, (25, 15))]
+    ("kind", "raw", "usage", "first"),
+    [
+        ("responses", OPENAI, (37, 11), 3),
+        ("messages", ANTHROPIC, (25, 15), 3),
+        ("huggingface_generate", TGI, (6, 3), 1),
+    ],
 )
+"""The kind, the stream, its tokens of input and output, and the place of its first token; the
+second one follows."""
 
 
 def events_of(raw: bytes) -> list[bytes]:
@@ -69,23 +86,24 @@ def read_of(events: list[bytes], at_ms: int) -> list[Read]:
 
 
 @EACH
-def test_its_tokens_usage_and_end_are_found(kind: str, raw: bytes, usage: tuple[int, int]) -> None:
+def test_its_tokens_usage_and_end_are_found(
+    kind: str, raw: bytes, usage: tuple[int, int], first: int
+) -> None:
     reads = read_of(events_of(raw), 100)
     reads[0].data = STREAM_HEAD + reads[0].data
     reads[-1].data += LAST_CHUNK
     row = record_of(Request(reads=reads), kind=kind).rows[0]
     assert (row["usage_prompt_tokens"], row["usage_completion_tokens"]) == usage
     assert (row["finish_reason"], row["error"]) == (FinishReason.STOP, ErrorKind.NONE)
-    # Both streams have their two tokens in the fourth and the fifth event.
-    assert row["first_token_wall_ns"] == stamp_of(130)
-    assert row["last_token_wall_ns"] == stamp_of(140)
+    assert row["first_token_wall_ns"] == stamp_of(100 + 10 * first)
+    assert row["last_token_wall_ns"] == stamp_of(110 + 10 * first)
 
 
 @EACH
 def test_one_that_ends_before_its_last_event_is_an_error(
-    kind: str, raw: bytes, usage: tuple[int, int]
+    kind: str, raw: bytes, usage: tuple[int, int], first: int
 ) -> None:
-    reads = read_of(events_of(raw)[:5], 100)
+    reads = read_of(events_of(raw)[: first + 2], 100)
     reads[0].data = STREAM_HEAD + reads[0].data
     reads[-1].data += LAST_CHUNK
     row = record_of(Request(reads=reads), kind=kind).rows[0]
@@ -93,9 +111,11 @@ def test_one_that_ends_before_its_last_event_is_an_error(
 
 
 @EACH
-def test_an_error_in_it_is_the_servers(kind: str, raw: bytes, usage: tuple[int, int]) -> None:
+def test_an_error_in_it_is_the_servers(
+    kind: str, raw: bytes, usage: tuple[int, int], first: int
+) -> None:
     error = b'event: error\ndata: {"type":"error","error":{"type":"x","message":"too busy"}}\n\n'
-    reads = read_of([*events_of(raw)[:5], error], 100)
+    reads = read_of([*events_of(raw)[: first + 2], error], 100)
     reads[0].data = STREAM_HEAD + reads[0].data
     reads[-1].data += LAST_CHUNK
     record = record_of(Request(reads=reads), kind=kind)

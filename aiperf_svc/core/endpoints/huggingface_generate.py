@@ -1,0 +1,110 @@
+"""Text Generation Inference's own API: `/generate`, and `/generate_stream` for streams.
+
+All options are inside `parameters`. The last event of a stream holds the counts and the finish
+reason; there is no `[DONE]`.
+"""
+
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.config import models as config
+from aiperf_svc.config.models import EndpointType
+from aiperf_svc.core.endpoints import base
+from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+
+
+class _Token(msgspec.Struct, gc=False):
+    text: str = ""
+    special: bool = False
+    """True for the end of the sequence and the like, which are no text."""
+
+
+class _Details(msgspec.Struct, gc=False):
+    finish_reason: str | None = None
+    generated_tokens: float | None = None
+    input_length: float | None = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    token: _Token | None = None
+    details: _Details | None = None
+    error: Any = None
+
+
+class _Response(msgspec.Struct, gc=False):
+    generated_text: str | None = None
+    details: _Details | None = None
+    error: Any = None
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_body = msgspec.json.Decoder(_Response).decode
+
+
+def parse_event(data: bytes) -> Delta:
+    """Parse one event of a stream: one token."""
+    try:
+        event = _decode_event(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise base.malformed(error, data) from None
+    delta = Delta()
+    if event.error or (event.token is None and event.details is None):
+        delta.error = base.error_instead_of("token", data)
+    if event.token is not None and not event.token.special:
+        delta.content = event.token.text
+    _add_details(delta, event.details)
+    return delta
+
+
+def parse_body(body: bytes) -> Delta:
+    """Parse a whole response."""
+    try:
+        response = _decode_body(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise base.malformed(error, body) from None
+    delta = Delta()
+    if response.error or response.generated_text is None:
+        delta.error = base.error_instead_of("generated_text", body)
+    delta.content = response.generated_text or ""
+    _add_details(delta, response.details)
+    return delta
+
+
+def _add_details(delta: Delta, details: _Details | None) -> None:
+    if details is not None:
+        delta.prompt_tokens = base.count_of(details.input_length)
+        delta.completion_tokens = base.count_of(details.generated_tokens)
+        base.add_finish(delta, 0, details.finish_reason)
+
+
+def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
+    """Render the whole body. `extra_inputs` go into `parameters`, where null removes a member."""
+    text = base.texts_of(prompt, prompt_key="inputs", api="huggingface_generate")
+    if not isinstance(text, str):
+        raise ValueError("the huggingface_generate API takes one text, not several")
+    others = {key: value for key, value in (prompt.payload or {}).items() if key != "stream"}
+    given = others.get("parameters") or {}
+    if not isinstance(given, dict):
+        raise ValueError("a payload of the huggingface_generate API needs an object `parameters`")
+    # Without details, no response states its number of tokens.
+    parameters: dict[str, Any] = {"details": True, **given}
+    if prompt.output_tokens:
+        parameters.setdefault("max_new_tokens", prompt.output_tokens)
+    parameters |= options.extra_inputs
+    parameters = {key: value for key, value in parameters.items() if value is not None}
+    return Rendered(
+        body=msgspec.json.encode({"inputs": text} | others | {"parameters": parameters}),
+        requested_tokens=base.requested_tokens(prompt, parameters),
+    )
+
+
+HUGGINGFACE_GENERATE = Endpoint(
+    type=EndpointType.HUGGINGFACE_GENERATE,
+    path="/generate",
+    stream_path="/generate_stream",
+    prompt_key="inputs",
+    render=render,
+    parse_event=parse_event,
+    parse_body=parse_body,
+)
