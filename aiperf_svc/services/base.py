@@ -275,9 +275,12 @@ class BaseService:
                     self.fail(f"{type(error).__name__}: {error}")
                     continue
             self.reached = state
-            self.beat()
             if state.is_final and not self.stays_after_end:
+                # The controller waits for it, and this process may end at once.
+                await self.publish(self._report_topic, self._heartbeat())
                 self.finished.set()
+            else:
+                self.beat()
 
     stays_after_end: ClassVar[bool] = False
     """True if the service is still needed when the run has ended."""

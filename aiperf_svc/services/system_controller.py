@@ -32,7 +32,7 @@ DRAINING_S = 60.0
 """Longest time for the last records to arrive; the records manager gives up on them before."""
 PROCESSING_S = 900.0
 ENDING_S = 15.0
-"""Longest time for a service to do its last work, in an experiment that has another trial."""
+"""Longest time for the services to do their last work, before the next trial or the end."""
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ class SystemController(BaseService):
 
     service = Service.SYSTEM_CONTROLLER
     is_control = True
+    stays_after_end = True  # It hosts the proxies that the others report their end through.
 
     def __init__(self, context: RunContext, bus: Bus) -> None:
         lasting = context.lasting
@@ -103,10 +104,14 @@ class SystemController(BaseService):
     def _handle(self, event: run_machine.Event) -> None:
         self._carry_out(self._machine.handle(event))
         if self._machine.has_everyone_ended:
-            self._end_trial()
+            self._end()
 
-    def _end_trial(self) -> None:
-        if self._sequence is not None and not self._has_ended:
+    def _end(self) -> None:
+        """Let this process end, or tell the experiment that the trial has ended."""
+        if self._sequence is None:
+            if self.state.is_final:  # It came back from the bus, so it was published.
+                self.finished.set()
+        elif not self._has_ended:
             self._has_ended = True
             machine = self._machine
             self._sequence.trial_ended(machine.state, machine.reason, self._finding)
@@ -156,7 +161,7 @@ class SystemController(BaseService):
             if limit_s is None or state is not self._machine.state or elapsed_s < limit_s:
                 continue
             if state.is_final:
-                self._end_trial()
+                self._end()
                 continue
             missing = self._missing()
             self._handle(

@@ -179,6 +179,24 @@ async def _send_without_end(sock: zmq.asyncio.Socket, name: bytes) -> None:
         await sock.send_multipart([name, b"record" * 1000])
 
 
+async def test_a_subscriber_whose_publisher_has_gone_closes_without_lingering(
+    tmp_path: Path,
+) -> None:
+    where = addresses("ipc", tmp_path)
+    publishing, subscribing = Bus(where), Bus(where)
+    publisher = publishing.bind(zmq.XPUB, Port.EVENTS_OUT)
+    subscriber = subscribing.connect(zmq.SUB, Port.EVENTS_OUT)
+    monitor = subscriber.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED)
+    subscriber.setsockopt(zmq.SUBSCRIBE, DOWN)
+    await receive(publisher)
+    await publishing.close()
+    await receive(monitor)
+    subscriber.get(zmq.EVENTS)  # It takes notice of the lost connection.
+    subscriber.disable_monitor()
+    monitor.close()
+    await asyncio.wait_for(subscribing.close(linger_ms=int(3_000 * WAIT_S)), WAIT_S)
+
+
 async def test_a_taken_port_is_one_clear_error(tmp_path: Path) -> None:
     where = addresses("tcp", tmp_path)
     first, second = Bus(where), Bus(where)

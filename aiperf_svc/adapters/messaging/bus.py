@@ -259,7 +259,9 @@ class Bus:
         self.stop_authenticator()
         for sock in self._sockets:
             if not sock.closed:
-                sock.close(linger_ms)
+                # A subscriber delivers nothing, but once its publisher has gone, its subscriptions
+                # wait to be sent to the next one.
+                sock.close(0 if sock.type == zmq.SUB else linger_ms)
         await asyncio.to_thread(self._context.term)
 
 

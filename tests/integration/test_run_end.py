@@ -1,0 +1,73 @@
+"""When the process of the system controller may end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from aiperf_svc.adapters.messaging.bus import UP, Addresses, Bus, decode
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.plan.topology import Facts, plan
+from aiperf_svc.protocol.messages import Heartbeat, Member, RosterPublished, RunState, Service
+from aiperf_svc.protocol.ports import Port
+from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.system_controller import SystemController
+
+CONFIG = {
+    "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},
+    "load": {"requests": 1, "concurrency": 1},
+}
+REPLICAS = (Service.RECORD_PROCESSOR, Service.WORKER)
+WAIT_S = 30.0
+
+
+@pytest.fixture
+async def controller(tmp_path: Path) -> AsyncIterator[SystemController]:
+    """A controller that takes part in a run with a worker and a record processor."""
+    config = parse_config(CONFIG, "test")
+    facts = Facts(where="local", cores=2, fd_limit=20_000, worker_requests_per_s=1000.0)
+    context = RunContext(
+        run_id="run",
+        instance="system-controller",
+        config=config,
+        topology=plan(config, facts),
+        addresses=Addresses(f"inproc://{tmp_path.name}"),
+        artifacts=tmp_path / "artifacts",
+        state=tmp_path / "state",
+    )
+    bus = Bus(context.addresses)
+    await bus.start()
+    made = SystemController(context, bus)
+    running = asyncio.create_task(made.run())
+    members = tuple(Member(s.value, s, 1, 0) for s in REPLICAS)
+    made.on_roster(RosterPublished("run", "worker-manager", 1, 1, False, True, (), members))
+    yield made
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await bus.close(linger_ms=0)
+
+
+def beat(service: Service, reached: RunState, *, error: str = "") -> Heartbeat:
+    return Heartbeat(
+        "run", service.value, 1, service=service, seen_state=1, seen_roster=1,
+        reached=reached, error=error,
+    )  # fmt: skip
+
+
+async def test_it_ends_only_when_every_service_has_reported_its_end(
+    controller: SystemController,
+) -> None:
+    heard = controller.bus.connect(zmq.SUB, Port.EVENTS_OUT)
+    heard.setsockopt(zmq.SUBSCRIBE, UP)
+    controller.on_heartbeat(beat(Service.WORKER, RunState.PENDING, error="out of memory"))
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            own = decode((await heard.recv_multipart())[1])
+            if isinstance(own, Heartbeat) and own.reached is RunState.FAILED:
+                break
+    controller.on_heartbeat(beat(Service.WORKER, RunState.FAILED))
+    assert not controller.finished.is_set()
+    controller.on_heartbeat(beat(Service.RECORD_PROCESSOR, RunState.FAILED))
+    assert controller.finished.is_set()
