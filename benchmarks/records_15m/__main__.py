@@ -13,6 +13,7 @@ reference for the machine, the time to sort as many doubles is taken in the same
 import argparse
 import asyncio
 import json
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,7 @@ from benchmarks.records_15m.feed import BATCH_ROWS, PROCESSORS, RATE_PER_S, WORK
 
 LOOK_S = 0.1
 API_PORT = 19_090
+TOKEN = secrets.token_urlsafe(32)
 MIB = 2**20
 
 
@@ -62,7 +64,9 @@ def start(run: LocalRun) -> "subprocess.Popen[bytes]":
     """The records manager."""
     services = (Service.RECORDS_MANAGER,)
     environ = run.environment_of("records-manager", services, run.shared_environment())
-    environ["AIPERF_RESULTS_PORT"] = str(API_PORT)
+    # Over HTTP, as results are collected from a cluster.
+    del environ["AIPERF_RESULTS_SOCKET"]
+    environ |= {"AIPERF_RESULTS_PORT": str(API_PORT), "AIPERF_API_TOKEN": TOKEN}
     command = [sys.executable, "-m", "aiperf_svc", "service", "records-manager"]
     return subprocess.Popen(command, env=environ)
 
@@ -97,7 +101,7 @@ async def measure(count: int, folder: Path) -> dict[str, float]:
                 group.create_task(services.listen()),
                 group.create_task(memory.watch()),
             ]
-            found = await _play(services, feed, folder, run.token)
+            found = await _play(services, feed, folder)
             for task in background:
                 task.cancel()
         found["peak_mib"] = round(memory.peak_mib())
@@ -109,7 +113,7 @@ async def measure(count: int, folder: Path) -> dict[str, float]:
     return found
 
 
-async def _play(services: FakeServices, feed: Feed, folder: Path, token: str) -> dict[str, float]:
+async def _play(services: FakeServices, feed: Feed, folder: Path) -> dict[str, float]:
     await services.is_there.wait()
     await services.publish_roster()
     await services.publish_state(RunState.PROFILING)
@@ -121,7 +125,7 @@ async def _play(services: FakeServices, feed: Feed, folder: Path, token: str) ->
     await services.publish_state(RunState.DRAINING)
     await services.wait_until_reached(RunState.DRAINING)
     await services.publish_state(RunState.PROCESSING)
-    async with ResultsClient(f"http://127.0.0.1:{API_PORT}", token=token) as client:
+    async with ResultsClient(f"http://127.0.0.1:{API_PORT}", token=TOKEN) as client:
         summary = await _summary(client)
         summarised = perf_counter()
         await services.wait_until_reached(RunState.PROCESSING)
