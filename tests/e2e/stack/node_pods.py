@@ -1,13 +1,15 @@
-"""Small pods on chosen nodes that listen, and connect to each other."""
+"""Small pods on chosen nodes that listen, and connect to each other; nodes that are stopped."""
 
+import contextlib
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from real_cluster import Cluster
+from commands import run
+from real_cluster import TOOLS, Cluster
 
 Manifest = dict[str, Any]
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -18,6 +20,8 @@ LABEL = {"app": "node-pod"}
 TRY_S = 2.0
 """How long a connection is tried; one that is let through takes milliseconds."""
 READY_S = 60
+SWITCH_S = 90.0
+"""Longest time to stop or start a node."""
 _SERVE = f"""
 import socket, threading
 def serve(listener):
@@ -130,3 +134,14 @@ def wait(cluster: Cluster, namespace: str) -> dict[str, NodePod]:
         )
         for pod in cluster.objects("pods", "-n", namespace)
     }
+
+
+@contextlib.contextmanager
+def without_power(cluster: Cluster, node: str) -> Iterator[None]:
+    """The node is stopped."""
+    switch = str(TOOLS / "node")
+    run((switch, "stop", node), environ=cluster.environ, timeout_s=SWITCH_S)
+    try:
+        yield
+    finally:
+        run((switch, "start", node), environ=cluster.environ, timeout_s=SWITCH_S)

@@ -5,14 +5,11 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from commands import run
-from node_pods import PORT, NodePod, on_node, server, start, wait
-from real_cluster import TOOLS, Cluster
+from node_pods import PORT, NodePod, on_node, server, start, wait, without_power
+from real_cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.two_nodes]
 
-SWITCH_S = 90.0
-"""Longest time to stop or start a node."""
 NOTICED_S = 90
 """Longest time until the API server says that a node is silent. It takes 45 s."""
 _LISTEN = """
@@ -43,17 +40,6 @@ def test_a_lost_node_closes_no_connection_and_comes_back_with_its_pods(
     back = wait(cluster, owners_namespace)["lost"]
     assert back.node == second
     assert client.connect(back.address) == client.address
-
-
-@contextlib.contextmanager
-def without_power(cluster: Cluster, node: str) -> Iterator[None]:
-    """The node is stopped."""
-    switch = str(TOOLS / "node")
-    run((switch, "stop", node), environ=cluster.environ, timeout_s=SWITCH_S)
-    try:
-        yield
-    finally:
-        run((switch, "start", node), environ=cluster.environ, timeout_s=SWITCH_S)
 
 
 @contextlib.contextmanager

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 from commands import Ended, run
+from node_pods import without_power
 from rank_runs import make_small, results_of
 from rank_stack import run_command, use_command, use_rank_pod, use_ranks
 from real_cluster import TOOLS, Cluster
 from real_runner import RUN, Command, Runner
+from real_stack import Config
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.services.ranks.step_results import MISSING_S
@@ -81,14 +83,20 @@ def runner(make_runner: Callable[[], Runner], base_image: str) -> Runner:
 
 def happen(runner: Runner, fault: Callable[[Command], object] | None = None) -> Outcome:
     """Run it to its end, with a fault while its step runs; nothing is left."""
+    outcome = run_with(runner, fault)
+    assert "leak check: nothing is left" in outcome.ended.errors
+    assert runner.cluster.left_of(runner.name) == []
+    return outcome
+
+
+def run_with(runner: Runner, fault: Callable[[Command], object] | None = None) -> Outcome:
+    """Run it to its end, with a fault while its step runs."""
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
         if fault is not None:
             command.wait_for(RUN)
             fault(command)
         outcome = Outcome(runner, command.end())
     print(outcome.ended.errors, outcome.ended.out)
-    assert "leak check: nothing is left" in outcome.ended.errors
-    assert runner.cluster.left_of(runner.name) == []
     return outcome
 
 
@@ -203,3 +211,38 @@ def test_a_tool_that_the_image_lacks_is_named_with_its_package(runner: Runner) -
     assert outcome.ended.code == ExitCode.ERROR
     assert "there is no iperf3 in" in outcome.said["reason"]
     assert "Debian package iperf3" in outcome.said["reason"]
+
+
+@pytest.mark.two_nodes
+def test_a_rank_whose_node_is_gone_is_named_and_goes_when_the_node_is_back(
+    cluster: Cluster, runner: Runner
+) -> None:
+    if not cluster.is_ours:
+        pytest.skip("only nodes of tests/cluster are stopped")
+    first, second = cluster.nodes()
+    runner.change(use_command("sh", "-c", "echo partial; sleep 1000", ranks=2))
+    runner.change(use_ranks(nodes=[first, second]))
+    runner.change(keep_services_on(first))
+    runner.change(lambda benchmark: benchmark["deployment"].update(delete_timeout="20s"))
+    with contextlib.ExitStack() as switched:
+        outcome = run_with(runner, lambda _: switched.enter_context(without_power(cluster, second)))
+    assert "rank 1 was lost" in outcome.problem
+    kept = list(runner.artifacts.glob("*/raw/001-command/rank-0/command-0/stdout"))
+    assert [path.read_text() for path in kept] == ["partial\n"]
+    # Nobody can say of a node that is silent what still runs there.
+    assert outcome.ended.code == ExitCode.LEAKED
+    assert any(f"rank-1-{runner.name}-0" in each for each in outcome.said["left"])
+    ended = runner.call("gc", runner.name, "--yes")
+    assert ended.code == ExitCode.OK, ended.errors
+    assert cluster.left_of(runner.name) == []
+
+
+def keep_services_on(node: str) -> Callable[[Config], None]:
+    """A change by which only ranks are on other nodes."""
+
+    def change(benchmark: Config) -> None:
+        for name in ("control", "record-processor", "deadline"):
+            own = benchmark["deployment"]["pods"].setdefault(name, {})
+            own["placement"] = {"node_selector": {"kubernetes.io/hostname": node}}
+
+    return change
