@@ -1,11 +1,13 @@
 """The two kinds of stacks whose lives are the same: of an inference server and of a tool on a
 claim."""
 
+import time
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 from rank_runs import results_of
 from rank_stack import Volumes, run_command, use_command
-from real_runner import Runner
+from real_runner import RUN, SAID_S, Command, Runner
 
 
 class Kind(ABC):
@@ -18,6 +20,10 @@ class Kind(ABC):
     @abstractmethod
     def last(self, runner: Runner, seconds: int) -> None:
         """Have the measurement take so long."""
+
+    def wait_for(self, runner: Runner, command: Command, words: str) -> None:
+        """Read what the run says until these words come; with `RUN` there is something to keep."""
+        command.wait_for(words)
 
     @abstractmethod
     def has_results(self, runner: Runner) -> bool:
@@ -49,22 +55,29 @@ class CommandKind(Kind):
 
     def __init__(self, image: str, volumes: Volumes) -> None:
         self._image, self._volumes = image, volumes
-        self._prepared: set[str] = set()
+        self._given: dict[str, Path] = {}
+        """Folder of each stack's volume."""
 
     def prepare(self, runner: Runner) -> None:
-        if runner.name not in self._prepared:
-            self._prepared.add(runner.name)
+        if runner.name not in self._given:
             run_command(runner, self._image)
-        self._volumes.give(runner, policy="Delete")
+        self._given[runner.name] = self._volumes.give(runner, policy="Delete")
 
     def last(self, runner: Runner, seconds: int) -> None:
-        script = f'echo kept >"$AIPERF_VOLUME/data"; cat "$AIPERF_VOLUME/data"; sleep {seconds}'
+        script = f'echo kept; echo kept >"$AIPERF_VOLUME/data"; sleep {seconds}'
         runner.change(use_command("sh", "-c", f"{script}; echo copied, 1 s", timeout="5m"))
         runner.change(lambda benchmark: benchmark.update(repetitions=1))
 
+    def wait_for(self, runner: Runner, command: Command, words: str) -> None:
+        command.wait_for(words)
+        # A step that is being prepared has printed nothing yet.
+        deadline = time.monotonic() + SAID_S
+        while words == RUN and not (self._given[runner.name] / "data").exists():
+            assert time.monotonic() < deadline, "the command never wrote to its volume"
+
     def has_results(self, runner: Runner) -> bool:
-        (kept,) = runner.artifacts.glob("*/raw/001-command/rank-0/command-0/stdout")
-        return bool(results_of(runner)["steps"]) and bool(kept.stat().st_size)
+        kept = runner.artifacts.glob("*/raw/001-command/rank-0/command-0/stdout")
+        return bool(results_of(runner)["steps"]) and any(path.stat().st_size for path in kept)
 
     def left(self) -> list[str]:
         return self._volumes.bound()

@@ -15,10 +15,10 @@ from aiperf_svc.domain.exit_codes import ExitCode
 pytestmark = pytest.mark.cluster
 
 
-def stopped(runner: Runner, word: str, number: signal.Signals) -> Ended:
+def stopped(runner: Runner, kind: Kind, word: str, number: signal.Signals) -> Ended:
     """How a run ends that gets the signal when it has said the word."""
     with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
-        command.wait_for(word)
+        kind.wait_for(runner, command, word)
         command.send(number)
         return command.end()
 
@@ -41,7 +41,7 @@ def test_an_interrupt_ends_in_a_full_teardown(
 ) -> None:
     runner = make_runner()
     kind.prepare(runner)
-    ended = stopped(runner, word, number)
+    ended = stopped(runner, kind, word, number)
     assert ended.code == ExitCode.INTERRUPTED
     assert [*cluster.left_of(runner.name), *kind.left()] == []
 
@@ -52,7 +52,7 @@ def test_an_interrupted_run_keeps_what_it_has_measured(
     runner = make_runner()
     kind.prepare(runner)
     kind.last(runner, 120)
-    ended = stopped(runner, RUN, signal.SIGINT)
+    ended = stopped(runner, kind, RUN, signal.SIGINT)
     assert ended.code == ExitCode.INTERRUPTED
     assert kind.has_results(runner)
     assert [*cluster.left_of(runner.name), *kind.left()] == []

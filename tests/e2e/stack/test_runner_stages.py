@@ -36,7 +36,7 @@ def test_whoever_stops_a_runner_when_it_has_results_gets_them_and_a_clean_cluste
         kind.prepare(runner)
         kind.last(runner, 120 if word == RUN else 5)
         with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
-            command.wait_for(word)
+            kind.wait_for(runner, command, word)
             command.send(number)
             ended[index] = command.end()
 
@@ -45,7 +45,7 @@ def test_whoever_stops_a_runner_when_it_has_results_gets_them_and_a_clean_cluste
         assert ended[index].code == ExitCode.INTERRUPTED, (STOPS[index], ended[index].errors)
         assert "leak check: nothing is left" in ended[index].errors
         assert cluster.of_stack(runner.name) == []
-        assert kind.has_results(runner)
+        assert kind.has_results(runner), (STOPS[index], ended[index].errors)
     assert kind.left() == []
 
 
