@@ -64,7 +64,7 @@ def test_an_honest_run_gives_true_results_or_is_not_called_valid(trial: Trial) -
     "trial",
     [
         *STARVED,
-        *(pytest.param(t, marks=needs_root) for t in PRIVILEGED),
+        *(pytest.param(t, marks=[needs_root, pytest.mark.alone]) for t in PRIVILEGED),
         *(pytest.param(trial, marks=pytest.mark.alone) for trial in CLOCKS),
         pytest.param(CROWDED, marks=[needs_root, pytest.mark.alone]),
     ],
