@@ -18,6 +18,8 @@ from aiperf_svc.mock_server.running import RunningMockServer
 from aiperf_svc.runner.folders import PREFIX
 
 WAIT_S = 90.0
+OTHERS_S = 10.0
+"""Longest time in which a folder in a shared place may be another command's that comes or goes."""
 QUIET = ("--json", "--ui", "none")
 FINISHED = (ExitCode.OK, ExitCode.VERDICT_INVALID)
 """A short run on a busy machine may rightly not be believed; both, where that is no question."""
@@ -117,8 +119,11 @@ class Command:
             p for p in self.folder.iterdir() if p.name not in ("tmp", "artifacts", "input.jsonl")
         ]
         left += [f"file {path.relative_to(self.folder)}" for path in own]
-        # What another command was just making at the first look is in use at the second.
-        return left + [f"file {path}" for path in private_folders() & seen]
+        # Another command is making its folder, or its services remove that of a killed runner.
+        deadline = time.monotonic() + OTHERS_S
+        while (shared := private_folders() & seen) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left + [f"file {path}" for path in shared]
 
     def assert_nothing_is_left(self) -> None:
         """No process, no listening port, no file but the artifacts."""
