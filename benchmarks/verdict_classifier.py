@@ -126,6 +126,8 @@ def _run_starved(what: Trial) -> Finding:
             run = _run_client(what, server, folder)
         except RunFailedError as error:
             return Finding(vars(what), "", [str(error)[-200:]])
+        if what.kind == "ports":
+            fault_injection.many_ports()
         rows = server.truth(rows=True)["rows"]
     return _finding(what, run, rows)
 

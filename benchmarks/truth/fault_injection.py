@@ -178,6 +178,12 @@ def few_ports(count: int) -> Iterator[None]:
             ctypes.CDLL(None).setns(home.fileno(), _CLONE_NEWNET)
 
 
+def many_ports() -> None:
+    """Allow other local ports than those of `few_ports`, within it: after the client they are all
+    waiting for late segments."""
+    Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("50000 60000")
+
+
 def clock_step(folder: Path, *, step_ms: float, after_s: float) -> dict[str, str]:
     """Environment in which the workers' clock is set once, `after_s` after their start."""
     (folder / "sitecustomize.py").write_text(_CLOCK_PATCH)
