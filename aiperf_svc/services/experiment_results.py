@@ -19,7 +19,7 @@ from aiperf_svc.adapters.exports.manifest import read_manifest
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
 from aiperf_svc.core.experiments.criteria import failed_trial, trial_result
 from aiperf_svc.core.experiments.headline import headline
-from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.outcomes import TrialOutcome, read_summary
 from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.core.experiments.search import Search, TrialResult
 from aiperf_svc.core.experiments.search_report import SearchReport
@@ -117,7 +117,7 @@ class ExperimentResults:
                 state=state.value,
                 reason=reason,
                 verdict=self.status().verdict,
-                text=headline(summary) if summary is not None else "",
+                text=headline(read_summary(summary)) if summary is not None else "",
             )
         )
         await self._write(is_over=False)

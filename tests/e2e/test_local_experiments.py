@@ -203,3 +203,15 @@ def test_a_killed_experiment_goes_on_with_the_trials_that_are_left(
     assert found["results"]["trials"] == trials(tmp_path)
     assert mock.truth()["requests"] == seen + 100 * 2
     again.assert_nothing_is_left()
+
+
+def test_a_tool_on_ranks_has_trials_too(tmp_path: Path) -> None:
+    metrics = {"speed": {"unit": "MB/s", "better": "higher", "pattern": "speed ([0-9]+)"}}
+    workload = {"kind": "command", "command": ["sh", "-c", "echo speed 5"], "metrics": metrics}
+    rows = [{"workload.command": ["sh", "-c", f"sleep 1; echo speed {value}"]} for value in (5, 7)]
+    content = {"workload": workload, "experiment": {"explicit": rows}}
+    command = started(tmp_path, content)
+    found = command.finish()
+    assert command.code in FINISHED, command.errors
+    assert [trial["values"]["speed_avg"] for trial in found["results"]["trials"]] == [5, 7]
+    command.assert_nothing_is_left()

@@ -1,0 +1,15 @@
+"""The numbers of a trial that are shown as soon as it has ended."""
+
+from fake_trials import summary_of
+
+from aiperf_svc.core.experiments.headline import headline
+from aiperf_svc.core.experiments.outcomes import read_summary
+
+
+def test_requests_have_throughput_and_the_tail_of_the_first_token() -> None:
+    found = read_summary(summary_of(throughput=412.34, ttft=51.0))
+    assert headline(found) == "412.3 requests/s, 51 ms TTFT p99"
+
+
+def test_without_streams_there_is_the_throughput() -> None:
+    assert headline(read_summary(summary_of(throughput=412.34))) == "412.3 requests/s"
