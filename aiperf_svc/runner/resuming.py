@@ -1,6 +1,5 @@
 """Goes on with an experiment that was ended before its last trial."""
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +7,14 @@ import msgspec
 
 from aiperf_svc.adapters.exports.experiment_export import SCHEMA
 from aiperf_svc.config.workload import Config
+from aiperf_svc.core.compare.measured_run import flatten
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.protocol.messages import RunState
 
 SHOWN = 5
 """Most keys that a message names."""
-_ELSEWHERE = ("artifacts.dir", "endpoint.url", "experiment.template")
+_ELSEWHERE = ("artifacts.dir", "endpoint.url")
 """Keys that may differ: the folder may have been moved, and a mock server has another port each
 time."""
 
@@ -26,7 +26,8 @@ def prepare(folder: Path, config: Config) -> None:
     if config.experiment is None:
         raise ConfigError("--resume: this config has no experiment; a single run starts anew")
     content = _read(folder / "experiment.json")
-    differing = sorted(_differences(content["config"], config.model_dump(mode="json")))
+    old, new = flatten(content["config"]), flatten(config.model_dump(mode="json"))
+    differing = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
     differing = [key for key in differing if key not in _ELSEWHERE]
     if differing:
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
@@ -59,15 +60,6 @@ def _read(path: Path) -> dict[str, Any]:
             f"{SCHEMA!r}; use the version that wrote it ({content.get('version')})"
         )
     return content
-
-
-def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:
-    """The dotted keys whose values differ."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for name in {*old, *new}:
-            yield from _differences(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
-    elif old != new:
-        yield key
 
 
 def _free(path: Path) -> Path:

@@ -6,13 +6,13 @@ in a file, so that a restarted controller goes on with the next trial.
 
 import asyncio
 import logging
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
 
 from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, encode
+from aiperf_svc.adapters.storage.atomic_files import write_file
 from aiperf_svc.core.experiments.machine import (
     BeginTrial,
     EndExperiment,
@@ -140,10 +140,4 @@ class ExperimentController:
             raise EnvironmentProblem(f"cannot read {self._file}: {error}") from error
 
     def _write(self) -> None:
-        part = Path(f"{self._file}.part")
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(msgspec.json.encode(self._story))
-            part.replace(self._file)
-        except OSError as error:
-            raise EnvironmentProblem(f"cannot write {self._file}: {error.strerror}") from error
+        write_file(self._file, lambda: msgspec.json.encode(self._story))

@@ -129,15 +129,14 @@ async def _take_part_in_trials(
         trial = None
         while True:
             following = asyncio.create_task(trials.follower.after(trial), name="next trial")
+            ends = (following, told, *trials.tasks)
             if trial is None:
-                ends = (following, told, *trials.tasks)
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             else:
                 _share_cores(own := context_of(context, trials.lasting, trial), names)
                 set_up_logs(own.run_id, names, instance=own.instance)
                 # Nothing that is still to be sent is of use: the controller has heard of the end of
                 # everybody's work before it began another trial.
-                ends = (following, told, *trials.tasks)
                 await _take_part(own, names, until=ends, linger_ms=0)
             for task in trials.tasks:
                 if task.done():
