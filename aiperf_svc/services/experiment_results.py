@@ -96,7 +96,7 @@ class ExperimentResults:
         what a search needs to know of the trial."""
         published = self._published
         assert published is not None
-        trial = Trial(published.number, published.parameters, published.repetition)
+        trial = trial_of(published)
         if self._outcomes and self._outcomes[-1].trial.number == trial.number:
             self._outcomes.pop()  # an attempt that failed
             self._results_of_search.pop()
@@ -288,3 +288,8 @@ def finished_trials(context: RunContext) -> list[TrialOutcome]:
     content = _read(context.artifacts / "experiment.json")
     outcomes = read_outcomes(context.artifacts, content) if content else []
     return [each for each in outcomes if each.state == RunState.DONE and each.summary is not None]
+
+
+def trial_of(published: TrialPublished) -> Trial:
+    """Return the trial that is on."""
+    return Trial(published.number, published.parameters, published.repetition)

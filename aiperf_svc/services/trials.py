@@ -20,12 +20,12 @@ from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.core.experiments.criteria import trial_result
 from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials, Strategy
 from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
-from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of, plan_trials
+from aiperf_svc.core.experiments.trials import TRIALS, folder_of, plan_trials
 from aiperf_svc.protocol.messages import AnyMessage, Service, TrialPublished
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.context import RunContext, make_bus
 from aiperf_svc.services.experiment import ExperimentController
-from aiperf_svc.services.experiment_results import ExperimentResults, finished_trials
+from aiperf_svc.services.experiment_results import ExperimentResults, finished_trials, trial_of
 from aiperf_svc.services.lasting import Lasting
 from aiperf_svc.workloads.trial_configs import trial_config
 
@@ -123,7 +123,7 @@ def _machine(context: RunContext) -> ExperimentMachine:
 
 def context_of(context: RunContext, lasting: Lasting, published: TrialPublished) -> RunContext:
     """The context of one trial: a run of its own, in a folder of its own."""
-    trial = Trial(published.number, published.parameters, published.repetition)
+    trial = trial_of(published)
     return replace(
         context,
         run_id=f"{context.run_id[:RUN_ID_LENGTH]}{published.serial:04x}",

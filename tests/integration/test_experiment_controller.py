@@ -6,16 +6,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import zmq
+from controller_context import controller_context
 
-from aiperf_svc.adapters.messaging.bus import TRIAL, Addresses, Bus, decode
+from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, decode
 from aiperf_svc.adapters.messaging.proxies import Proxies
-from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.core.experiments.machine import ExperimentMachine, PlannedTrials
 from aiperf_svc.core.experiments.trials import plan_trials
-from aiperf_svc.plan.topology import Facts, plan
 from aiperf_svc.protocol.messages import RunState, TrialPublished
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.experiment import ExperimentController
 
 CONFIG = {
@@ -30,26 +28,15 @@ async def controller(
     folder: Path,
 ) -> AsyncIterator[tuple[ExperimentController, zmq.asyncio.Socket]]:
     """A controller that publishes, and a socket that hears it."""
-    config = parse_config(CONFIG, "test")
-    assert config.experiment is not None
-    facts = Facts(where="local", cores=2, fd_limit=20_000, worker_requests_per_s=1000.0)
-    context = RunContext(
-        run_id="0123456789ab",
-        instance="system-controller",
-        config=config,
-        topology=plan(config, facts),
-        # One of its own: sockets have short paths only.
-        addresses=Addresses(f"inproc://{folder.name}"),
-        artifacts=folder / "artifacts",
-        state=folder / "state",
-    )
+    context = controller_context(CONFIG, folder, run_id="0123456789ab")
+    assert context.config.experiment is not None
     bus = Bus(context.addresses)
     await bus.start()
     Proxies(bus).start()
     heard = bus.connect(zmq.SUB, Port.EVENTS_OUT)
     heard.setsockopt(zmq.SUBSCRIBE, TRIAL)
     machine = ExperimentMachine(
-        PlannedTrials(plan_trials(config.experiment, 0)), on_failure="continue"
+        PlannedTrials(plan_trials(context.config.experiment, 0)), on_failure="continue"
     )
     made = ExperimentController(context, bus, machine)
     running = asyncio.create_task(made.run())

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 import zmq
+from controller_context import controller_context
 
-from aiperf_svc.adapters.messaging.bus import UP, Addresses, Bus, decode
-from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.plan.topology import Facts, plan
+from aiperf_svc.adapters.messaging.bus import UP, Bus, decode
 from aiperf_svc.protocol.messages import Heartbeat, Member, RosterPublished, RunState, Service
 from aiperf_svc.protocol.ports import Port
-from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.system_controller import SystemController
 
 CONFIG = {
@@ -26,17 +24,7 @@ WAIT_S = 30.0
 @pytest.fixture
 async def controller(tmp_path: Path) -> AsyncIterator[SystemController]:
     """A controller that takes part in a run with a worker and a record processor."""
-    config = parse_config(CONFIG, "test")
-    facts = Facts(where="local", cores=2, fd_limit=20_000, worker_requests_per_s=1000.0)
-    context = RunContext(
-        run_id="run",
-        instance="system-controller",
-        config=config,
-        topology=plan(config, facts),
-        addresses=Addresses(f"inproc://{tmp_path.name}"),
-        artifacts=tmp_path / "artifacts",
-        state=tmp_path / "state",
-    )
+    context = controller_context(CONFIG, tmp_path, run_id="run")
     bus = Bus(context.addresses)
     await bus.start()
     made = SystemController(context, bus)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from fake_params import params
 
 from aiperf_svc.mock_server.faults import FAULTS, find_fault
 from aiperf_svc.mock_server.replies import (
@@ -16,21 +17,6 @@ from aiperf_svc.mock_server.replies import (
     draft_error,
 )
 from aiperf_svc.mock_server.requests import CHAT, COMPLETIONS, EMBEDDINGS, RequestParams
-
-
-def _params(
-    path: str = CHAT, *, tokens: int = 3, reasoning: int = 0, is_stream: bool = True
-) -> RequestParams:
-    return RequestParams(
-        path=path,
-        model="m",
-        is_stream=is_stream,
-        tokens=tokens,
-        reasoning=reasoning,
-        is_cut_short=False,
-        has_usage=True,
-        prompt_tokens=7,
-    )
 
 
 def _draft(params: RequestParams, *, role_chunk: bool = False) -> Draft:
@@ -56,7 +42,7 @@ def _events(reply: Reply) -> list[bytes]:
 
 
 def test_a_stream_has_one_write_per_token_and_the_tail_in_the_last() -> None:
-    reply = _reply(_draft(_params()))
+    reply = _reply(_draft(params()))
     assert (reply.count, reply.early, reply.whole) == (3, 0, None)
     events = _events(reply)
     assert events[-1] == b"[DONE]"
@@ -70,34 +56,34 @@ def test_a_stream_has_one_write_per_token_and_the_tail_in_the_last() -> None:
 
 
 def test_an_early_head_is_a_write_of_its_own_with_the_role_chunk() -> None:
-    reply = _reply(_draft(_params(), role_chunk=True), early_head=True)
+    reply = _reply(_draft(params(), role_chunk=True), early_head=True)
     assert (reply.count, reply.early) == (4, 1)
     assert b'"role":"assistant","content":""' in reply.writes[0]
     assert b'"role"' not in reply.writes[1]
 
 
 def test_a_stream_of_one_token_is_one_write() -> None:
-    reply = _reply(_draft(_params(tokens=1)))
+    reply = _reply(_draft(params(tokens=1)))
     assert reply.whole == reply.writes[0]
     assert reply.whole.endswith(b"0\r\n\r\n")
 
 
 def test_reasoning_tokens_come_first_and_are_counted() -> None:
-    events = [json.loads(event) for event in _events(_reply(_draft(_params(reasoning=2))))[:-1]]
+    events = [json.loads(event) for event in _events(_reply(_draft(params(reasoning=2))))[:-1]]
     keys = [set(event["choices"][0]["delta"]) - {"role"} for event in events[:3]]
     assert keys == [{"reasoning_content"}, {"reasoning_content"}, {"content"}]
     assert events[-1]["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
 
 
 def test_a_response_longer_than_the_word_list_goes_round() -> None:
-    reply = _reply(_draft(_params(COMPLETIONS, tokens=len(WORDS) + 2)))
+    reply = _reply(_draft(params(COMPLETIONS, tokens=len(WORDS) + 2)))
     assert reply.count == len(WORDS) + 2
     assert json.loads(_events(reply)[len(WORDS) + 1])["choices"][0]["text"] == " " + WORDS[1]
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, EMBEDDINGS])
 def test_a_response_that_is_no_stream_states_its_length(path: str) -> None:
-    reply = _reply(_draft(_params(path, is_stream=False)), close=True)
+    reply = _reply(_draft(params(path, is_stream=False)), close=True)
     head, _, body = reply.writes[0].partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in head
     assert b"Connection: close" in head
@@ -106,24 +92,24 @@ def test_a_response_that_is_no_stream_states_its_length(path: str) -> None:
 
 
 def test_every_fault_changes_a_stream() -> None:
-    right = _reply(_draft(_params()), early_head=True)
+    right = _reply(_draft(params()), early_head=True)
     for name, spoil in FAULTS.items():
-        spoiled = _reply(spoil(_draft(_params())), early_head=True)
+        spoiled = _reply(spoil(_draft(params())), early_head=True)
         assert (spoiled.writes, spoiled.ending) != (right.writes, right.ending), name
 
 
 def test_no_fault_touches_the_responses_of_other_requests() -> None:
     drafts = Drafts(created_s=1, role_chunk=False, embedding_dimensions=4)
-    right = _reply(drafts.draft(_params())).writes
+    right = _reply(drafts.draft(params())).writes
     for name, spoil in FAULTS.items():
-        _reply(spoil(drafts.draft(_params())))
-        assert _reply(drafts.draft(_params())).writes == right, name
+        _reply(spoil(drafts.draft(params())))
+        assert _reply(drafts.draft(params())).writes == right, name
 
 
 def test_legal_oddities_carry_the_same_content() -> None:
-    right = _events(_reply(_draft(_params())))
-    assert _events(_reply(FAULTS["one-byte-writes"](_draft(_params())))) == right
-    assert _events(_reply(FAULTS["one-chunk"](_draft(_params())))) == right
+    right = _events(_reply(_draft(params())))
+    assert _events(_reply(FAULTS["one-byte-writes"](_draft(params())))) == right
+    assert _events(_reply(FAULTS["one-chunk"](_draft(params())))) == right
 
 
 def test_a_status_is_a_fault_by_its_number() -> None:
@@ -135,8 +121,8 @@ def test_a_status_is_a_fault_by_its_number() -> None:
 
 
 def test_no_done_keeps_all_but_the_done_event() -> None:
-    assert FAULTS["no-done"](_draft(_params())).tail == _draft(_params()).tail[:-1]
-    assert _draft(_params()).tail[-1] == DONE
+    assert FAULTS["no-done"](_draft(params())).tail == _draft(params()).tail[:-1]
+    assert _draft(params()).tail[-1] == DONE
 
 
 def test_an_error_is_json_with_its_status() -> None:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from fake_params import params
 
 from aiperf_svc.config.models import EndpointType
 from aiperf_svc.core.endpoints.base import Delta
@@ -13,7 +14,6 @@ from aiperf_svc.mock_server.requests import (
     GENERATE_STREAM,
     MESSAGES,
     RESPONSES,
-    RequestParams,
 )
 
 BOTH = pytest.mark.parametrize(
@@ -25,26 +25,13 @@ BOTH = pytest.mark.parametrize(
 )
 
 
-def params(path: str, *, tokens: int, reasoning: int, is_stream: bool) -> RequestParams:
-    return RequestParams(
-        path=path,
-        model="m",
-        is_stream=is_stream,
-        tokens=tokens,
-        reasoning=reasoning,
-        is_cut_short=True,
-        has_usage=True,
-        prompt_tokens=7,
-    )
-
-
 @BOTH
 @pytest.mark.parametrize(("tokens", "reasoning"), [(5, 2), (3, 0), (2, 2)])
 def test_the_stream_and_the_whole_say_the_same(
     path: str, kind: EndpointType, tokens: int, reasoning: int
 ) -> None:
     drafts = Drafts(created_s=1, role_chunk=False, embedding_dimensions=4)
-    given = params(path, tokens=tokens, reasoning=reasoning, is_stream=True)
+    given = params(path, tokens=tokens, reasoning=reasoning, is_cut_short=True)
     stream = drafts.draft(given)
     whole = ENDPOINTS[kind].parse_body(drafts.draft(given._replace(is_stream=False)).body)
     assert len(stream.events) == tokens
@@ -66,7 +53,7 @@ def test_an_error_has_the_form_of_its_api() -> None:
 
 def test_generate_says_the_same_in_both_forms() -> None:
     drafts = Drafts(created_s=1, role_chunk=False, embedding_dimensions=4)
-    given = params(GENERATE_STREAM, tokens=3, reasoning=0, is_stream=True)
+    given = params(GENERATE_STREAM, is_cut_short=True)
     endpoint = ENDPOINTS[EndpointType.HUGGINGFACE_GENERATE]
     whole = endpoint.parse_body(drafts.draft(given._replace(path=GENERATE, is_stream=False)).body)
     events = drafts.draft(given).events
