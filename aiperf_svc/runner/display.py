@@ -6,6 +6,7 @@ from the load on a small machine.
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from aiperf_svc.adapters.results_api.status import Status
@@ -18,6 +19,11 @@ from aiperf_svc.runner.phase_progress import is_loading, remaining_s, step_line
 
 PLAIN_S = 2.0
 """Seconds between two lines of the plain display within one state."""
+
+
+def print_line(text: str) -> None:
+    """Print a text for people on standard error."""
+    print(lines(text), file=sys.stderr, flush=True)
 
 
 class Display(Protocol):
@@ -39,12 +45,15 @@ class Display(Protocol):
 class Silent:
     """Shows what happened only."""
 
+    def __init__(self, say: Callable[[str], None] = print_line) -> None:
+        self._say = say
+
     def show(self, status: Status) -> None:
         """Show nothing."""
 
     def note(self, text: str) -> None:
         """Print one line."""
-        print(lines(text), file=sys.stderr, flush=True)
+        self._say(text)
 
     def close(self) -> None:
         """Do nothing."""
@@ -53,7 +62,8 @@ class Silent:
 class Plain(Silent):
     """A line at every new state and every two seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None] = print_line) -> None:
+        super().__init__(say)
         self._shown_mono_s = -PLAIN_S
         self._state = ""
         self._ended = 0
@@ -63,12 +73,12 @@ class Plain(Silent):
         experiment = status.experiment
         if experiment is not None and experiment.ended > self._ended:
             for row in experiment.rows[-(experiment.ended - self._ended) :]:
-                print(lines(trial_line(row)), file=sys.stderr, flush=True)
+                self._say(trial_line(row))
             self._ended = experiment.ended
         now = time.monotonic()
         if status.state != self._state or now - self._shown_mono_s >= PLAIN_S:
             self._shown_mono_s, self._state = now, status.state
-            print(lines(plain_line(status)), file=sys.stderr, flush=True)
+            self._say(plain_line(status))
 
 
 def make_display(options: RunOptions, title: str, topology: Topology) -> Display:

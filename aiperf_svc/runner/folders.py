@@ -113,13 +113,19 @@ def _lock(path: Path) -> int | None:
 
 
 def make_artifact_folder(parent: Path, name: str, *, now: datetime | None = None) -> Path:
-    """A new folder `<parent>/<name>-<UTC time>`. Raises EnvironmentProblem."""
+    """A new folder `<parent>/<name>-<UTC time>`, with one for logs. Raises EnvironmentProblem."""
+    folder = make_dated_folder(parent, name, now=now)
+    _made(folder / "logs")
+    return folder
+
+
+def make_dated_folder(parent: Path, name: str, *, now: datetime | None = None) -> Path:
+    """A new empty folder `<parent>/<name>-<UTC time>`. Raises EnvironmentProblem."""
     stamp = f"{now or datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     for number in range(1, 1000):
         folder = parent / f"{name}-{stamp}{f'-{number}' if number > 1 else ''}"
         try:
             folder.mkdir(parents=True)
-            (folder / "logs").mkdir()
         except FileExistsError:
             if parent.is_dir():
                 continue
@@ -128,6 +134,20 @@ def make_artifact_folder(parent: Path, name: str, *, now: datetime | None = None
             raise _unwritable(folder, error.strerror or str(error)) from error
         return folder
     raise _unwritable(parent, "a thousand folders of this second are there already")
+
+
+def make_folder(folder: Path) -> Path:
+    """A new folder of artifacts at a given place, with one for logs. Raises EnvironmentProblem."""
+    _made(folder)
+    _made(folder / "logs")
+    return folder
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise _unwritable(folder, error.strerror or str(error)) from error
 
 
 def remove_if_empty(folder: Path) -> bool:

@@ -21,6 +21,7 @@ from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import bring_up, measure, summary, terminal
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.screen import Screen
 from aiperf_svc.runner.stack.stages import StackLifecycle, Stage, StageResult
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 from aiperf_svc.runner.stack.teardown import Teardown
@@ -44,11 +45,12 @@ class Launch:
         cluster: Cluster,
         cli: PulumiCli,
         interrupts: Interrupts,
+        screen: Screen,
     ) -> None:
         self._request, self._options, self._home = request, options, home
         self._cluster, self._cli, self._interrupts = cluster, cli, interrupts
         self._lifecycle = StackLifecycle(keep=options.keep, keep_on_failure=options.keep_on_failure)
-        self._say = terminal.say
+        self._screen, self._say = screen, screen.say
         self._failure: AiperfError | None = None
         self._prepared: RunRecord | None = None
         self._record: RunRecord | None = None
@@ -86,6 +88,7 @@ class Launch:
         try:
             while lifecycle.stage is not Stage.FINISHED:
                 stage, started_mono_s = lifecycle.stage, time.monotonic()
+                self._screen.begin(stage)
                 result = await self._end_of(stage, stages[stage])
                 if stage is Stage.COLLECT and result is StageResult.FAILED:
                     lifecycle.has_only_copy = not self._is_uploaded
@@ -155,9 +158,12 @@ class Launch:
                 return StageResult.INTERRUPTED if agreed is None else StageResult.DECLINED
         # Errors that can be found before anything is made are raised here.
         request = self._request
-        parent = Path(request.config.artifacts.dir)
         self._prepared = await bring_up.first_record(request, self._cluster, self._home, self._cli)
-        self._artifacts = folders.make_artifact_folder(parent, request.config.name)
+        if request.folder is not None:
+            self._artifacts = folders.make_folder(request.folder)
+        else:
+            parent = Path(request.config.artifacts.dir)
+            self._artifacts = folders.make_artifact_folder(parent, request.config.name)
         return StageResult.DONE
 
     # --- the stack and its run -------------------------------------------------------------------
@@ -203,7 +209,7 @@ class Launch:
 
     async def _measure(self) -> StageResult:
         self._measuring = measure.Measuring(
-            self._cluster, await self._cli.outputs(), self._request.plan, self._options.run
+            self._cluster, await self._cli.outputs(), self._request.plan, self._screen.display
         )
         summary = await self._measuring.follow(
             interrupts=self._interrupts,

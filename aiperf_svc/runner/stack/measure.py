@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,10 @@ from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders
-from aiperf_svc.runner.display import Display, make_display
+from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.following import Following
-from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import failed_checks, own_part
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import subject
 
 STOPPING = "stopping: what was measured is collected, then the stack goes; once more to collect "
 STOPPING += "nothing"
@@ -43,10 +41,14 @@ class Measuring:
     """One run of a stack, from its start to its results on this machine."""
 
     def __init__(
-        self, cluster: Cluster, outputs: Mapping[str, Any], plan: StackPlan, options: RunOptions
+        self,
+        cluster: Cluster,
+        outputs: Mapping[str, Any],
+        plan: StackPlan,
+        make_display: Callable[[StackPlan], Display],
     ) -> None:
         self._cluster, self._outputs = cluster, outputs
-        self._plan, self._options = plan, options
+        self._plan, self._make_display = plan, make_display
         self._open = contextlib.AsyncExitStack()
         self._client: ResultsClient | None = None
         self.status: Status | None = None
@@ -82,7 +84,7 @@ class Measuring:
         token = str(self._outputs["resultsToken"])
         client = await self._open.enter_async_context(ResultsClient(url, token=token))
         self._client = client
-        display = make_display(self._options, subject.title(self._plan), self._plan.topology)
+        display = self._make_display(self._plan)
         following = Following(
             client,
             processes=(),

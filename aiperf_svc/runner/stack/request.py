@@ -3,7 +3,7 @@
 import copy
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -49,6 +49,8 @@ class StackRequest:
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Secret values by key of the stack's configuration."""
     is_ephemeral: bool = False
+    folder: Path | None = None
+    """Folder for the results, made for this run; None: one with a new name in `artifacts.dir`."""
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @property
@@ -156,6 +158,7 @@ def open_project(
     identity: str = "",
     is_ephemeral: bool = False,
     held: int | None = None,
+    say: Callable[[str], None] = terminal.say,
 ) -> Iterator[PulumiCli]:
     """Open the CLI in a project folder of the stack. The folder of an ephemeral stack is kept.
 
@@ -181,7 +184,7 @@ def open_project(
         logs = private / "pulumi"
         logs.mkdir()
         for line in project.repair_state(backend, stack=stack):
-            terminal.say(f"note: state of stack {stack}: {line}")
+            say(f"note: state of stack {stack}: {line}")
         yield PulumiCli(
             folder=folder,
             stack=stack,
@@ -189,7 +192,7 @@ def open_project(
             logs=logs,
             notice=backend.notice,
             private=private,
-            take_over=functools.partial(locks.take_over, stack=stack, say=terminal.say),
+            take_over=functools.partial(locks.take_over, stack=stack, say=say),
             held=tuple(each for each in (held, lock) if each is not None),
         )
 

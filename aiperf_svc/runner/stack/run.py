@@ -1,5 +1,8 @@
 """`run`: makes a stack, measures, collects the results, and removes the stack."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -10,6 +13,7 @@ from aiperf_svc.runner.stack import terminal
 from aiperf_svc.runner.stack.launch import Launch
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest, open_project
+from aiperf_svc.runner.stack.screen import Screen, WholeScreen
 from aiperf_svc.runner.stack.state_home import StateHome
 from aiperf_svc.runner.stack.target_pods import with_target_pods
 
@@ -20,7 +24,8 @@ def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
     request.check_secrets()
     try:
         with terminal.ignore_closed_stderr():
-            outcome = signals.run(_run(request, options))
+            screen = WholeScreen(options.run)
+            outcome = signals.run(run_one(request, options, screen, counting=Interrupts))
     except AiperfError as error:
         if options.run.json:
             printing.print_failure(request.plan.identity.run_id, error)
@@ -31,16 +36,25 @@ def run_stack(request: StackRequest, options: StackOptions) -> ExitCode:
     return outcome.exit_code
 
 
-async def _run(request: StackRequest, options: StackOptions) -> RunOutcome:
+async def run_one(
+    request: StackRequest,
+    options: StackOptions,
+    screen: Screen,
+    *,
+    counting: Callable[[], AbstractContextManager[Interrupts]],
+) -> RunOutcome:
+    """Run one stack. `counting` is entered when the cluster is connected: from then on interrupts
+    are counted, and before they cancel this call. Raises AiperfError when nothing was created."""
     home = StateHome(request.environ)
     connecting = connect(kubeconfig=request.used_kubeconfig, context=request.used_context)
-    # Until the cluster is connected, Ctrl-C ends the program at once.
-    await home.wait_for_killed(request.stack, terminal.say)
+    await home.wait_for_killed(request.stack, screen.say)
     with home.hold(request.stack) as held:
         async with connecting as cluster:
-            request = await with_target_pods(request, cluster, say=terminal.say)
-            with Interrupts() as interrupts:
-                return await _launched(request, options, home, cluster, interrupts, held=held)
+            request = await with_target_pods(request, cluster, say=screen.say)
+            with counting() as interrupts:
+                return await _launched(
+                    request, options, home, cluster, interrupts, screen, held=held
+                )
 
 
 async def _launched(
@@ -49,6 +63,7 @@ async def _launched(
     home: StateHome,
     cluster: Cluster,
     interrupts: Interrupts,
+    screen: Screen,
     *,
     held: int,
 ) -> RunOutcome:
@@ -60,12 +75,13 @@ async def _launched(
         identity=cluster.identity,
         is_ephemeral=request.is_ephemeral,
         held=held,
+        say=screen.say,
     )
     try:
         with project as cli:
             if cli.notice:
-                terminal.say(f"note: {cli.notice}")
-            return await Launch(request, options, home, cluster, cli, interrupts).run()
+                screen.say(f"note: {cli.notice}")
+            return await Launch(request, options, home, cluster, cli, interrupts, screen).run()
     finally:
         if request.is_ephemeral and home.load(request.stack) is None:
             home.forget_ephemeral(request.stack)

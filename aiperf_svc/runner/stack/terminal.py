@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
-from aiperf_svc.domain.foreign_text import lines
+from aiperf_svc.runner.display import print_line
 
 
 def say(text: str) -> None:
     """Print a text for people on standard error."""
-    print(lines(text), file=sys.stderr, flush=True)
+    print_line(text)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from aiperf_svc.runner.stack import bring_up, launch, measure, run
 from aiperf_svc.runner.stack.launch import Launch
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.screen import WholeScreen
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 
 CONFIG = """
@@ -75,7 +76,9 @@ class Played:
         cluster = cast("Cluster", SimpleNamespace(identity="uid"))
         options = StackOptions(run=RunOptions(ui="none"), yes=True)
         cli = cast("PulumiCli", self)
-        return await Launch(self.request, options, self.home, cluster, cli, self.interrupts).run()
+        screen = WholeScreen(options.run)
+        launch = Launch(self.request, options, self.home, cluster, cli, self.interrupts, screen)
+        return await launch.run()
 
     # --- as PulumiCli ---
 
@@ -292,5 +295,13 @@ async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
         played.home.hold("s") as held,
         pytest.raises(EnvironmentProblem, match="cannot come up"),
     ):
-        await run._launched(request, options, played.home, cluster, played.interrupts, held=held)
+        await run._launched(
+            request,
+            options,
+            played.home,
+            cluster,
+            played.interrupts,
+            WholeScreen(options.run),
+            held=held,
+        )
     assert played.home.ephemeral_stacks() == ()

@@ -12,7 +12,7 @@ from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.plan.stack import plan_stack
-from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import measure
 
@@ -73,7 +73,7 @@ async def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     async def way(*_: Any, **__: Any) -> AsyncIterator[str]:
         yield "http://127.0.0.1:1"
 
-    for name in ("Following", "RunWatch", "make_display"):
+    for name in ("Following", "RunWatch"):
         monkeypatch.setattr(measure, name, lambda *_, **__: played)
     monkeypatch.setattr(measure, "open_results", way)
     return played
@@ -86,8 +86,8 @@ async def follow(measuring: measure.Measuring) -> dict[str, Any] | None:
         await measuring.close()
 
 
-def measuring() -> measure.Measuring:
-    return measure.Measuring(cast(Cluster, None), OUTPUTS, PLAN, RunOptions(ui="none"))
+def measuring(played: Played) -> measure.Measuring:
+    return measure.Measuring(cast(Cluster, None), OUTPUTS, PLAN, lambda _: cast(Display, played))
 
 
 @pytest.mark.parametrize("component", ["", "records-manager"])
@@ -98,7 +98,7 @@ async def test_without_its_namespace_or_its_results_a_run_is_over_at_once(
     played.losses.append((Loss(component, "it was deleted"),))
     played.is_over = is_over
     with pytest.raises(BenchmarkFailed, match=r"^it was deleted"):
-        await follow(measuring())
+        await follow(measuring(played))
     assert not played.ended.done() or played.ended.cancelled()
 
 
@@ -107,7 +107,7 @@ async def test_another_single_service_that_is_lost_is_the_reason_and_results_are
 ) -> None:
     played.losses.append((Loss("timing-manager", "pod t was evicted"),))
     played.losses.append((Loss("dataset-manager", "pod d was deleted"),))
-    run = measuring()
+    run = measuring(played)
     assert await follow(run) == SUMMARY
     reason = "pod t was evicted; the run cannot go on without it"
     assert str(run.failure) == reason
@@ -116,7 +116,7 @@ async def test_another_single_service_that_is_lost_is_the_reason_and_results_are
 
 async def test_a_target_that_is_lost_is_said_and_the_run_goes_on(played: Played) -> None:
     played.losses.append((Loss("target", "pod x was deleted"),))
-    run = measuring()
+    run = measuring(played)
     assert await follow(run) == SUMMARY
     assert run.failure is None
     assert played.notes == ["pod x was deleted: requests fail until the server is back"]
@@ -125,7 +125,7 @@ async def test_a_target_that_is_lost_is_said_and_the_run_goes_on(played: Played)
 async def test_services_that_end_after_the_run_are_no_losses(played: Played) -> None:
     played.losses.append((Loss("timing-manager", "pod t ended"), Loss("target", "pod x ended")))
     played.is_over = True
-    run = measuring()
+    run = measuring(played)
     assert await follow(run) == SUMMARY
     assert (run.failure, played.notes) == (None, [])
 
@@ -135,8 +135,8 @@ async def test_services_that_do_not_respond_behind_a_silent_api_server_are_not_b
 ) -> None:
     played.then = BenchmarkFailed("the services do not respond: Server disconnected")
     with pytest.raises(BenchmarkFailed, match="Server disconnected"):
-        await follow(measuring())
+        await follow(measuring(played))
     played.ended = asyncio.Future()
     played.silence = "the API server at x has not responded for 91 s"
     with pytest.raises(BenchmarkFailed, match=f"^{played.silence}$"):
-        await follow(measuring())
+        await follow(measuring(played))
