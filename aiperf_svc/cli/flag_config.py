@@ -154,9 +154,16 @@ def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
             dataset["kind"] = DatasetKind.SINGLE_TURN.value
         elif getattr(args, "public_dataset", None):
             dataset["kind"] = DatasetKind.SHAREGPT.value
-    lengths = dataset.get("input_tokens")
-    if isinstance(lengths, dict) and "mean" not in lengths:
-        lengths["mean"] = Dataset.model_fields["input_tokens"].default.mean
+    passages = dataset.get("passages")
+    defaults = Dataset.model_fields["passages"].default
+    for part, key, default in (
+        (dataset, "input_tokens", Dataset.model_fields["input_tokens"].default),
+        (passages, "number", defaults.number),
+        (passages, "tokens", defaults.tokens),
+    ):
+        lengths = part.get(key) if isinstance(part, dict) else None
+        if isinstance(lengths, dict) and "mean" not in lengths:
+            lengths["mean"] = default.mean
 
 
 def _complete_end(load: dict[str, Any], varied: Collection[str]) -> list[str]:

@@ -52,8 +52,8 @@ TARGET = (
         read=values.url),
     Flag(("--model", "-m", "--model-names"), "endpoint.model", "model to ask for", "NAME"),
     Flag(("--endpoint-type",), "endpoint.type",
-        "API to speak: chat (default), completions, embeddings, responses, messages or "
-        "huggingface_generate", "TYPE"),
+        "API to speak: chat (default), completions, embeddings, responses, messages, "
+        "huggingface_generate, cohere_rankings, hf_tei_rankings or nim_rankings", "TYPE"),
     Flag(("--endpoint", "--custom-endpoint"), "endpoint.path",
         "path of the API, when it is not the usual one", "PATH"),
     Flag(("--streaming",), "endpoint.streaming",
@@ -104,10 +104,21 @@ LOAD = (
 )  # fmt: skip
 
 DATASET = (
-    Flag(("--isl", "--synthetic-input-tokens-mean", "--prompt-input-tokens-mean"),
-        "dataset.input_tokens.mean", "tokens of a synthetic prompt (default: 550)"),
-    Flag(("--isl-stddev", "--synthetic-input-tokens-stddev", "--prompt-input-tokens-stddev"),
+    Flag(("--isl", "--synthetic-input-tokens-mean", "--prompt-input-tokens-mean",
+          "--rankings-query-prompt-token-mean"),
+        "dataset.input_tokens.mean",
+        "tokens of a synthetic prompt, or of the query of a ranking (default: 550)"),
+    Flag(("--isl-stddev", "--synthetic-input-tokens-stddev", "--prompt-input-tokens-stddev",
+          "--rankings-query-prompt-token-stddev"),
         "dataset.input_tokens.stddev", "standard deviation of that (default: 0)"),
+    Flag(("--rankings-passages-mean",), "dataset.passages.number.mean",
+        "passages of a ranking (default: 1)"),
+    Flag(("--rankings-passages-stddev",), "dataset.passages.number.stddev",
+        "standard deviation of that (default: 0)"),
+    Flag(("--rankings-passages-prompt-token-mean",), "dataset.passages.tokens.mean",
+        "tokens of a passage (default: 550)"),
+    Flag(("--rankings-passages-prompt-token-stddev",), "dataset.passages.tokens.stddev",
+        "standard deviation of that (default: 0)"),
     Flag(("--osl", "--output-tokens-mean", "--prompt-output-tokens-mean"),
         "dataset.output_tokens.mean", "tokens to ask for as the response (default: no limit)"),
     Flag(("--force-output-length",), "endpoint.force_output_length",

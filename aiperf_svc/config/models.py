@@ -34,6 +34,14 @@ class EndpointType(StrEnum):
     RESPONSES = "responses"
     MESSAGES = "messages"
     HUGGINGFACE_GENERATE = "huggingface_generate"
+    COHERE_RANKINGS = "cohere_rankings"
+    HF_TEI_RANKINGS = "hf_tei_rankings"
+    NIM_RANKINGS = "nim_rankings"
+
+
+RANKINGS = (EndpointType.COHERE_RANKINGS, EndpointType.HF_TEI_RANKINGS, EndpointType.NIM_RANKINGS)
+"""APIs that rank passages by a query."""
+WITHOUT_STREAMS = (EndpointType.EMBEDDINGS, *RANKINGS)
 
 
 class Tls(Model):
@@ -172,6 +180,15 @@ class Length(Model):
     stddev: Annotated[float, Field(ge=0)] = 0.0
 
 
+class Passages(Model):
+    """The texts that a synthetic request asks a server to rank."""
+
+    number: Length = Length(mean=1)
+    """Passages of a request."""
+    tokens: Length = Length(mean=550)
+    """Tokens of a passage."""
+
+
 class DatasetKind(StrEnum):
     """The source of the prompts."""
 
@@ -208,6 +225,8 @@ class Dataset(Model):
     """Number of distinct prompts: 1,000 when synthetic, all of a file."""
     order: Literal["sequential", "shuffled"] = "sequential"
     input_tokens: Length = Length(mean=550)
+    """Of a ranking, the tokens of the query alone."""
+    passages: Passages = Passages()
     output_tokens: Length | None = None
     """Maximum sent with each request; values in a dataset file take precedence."""
     block_size: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
@@ -314,8 +333,15 @@ class BenchmarkConfig(Model):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        if self.endpoint.type is EndpointType.EMBEDDINGS and self.endpoint.streaming:
-            raise ValueError("{endpoint.streaming}: the embeddings API does not stream")
+        if self.endpoint.type in WITHOUT_STREAMS and self.endpoint.streaming:
+            raise ValueError(
+                f"{{endpoint.streaming}}: the {self.endpoint.type} API does not stream"
+            )
+        if self.dataset.passages != Passages() and self.endpoint.type not in RANKINGS:
+            raise ValueError(
+                f"{{dataset.passages}} needs {{endpoint.type}} {', '.join(RANKINGS[:-1])} or "
+                f"{RANKINGS[-1]}, not {self.endpoint.type}"
+            )
         if self.deployment.ranks != Ranks() or RANK_POD in self.deployment.pods:
             raise ValueError(
                 "{deployment.ranks} and {deployment.pods.rank} are for a {workload}; "

@@ -17,7 +17,10 @@ from aiperf_svc.mock_server.requests import (
     GENERATE,
     GENERATE_STREAM,
     MESSAGES,
+    NIM_RANKING,
+    RANKINGS,
     RESPONSES,
+    TEI_RERANK,
     RequestParams,
 )
 from aiperf_svc.mock_server.texts import WORDS, compact, word
@@ -132,7 +135,7 @@ def chunk(data: bytes) -> bytes:
 def draft_error(status: int, message: str, *, kind: str = "mock_error", path: str = CHAT) -> Draft:
     """An error as servers of that path send it: Anthropic's, TGI's, or else OpenAI's."""
     headers = (("Retry-After", "1"),) if status in (429, 503) else ()
-    if path in (GENERATE, GENERATE_STREAM):
+    if path in (GENERATE, GENERATE_STREAM, TEI_RERANK):
         told = compact({"error": message, "error_type": kind})
         return Draft(status=status, body=told, headers=headers)
     error: dict[str, object] = {"message": message, "type": kind}
@@ -178,6 +181,8 @@ class Drafts:
         """The response to a request with these parameters."""
         if params.path == EMBEDDINGS:
             return Draft(body=self._embeddings(params))
+        if params.path in RANKINGS:
+            return Draft(body=_ranking(params))
         if params.path in _TYPED:
             return _typed_draft(params, _TYPED[params.path](params, self._created_s))
         if params.is_stream:
@@ -280,6 +285,19 @@ class Drafts:
         ]
         usage = {"prompt_tokens": params.prompt_tokens, "total_tokens": params.prompt_tokens}
         return compact({"object": "list", "data": data, "model": params.model, "usage": usage})
+
+
+def _ranking(params: RequestParams) -> bytes:
+    """Scores of the passages, the first one best, in the form of the path's API."""
+    scores = [(index, 1.0 / (index + 1)) for index in range(params.inputs)]
+    if params.path == TEI_RERANK:
+        return compact([{"index": index, "score": score} for index, score in scores])
+    usage = {"prompt_tokens": params.prompt_tokens, "total_tokens": params.prompt_tokens}
+    if params.path == NIM_RANKING:
+        found = [{"index": index, "logit": score} for index, score in scores]
+        return compact({"rankings": found, "usage": usage})
+    found = [{"index": index, "relevance_score": score} for index, score in scores]
+    return compact({"id": "rerank-mock", "model": params.model, "usage": usage, "results": found})
 
 
 def assemble(draft: Draft, *, close: bool, early_head: bool) -> Reply:

@@ -28,7 +28,10 @@ _PROMPT_KEYS = {
     GENERATE: "inputs",
     GENERATE_STREAM: "inputs",
 }
-INFERENCE = frozenset((*_PROMPT_KEYS, EMBEDDINGS))
+COHERE_RERANK, TEI_RERANK, NIM_RANKING = "/v2/rerank", "/rerank", "/v1/ranking"
+_PASSAGES_KEYS = {COHERE_RERANK: "documents", TEI_RERANK: "texts", NIM_RANKING: "passages"}
+RANKINGS = tuple(_PASSAGES_KEYS)
+INFERENCE = frozenset((*_PROMPT_KEYS, EMBEDDINGS, *RANKINGS))
 _STATES_USAGE = (RESPONSES, MESSAGES, GENERATE_STREAM)
 """APIs whose streams state the usage without being asked."""
 _WITHOUT_REASONING = (COMPLETIONS, GENERATE, GENERATE_STREAM)
@@ -129,7 +132,7 @@ class RequestParams(NamedTuple):
     model: str
     is_stream: bool
     tokens: int
-    """Response tokens, reasoning included; of an embeddings request, 0."""
+    """Response tokens, reasoning included; of embeddings and rankings, 0."""
     reasoning: int
     """Number of the tokens that are reasoning."""
     is_cut_short: bool
@@ -138,7 +141,7 @@ class RequestParams(NamedTuple):
     prompt_tokens: int
     """Words of the prompt: a cheap stand-in for a tokenizer's count."""
     inputs: int = 1
-    """Embeddings: how many inputs there are."""
+    """Embeddings and rankings: how many inputs or passages there are."""
     is_base64: bool = False
     """Embeddings: the encoding that the request wants."""
 
@@ -170,6 +173,8 @@ def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestPara
         raise BadRequest(400, f"model is {model!r}; expected a string")
     if path == EMBEDDINGS:
         return _embeddings_params(model, data)
+    if path in RANKINGS:
+        return _ranking_params(path, model, data)
     key = _PROMPT_KEYS[path]
     for member in (key, "max_tokens") if path == MESSAGES else (key,):
         if member not in data:
@@ -233,17 +238,31 @@ def _embeddings_params(model: str, data: dict[str, object]) -> RequestParams:
     if not isinstance(given, str | list) or not given:
         raise BadRequest(400, "input is missing; expected a string or a list")
     is_many = isinstance(given, list) and not isinstance(given[0], int)
+    found = _whole_params(EMBEDDINGS, model, given, inputs=len(given) if is_many else 1)
+    return found._replace(is_base64=data.get("encoding_format") == "base64")
+
+
+def _ranking_params(path: str, model: str, data: dict[str, object]) -> RequestParams:
+    query, passages = data.get("query"), data.get(_PASSAGES_KEYS[path])
+    if not query:
+        raise BadRequest(400, "query is missing")
+    if not isinstance(passages, list) or not passages:
+        raise BadRequest(400, f"{_PASSAGES_KEYS[path]} is missing; expected a list")
+    return _whole_params(path, model, [query, *passages], inputs=len(passages))
+
+
+def _whole_params(path: str, model: str, prompt: object, *, inputs: int) -> RequestParams:
+    """Parameters of a request whose response is made at once and holds no tokens."""
     return RequestParams(
-        path=EMBEDDINGS,
+        path=path,
         model=model,
         is_stream=False,
         tokens=0,
         reasoning=0,
         is_cut_short=False,
         has_usage=True,
-        prompt_tokens=_count_words(given),
-        inputs=len(given) if is_many else 1,
-        is_base64=data.get("encoding_format") == "base64",
+        prompt_tokens=_count_words(prompt),
+        inputs=inputs,
     )
 
 

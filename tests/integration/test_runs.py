@@ -248,7 +248,9 @@ async def test_a_response_without_a_stream_has_a_latency_and_no_first_token(tmp_
     assert "time_to_first_token" not in summary
 
 
-@pytest.mark.parametrize("kind", ["completions", "embeddings"])
+@pytest.mark.parametrize(
+    "kind", ["completions", "embeddings", "cohere_rankings", "hf_tei_rankings", "nim_rankings"]
+)
 async def test_the_other_endpoints_work_the_same_way(tmp_path: Path, kind: str) -> None:
     with server(ttft="5ms", tokens=5) as mock:
         settings = config(mock.url, concurrency=2, requests=20)

@@ -11,7 +11,13 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from aiperf_svc.config.models import BenchmarkConfig, DatasetKind, EndpointType, Warmup
+from aiperf_svc.config.models import (
+    RANKINGS,
+    BenchmarkConfig,
+    DatasetKind,
+    EndpointType,
+    Warmup,
+)
 from aiperf_svc.core.datasets import synthetic
 from aiperf_svc.core.datasets.base import (
     PromptConversation,
@@ -48,7 +54,11 @@ def synthetic_prompts(
     """Return the synthetic entries of a config, with those of its warmup at the end."""
     entries = config.dataset.entries or synthetic.DEFAULT_ENTRIES
     total = entries + _wanted_warmup(config.load.warmup, entries)
-    return synthetic.generate(config.dataset.input_tokens, total, config.random_seed, counter)
+    seed, dataset = config.random_seed, config.dataset
+    prompts = synthetic.generate(dataset.input_tokens, total, seed, counter)
+    if config.endpoint.type in RANKINGS:
+        return synthetic.with_passages(prompts, dataset.passages, seed, counter)
+    return prompts
 
 
 def assemble(
@@ -137,7 +147,7 @@ def _input_tokens(
     known = [turn.input_tokens for turn in turns]
     if counter is not None and -1 in known:
         prompts: list[Prompt] = [turn.prompt for turn in turns]
-        return count_inputs(prompts, endpoint.prompt_key, counter)
+        return count_inputs(prompts, (endpoint.prompt_key, endpoint.passages_key), counter)
     return known
 
 
@@ -154,6 +164,11 @@ def _rendered(
             raise DatasetError(
                 f"{entry.place}: a conversation of {len(entry.turns)} turns needs endpoint.type "
                 f"chat, not {config.endpoint.type}"
+            )
+        if any(turn.prompt.passages for turn in entry.turns) and not endpoint.passages_key:
+            raise DatasetError(
+                f"{entry.place}: `passages` are ranked; expected endpoint.type "
+                f"{' or '.join(RANKINGS)}, not {config.endpoint.type}"
             )
         try:
             bodies = [endpoint.render(turn.prompt, config.endpoint) for turn in entry.turns]

@@ -71,6 +71,9 @@ class Purpose(IntEnum):
     WORDS = 3
     ORDER = 4
     BLOCKS = 5
+    NUMBERS_OF_PASSAGES = 6
+    PASSAGE_LENGTHS = 7
+    PASSAGE_WORDS = 8
 
 
 _DATASET_KEY = 0xDA7A

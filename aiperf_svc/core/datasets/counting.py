@@ -11,14 +11,17 @@ from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.endpoints.base import Prompt
 
 
-def count_inputs(prompts: Iterable[Prompt], key: str, counter: TokenCounter) -> list[int]:
-    """Return the tokens of each prompt; `key` is the member of a payload that holds its prompt."""
+def count_inputs(
+    prompts: Iterable[Prompt], keys: Iterable[str], counter: TokenCounter
+) -> list[int]:
+    """Return the tokens of each prompt; `keys` are the members of a payload that hold its
+    prompt."""
     texts: list[str] = []
     owners: list[int] = []
     totals: list[int] = []
     for index, prompt in enumerate(prompts):
         totals.append(0)
-        for part in _parts(prompt, key):
+        for part in _parts(prompt, keys):
             if isinstance(part, str):
                 texts.append(part)
                 owners.append(index)
@@ -29,12 +32,14 @@ def count_inputs(prompts: Iterable[Prompt], key: str, counter: TokenCounter) -> 
     return totals
 
 
-def _parts(prompt: Prompt, key: str) -> Iterator[str | int]:
+def _parts(prompt: Prompt, keys: Iterable[str]) -> Iterator[str | int]:
     """Yield the texts, and the token ids of payloads that hold tokens instead of text."""
     if prompt.payload is not None:
-        yield from _flatten(prompt.payload.get(key))
+        for key in keys:
+            yield from _flatten(prompt.payload.get(key))
     else:
         yield from prompt.texts
+        yield from prompt.passages
         yield from _flatten(list(prompt.messages))
 
 

@@ -4,6 +4,8 @@ of a conversation.
     text, prompt, content   a string (or, as `texts`, a list of strings)
     messages                message objects of the chat API
     payload                 a whole request body
+    query, passages         a text, and the list of texts to rank by it; also as `texts`, a list of
+                            {"name": "query" or "passages", "contents": [...]}
     output_length           most tokens of the response; also max_tokens
     delay                   milliseconds after the previous response; that of a first turn is
                             ignored, since the load decides when a conversation begins
@@ -12,7 +14,7 @@ Members that are not known are ignored, as files carry notes of their own; media
 because leaving them out would measure another load than the file describes.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,13 +25,22 @@ _MEDIA = ("image", "images", "audio", "audios", "video", "videos")
 LONGEST_DELAY_MS = 86_400_000.0
 
 
+class NamedTexts(msgspec.Struct):
+    """A query or passages, in AIPerf's form."""
+
+    name: Literal["query", "passages"]
+    contents: list[str]
+
+
 class TurnFields(msgspec.Struct):
     """Fields of one prompt as written in the file."""
 
     text: str | None = None
     prompt: str | None = None
     content: str | None = None
-    texts: list[str] | None = None
+    texts: list[str | NamedTexts] | None = None
+    query: str | None = None
+    passages: list[str] | None = None
     messages: list[dict[str, Any]] | None = None
     payload: dict[str, Any] | None = None
     role: str | None = None
@@ -46,7 +57,7 @@ class TurnFields(msgspec.Struct):
     videos: Any = None
 
 
-PROMPT_MEMBERS = "one of text, prompt, texts, messages or payload"
+PROMPT_MEMBERS = "one of text, prompt, texts, query (with passages), messages or payload"
 
 
 def turn_of(fields: TurnFields, *, default_role: str = "user") -> PromptTurn:
@@ -54,9 +65,11 @@ def turn_of(fields: TurnFields, *, default_role: str = "user") -> PromptTurn:
     media = [name for name in _MEDIA if getattr(fields, name)]
     if media:
         raise ValueError(f"`{media[0]}` is not supported, prompts are text only")
+    fields = _with_query(fields)
     return PromptTurn(
         prompt=Prompt(
             texts=(texts := _texts(fields)),
+            passages=_passages(fields),
             messages=_messages(fields, texts),
             payload=fields.payload,
             role=fields.role or default_role,
@@ -66,8 +79,29 @@ def turn_of(fields: TurnFields, *, default_role: str = "user") -> PromptTurn:
     )
 
 
+def _with_query(fields: TurnFields) -> TurnFields:
+    """Return the fields with `query` and `passages` in place of named texts."""
+    named = [each for each in fields.texts or () if isinstance(each, NamedTexts)]
+    if not named:
+        return fields
+    found = {each.name: each.contents for each in named}
+    if len(named) != len(fields.texts or ()) or len(found) != 2 or len(found["query"]) != 1:
+        raise ValueError("`texts` with names needs one `query`, of one text, and `passages`")
+    return msgspec.structs.replace(
+        fields, texts=None, query=found["query"][0], passages=found["passages"]
+    )
+
+
+def _passages(fields: TurnFields) -> tuple[str, ...]:
+    if (fields.query is None) != (fields.passages is None):
+        raise ValueError("`query` and `passages` need each other")
+    if fields.passages is not None and not (fields.passages and all(fields.passages)):
+        raise ValueError("`passages` is empty or holds an empty text")
+    return tuple(fields.passages or ())
+
+
 def _texts(fields: TurnFields) -> tuple[str, ...]:
-    names = ("text", "prompt", "content", "texts", "messages", "payload")
+    names = ("text", "prompt", "content", "texts", "query", "messages", "payload")
     given = [name for name in names if getattr(fields, name) is not None]
     if len(given) != 1:
         found = " and ".join(f"`{name}`" for name in given) or "none"

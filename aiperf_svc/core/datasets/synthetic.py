@@ -12,12 +12,13 @@ shuffled list. When the list has been used up, the second word distinguishes ent
 third. Prompts of one or two tokens cannot all differ; the dataset's summary reports how many do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import Length
+from aiperf_svc.config.models import Length, Passages
 from aiperf_svc.core.datasets.base import (
     PromptConversation,
     PromptTurn,
@@ -34,6 +35,9 @@ from aiperf_svc.domain.errors import DatasetError
 DEFAULT_ENTRIES = 1000
 MAX_INPUT_TOKENS = 10_000_000
 """Largest allowed length. It is over any model's context, so a larger value is a mistake."""
+
+MAX_PASSAGES = 10_000
+"""Largest allowed number of passages of a request."""
 
 _COUNTED_WORDS = 3
 """Number of words at the start of an entry that follow from its index. They distinguish 1,000³
@@ -53,18 +57,7 @@ def generate(
     Raises DatasetError if the tokenizer cannot make a text of a requested length.
     """
     targets = draw_lengths(length, count, generator(seed, Purpose.INPUT_LENGTHS))
-    if targets.size and int(targets.max()) > MAX_INPUT_TOKENS:
-        raise DatasetError(
-            f"dataset.input_tokens: a prompt of {int(targets.max()):,} tokens; "
-            f"expected at most {MAX_INPUT_TOKENS:,}"
-        )
-    texts = _texts(targets, seed, counter)
-    if counter is not None:
-        counts = counter.count_batch(texts)
-        texts = [
-            text if have == want else repaired(text, want, counter)
-            for text, have, want in zip(texts, counts, targets.tolist(), strict=True)
-        ]
+    texts = _exact_texts(targets, "dataset.input_tokens", generator(seed, Purpose.WORDS), counter)
     return [
         PromptConversation(
             id=default_id(index),
@@ -80,10 +73,62 @@ def generate(
     ]
 
 
-def _texts(targets: Int64s, seed: int, counter: TokenCounter | None) -> list[str]:
+def with_passages(
+    entries: Sequence[PromptConversation],
+    passages: Passages,
+    seed: int,
+    counter: TokenCounter | None,
+) -> list[PromptConversation]:
+    """Return entries whose texts are queries with passages to rank. The first ones do not depend on
+    the number of entries. Raises DatasetError as `generate` does."""
+    numbers = draw_lengths(
+        passages.number, len(entries), generator(seed, Purpose.NUMBERS_OF_PASSAGES)
+    )
+    if numbers.size and int(numbers.max()) > MAX_PASSAGES:
+        raise DatasetError(
+            f"dataset.passages.number: {int(numbers.max()):,} passages of a request; "
+            f"expected at most {MAX_PASSAGES:,}"
+        )
+    rng = generator(seed, Purpose.PASSAGE_LENGTHS)
+    targets = draw_lengths(passages.tokens, int(numbers.sum()), rng)
+    rng = generator(seed, Purpose.PASSAGE_WORDS)
+    texts = _exact_texts(targets, "dataset.passages.tokens", rng, counter)
+    completed, end = [], 0
+    for entry, number in zip(entries, numbers.tolist(), strict=True):
+        begin, end = end, end + number
+        (turn,) = entry.turns
+        prompt = msgspec.structs.replace(turn.prompt, passages=tuple(texts[begin:end]))
+        tokens = turn.input_tokens
+        if counter is not None:
+            tokens += int(targets[begin:end].sum())
+        turn = msgspec.structs.replace(turn, prompt=prompt, input_tokens=tokens)
+        completed.append(msgspec.structs.replace(entry, turns=(turn,)))
+    return completed
+
+
+def _exact_texts(
+    targets: Int64s, key: str, rng: np.random.Generator, counter: TokenCounter | None
+) -> list[str]:
+    """Return one text for each target, of exactly so many tokens of the tokenizer; `key` is what
+    decided the targets."""
+    if targets.size and int(targets.max()) > MAX_INPUT_TOKENS:
+        raise DatasetError(
+            f"{key}: a prompt of {int(targets.max()):,} tokens; "
+            f"expected at most {MAX_INPUT_TOKENS:,}"
+        )
+    texts = _texts(targets, rng, counter)
+    if counter is None:
+        return texts
+    counts = counter.count_batch(texts)
+    return [
+        text if have == want else repaired(text, want, counter)
+        for text, have, want in zip(texts, counts, targets.tolist(), strict=True)
+    ]
+
+
+def _texts(targets: Int64s, rng: np.random.Generator, counter: TokenCounter | None) -> list[str]:
     """Return one text for each target. It has the right length if words have the same number of
     tokens everywhere."""
-    rng = generator(seed, Purpose.WORDS)
     costs, first_costs = word_costs(counter)
     words = np.array(WORDS, dtype=object)
     cheap = np.flatnonzero(costs == costs.min())

@@ -58,14 +58,14 @@ class Delta(msgspec.Struct, gc=False):
     """Choices that end with it: bit `i` for the one with index `i`."""
     error: str = ""
     """Message of an error object inside a response with a good status."""
-    vectors: int = 0
-    """Number of embeddings received."""
+    items: int = 0
+    """Number of embeddings or ranked passages received."""
 
     @property
     def has_output(self) -> bool:
         """True if this has output, and not only a role, a usage or an end. Such an event counts for
         the time to first token."""
-        return bool(self.content or self.reasoning or self.tool_calls or self.vectors)
+        return bool(self.content or self.reasoning or self.tool_calls or self.items)
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -76,6 +76,8 @@ class Prompt(msgspec.Struct, frozen=True):
     """Message objects of the chat API, sent unchanged."""
     payload: Mapping[str, Any] | None = None
     """Whole body, see `finish_body`."""
+    passages: tuple[str, ...] = ()
+    """Texts to rank; then `texts` holds the query alone."""
     role: str = "user"
     """Role of the message that `texts` become."""
     output_tokens: int | None = None
@@ -113,6 +115,8 @@ class Endpoint:
     """Parses the data of one server-sent event. Raises MalformedResponse."""
     parse_body: Callable[[bytes], Delta]
     """Parses a whole response that is not a stream. Raises MalformedResponse."""
+    passages_key: str = ""
+    """Member that holds the texts to rank, if the API ranks."""
     stream_path: str = ""
     """Path of requests for streams, if it is another."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -304,6 +308,8 @@ _LENGTH_KEYS = {*_MAXIMUM_KEYS, "min_tokens"}
 def extra_input_problems(endpoint: Endpoint, options: config.Endpoint) -> list[str]:
     """Return the errors in `extra_inputs`: members that another setting decides."""
     owners = {"stream": "endpoint.streaming", endpoint.prompt_key: "the dataset"}
+    if endpoint.passages_key:
+        owners[endpoint.passages_key] = "the dataset"
     return [
         f"endpoint.extra_inputs.{key}: {owner} decides this member of the request; remove it"
         for key, owner in owners.items()

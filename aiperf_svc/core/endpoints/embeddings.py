@@ -33,7 +33,7 @@ def parse_body(body: bytes) -> Delta:
         raise base.malformed(error, body) from None
     delta = Delta()
     if response.data is not None:
-        delta.vectors = sum(bytes(item.embedding) not in _NO_VECTOR for item in response.data)
+        delta.items = sum(bytes(item.embedding) not in _NO_VECTOR for item in response.data)
     elif not response.error:
         delta.error = base.error_instead_of("data", body)
     base.add_usage_and_error(delta, response)

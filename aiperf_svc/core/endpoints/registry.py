@@ -7,6 +7,7 @@ from aiperf_svc.core.endpoints.completions import COMPLETIONS
 from aiperf_svc.core.endpoints.embeddings import EMBEDDINGS
 from aiperf_svc.core.endpoints.huggingface_generate import HUGGINGFACE_GENERATE
 from aiperf_svc.core.endpoints.messages import MESSAGES
+from aiperf_svc.core.endpoints.rankings import COHERE_RANKINGS, HF_TEI_RANKINGS, NIM_RANKINGS
 from aiperf_svc.core.endpoints.responses import RESPONSES
 
 ENDPOINTS: dict[EndpointType, Endpoint] = {
@@ -18,5 +19,8 @@ ENDPOINTS: dict[EndpointType, Endpoint] = {
         RESPONSES,
         MESSAGES,
         HUGGINGFACE_GENERATE,
+        COHERE_RANKINGS,
+        HF_TEI_RANKINGS,
+        NIM_RANKINGS,
     )
 }

@@ -30,6 +30,7 @@ PROMISED = """
 """
 TARGET = ("--url", "http://h:1", "--model", "m")
 CLOSED = (*TARGET, "--concurrency", "2")
+RANKED = ("--endpoint-type", "hf_tei_rankings")
 
 
 def parser() -> Parser:
@@ -79,7 +80,10 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
         "dataset.max_download",
         "dataset.sha256",
     }
-    parts = {"load.arrival", "load.warmup", "dataset.input_tokens", "dataset.output_tokens"}
+    parts = {
+        "load.arrival", "load.warmup", "dataset.input_tokens", "dataset.output_tokens",
+        "dataset.passages", "dataset.passages.number", "dataset.passages.tokens",
+    }  # fmt: skip
     flagged = {flag.key for flag in FLAGS}
     wanted = {
         key for key in all_keys() if key.startswith(("endpoint.", "load.", "dataset."))
@@ -131,6 +135,16 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     ),
     "--isl": (("--isl", "100"), 100.0),
     "--isl-stddev": (("--isl-stddev", "10"), 10.0),
+    "--rankings-passages-mean": ((*RANKED, "--rankings-passages-mean", "5"), 5.0),
+    "--rankings-passages-stddev": ((*RANKED, "--rankings-passages-stddev", "1"), 1.0),
+    "--rankings-passages-prompt-token-mean": (
+        (*RANKED, "--rankings-passages-prompt-token-mean", "32"),
+        32.0,
+    ),
+    "--rankings-passages-prompt-token-stddev": (
+        (*RANKED, "--rankings-passages-prompt-token-stddev", "8"),
+        8.0,
+    ),
     "--osl": (("--osl", "50"), 50.0),
     "--force-output-length": (("--osl", "50", "--no-force-output-length"), False),
     "--osl-stddev": (("--osl", "50", "--osl-stddev", "5"), 5.0),

@@ -64,8 +64,9 @@ ONE_MISTAKE = {
     ),
     "no alternative": (
         ("endpoint.type", "chatt"),
-        "endpoint.type: 'chatt': expected chat, completions, embeddings, responses, messages or "
-        "huggingface_generate; did you mean chat?",
+        "endpoint.type: 'chatt': expected chat, completions, embeddings, responses, messages, "
+        "huggingface_generate, cohere_rankings, hf_tei_rankings or nim_rankings; did you mean "
+        "chat?",
     ),
     "a literal": (
         ("deployment.layout", "compct"),

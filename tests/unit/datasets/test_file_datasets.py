@@ -44,6 +44,19 @@ def test_output_length_delay_role_and_id_are_read(name: str) -> None:
     assert entry.turns[0].prompt.role == "tool"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"query": "q", "passages": ["a", "b"]}',
+        '{"texts": [{"name": "query", "contents": ["q"]}, '
+        '{"name": "passages", "contents": ["a", "b"]}]}',
+    ],
+)
+def test_a_ranking_has_a_query_and_passages(line: str) -> None:
+    prompt = one(line).turns[0].prompt
+    assert (prompt.texts, prompt.passages) == (("q",), ("a", "b"))
+
+
 def test_unknown_members_blank_lines_and_a_byte_order_mark_are_no_harm() -> None:
     given = lines(b'\xef\xbb\xbf{"text":"a","category":"c"}\r\n', b"  \n", b'"b"')
     entries, left_out = single_turn.parse(given, "f")
@@ -88,6 +101,12 @@ def test_only_as_many_lines_as_wanted_are_read() -> None:
         ('{"text": "a", "delay": -1}', "`delay` -1"),
         ('{"text": "a", "delay": 1e12}', "`delay` 1e\\+12"),
         ('{"text": "a", "images": ["x.png"]}', "`images` is not supported"),
+        ('{"query": "q"}', "need each other"),
+        ('{"text": "q", "passages": ["a"]}', "need each other"),
+        ('{"query": "q", "passages": []}', "`passages` is empty"),
+        ('{"query": "q", "passages": ["a", ""]}', "`passages` is empty"),
+        ('{"texts": [{"name": "query", "contents": ["q"]}]}', "`texts` with names"),
+        ('{"texts": [{"name": "title", "contents": ["q"]}]}', r"\$\.texts\[0\]\.name"),
     ],
 )
 def test_a_bad_line_is_refused_with_file_line_fault_and_expectation(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
-from aiperf_svc.config.models import Length
+from aiperf_svc.config.models import Length, Passages
 from aiperf_svc.core.datasets.base import Purpose, generator
 from aiperf_svc.core.datasets.lengths import draw_lengths
-from aiperf_svc.core.datasets.synthetic import generate
+from aiperf_svc.core.datasets.synthetic import generate, with_passages
 from aiperf_svc.core.datasets.words import WORDS
 from aiperf_svc.domain.errors import DatasetError
 
@@ -117,3 +117,35 @@ def test_an_absurd_length_is_refused() -> None:
 def test_the_words_are_distinct_lower_case_and_enough() -> None:
     assert len(set(WORDS)) == len(WORDS) > 1000
     assert all(word.isascii() and word.isalpha() and word.islower() for word in WORDS)
+
+
+RANKED = Passages(number=Length(mean=5, stddev=2), tokens=Length(mean=9, stddev=3))
+
+
+def test_passages_have_exactly_the_drawn_tokens_and_none_begins_like_another(
+    counter: LibraryTokenCounter,
+) -> None:
+    entries = with_passages(generate(Length(mean=4), 40, 1, counter), RANKED, 1, counter)
+    prompts = [entry.turns[0].prompt for entry in entries]
+    for entry in entries:
+        prompt = entry.turns[0].prompt
+        counted = counter.count_batch([*prompt.texts, *prompt.passages])
+        assert entry.turns[0].input_tokens == sum(counted)
+    passages = [text for prompt in prompts for text in prompt.passages]
+    counts = np.array(counter.count_batch(passages))
+    # Four standard errors of each mean.
+    assert abs(len(passages) / 40 - 5) < 4 * 2 / 40**0.5
+    assert abs(counts.mean() - 9) < 4 * 3 / len(passages) ** 0.5
+    assert len({text.split()[0] for text in passages}) == len(passages)
+
+
+def test_the_first_rankings_do_not_depend_on_their_number() -> None:
+    few = with_passages(generate(Length(mean=4), 5, 1, None), RANKED, 1, None)
+    assert with_passages(generate(Length(mean=4), 50, 1, None), RANKED, 1, None)[:5] == few
+
+
+def test_an_absurd_number_of_passages_is_refused() -> None:
+    with pytest.raises(DatasetError, match=r"dataset\.passages\.number: 20,000 passages"):
+        with_passages(
+            generate(Length(mean=4), 1, 1, None), Passages(number=Length(mean=20_000)), 1, None
+        )

@@ -34,12 +34,12 @@ def test_prompts_of_another_api_are_refused(prompt: Prompt) -> None:
 def test_vectors_are_counted_in_both_encodings() -> None:
     data = b'{"data":[{"embedding":[0.1,-2]},{"embedding":"AAAA"}],"usage":{"prompt_tokens":4}}'
     delta = EMBEDDINGS.parse_body(data)
-    assert (delta.vectors, delta.prompt_tokens, delta.has_output) == (2, 4, True)
+    assert (delta.items, delta.prompt_tokens, delta.has_output) == (2, 4, True)
 
 
 @pytest.mark.parametrize("vector", ["[]", "null", '""'])
 def test_an_empty_vector_is_none(vector: str) -> None:
-    assert EMBEDDINGS.parse_body(b'{"data":[{"embedding":%b}]}' % vector.encode()).vectors == 0
+    assert EMBEDDINGS.parse_body(b'{"data":[{"embedding":%b}]}' % vector.encode()).items == 0
 
 
 def test_an_error_object_is_an_error() -> None:

@@ -20,7 +20,8 @@ def test_every_type_of_the_config_has_an_endpoint() -> None:
 
 @EVERY
 def test_the_body_holds_the_prompt_under_the_prompt_key(endpoint: Endpoint) -> None:
-    whole = endpoint.render(Prompt(texts=("needle",)), options()).whole
+    passages = ("needle",) if endpoint.passages_key else ()
+    whole = endpoint.render(Prompt(texts=("needle",), passages=passages), options()).whole
     assert whole.index(b'"%b"' % endpoint.prompt_key.encode()) < whole.index(b"needle")
 
 

@@ -1,0 +1,49 @@
+"""Rankings of the mock server, read as their endpoints read them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.models import RANKINGS, Endpoint, EndpointType
+from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.mock_server.replies import Drafts, draft_error
+from aiperf_svc.mock_server.requests import TEI_RERANK, BadRequest, ParamDefaults, parse_params
+
+DEFAULTS = ParamDefaults(
+    model="m", tokens=3, force_tokens=False, reasoning_tokens=0, usage="requested"
+)
+EVERY = pytest.mark.parametrize("kind", RANKINGS)
+
+
+def ranked(kind: EndpointType, **payload: Any) -> tuple[int, int]:
+    """Passages that are ranked, and prompt tokens that are stated."""
+    endpoint = ENDPOINTS[kind]
+    prompt = Prompt(payload=payload) if payload else Prompt(texts=("a b",), passages=("c", "d e"))
+    options = Endpoint(url="http://localhost:1", model="m", type=kind)
+    params = parse_params(endpoint.path, endpoint.render(prompt, options).whole, DEFAULTS)
+    reply = Drafts(created_s=1, role_chunk=False, embedding_dimensions=4).draft(params)
+    delta = endpoint.parse_body(reply.body)
+    return delta.items, delta.prompt_tokens
+
+
+@EVERY
+def test_each_passage_gets_a_score(kind: EndpointType) -> None:
+    # Text Embeddings Inference states no usage.
+    stated = -1 if kind is EndpointType.HF_TEI_RANKINGS else 5
+    assert ranked(kind) == (2, stated)
+
+
+@EVERY
+@pytest.mark.parametrize("missing", ["query", "passages"])
+def test_a_request_without_query_or_passages_is_refused(kind: EndpointType, missing: str) -> None:
+    endpoint = ENDPOINTS[kind]
+    body = {"query": "q", endpoint.passages_key: ["p"]}
+    del body["query" if missing == "query" else endpoint.passages_key]
+    with pytest.raises(BadRequest, match="is missing"):
+        parse_params(endpoint.path, json.dumps(body).encode(), DEFAULTS)
+
+
+def test_an_error_has_the_form_of_text_embeddings_inference() -> None:
+    assert json.loads(draft_error(400, "no", path=TEI_RERANK).body)["error"] == "no"
