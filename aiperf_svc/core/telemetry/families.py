@@ -3,6 +3,7 @@
 Names are those of the servers' own pages, without `_total`: some versions write it, some do not.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -49,7 +50,15 @@ class GpuField(msgspec.Struct, frozen=True):
         return f"GPU {words}"
 
 
-_VLLM_OLD_PREFIX = ("vllm:gpu_prefix_cache_queries", "vllm:gpu_prefix_cache_hits")
+SUPERSEDED = {
+    "vllm:gpu_cache_usage_perc": "vllm:kv_cache_usage_perc",
+    "vllm:gpu_prefix_cache_queries": "vllm:prefix_cache_queries",
+    "vllm:gpu_prefix_cache_hits": "vllm:prefix_cache_hits",
+    "vllm:time_per_output_token_seconds": "vllm:inter_token_latency_seconds",
+    "sglang:time_per_output_token_seconds": "sglang:inter_token_latency_seconds",
+}
+"""Older names of families. A server may have both for some versions: then the older one is not
+counted too."""
 
 PORTABLE = (
     Portable(
@@ -98,20 +107,38 @@ PORTABLE = (
         ("sglang:cache_hit_rate",),
         is_worst=True,
     ),
-    Portable("preemptions", Kind.COUNTER, "", "Preemptions", ("vllm:num_preemptions",)),
+    Portable(
+        "preemptions",
+        Kind.COUNTER,
+        "",
+        "Preemptions",
+        ("vllm:num_preemptions", "sglang:num_retracted_requests"),
+    ),
     Portable(
         "prefix_queries",
         Kind.COUNTER,
         "tokens",
         "Prefix cache queries",
-        ("vllm:prefix_cache_queries", _VLLM_OLD_PREFIX[0]),
+        (
+            "vllm:prefix_cache_queries",
+            "vllm:gpu_prefix_cache_queries",
+            "sglang:prompt_tokens",
+            # llama.cpp counts the tokens that it computes apart from those that it had.
+            "llamacpp:prompt_tokens",
+            "llamacpp:prompt_tokens_cached",
+        ),
     ),
     Portable(
         "prefix_hits",
         Kind.COUNTER,
         "tokens",
         "Prefix cache hits",
-        ("vllm:prefix_cache_hits", _VLLM_OLD_PREFIX[1]),
+        (
+            "vllm:prefix_cache_hits",
+            "vllm:gpu_prefix_cache_hits",
+            "sglang:cached_tokens",
+            "llamacpp:prompt_tokens_cached",
+        ),
     ),
     Portable(
         "prompt_tokens",
@@ -123,6 +150,7 @@ PORTABLE = (
             "sglang:prompt_tokens",
             "tgi_request_input_length_sum",
             "llamacpp:prompt_tokens",
+            "llamacpp:prompt_tokens_cached",
         ),
     ),
     Portable(
@@ -169,7 +197,11 @@ PORTABLE = (
         Kind.HISTOGRAM,
         "s",
         "Time in the server's queue",
-        ("vllm:request_queue_time_seconds", "tgi_request_queue_duration"),
+        (
+            "vllm:request_queue_time_seconds",
+            "sglang:queue_time_seconds",
+            "tgi_request_queue_duration",
+        ),
     ),
 )
 """The portable quantities, in the order of the report."""
@@ -189,30 +221,44 @@ GPU_FIELDS = (
     GpuField("tensor_utilization", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "ratio"),
     GpuField("dram_utilization", "DCGM_FI_PROF_DRAM_ACTIVE", "ratio"),
     GpuField("xid_errors", "DCGM_FI_DEV_XID_ERRORS", ""),
-    GpuField("power_violation", "DCGM_FI_DEV_POWER_VIOLATION", "µs", Kind.COUNTER),
-    GpuField("thermal_violation", "DCGM_FI_DEV_THERMAL_VIOLATION", "µs", Kind.COUNTER),
+    GpuField("power_violation", "DCGM_FI_DEV_POWER_VIOLATION", "µs", Kind.COUNTER, 1e-3),
+    GpuField("thermal_violation", "DCGM_FI_DEV_THERMAL_VIOLATION", "µs", Kind.COUNTER, 1e-3),
 )
-"""Fields of a GPU. Violations are times in which the clock was held down."""
+"""Fields of a GPU. Violations are times in which the clock was held down: nanoseconds, although
+older exporters call them microseconds in their help texts."""
 
-_BY_FAMILY = {family: portable for portable in PORTABLE for family in portable.families}
+RANK_LABELS = frozenset(("tp_rank", "pp_rank", "moe_ep_rank"))
+"""Labels by which the ranks that serve the same requests together differ."""
+
+_BY_FAMILY: dict[str, list[Portable]] = {}
+for _portable in PORTABLE:
+    for _family in _portable.families:
+        _BY_FAMILY.setdefault(_family, []).append(_portable)
 _GPU_BY_FAMILY = {field.family: field for field in GPU_FIELDS}
 _PARTS = ("_bucket", "_sum", "_count")
 
 
-def portable_of(series: Series) -> Portable | None:
-    """Return the portable quantity that a series belongs to. None for all others, and for the
-    copies that each further rank of a tensor-parallel server reports."""
-    if series.label("tp_rank") not in ("", "0"):
-        return None
+def family_of(series: Series) -> str:
+    """Return the name of a series' family as `PORTABLE` has it, without the part of a histogram;
+    empty if it is no portable one."""
     name = series.name.removesuffix("_total")
     found = _BY_FAMILY.get(name)
-    if found is not None and found.kind is not Kind.HISTOGRAM:
-        return found
+    if found is not None and found[0].kind is not Kind.HISTOGRAM:
+        return name
     for part in _PARTS:
-        if name.endswith(part):
-            found = _BY_FAMILY.get(name.removesuffix(part))
-            return found if found is not None and found.kind is Kind.HISTOGRAM else None
-    return None
+        base = name.removesuffix(part)
+        found = _BY_FAMILY.get(base) if base != name else None
+        if found is not None and found[0].kind is Kind.HISTOGRAM:
+            return base
+    return ""
+
+
+def portables_of(series: Series) -> Sequence[Portable]:
+    """Return the portable quantities that a series is a part of. None for the shares of single
+    priorities, which SGLang reports beside the whole."""
+    if series.label("priority"):
+        return ()
+    return _BY_FAMILY.get(family_of(series), ())
 
 
 def gpu_field_of(series: Series) -> GpuField | None:
@@ -222,7 +268,7 @@ def gpu_field_of(series: Series) -> GpuField | None:
 
 def is_known(series: Series) -> bool:
     """Return whether a series is kept before all that are not known."""
-    return portable_of(series) is not None or gpu_field_of(series) is not None
+    return bool(portables_of(series)) or gpu_field_of(series) is not None
 
 
 def family_type(series: Series, types: dict[str, str]) -> tuple[str, str]:

@@ -202,9 +202,9 @@ def _gpus(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]) ->
                 known = known or growth is not None
             for kind in ("power", "thermal"):
                 if f"{kind}_violation" in fields and length_us > 0:
-                    curve = log.curve(fields[f"{kind}_violation"][1])
-                    growth = grown(curve, facts.begin_ns, facts.end_ns) or 0.0
-                    throttled.append((growth / length_us, kind, name))
+                    field, number = fields[f"{kind}_violation"]
+                    growth = grown(log.curve(number), facts.begin_ns, facts.end_ns) or 0.0
+                    throttled.append((growth * field.scale / length_us, kind, name))
             if "xid_errors" in fields:
                 codes = _new_codes(log, fields["xid_errors"][1], facts)
                 xids += [f"{', '.join(map(str, codes))} on {name}"] if codes else []

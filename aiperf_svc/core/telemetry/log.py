@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.telemetry.changes import ChangeFinder, NewSeries
-from aiperf_svc.core.telemetry.families import gpu_field_of, portable_of
-from aiperf_svc.core.telemetry.page import Page
+from aiperf_svc.core.telemetry.families import RANK_LABELS, gpu_field_of, portables_of
+from aiperf_svc.core.telemetry.page import Page, Series
 
 MAX_POINTS = 2_000_000
 """Values of a source that are kept: 24 MB. A server with 300 changing series fills them in nearly
@@ -46,6 +46,8 @@ class SourceLog:
         """Largest distance between the source's clock and ours, as far as it is known."""
         self.portable: dict[str, list[int]] = {}
         """Numbers of the series of each portable quantity."""
+        self._served: set[Series] = set()
+        """Portable series without the labels of ranks: those of further ranks are copies."""
         self._finder = ChangeFinder()
         self._wall_ns = array("q")
         self._latency_ns = array("q")
@@ -63,9 +65,9 @@ class SourceLog:
         self._latency_ns.append(latency_ns)
         self._has_changes.append(bool(changes.numbers))
         for new in changes.new:
-            portable = portable_of(new.series)
-            if portable is not None:
-                self.portable.setdefault(portable.name, []).append(len(self.series))
+            if not self._is_copy(new.series):
+                for portable in portables_of(new.series):
+                    self.portable.setdefault(portable.name, []).append(len(self.series))
             self.series.append(new)
             self._changed.append(array("i"))
             self._values.append(array("d"))
@@ -81,6 +83,16 @@ class SourceLog:
         for number, value in zip(changes.numbers, changes.values, strict=True):
             self._changed[number].append(place)
             self._values[number].append(value)
+
+    def _is_copy(self, series: Series) -> bool:
+        """Whether another rank has reported this series."""
+        labels = tuple(pair for pair in series.labels if pair[0] not in RANK_LABELS)
+        if len(labels) == len(series.labels):
+            return False
+        whole = Series(series.name, labels)
+        is_known = whole in self._served
+        self._served.add(whole)
+        return is_known
 
     def fail(self, text: str) -> None:
         """Note that a page could not be read."""

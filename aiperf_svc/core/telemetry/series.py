@@ -8,9 +8,11 @@ import numpy as np
 from aiperf_svc.core.telemetry.families import (
     GPU_FIELDS,
     PORTABLE,
+    SUPERSEDED,
     GpuField,
     Kind,
     Portable,
+    family_of,
     gpu_field_of,
 )
 from aiperf_svc.core.telemetry.log import Curve, SourceLog, Times, Values, grown, within
@@ -47,11 +49,15 @@ Member = tuple[SourceLog, int, Series]
 
 def members(logs: Iterable[SourceLog], portable: Portable) -> list[Member]:
     """Return every series of a portable quantity: source, number, and itself."""
-    return [
-        (log, number, log.series[number].series)
-        for log in logs
-        for number in log.portable.get(portable.name, ())
-    ]
+    return [member for log in logs for member in _of_source(log, portable)]
+
+
+def _of_source(log: SourceLog, portable: Portable) -> list[Member]:
+    """Those of one source, without the ones whose newer name it has too."""
+    found = [(log, n, log.series[n].series) for n in log.portable.get(portable.name, ())]
+    families = {family_of(series) for _, _, series in found}
+    old = {family for family in families if SUPERSEDED.get(family) in families}
+    return [member for member in found if family_of(member[2]) not in old]
 
 
 def gauge(logs: Iterable[SourceLog], name: str, begin_ns: int, end_ns: int) -> Values:

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portable_of
+from aiperf_svc.core.telemetry.families import Kind, gpu_field_of, portables_of
 from aiperf_svc.core.telemetry.log import SourceLog, restarts
 from aiperf_svc.core.telemetry.page import Series
 
@@ -86,9 +86,9 @@ def _problem(log: SourceLog, begin_ns: int, end_ns: int) -> str:
 
 def _only_grows(series: Series) -> bool:
     """Whether a series is known to be a counter: servers call averages so that are none."""
-    portable, field = portable_of(series), gpu_field_of(series)
-    found = portable or field
-    return found is not None and found.kind is not Kind.GAUGE
+    field = gpu_field_of(series)
+    kinds = [each.kind for each in portables_of(series)] + ([field.kind] if field else [])
+    return bool(kinds) and Kind.GAUGE not in kinds
 
 
 def _notes(log: SourceLog, update_s: float | None, interval_s: float) -> tuple[str, ...]:

@@ -3,33 +3,45 @@
 from pathlib import Path
 
 import pytest
+from fake_sources import at
 
 from aiperf_svc.core.telemetry.families import (
     GPU_FIELDS,
     PORTABLE,
+    SUPERSEDED,
+    Kind,
     family_type,
     gpu_field_of,
-    portable_of,
+    portables_of,
 )
+from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader, Series
+from aiperf_svc.core.telemetry.series import last_gauge, members
 
 DATA = Path(__file__).parents[2] / "data/telemetry"
 
 
-def _portable(server: str) -> dict[str, float]:
+def _read(page: str) -> SourceLog:
+    log = SourceLog(f"http://{page}/metrics")
+    read = PageReader().read((DATA / f"{page}.txt").read_text())
+    log.add(read, wall_ns=at(0), latency_ns=1)
+    return log
+
+
+def _portable(page: str) -> dict[str, float]:
     """Scalar portable values of a server's page, and the counts of its histograms."""
+    log = _read(page)
     found: dict[str, float] = {}
-    for series, value in PageReader().read((DATA / f"{server}.txt").read_text()).values.items():
-        portable = portable_of(series)
-        if portable is not None and not series.name.endswith(("_bucket", "_sum")):
-            found[portable.name] = found.get(portable.name, 0.0) + value * portable.scale
-        elif portable is not None and portable.kind == "counter":
-            found[portable.name] = found.get(portable.name, 0.0) + value
+    for portable in PORTABLE:
+        for _, number, series in members([log], portable):
+            if portable.kind is not Kind.HISTOGRAM or series.name.endswith("_count"):
+                value = log.last(number) * portable.scale
+                found[portable.name] = found.get(portable.name, 0.0) + value
     return found
 
 
 @pytest.mark.parametrize(
-    ("server", "expected"),
+    ("page", "expected"),
     [
         (
             "vllm",
@@ -41,46 +53,74 @@ def _portable(server: str) -> dict[str, float]:
             },
         ),
         (
+            "vllm-0.10",
+            {
+                "running": 32, "waiting": 7, "kv_usage": 0.8731, "preemptions": 3,
+                "prefix_queries": 182044, "prefix_hits": 91008, "prompt_tokens": 182044,
+                "generation_tokens": 40960, "time_to_first_token": 328,
+                "inter_token_latency": 40632, "queue_time": 328,
+            },
+        ),
+        (
             "sglang",
             {
                 "running": 24, "waiting": 5, "kv_usage": 0.41, "prefix_hit_rate": 0.125,
-                "prompt_tokens": 8128902, "generation_tokens": 7557572,
-                "time_to_first_token": 5000, "inter_token_latency": 7400400,
+                "preemptions": 2, "prefix_queries": 812890, "prefix_hits": 101600,
+                "prompt_tokens": 812890, "generation_tokens": 75757, "queue_time": 500,
+                "time_to_first_token": 500, "inter_token_latency": 75257,
             },
         ),
         (
             "tgi",
             {
-                "running": 16, "waiting": 3, "prompt_tokens": 280000,
-                "generation_tokens": 64100, "queue_time": 512,
+                "running": 16, "waiting": 3, "prompt_tokens": 281547,
+                "generation_tokens": 62869, "queue_time": 512,
             },
         ),
         ("triton", {"waiting": 4, "queue_seconds": 0.120345}),
         (
             "llamacpp",
             {
-                "running": 4, "waiting": 1, "kv_usage": 0.33, "prompt_tokens": 5120,
-                "generation_tokens": 2048,
+                "running": 4, "waiting": 1, "kv_usage": 0.33, "prefix_queries": 5120,
+                "prompt_tokens": 5120, "generation_tokens": 2048,
             },
         ),
     ],
 )  # fmt: skip
 def test_the_portable_quantities_of_a_server_are_those_of_its_page(
-    server: str, expected: dict[str, float]
+    page: str, expected: dict[str, float]
 ) -> None:
-    assert _portable(server) == pytest.approx(expected)
+    assert _portable(page) == pytest.approx(expected)
+
+
+def test_shares_of_priorities_are_not_added_to_the_whole() -> None:
+    name, labels = "sglang:num_running_reqs", (("priority", "1"), ("tp_rank", "0"))
+    assert not portables_of(Series(name, labels))
+    assert portables_of(Series(name, (("priority", ""), ("tp_rank", "0"))))
+
+
+def test_ranks_of_data_parallel_attention_are_servers_of_their_own() -> None:
+    log = SourceLog("http://sglang/metrics")
+    text = "".join(
+        f'sglang:num_running_reqs{{dp_rank="{dp}",tp_rank="{tp}"}} 3\n'
+        for tp, dp in ((0, 0), (1, 0), (2, 1), (3, 1))
+    )
+    log.add(PageReader().read(text), wall_ns=at(0), latency_ns=1)
+    assert last_gauge([log], "running") == 6
 
 
 def test_names_are_the_same_with_and_without_total() -> None:
     for name in ("vllm:prompt_tokens", "vllm:num_preemptions", "sglang:generation_tokens"):
-        with_total = portable_of(Series(f"{name}_total"))
-        assert with_total is not None
-        assert portable_of(Series(name)) is with_total
+        with_total = portables_of(Series(f"{name}_total"))
+        assert with_total
+        assert portables_of(Series(name)) is with_total
 
 
-def test_no_family_has_two_meanings() -> None:
-    families = [family for portable in PORTABLE for family in portable.families]
-    assert len(families) == len(set(families))
+def test_a_newer_name_means_what_the_older_one_does() -> None:
+    for old, new in SUPERSEDED.items():
+        pairs = [(old in each.families, new in each.families) for each in PORTABLE]
+        assert (True, True) in pairs
+        assert {is_old == is_new for is_old, is_new in pairs} == {True}
 
 
 def test_every_gpu_field_that_the_exporter_has_is_known() -> None:

@@ -122,7 +122,8 @@ def test_energy_is_counted_for_each_request_and_token() -> None:
 
 
 def test_a_throttled_gpu_degrades_the_system_and_is_named() -> None:
-    report = judged(gpu({"POWER_VIOLATION": 2e5 * n} for n in range(25)))
+    # DCGM counts nanoseconds: here, 0.2 s in each second.
+    report = judged(gpu({"POWER_VIOLATION": 2e8 * n} for n in range(25)))
     found = check(report, "gpu_throttling")
     assert (found.severity, found.measured) == (Severity.DEGRADED, pytest.approx(0.2))
     assert "power limits held the clock of GPU-1 on node-a down" in found.text
@@ -134,6 +135,26 @@ def test_an_xid_error_under_load_makes_the_system_invalid_and_an_old_one_does_no
     new = judged(gpu({"XID_ERRORS": 79 if n > 10 else 0} for n in range(25)))
     assert new.verdict is Severity.INVALID
     assert "79 on GPU-1 on node-a" in check(new, "gpu_xid").text
+
+
+def test_an_xid_error_that_comes_as_a_series_of_its_own_is_found() -> None:
+    name = 'DCGM_FI_DEV_XID_ERRORS{{gpu="0",UUID="GPU-1",err_code="{0}"}}'
+    codes = [79 if n > 10 else 0 for n in range(25)]
+    pages = [{name.format(code): code, "tick": n} for n, code in enumerate(codes)]
+    assert "79 on GPU-1" in check(judged(source(pages, is_gpu=True)), "gpu_xid").text
+
+
+def test_sglang_and_llamacpp_tell_prefix_hits_by_their_tokens() -> None:
+    sglang = server(
+        {"sglang:prompt_tokens_total": 100 * n, "sglang:cached_tokens_total": 25 * n}
+        for n in range(25)
+    )
+    assert judged(sglang).metrics["server_prefix_hit_rate"] == pytest.approx(0.25)
+    llamacpp = server(
+        {"llamacpp:prompt_tokens_total": 30 * n, "llamacpp:prompt_tokens_cached_total": 10 * n}
+        for n in range(25)
+    )
+    assert judged(llamacpp).metrics["server_prefix_hit_rate"] == pytest.approx(0.25)
 
 
 def test_a_source_that_cannot_be_believed_is_named_and_says_nothing_else() -> None:

@@ -14,6 +14,8 @@ from aiperf_svc.core.telemetry.page import PageError, PageReader, Series
 prometheus = pytest.importorskip("prometheus_client.parser")
 
 PAGES = sorted((Path(__file__).parents[2] / "data/telemetry").glob("*.txt"))
+PART = 60
+"""Lines of a page that is mutated: prometheus_client is slow."""
 LEGAL = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 Found = dict[tuple[str, frozenset[tuple[str, str]]], str]
 
@@ -84,7 +86,8 @@ def _insert(lines: list[str], rng: random.Random) -> None:
 
 def _value(lines: list[str], rng: random.Random) -> None:
     at = _any_line(lines, rng)
-    if not lines[at].startswith("#"):
+    # prometheus_client takes a line that is only "NaN" for a sample named Na.
+    if lines[at] and not lines[at].startswith("#"):
         values = ["NaN", "+Inf", "-Inf", "1e400", "-0", "1_000", "0x10", "12 1700000000000", ""]
         lines[at] = lines[at].rpartition(" ")[0] + " " + rng.choice(values)
 
@@ -116,12 +119,14 @@ def test_a_thousand_mutated_pages_are_read_or_refused_as_prometheus_client_does(
     refused = 0
     for number in range(1000):
         name = rng.choice(sorted(texts))
-        lines = texts[name].splitlines()
+        whole = texts[name].splitlines()
+        begin = rng.randrange(max(1, len(whole) - PART))
+        lines = whole[begin : begin + PART]
         for mutate in rng.choices(MUTATIONS, k=rng.randrange(1, 4)):
             mutate(lines, rng)
         text = "\n".join(lines)
         theirs, ours = _theirs(text), _ours(text, readers[name])
-        changed = [a for a, b in zip(lines, texts[name].splitlines(), strict=True) if a != b]
+        changed = [a for a, b in zip(lines, whole[begin : begin + PART], strict=True) if a != b]
         assert ours == theirs, (number, name, changed)
         refused += ours is None
     assert 100 < refused < 900
