@@ -1,6 +1,5 @@
 """The search for a load: how much the target holds, or where it gives most."""
 
-import math
 import re
 from typing import Annotated, NamedTuple, Self
 
@@ -12,6 +11,8 @@ from aiperf_svc.config.units import Share, parse_share
 _GOODPUT = re.compile(r"goodput\s*>=\s*(\S+)")
 _LIMIT = re.compile(r"([a-z0-9_]+)(?::([a-z0-9]+))?\s*(<=?|>=?)\s*(\S+)")
 Above0 = Annotated[int | float, Field(gt=0)]
+MOST_POINTS = 14
+"""Most values that a search tries."""
 SLO = "slo"
 """A load holds if the objectives of `slo` do."""
 
@@ -98,12 +99,10 @@ class Search(Model):
         return {self.parameter: Span.model_validate({"from": self.start, "to": self.end})}
 
     @property
-    def most_trials(self) -> int:
-        """About the most trials of a search: it doubles the value over the whole range, halves the
-        last step until the precision is reached, and confirms both ends."""
-        doublings = sum(math.ceil(math.log2(s.end / s.start)) for s in self.ranges.values())
-        halvings = math.ceil(math.log2(1 / self.precision))
-        return 1 + doublings + halvings + 2 * self.confirm
+    def most_longer(self) -> int:
+        """Most longer trials: those that confirm both ends, as many for a bracket that moves, and
+        some for values that shorter ones do not decide."""
+        return 0 if self.maximize is not None else 4 * self.confirm + 6
 
     @property
     def needs_objectives(self) -> bool:

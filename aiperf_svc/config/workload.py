@@ -76,6 +76,11 @@ class WorkloadConfig(Model, Generic[SpecT]):
             )
         if self.experiment is not None and self.experiment.scenario is not None:
             raise ValueError("{experiment.scenario} is a load of requests; {workload} sends none")
+        if self.experiment is not None and self.experiment.search is not None:
+            raise ValueError(
+                "{experiment.search} looks for a load of requests, and {workload} sends none; list "
+                "the values in {experiment.product}"
+            )
         return self
 
 

@@ -276,6 +276,8 @@ class Heartbeat(Message, frozen=True):
     """Of the timing manager of a benchmark on ranks."""
     finding: dict[str, Any] | None = None
     """What a search needs to know of the trial's results (records manager only)."""
+    ends_early: bool = False
+    """True if the load need not go on: a search knows enough of it (records manager only)."""
 
 
 class CancelRequested(Message, frozen=True):
@@ -327,6 +329,8 @@ class RunStatePublished(Message, frozen=True):
     is_cancelling: bool = False
     exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
     """Exit code of the run, valid in the state `failed`."""
+    ends_early: bool = False
+    """True if the load is to end now, and the run goes on to its results."""
 
 
 class TrialPublished(Message, frozen=True):

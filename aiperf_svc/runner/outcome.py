@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from aiperf_svc.core.results.run_result import SCHEMA
+from aiperf_svc.core.verdict.judge import ENDED_EARLY
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import RunState
 
@@ -86,7 +87,8 @@ def _of_trials(trials: list[dict[str, Any]]) -> ExitCode:
     answer; a trial that could not be finished leaves a hole in it."""
     if any(trial["state"] != RunState.DONE for trial in trials):
         return ExitCode.BENCHMARK_FAILED
-    believed = [trial for trial in trials if not trial["left_out"]]
+    # A load that a search ended early is no measurement, and misses its objective for certain.
+    believed = [t for t in trials if not t["left_out"] or t["cause"] == ENDED_EARLY]
     if not believed:
         return ExitCode.VERDICT_INVALID
     return ExitCode.SLO_MISSED if all(t["slo"] == "missed" for t in believed) else ExitCode.OK

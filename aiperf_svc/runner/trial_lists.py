@@ -5,11 +5,12 @@ from typing import Any
 
 from aiperf_svc.config.base import MINUTE_NS, SECOND_NS
 from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import value_text
 from aiperf_svc.runner.numbers import count
-from aiperf_svc.workloads.planning import TrialTimes, trial_times
+from aiperf_svc.workloads.planning import TrialTimes, longest_trials, trial_times
 from aiperf_svc.workloads.trial_configs import TrialConfig
 
 MOST_ROWS = 40
@@ -22,7 +23,7 @@ def headline(config: Config, members: Sequence[TrialConfig]) -> str:
     """Return how many trials there are and how long they take: `14 trials, about 16m`."""
     experiment = config.experiment
     if experiment is not None and experiment.search is not None:
-        return _search(experiment)
+        return f"{_search(experiment)}, {_duration(config, members)}"
     words = [count(len(members), "trial")]
     if experiment is not None and experiment.repetitions > 1:
         different = len(members) // experiment.repetitions
@@ -79,24 +80,25 @@ def _search(experiment: Experiment) -> str:
     search = experiment.search
     assert search is not None
     ranges = ", ".join(f"{k} from {s.start:g} to {s.end:g}" for k, s in search.ranges.items())
+    most = MOST_POINTS + search.most_longer
     aim = f"the highest {search.maximize}" if search.maximize else f"what holds ({search.holds})"
-    return f"search: {ranges} for {aim}; about {search.most_trials} trials at most"
+    return f"search: {ranges} for {aim}; at most {most} trials"
 
 
 def _times(config: Config, members: Sequence[TrialConfig]) -> TrialTimes:
-    """Return the times of all trials, pauses included; of a search, nothing is known."""
+    """Return the times of all trials, pauses included. When a search ends is not known before."""
     assert members
-    if config.experiment is not None and config.experiment.search is not None:
-        return TrialTimes(None, None)
-    pauses = (len(members) - 1) * (config.experiment.cooldown if config.experiment else 0)
+    configs = longest_trials(config, [each.config for each in members])
+    pauses = (len(configs) - 1) * (config.experiment.cooldown if config.experiment else 0)
     # Repetitions share their configs.
-    times = {id(each.config): trial_times(each.config) for each in members}
-    each_time = [times[id(each.config)] for each in members]
+    times = {id(each): trial_times(each) for each in configs}
+    each_time = [times[id(each)] for each in configs]
     expected = [each.expected for each in each_time if each.expected is not None]
     longest = [each.longest for each in each_time if each.longest is not None]
+    is_search = config.experiment is not None and config.experiment.search is not None
     return TrialTimes(
-        sum(expected) + pauses if len(expected) == len(members) else None,
-        sum(longest) + pauses if len(longest) == len(members) else None,
+        sum(expected) + pauses if len(expected) == len(configs) and not is_search else None,
+        sum(longest) + pauses if len(longest) == len(configs) else None,
     )
 
 

@@ -60,6 +60,7 @@ class BaseService:
         self.log = logging.getLogger(f"aiperf_svc.{self.service.value}")
         self.state = RunState.PENDING
         self.is_cancelling = False
+        self.ends_early = False
         self.reached = RunState.PENDING
         self.error = ""
         self.exit_code = ExitCode.BENCHMARK_FAILED
@@ -149,6 +150,10 @@ class BaseService:
         """What a search needs to know of the results (records manager only)."""
         return None
 
+    def knows_enough(self) -> bool:
+        """Return whether the load need not go on (records manager only)."""
+        return False
+
     def clock(self) -> ClockEstimate:
         """Return the estimated offset of a worker's clock."""
         return ClockEstimate()
@@ -219,6 +224,7 @@ class BaseService:
             batches_read=self.batches_read,
             steps=self.steps(),
             finding=self.finding(),
+            ends_early=self.knows_enough(),
         )
 
     def _take(self, message: AnyMessage, topic: bytes) -> None:
@@ -255,6 +261,7 @@ class BaseService:
         self.state = message.state
         set_phase(message.state.value)
         self.is_cancelling = message.is_cancelling
+        self.ends_early = message.ends_early
         self.on_state(message)
         if is_new:
             self._states.put_nowait(message.state)

@@ -17,6 +17,7 @@ import msgspec
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import read_manifest
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
+from aiperf_svc.config.search import Search as SearchConfig
 from aiperf_svc.core.experiments.criteria import failed_trial, trial_result
 from aiperf_svc.core.experiments.headline import headline
 from aiperf_svc.core.experiments.outcomes import TrialOutcome, read_summary
@@ -68,6 +69,12 @@ class ExperimentResults:
         if self._api is not None:
             await self._api.close()
             self._api = None
+
+    @property
+    def search(self) -> SearchConfig | None:
+        """The search that the trials belong to; None without one."""
+        experiment = self._context.config.experiment
+        return experiment.search if experiment is not None else None
 
     # --- what the trials tell --------------------------------------------------------------------
 
@@ -124,16 +131,13 @@ class ExperimentResults:
         return None if result is None else msgspec.to_builtins(result)
 
     def _searched(self, summary: dict[str, Any] | None) -> TrialResult | None:
-        experiment = self._context.config.experiment
-        assert experiment is not None
-        if summary is None or experiment.search is None:
+        if summary is None or self.search is None:
             return None
-        return trial_result(summary, experiment.search)
+        return trial_result(summary, self.search)
 
     def _search_report(self) -> SearchReport | None:
         """What the search for a limit knows now; None without one."""
-        experiment = self._context.config.experiment
-        if experiment is None or experiment.search is None:
+        if self.search is None:
             return None
         machine = search_machine(self._context.inference)
         for outcome, result in zip(self._outcomes, self._results_of_search, strict=True):

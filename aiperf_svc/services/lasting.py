@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.config.search import Search
 from aiperf_svc.protocol.messages import RunState
 
 
@@ -38,6 +39,11 @@ class TrialResults(Protocol):
 
 class ResultsOfTrials(Protocol):
     """Collects what the records managers of the trials tell, and serves it."""
+
+    @property
+    def search(self) -> Search | None:
+        """The search that the trials belong to; None without one."""
+        ...
 
     async def set_results(self, results: TrialResults) -> None:
         """Take the records manager of the trial that has begun. Raises EnvironmentProblem."""

@@ -25,6 +25,7 @@ from aiperf_svc.adapters.storage.jsonl_file import JsonlFile
 from aiperf_svc.core.control.clock_history import ClockHistory
 from aiperf_svc.core.control.control_intervals import acknowledge_interval_s, grant_interval_s
 from aiperf_svc.core.datasets.built import report_json
+from aiperf_svc.core.experiments.early_end import EarlyEndDetector
 from aiperf_svc.core.lines.batches import line_count
 from aiperf_svc.core.lines.renderer import LineRenderer
 from aiperf_svc.core.load.target_addresses import add_up
@@ -32,7 +33,7 @@ from aiperf_svc.core.records.ledger import RecordLedger
 from aiperf_svc.core.results.accounts import WorkerAccount
 from aiperf_svc.core.results.received import ArrivedRecords, count_arrived
 from aiperf_svc.core.results.summarise import summarise
-from aiperf_svc.core.results.summary import FinishedRun, Summary, WorkerRun
+from aiperf_svc.core.results.summary import EarlyEnd, FinishedRun, Summary, WorkerRun
 from aiperf_svc.core.results.telemetry import with_telemetry
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
@@ -102,6 +103,9 @@ class RecordsManager(ResultsService[RunProgress]):
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
         self._telemetry = TelemetryReader(context.inference)
+        search = self.experiment.search if self.experiment is not None else None
+        self._detector = EarlyEndDetector(context.inference, search) if search else None
+        self._early_end: EarlyEnd | None = None
         self.progress = RunProgress(context.inference, context.topology)
         self.work = {
             RunState.DRAINING: self._drain,
@@ -144,6 +148,8 @@ class RecordsManager(ResultsService[RunProgress]):
         for sample in message.errors:
             self._add_error(sample)
         self.progress.add(rows)
+        if self._detector is not None:
+            self._detector.add(rows)
         self._last_arrival_mono_ns = mono_ns()
         self._arrived.set()
 
@@ -176,6 +182,8 @@ class RecordsManager(ResultsService[RunProgress]):
                     self._last_arrival_mono_ns = mono_ns()
             case Service.TIMING_MANAGER if beat.phases:
                 self._phases = {report.phase: report for report in beat.phases}
+                if self._detector is not None and Phase.PROFILING in self._phases:
+                    self._detector.begin(self._phases[Phase.PROFILING].start_wall_ns)
             case Service.DATASET_MANAGER if beat.dataset is not None:
                 self._dataset = report_json(beat.dataset)
                 self.progress.set_dataset(self._dataset)
@@ -200,7 +208,19 @@ class RecordsManager(ResultsService[RunProgress]):
     async def _publish_progress(self) -> None:
         self.progress.set_server(*self._telemetry.running_and_waiting())
         self.progress.tick(mono_ns())
+        self._look_for_early_end()
         await self.repeat_cancel()
+
+    def _look_for_early_end(self) -> None:
+        if self._detector is None or self._early_end or self.state is not RunState.PROFILING:
+            return
+        self._early_end = self._detector.early_end()
+        if self._early_end is not None:
+            self.log.info("the load can end: %s", self._early_end.text)
+            self.beat()
+
+    def knows_enough(self) -> bool:
+        return self._early_end is not None
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -315,7 +335,8 @@ class RecordsManager(ResultsService[RunProgress]):
             errors=tuple(self._errors.values()),
             failure=self.progress.failure,
             was_cancelled=self.is_cancelling,
-            is_complete=not self.is_cancelling,
+            early_end=self._early_end if self.ends_early else None,
+            is_complete=not self.is_cancelling and not self.ends_early,
             cli_command=self.context.cli_command,
             topology={
                 "layout": self.context.topology.layout,

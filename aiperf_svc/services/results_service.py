@@ -45,14 +45,14 @@ class ResultsService(BaseService, Generic[ProgressT]):
         self._api: Serving | None = None
         self._cancel_reason = ""
         self._finding: dict[str, Any] | None = None
-        self._experiment = context.lasting.results if context.lasting is not None else None
+        self.experiment = context.lasting.results if context.lasting is not None else None
 
     async def run(self) -> None:
         # Before anything else: a run that never gets its services together says so here too.
-        if self._experiment is None:
+        if self.experiment is None:
             self._api = await serve_results(self, self.context)
         else:
-            await self._experiment.set_results(self)
+            await self.experiment.set_results(self)
         await super().run()
 
     def finding(self) -> dict[str, Any] | None:
@@ -61,9 +61,9 @@ class ResultsService(BaseService, Generic[ProgressT]):
     async def settle(self) -> None:
         """Say that the results are final."""
         self.progress.set_results_ready(self.summary_json is not None)
-        if self._experiment is not None:
+        if self.experiment is not None:
             reason = self.progress.status().reason
-            self._finding = await self._experiment.add(self.state, reason, self.summary_json)
+            self._finding = await self.experiment.add(self.state, reason, self.summary_json)
 
     async def repeat_cancel(self) -> None:
         """Ask again for the end of the run until the published state shows it."""

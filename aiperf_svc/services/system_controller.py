@@ -148,6 +148,7 @@ class SystemController(BaseService):
                     reason=machine.reason,
                     is_cancelling=machine.is_cancelling,
                     exit_code=machine.exit_code,
+                    ends_early=machine.ends_early,
                 ),
             )
             await is_set_within(self._changed, REPUBLISH_S)

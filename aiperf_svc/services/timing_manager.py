@@ -136,7 +136,7 @@ class TimingManager(BaseService):
 
     @property
     def _is_stopping(self) -> bool:
-        return self.is_cancelling or self.state.is_final
+        return self.is_cancelling or self.ends_early or self.state.is_final
 
     # --- configuring -----------------------------------------------------------------------------
 

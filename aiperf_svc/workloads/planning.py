@@ -1,11 +1,13 @@
 """From a config of any kind to what will run: processes here, or a stack."""
 
+from collections.abc import Sequence
 from ipaddress import IPv4Address
 from typing import Any, NamedTuple
 
 import msgspec
 
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.plan.experiments import largest_topology
 from aiperf_svc.plan.lifetime import load_times
@@ -16,7 +18,7 @@ from aiperf_svc.workloads.base import Rank, default_image
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.roles import role_names
 from aiperf_svc.workloads.shapes import one_shape
-from aiperf_svc.workloads.trial_configs import trial_configs
+from aiperf_svc.workloads.trial_configs import trial_config, trial_configs
 
 
 def plan_any(config: Config, facts: Facts) -> Topology:
@@ -47,10 +49,7 @@ def plan_any_stack(
     of `plan.stack.plan_stack`.
     """
     (shape,) = one_shape(trial_configs(config), "cluster")
-    configs = shape.configs
-    if config.experiment is not None and config.experiment.search is not None:
-        # The trials of a search are known when it ends.
-        configs *= config.experiment.search.most_trials
+    configs = longest_trials(config, shape.configs)
     needs = None
     if not isinstance(config, BenchmarkConfig):
         needs = needs_of(config, version=version, image=workload_image)
@@ -66,6 +65,22 @@ def plan_any_stack(
         needs=needs,
         trials=configs,
     )
+
+
+def longest_trials(config: Config, configs: Sequence[Config]) -> tuple[Config, ...]:
+    """Return the configs of all trials: those that are planned, or of a search, whose `configs` are
+    those at the ends of its ranges, as many as it can have at most."""
+    search = config.experiment.search if config.experiment is not None else None
+    if search is None or not isinstance(config, BenchmarkConfig):
+        return tuple(configs)
+    from aiperf_svc.core.experiments.search_trials import longer
+
+    short = (*configs, *(configs[-1] for _ in range(MOST_POINTS - len(configs))))
+    if not search.most_longer:
+        return short
+    end = {key: span.end for key, span in search.ranges.items()}
+    confirming = trial_config(config, end | longer(config.load))
+    return (*short, *(confirming for _ in range(search.most_longer)))
 
 
 class TrialTimes(NamedTuple):

@@ -125,6 +125,7 @@ def _as_asked(config: Config, experiment: Experiment | None) -> Config:
         try:
             slo = searched_slo(experiment.search, config.slo)
         except ValueError as error:
-            raise ConfigError(f"experiment.search.holds: {error}") from error
+            key = "maximize" if experiment.search.maximize is not None else "holds"
+            raise ConfigError(f"experiment.search.{key}: {error}") from error
         config = config.model_copy(update={"slo": slo})
     return config

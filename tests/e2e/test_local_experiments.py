@@ -177,6 +177,34 @@ def test_a_search_finds_how_many_users_a_server_with_slots_serves_at_once(tmp_pa
     command.assert_nothing_is_left()
 
 
+def test_a_load_that_breaks_for_certain_ends_early(tmp_path: Path) -> None:
+    """Four slots of 80 ms serve 50 requests a second, and 200 come."""
+    rate, seconds = 200, 8
+    content = config(
+        "",
+        {"search": {"parameter": "load.request_rate", "from": rate, "to": 400, "confirm": 1}},
+        concurrency=None,
+        requests=None,
+        request_rate=rate,
+        duration=f"{seconds}s",
+    )
+    content["slo"] = {
+        "objectives": [{"metric": "time_to_first_token", "stat": "p99", "max": "200ms"}]
+    }
+    with running(MockServerConfig(truth=True, slots=4, ttft="40ms", itl="20ms", tokens=3)) as mock:
+        content["endpoint"]["url"] = mock.url
+        command = started(tmp_path, content)
+        found = command.finish()
+        requests = mock.truth()["requests"]
+    assert command.code is ExitCode.SLO_MISSED, command.errors
+    assert found["results"]["search"]["ending"] == "breaks-at-once"
+    assert "ended early" in found["results"]["search"]["answer"]
+    assert [(t["state"], t["cause"]) for t in trials(tmp_path)] == [("done", "ended-early")] * 2
+    # The second trial confirms, and would be three times as long.
+    assert requests < rate * seconds * 4 / 2
+    command.assert_nothing_is_left()
+
+
 def test_a_killed_experiment_goes_on_with_the_trials_that_are_left(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def export(summary: Summary) -> dict[str, Any]:
             "reasons": summary.verdict.reasons,
             "slo": summary.objectives,
             "slo_batches": summary.objective_batches,
+            **({"early_end": context.early_end.text} if context.early_end is not None else {}),
             "accounts": summary.accounts,
             "finish_reasons": summary.finish_reasons,
             "lost_services": context.lost_services,

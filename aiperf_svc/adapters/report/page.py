@@ -22,6 +22,7 @@ _CAUSES = {
     "target-failing": "Do not use these numbers: the target failed too many of the requests.",
     "process-lost": "Do not use these numbers: a process of the client was lost.",
     "run-failed": "Do not use these numbers: the run failed.",
+    "ended-early": "No measurement: the search knew enough, and ended the load.",
 }
 
 

@@ -88,6 +88,8 @@ class RunMachine:
         self.exit_code = ExitCode.BENCHMARK_FAILED
         """Kind of failure, valid in the state `failed`."""
         self.is_cancelling = False
+        self.ends_early = False
+        """True if the load is to end because the records manager knows enough."""
         self._has_warmup = has_warmup
         self._members: dict[str, Member] = {}
         self._is_complete = False
@@ -103,7 +105,7 @@ class RunMachine:
         self._note(event)
         if self.state.is_final:
             return []
-        before = (self.state, self.reason, self.is_cancelling)
+        before = (self.state, self.reason, self.is_cancelling, self.ends_early)
         self.story.append(f"{self.state.value}: {type(event).__name__}")
         match event:
             case RosterChanged():
@@ -111,6 +113,8 @@ class RunMachine:
             case HeartbeatReceived(beat=beat):
                 if beat.error and self._takes_part(beat):
                     self._fail(f"{beat.sender}: {beat.error}", beat.exit_code)
+                elif beat.ends_early and self.state is RunState.PROFILING:
+                    self.ends_early = True
             case CancelAsked(reason=reason):
                 if not self.is_cancelling:
                     self.is_cancelling = True
@@ -121,7 +125,7 @@ class RunMachine:
         instructions: list[Instruction] = []
         while not self.state.is_final and self._is_state_done():
             instructions += self._advance()
-        if (self.state, self.reason, self.is_cancelling) != before:
+        if (self.state, self.reason, self.is_cancelling, self.ends_early) != before:
             instructions.append(Publish(self.state, self.reason, self.is_cancelling))
         return instructions
 

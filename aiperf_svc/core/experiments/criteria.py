@@ -7,9 +7,9 @@ from aiperf_svc.config.models import Objective, Slo
 from aiperf_svc.config.search import Limit, Search
 from aiperf_svc.core.experiments.evidence import Evidence
 from aiperf_svc.core.experiments.search import TrialResult
-from aiperf_svc.core.results.objective_batches import GOODPUT
-from aiperf_svc.core.results.slo import check_slo
-from aiperf_svc.core.stats.percentiles import QUANTILES
+from aiperf_svc.core.results.objective_batches import GOODPUT, allowed_share
+from aiperf_svc.core.results.slo import check_slo, unknown_metric
+from aiperf_svc.core.verdict.judge import ENDED_EARLY
 from aiperf_svc.domain.metric_catalog import CATALOG
 
 CURVE = (
@@ -26,7 +26,10 @@ def searched_slo(search: Search, slo: Slo) -> Slo:
     """Return the SLO that the trials of a search have. Raises ValueError that says what is wrong
     and what was expected."""
     holds = search.condition()
-    if search.maximize is not None or holds is None:
+    if search.maximize is not None:
+        _check_maximized(search.maximize)
+        return slo
+    if holds is None:
         return slo
     if not isinstance(holds, Limit):
         if not slo.goodput:
@@ -47,29 +50,40 @@ def searched_slo(search: Search, slo: Slo) -> Slo:
     return found
 
 
+def _check_maximized(tag: str) -> None:
+    metric = CATALOG.get(tag)
+    if metric is None:
+        raise ValueError(unknown_metric(tag))
+    if metric.better != "higher":
+        found = "lower is better" if metric.better == "lower" else "neither direction is better"
+        raise ValueError(f"{tag!r}: {found}; name a metric whose higher values are better")
+
+
 def trial_result(summary: Mapping[str, Any], search: Search) -> TrialResult:
     """Return what a trial's summary, the content of profile_export_aiperf.json, says of what is
     searched."""
     ours = summary["aiperf_svc"]
     verdict, cause = str(ours["verdict"]), str(ours["cause"])
     share = search.condition()
+    early = str(ours.get("early_end", ""))
     problem = ""
-    if verdict == "invalid" and cause != "target-failing":
+    if verdict == "invalid" and cause not in ("target-failing", ENDED_EARLY):
         texts = [str(reason["text"]) for reason in ours["reasons"]]
         problem = texts[0] if texts else cause
     evidence: tuple[Evidence, ...] = ()
     if isinstance(share, float):
-        evidence = (_of_goodput(summary, share),)
+        evidence = (_of_goodput(summary, share, early),)
     else:
         evidence = tuple(
-            _of_objective(summary, result, ours["slo_batches"]) for result in ours["slo"]
+            _of_objective(summary, result, ours["slo_batches"], early) for result in ours["slo"]
         )
     return TrialResult(
         evidence=evidence,
         verdict=f"{verdict}: {cause}" if cause else verdict,
         is_client_bound=cause == "client-bound",
         problem=problem,
-        statistics=_statistics(summary, search.maximize),
+        # What was measured of a load that ended early is not what that load does.
+        statistics={} if early else _statistics(summary, search.maximize),
     )
 
 
@@ -89,7 +103,10 @@ def _statistics(summary: Mapping[str, Any], maximized: str | None) -> dict[str, 
 
 
 def _of_objective(
-    summary: Mapping[str, Any], result: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]
+    summary: Mapping[str, Any],
+    result: Mapping[str, Any],
+    batches: Sequence[Mapping[str, Any]],
+    early: str,
 ) -> Evidence:
     metric, stat, bound = result["metric"], result["stat"], result["bound"]
     measured, limit = result["measured"], result["limit"]
@@ -102,26 +119,30 @@ def _of_objective(
     )
     # What misses its objective for another reason than its values misses it whatever they are.
     has_batches = found is not None and (result["ok"] or not is_within) and not is_thin
-    is_share = stat != "avg"
-    beyond = QUANTILES.get(stat, 0.0) if bound == "min" else 1 - QUANTILES.get(stat, 0.0)
+    is_met = None if is_thin else bool(result["ok"])
+    if early:
+        # Only of objectives that break, and nobody knows of the others.
+        has_batches, is_met = found is not None, None if found is None else False
+    allowed = allowed_share(stat, bound)
     return Evidence(
         name=f"{stat} {CATALOG[metric].name}" if metric in CATALOG else f"{stat} {metric}",
         bound=bound,
         limit=limit,
         measured=measured,
         unit=result["unit"],
-        is_met=None if is_thin else bool(result["ok"]),
+        is_met=is_met,
         counts=tuple(found["counts"]) if has_batches and found else (),
         totals=tuple(found["totals"]) if has_batches and found else (),
-        allowed=round(beyond, 12) if is_share else limit,
-        is_share=is_share,
+        allowed=limit if allowed is None else allowed,
+        is_share=allowed is not None,
+        text=f"ended early: {early}" if early else "",
     )
 
 
 _KEY = ("metric", "stat", "bound", "limit")
 
 
-def _of_goodput(summary: Mapping[str, Any], share: float) -> Evidence:
+def _of_goodput(summary: Mapping[str, Any], share: float, early: str) -> Evidence:
     found = next((b for b in summary["aiperf_svc"]["slo_batches"] if b["metric"] == GOODPUT), None)
     counts = tuple(found["counts"]) if found else ()
     totals = tuple(found["totals"]) if found else ()
@@ -136,4 +157,5 @@ def _of_goodput(summary: Mapping[str, Any], share: float) -> Evidence:
         counts=counts,
         totals=totals,
         allowed=round(1 - share, 12),
+        text=f"ended early: {early}" if early else "",
     )

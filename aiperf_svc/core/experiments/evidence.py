@@ -38,8 +38,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Greatest share beyond the limit, or the limit of the average."""
     is_share: bool = True
     """True if `totals` are requests beyond the limit, False if they are sums of values."""
+    text: str = ""
+    """What was found, where it is no value of a whole run."""
 
     def __str__(self) -> str:
+        if self.text:
+            return self.text
         if self.measured is None:
             return f"{self.name} has no value"
         sign = {True: "<=", False: ">"} if self.bound == "max" else {True: ">=", False: "<"}
@@ -59,12 +63,6 @@ def is_held(runs: Sequence[Evidence]) -> bool | None:
         return _by_batches(runs)
     said = {run.is_met for run in runs}
     return said.pop() if len(said) == 1 else None
-
-
-def cannot_hold(beyond: int, expected: int, allowed: float) -> bool:
-    """Return whether a run's percentile can no longer come back within its limit: even if all
-    other requests of the `expected` ones are within it, too large a share is beyond."""
-    return beyond > allowed * expected
 
 
 def share_beyond(runs: Sequence[Evidence]) -> float | None:

@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.core.experiments.search import TrialResult
-from aiperf_svc.core.experiments.search_space import MOST_POINTS, SearchSpace
+from aiperf_svc.core.experiments.search_space import SearchSpace
 
 _GRID = {1: 7, 2: 3}
 """Values of each parameter on the grid, by the number of parameters."""

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.core.experiments.evidence import Evidence, is_held, share_beyond
-from aiperf_svc.core.experiments.search_space import MOST_POINTS, SearchSpace
+from aiperf_svc.core.experiments.search_space import SearchSpace
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,14 +128,17 @@ class Search:
         points = self.points
         if not points:
             return _Step(self.space.rounded(self.space.low), is_longer=False)
+        may_be_longer = sum(map(self._longer_runs, points)) < self.space.most_longer
         for point in points:
-            if _is_open(point) and self._longer_runs(point) == 0:
+            if may_be_longer and _is_open(point) and self._longer_runs(point) == 0:
                 return _Step(point.value, is_longer=True)
         lower, upper = self.bracket
         if len(points) < MOST_POINTS:
             value = self._next_value(points, lower, upper)
             if value is not None:
                 return _Step(value, is_longer=False)
+        if not may_be_longer:
+            return None
         return self._inner_run(lower, upper) or self._confirmation(lower, upper)
 
     def _next_value(

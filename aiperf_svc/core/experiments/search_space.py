@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-MOST_POINTS = 14
-"""Most values that a search tries."""
+from aiperf_svc.config.search import MOST_POINTS
+
 _SPARE_POINTS = 2
 """Values kept back for a bracket that moves when longer runs disagree with it."""
 
@@ -24,6 +24,8 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
     """Greatest width of the bracket, as a share of its lower end."""
     confirm: int = 3
     """Longer runs on each side of the bracket."""
+    most_longer: int = 18
+    """Most longer runs of the search. What these do not decide stays undecided."""
     longer: dict[str, Any] = {}
     """Parameters that make a trial a longer run."""
     unit: str = ""

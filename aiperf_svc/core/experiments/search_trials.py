@@ -76,6 +76,7 @@ def _space(search: SearchConfig, key: str, span: Span, load: Load) -> SearchSpac
         is_whole=_is_whole(key),
         precision=search.precision,
         confirm=search.confirm,
+        most_longer=search.most_longer,
         longer=longer(load),
         unit=_UNITS.get(key, ""),
     )

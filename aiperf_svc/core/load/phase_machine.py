@@ -300,7 +300,9 @@ class PhaseMachine:
         workers = tuple(self._ledger.workers)
         if self._is_stopping and not self._has_stopped:
             self._has_stopped = True
-            self.stop_wall_ns = self._cancel_wall_ns = now
+            # A duration may be over already, and then nothing was due since.
+            self.stop_wall_ns = min(now, self.stop_wall_ns or now)
+            self._cancel_wall_ns = now
             instructions.append(StopWorkers(workers, now))
         if self._cancel_wall_ns and now > self._cancel_wall_ns + SETTLE_NS:
             return [*instructions, *self._give_up(), *self._end()]

@@ -49,6 +49,15 @@ def objective_batches(
     if not end:
         dues = [int(chunk["due_wall_ns"].max()) for chunk in rows.chunks()]
         end = max(dues, default=begin) + 1
+    found = batches_between(rows, slo, begin, end)
+    return tuple(each for each in found if min(each.counts) >= LEAST_IN_BATCH)
+
+
+def batches_between(
+    rows: PhaseRows, slo: Slo, begin: int, end: int
+) -> tuple[ObjectiveBatches, ...]:
+    """Return the batches of the time from `begin` to `end`, however few requests they have. They
+    are the same objectives in the same order whatever the rows are."""
     if end <= begin:
         return ()
     found = [
@@ -59,7 +68,15 @@ def objective_batches(
     ]
     if slo.goodput:
         found.append(_of_goodput(rows, slo, begin, end))
-    return tuple(each for each in found if each and min(each.counts) >= LEAST_IN_BATCH)
+    return tuple(each for each in found if each)
+
+
+def allowed_share(stat: str, bound: str) -> float | None:
+    """Return the greatest share of requests beyond a limit on a percentile; None for another
+    statistic."""
+    if stat not in QUANTILES:
+        return None
+    return round(QUANTILES[stat] if bound == "min" else 1 - QUANTILES[stat], 12)
 
 
 def _of_objective(

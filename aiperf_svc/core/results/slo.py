@@ -42,7 +42,7 @@ def check_slo(slo: Slo) -> list[str]:
         where = f"slo.objectives.{number}"
         metric = CATALOG.get(objective.metric)
         if metric is None:
-            problems.append(_unknown(f"{where}.metric", objective.metric))
+            problems.append(f"{where}.metric: {unknown_metric(objective.metric)}")
             continue
         if metric.kind is Kind.SCALAR and objective.stat != "avg":
             problems.append(
@@ -56,7 +56,7 @@ def check_slo(slo: Slo) -> list[str]:
         where = f"slo.goodput.{tag}"
         metric = CATALOG.get(tag)
         if metric is None:
-            problems.append(_unknown(where, tag))
+            problems.append(f"{where}: {unknown_metric(tag)}")
         elif metric.compute is None:
             problems.append(f"{where}: {tag} has no value for a single request; name one that has")
         else:
@@ -162,7 +162,8 @@ def _bad_limit(where: str, metric: Metric, limit: float | str | None) -> list[st
     return []
 
 
-def _unknown(where: str, tag: str) -> str:
+def unknown_metric(tag: str) -> str:
+    """Return that there is no such metric, and which is meant."""
     near = nearest_tags(tag)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; see docs/metrics.md for all"
-    return f"{where}: {tag!r} is not a metric{hint}"
+    return f"{tag!r} is not a metric{hint}"

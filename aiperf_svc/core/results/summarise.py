@@ -98,7 +98,8 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     )
     measured = {tag: metric.distribution for tag, metric in metrics.items()}
     objectives = slo.judge(context.config.slo, summary.measured, measured, failures)
-    batches = objective_batches(rows, context.config.slo, window)
+    early = context.early_end
+    batches = early.batches if early else objective_batches(rows, context.config.slo, window)
     return replace(summary, objectives=objectives, objective_batches=batches)
 
 
@@ -196,6 +197,7 @@ def _evidence(
         lost_services=context.lost_services,
         violations=accounts.violations,
         failure=context.failure,
+        early_end=context.early_end.text if context.early_end else "",
         error_budget=context.config.slo.error_budget,
     )
 

@@ -30,6 +30,14 @@ class WorkerRun(msgspec.Struct, frozen=True, kw_only=True):
     """Estimates of its clock against the timing manager's during the phase, in order of time."""
 
 
+class EarlyEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """Objectives that a run misses whatever the requests would have shown that it did not send."""
+
+    text: str
+    batches: tuple[ObjectiveBatches, ...]
+    """Of these objectives, as if every other request of the load had been within the limit."""
+
+
 class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Data on a finished run that are not in its metric records."""
 
@@ -48,6 +56,8 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     failure: str = ""
     """Reason why the run failed; empty if it did not."""
     was_cancelled: bool = False
+    early_end: EarlyEnd | None = None
+    """Why the load ended before its time; None if it did not."""
     is_complete: bool = True
     cli_command: str = ""
     topology: dict[str, Any] = {}

@@ -37,6 +37,8 @@ TARGET_AWAY = (
     "the target did not take most of the requests that failed: look whether it was there for the "
     "whole run (its log, restarts, memory)"
 )
+EARLY_END = "early_end"
+"""Name of the check that fails if the load ended before its time."""
 CAPPED_SHARE = 0.01
 """Share of capped requests from which a lower rate is attributed to the concurrency cap."""
 
@@ -71,6 +73,19 @@ def _run(e: Evidence) -> Reason:
         unit="failed",
         text=f"the run failed: {e.failure}" if e.failure else "the run came to its end",
         remedy="look at what the failure names, and at the logs of the services",
+    )
+
+
+def _early_end(e: Evidence) -> Reason | None:
+    if not e.early_end:
+        return None
+    return graded(
+        EARLY_END,
+        1.0,
+        (0.0, 0.0),
+        unit="runs",
+        text=f"ended early: {e.early_end}",
+        remedy="no measurement of this load: run it by itself, without a search",
     )
 
 
@@ -239,6 +254,7 @@ def _impossible(e: Evidence) -> Reason:
 
 EFFECT_CHECKS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _run,
+    _early_end,
     _successes,
     _accounts,
     _lost_services,

@@ -132,6 +132,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Output tokens of those requests over the tokens asked for."""
     failure: str = ""
     """Reason why the run failed; empty if it did not."""
+    early_end: str = ""
+    """Why the load ended before its time; empty if it did not."""
     error_budget: float = 0.0
     """Share of failures that the config accepts."""
 

@@ -16,13 +16,15 @@ from msgspec.structs import replace
 
 from aiperf_svc.core.verdict.cause_checks import CAUSE_CHECKS
 from aiperf_svc.core.verdict.check_result import MORE_WORKERS, Reason, Severity, worst_of
-from aiperf_svc.core.verdict.effect_checks import EFFECT_CHECKS, LOAD_SHORTFALL
+from aiperf_svc.core.verdict.effect_checks import EARLY_END, EFFECT_CHECKS, LOAD_SHORTFALL
 from aiperf_svc.core.verdict.inputs import Evidence
 from aiperf_svc.core.verdict.stream_checks import STREAM_CHECKS
 
 CLIENT_EFFECTS = ("concurrency", "rate", "stamp_uncertainty", "schedule_lag")
 """Checks that fail when the client is overloaded. If one of them is invalid and there is no other
 cause, the run is `client-bound`."""
+ENDED_EARLY = "ended-early"
+"""Cause of a run that was cut short because a search knew enough: it is no measurement."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -31,7 +33,7 @@ class Verdict(msgspec.Struct, frozen=True):
     verdict: Severity
     cause: str
     """Cause of an invalid run if it is known. Of an inference benchmark: `client-bound`,
-    `run-failed`, `process-lost` or `target-failing`."""
+    `run-failed`, `process-lost`, `target-failing` or `ended-early`."""
     checks: tuple[Reason, ...]
 
     @property
@@ -59,7 +61,7 @@ def judge(evidence: Evidence) -> Verdict:
         checks = tuple(_without_advice_on_the_client(check, other.remedy) for check in checks)
     if worst is not Severity.INVALID:
         return Verdict(worst, "", checks)
-    return Verdict(worst, _client_bound(checks) if other is None else other.name, checks)
+    return Verdict(worst, _own_cause(checks) if other is None else other.name, checks)
 
 
 class _Cause(NamedTuple):
@@ -88,7 +90,10 @@ def _without_advice_on_the_client(check: Reason, remedy: str) -> Reason:
     return replace(check, remedy=check.remedy.replace(MORE_WORKERS, remedy))
 
 
-def _client_bound(checks: tuple[Reason, ...]) -> str:
-    """Return `client-bound` if one of the client's own effects is invalid."""
-    is_bad = any(c.check in CLIENT_EFFECTS and c.severity is Severity.INVALID for c in checks)
-    return "client-bound" if is_bad else ""
+def _own_cause(checks: tuple[Reason, ...]) -> str:
+    """Return `client-bound` if one of the client's own effects is invalid, `ended-early` if nothing
+    else is invalid but that end."""
+    bad = {check.check for check in checks if check.severity is Severity.INVALID}
+    if bad & set(CLIENT_EFFECTS):
+        return "client-bound"
+    return ENDED_EARLY if bad == {EARLY_END} else ""

@@ -157,6 +157,22 @@ def test_a_cancel_under_load_still_drains_and_processes() -> None:
     assert machine.reason == "interrupted"
 
 
+def test_a_load_that_need_not_go_on_ends_and_the_run_is_done() -> None:
+    machine = ready_machine()
+    enough = beat(Service.RECORDS_MANAGER, RunState.READY)
+    enough = HeartbeatReceived(msgspec.structs.replace(enough.beat, ends_early=True))
+    machine.handle(enough)
+    assert not machine.ends_early  # no load yet
+    advance(machine, RunState.READY)
+    assert machine.handle(enough) == [Publish(RunState.PROFILING, "", is_cancelling=False)]
+    assert machine.ends_early
+    assert machine.handle(enough) == []
+    machine.handle(beat(Service.TIMING_MANAGER, RunState.PROFILING))
+    machine.handle(beat(Service.RECORDS_MANAGER, RunState.DRAINING))
+    machine.handle(beat(Service.RECORDS_MANAGER, RunState.PROCESSING))
+    assert machine.state is RunState.DONE
+
+
 def test_a_cancel_in_warmup_skips_profiling() -> None:
     machine = ready_machine(has_warmup=True)
     advance(machine, RunState.READY)

@@ -43,6 +43,7 @@ def test_what_is_held_becomes_the_slo_of_the_trials() -> None:
         ("ttfb:p99 < 50ms", "'ttfb' is not a metric"),
         ("time_to_first_token:p98 < 50ms", "'p98' is no statistic"),
         ("time_to_first_token:p99 < soon", "'soon'"),
+        ("goodptu >= 95", "did you mean goodput"),
     ],
 )
 def test_what_cannot_be_held_is_refused(holds: str, named: str) -> None:
@@ -50,6 +51,18 @@ def test_what_cannot_be_held_is_refused(holds: str, named: str) -> None:
         searched_slo(search(holds), slo())
     assert named in str(caught.value)
     assert holds in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("output_token_throughputs", "did you mean output_token_throughput"),
+        ("request_latency", "lower is better"),
+    ],
+)
+def test_what_cannot_be_maximized_is_refused(metric: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        searched_slo(search(maximize=metric), slo())
 
 
 def exported(limits: Slo, *, slow_share: float = 0.0) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiperf_svc.core.experiments.evidence import Evidence, cannot_hold, is_held
+from aiperf_svc.config.search import MOST_POINTS
+from aiperf_svc.core.experiments.evidence import Evidence, is_held
 from aiperf_svc.core.experiments.search import Ending, Search, TrialResult
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.search_space import MOST_POINTS, SearchSpace
+from aiperf_svc.core.experiments.search_space import SearchSpace
 
 LONGER = {"load.duration": "180s"}
 
@@ -138,6 +139,20 @@ def test_a_point_that_is_not_clear_gets_a_longer_run_at_once() -> None:
     assert search.next() == {"load.request_rate": 200}
 
 
+def test_longer_runs_that_never_decide_end_the_search_with_what_is_known() -> None:
+    search = searched(low=100, high=1600)
+    asked = []
+    while (parameters := search.next()) is not None:
+        asked.append(parameters)
+        value = parameters["load.request_rate"]
+        result = HELD if value < 300 else BROKEN if value > 900 else UNCLEAR
+        search.add(parameters, result)
+    longer = [each for each in asked if "load.duration" in each]
+    assert len(longer) == search.space.most_longer
+    assert len(asked) - len(longer) <= MOST_POINTS
+    assert search.ending is Ending.BRACKETED
+
+
 def test_a_longer_run_that_disagrees_moves_the_bracket() -> None:
     search = searched(low=100, high=400, precision=0.5)
     while (parameters := search.next()) is not None and "load.duration" not in parameters:
@@ -172,8 +187,3 @@ def test_an_average_is_held_by_its_batches() -> None:
     below = msgspec.structs.replace(evidence(0), totals=(800.0, 900.0) * 5, **values)
     assert is_held([below]) is True
     assert is_held([msgspec.structs.replace(below, bound="min")]) is False
-
-
-@pytest.mark.parametrize(("beyond", "lost"), [(10, False), (11, True)])
-def test_a_percentile_that_cannot_come_back(beyond: int, lost: bool) -> None:
-    assert cannot_hold(beyond, 1_000, 0.01) is lost

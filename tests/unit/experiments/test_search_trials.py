@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.core.experiments.maximum import MaximumSearch
 from aiperf_svc.core.experiments.search import Ending, Search, TrialResult
-from aiperf_svc.core.experiments.search_space import MOST_POINTS
 from aiperf_svc.core.experiments.search_trials import SearchTrials, search_machine
 
 

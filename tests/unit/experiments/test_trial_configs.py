@@ -100,6 +100,13 @@ def test_names_in_maps_may_have_dots_and_lists_are_counted() -> None:
     assert [c.slo.objectives[0].max for c in found] == ["2s", "3s"]
 
 
+def test_a_workload_has_no_load_to_search() -> None:
+    search = {"parameter": "repetitions", "from": 1, "to": 4, "maximize": "speed"}
+    data = {"workload": {"kind": "iperf"}, "experiment": {"search": search}}
+    with pytest.raises(ConfigError, match=r"experiment\.product"):
+        parse_any(data, "f")
+
+
 def test_keys_of_a_workload_are_varied_too() -> None:
     data = {
         "workload": {"kind": "iperf"},

@@ -207,6 +207,16 @@ def test_a_stop_reaches_the_workers_once_and_is_the_phases_end() -> None:
     assert machine.handle(TimePassed(stop + SETTLE_NS + 1)) == [PublishReport()]
 
 
+def test_a_stop_after_the_duration_cuts_the_grace_and_not_the_time_of_the_load() -> None:
+    machine = started("a", duration_ns=2 * S)
+    machine.handle(TimePassed(NOW))
+    end = machine.start_wall_ns + 2 * S
+    machine.handle(TimePassed(end))
+    machine.handle(StopRequested())
+    assert machine.handle(TimePassed(end + S)) == [StopWorkers(("a",), end + S), settle(1)]
+    assert machine.report().stop_wall_ns == end
+
+
 def test_workers_that_ignore_a_stop_are_given_up() -> None:
     machine = started("a", credits=1)
     machine.handle(TimePassed(NOW))

@@ -52,8 +52,10 @@ def test_the_most_serious_thing_is_the_exit_code(fields: dict[str, Any], code: E
     assert outcome(**fields).exit_code is code
 
 
-def trial(state: str = "done", left_out: str = "", slo: str = "") -> dict[str, str]:
-    return {"state": state, "left_out": left_out, "slo": slo}
+def trial(
+    state: str = "done", left_out: str = "", slo: str = "", cause: str = ""
+) -> dict[str, str]:
+    return {"state": state, "left_out": left_out, "slo": slo, "cause": cause}
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,7 @@ def trial(state: str = "done", left_out: str = "", slo: str = "") -> dict[str, s
         ([trial(slo="held"), trial(slo="missed")], ExitCode.OK),
         ([trial(slo="missed"), trial(slo="missed")], ExitCode.SLO_MISSED),
         ([trial(slo="missed"), trial(left_out="invalid: lost")], ExitCode.SLO_MISSED),
+        ([trial(left_out="invalid: x", slo="missed", cause="ended-early")], ExitCode.SLO_MISSED),
         ([], ExitCode.BENCHMARK_FAILED),
     ],
 )

@@ -100,8 +100,9 @@ def test_a_search_says_where_it_looks() -> None:
     config = parse_any(data_of({"search": search}, LOAD), "f")
     members = trial_configs(config)
     assert as_lines(config, members) == [headline(config, members)]
-    assert headline(config, members).startswith(
-        "search: load.concurrency from 1 to 64 for the highest goodput; about "
+    assert headline(config, members) == (
+        "search: load.concurrency from 1 to 64 for the highest goodput; at most 14 trials, at most "
+        "17m30s"
     )
     found = as_json(config, members)
     assert found["trials"] == []

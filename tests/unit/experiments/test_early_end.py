@@ -1,0 +1,165 @@
+"""A trial of a search ends early only if the whole of it would have been judged as breaking."""
+
+import itertools
+from typing import Any
+
+import fake_run
+import msgspec
+import numpy as np
+import pytest
+from queues import LIMIT_S, SERVICE_S, true_knee, waits
+
+from aiperf_svc.adapters.exports import json_export
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.search import Search
+from aiperf_svc.core.experiments.criteria import trial_result
+from aiperf_svc.core.experiments.early_end import EarlyEndDetector, most_requests
+from aiperf_svc.core.experiments.evidence import is_held
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.results.summary import EarlyEnd
+from aiperf_svc.protocol.records import Rows
+
+SECONDS = 20
+GOOD = {"time_to_first_token": f"{LIMIT_S}s"}
+PARTS = 40
+"""Times within a trial at which it is asked whether it can end."""
+
+
+def searched(**changes: Any) -> Search:
+    given = {"parameter": "load.request_rate", "from": 1, "to": 999}
+    return Search.model_validate(given | changes)
+
+
+def trial(rate: float, stat: str = "p99", **load: Any) -> BenchmarkConfig:
+    objective = {"metric": "time_to_first_token", "stat": stat, "max": f"{LIMIT_S}s"}
+    load = {"request_rate": rate, "duration": f"{SECONDS}s"} | load
+    return BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": "http://h", "model": "m", "streaming": True},
+            "load": load,
+            "slo": {"objectives": [objective], "goodput": GOOD},
+        }
+    )
+
+
+def served(rate: float, seed: int) -> Rows:
+    """What a queue made of the requests of a trial, in the order of their ends."""
+    rng = np.random.default_rng(seed)
+    arrivals, waited = waits(rng, rate, int(rate * SECONDS * 1.2 + 100))
+    due = fake_run.START_NS + (arrivals * 1e9).astype(np.int64)
+    first = due + (waited * 1e9).astype(np.int64)
+    end = first + int(SERVICE_S * 1e9)
+    times = {"due": due, "start": due, "sent": due, "ack": first, "first_token": first}
+    times |= {"first_output": first, "last_token": end, "end": end}
+    rows = fake_run.make_rows(len(due), **{f"{k}_wall_ns": v for k, v in times.items()})
+    rows = rows[arrivals < SECONDS]
+    return rows[np.argsort(rows["end_wall_ns"])]
+
+
+def ended_early(
+    config: BenchmarkConfig, rows: Rows, search: Search
+) -> tuple[EarlyEnd, Rows] | None:
+    """Why a trial ended early, and what it had by then."""
+    detector = EarlyEndDetector(config, search)
+    detector.begin(fake_run.START_NS)
+    bounds = np.linspace(0, len(rows), PARTS + 1).astype(int)
+    for begin, end in itertools.pairwise(bounds):
+        detector.add(rows[begin:end])
+        found = detector.early_end()
+        if found is not None:
+            return found, rows[:end]
+    return None
+
+
+def result_of(config: BenchmarkConfig, rows: Rows, early: EarlyEnd | None, search: Search) -> Any:
+    context = msgspec.structs.replace(
+        fake_run.context(rows, config=config), early_end=early, is_complete=early is None
+    )
+    summary = summarise(fake_run.columns_of(rows), None, context)
+    content = msgspec.json.decode(json_export.render(summary))
+    return content, trial_result(content, search)
+
+
+@pytest.mark.parametrize("stat", ["p50", "p90", "p99"])
+def test_a_trial_that_ends_early_would_have_broken(stat: str) -> None:
+    allowed = {"p50": 0.5, "p90": 0.1, "p99": 0.01}[stat]
+    knee = true_knee(allowed, 200_000)
+    early = dict.fromkeys((0.98, 1.02, 1.3), 0)
+    for seed in range(25):
+        for above in early:
+            config, rows = trial(knee * above, stat), served(knee * above, seed)
+            found = ended_early(config, rows, searched())
+            if found is None:
+                continue
+            early[above] += 1
+            _, whole = result_of(config, rows, None, searched())
+            assert is_held([whole.evidence[0]]) is False
+    assert early[1.3] == 25
+    assert early[0.98] <= 2
+
+
+@pytest.mark.parametrize("holds", ["slo", "goodput >= 99%"])
+def test_a_trial_that_ended_early_breaks_and_is_no_measurement(holds: str) -> None:
+    search = searched(holds=holds)
+    config, rows = trial(300.0), served(300.0, 1)
+    if holds != "slo":
+        config = config.model_copy(update={"slo": config.slo.model_copy(update={"objectives": ()})})
+    found = ended_early(config, rows, search)
+    assert found is not None
+    early, some = found
+    assert len(some) < len(rows) / 2
+    content, result = result_of(config, some, early, search)
+    ours = content["aiperf_svc"]
+    assert (ours["verdict"], ours["cause"], ours["early_end"]) == (
+        "invalid", "ended-early", early.text,
+    )  # fmt: skip
+    assert content["is_complete"] is False
+    (evidence,) = result.evidence
+    assert is_held([evidence]) is False
+    assert str(evidence) == f"ended early: {early.text}"
+    assert (result.problem, result.statistics) == ("", {})
+
+
+def test_an_objective_that_may_hold_is_not_judged() -> None:
+    config, rows = trial(300.0), served(300.0, 1)
+    other = {"metric": "request_latency", "stat": "p99", "max": "1h"}
+    slo = config.slo.model_dump(exclude_none=True)
+    slo["objectives"] = [*slo["objectives"], other]
+    config = BenchmarkConfig.model_validate(config.model_dump(mode="json") | {"slo": slo})
+    found = ended_early(config, rows, searched())
+    assert found is not None
+    _, result = result_of(config, found[1], found[0], searched())
+    assert [is_held([each]) for each in result.evidence] == [False, None]
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"request_rate": None, "concurrency": 8},
+        {"requests": 6_000},
+        {"requests": 6_000, "duration": None},
+    ],
+)
+def test_a_load_whose_number_of_requests_is_not_known_runs_to_its_end(load: dict[str, Any]) -> None:
+    config = trial(300.0, **load)
+    assert most_requests(config.load) is None
+    assert ended_early(config, served(300.0, 1), searched()) is None
+
+
+def test_a_search_for_a_maximum_ends_no_trial() -> None:
+    search = searched(maximize="request_throughput")
+    assert ended_early(trial(300.0), served(300.0, 1), search) is None
+
+
+def test_a_client_that_is_the_limit_is_the_cause_of_an_early_end() -> None:
+    config, rows = trial(300.0), served(300.0, 1)
+    found = ended_early(config, rows, searched())
+    assert found is not None
+    late = found[1].copy()
+    late["start_wall_ns"] += 300_000_000  # sent so long after they were due
+    for name in ("sent", "ack", "first_token", "first_output", "last_token", "end"):
+        late[f"{name}_wall_ns"] += 300_000_000
+    content, result = result_of(config, late, found[0], searched())
+    assert content["aiperf_svc"]["cause"] == "client-bound"
+    assert result.is_client_bound
+    assert result.problem
