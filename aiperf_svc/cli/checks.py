@@ -9,12 +9,13 @@ from urllib.parse import urlsplit
 from aiperf_svc.adapters.datasets.tokenizers import existing_path, is_path
 from aiperf_svc.adapters.inference.resolved_target import tls_context
 from aiperf_svc.adapters.storage import uploads
-from aiperf_svc.config.models import BenchmarkConfig, Slo
+from aiperf_svc.config.models import CUSTOM, BenchmarkConfig, Slo
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.secret_names import secret_paths
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.endpoints.base import extra_input_problems
-from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.endpoints.custom import custom_problems
+from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.domain.errors import ConfigError
 
 VISIBLE = re.compile(r"[!-~]*")
@@ -24,7 +25,10 @@ VISIBLE = re.compile(r"[!-~]*")
 def config_problems(config: BenchmarkConfig) -> list[Problem]:
     """Return the problems of a config that do not depend on where it is run."""
     lines = _slo_problems(config.slo)
-    lines += extra_input_problems(ENDPOINTS[config.endpoint.type], config.endpoint)
+    if config.endpoint.type in CUSTOM:
+        lines += custom_problems(config.endpoint)
+    else:
+        lines += extra_input_problems(endpoint_of(config.endpoint), config.endpoint)
     found = []
     for line in lines:
         key, _, text = line.partition(": ")

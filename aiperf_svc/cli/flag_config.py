@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from aiperf_svc.cli import sweeps
-from aiperf_svc.cli.flag_values import values
+from aiperf_svc.cli.flag_values import template, values
 from aiperf_svc.cli.flags import FLAGS, Flag
 from aiperf_svc.config.load_config import read_config_data
-from aiperf_svc.config.models import Dataset, DatasetKind
+from aiperf_svc.config.models import CUSTOM, Dataset, DatasetKind
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
@@ -71,6 +71,7 @@ def read_draft(
             draft.problems.append(Problem(flag.key, str(error)))
     if kind_of(draft.data) != INFERENCE:
         return draft
+    _complete_endpoint(draft)
     _complete_dataset(draft.data, args)
     if path is None:
         # Both have required keys: an empty part makes the models say which.
@@ -141,6 +142,24 @@ def put(data: dict[str, Any], key: str, value: Any) -> None:
         data = below
     old = data.get(last)
     data[last] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+
+
+def _complete_endpoint(draft: Draft) -> None:
+    """Take a template and the place of the output from `--extra-inputs`, where AIPerf has them."""
+    endpoint = draft.data.get("endpoint")
+    if not isinstance(endpoint, dict) or endpoint.get("type") not in CUSTOM:
+        return
+    extra = endpoint.get("extra_inputs")
+    if not isinstance(extra, dict):
+        return
+    for name, key in (("payload_template", "template"), ("response_field", "response_field")):
+        if name not in extra:
+            continue
+        text = str(extra.pop(name))
+        try:
+            endpoint[key] = template(text) if key == "template" else text
+        except ValueError as error:
+            draft.problems.append(Problem(f"endpoint.{key}", str(error)))
 
 
 def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:

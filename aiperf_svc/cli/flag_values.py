@@ -7,8 +7,10 @@ as it is written. All raise ValueError that says what was expected.
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+_NAMED_TEMPLATES = {"nv-embedqa": '{"text": {{ texts|tojson }}}'}
 _OBJECTIVE = re.compile(r"\s*([a-z0-9_]+)(?::([a-z0-9]+))?\s*(<=?|>=?)\s*(.+?)\s*")
 
 
@@ -52,6 +54,20 @@ def extra_inputs(texts: Sequence[str]) -> dict[str, object]:
         except ValueError:
             found[key.strip()] = value.strip()
     return found
+
+
+def template(text: str) -> str:
+    """The text of a template, which may be in a file, or one that AIPerf has a name for."""
+    if text in _NAMED_TEMPLATES:
+        return _NAMED_TEMPLATES[text]
+    if "{" in text:
+        return text
+    try:
+        return Path(text).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{text!r}: neither a template, with braces, nor a file: {error}"
+        ) from None
 
 
 def objectives(texts: Sequence[str]) -> list[dict[str, str]]:

@@ -53,9 +53,19 @@ TARGET = (
     Flag(("--model", "-m", "--model-names"), "endpoint.model", "model to ask for", "NAME"),
     Flag(("--endpoint-type",), "endpoint.type",
         "API to speak: chat (default), completions, embeddings, responses, messages, "
-        "huggingface_generate, cohere_rankings, hf_tei_rankings or nim_rankings", "TYPE"),
+        "huggingface_generate, cohere_rankings, hf_tei_rankings, nim_rankings, template or raw",
+        "TYPE"),
     Flag(("--endpoint", "--custom-endpoint"), "endpoint.path",
         "path of the API, when it is not the usual one", "PATH"),
+    Flag(("--endpoint-template",), "endpoint.template",
+        "body of each request for --endpoint-type template: Jinja2, or a file that holds it; "
+        "variables are text, texts, query, passages, model, max_tokens, stream", "TEMPLATE",
+        read=values.template),
+    Flag(("--response-field",), "endpoint.response_field",
+        "where the output is in a response, as a JMESPath query, for template and raw (default: "
+        "the usual places)", "QUERY"),
+    Flag(("--output-tokens-field",), "endpoint.output_tokens_field",
+        "where the number of output tokens is, likewise", "QUERY"),
     Flag(("--streaming",), "endpoint.streaming",
         "ask for the response token by token; needed for the time to the first token",
         kind="switch"),

@@ -37,10 +37,14 @@ class EndpointType(StrEnum):
     COHERE_RANKINGS = "cohere_rankings"
     HF_TEI_RANKINGS = "hf_tei_rankings"
     NIM_RANKINGS = "nim_rankings"
+    TEMPLATE = "template"
+    RAW = "raw"
 
 
 RANKINGS = (EndpointType.COHERE_RANKINGS, EndpointType.HF_TEI_RANKINGS, EndpointType.NIM_RANKINGS)
 """APIs that rank passages by a query."""
+CUSTOM = (EndpointType.TEMPLATE, EndpointType.RAW)
+"""Any JSON API, described by the config."""
 WITHOUT_STREAMS = (EndpointType.EMBEDDINGS, *RANKINGS)
 
 
@@ -77,7 +81,15 @@ class Endpoint(Model):
     model: Annotated[str, Field(min_length=1)]
     streaming: bool = False
     path: Annotated[str, Field(pattern=r"^/[!-~]*$")] | None = None
-    """Replaces the endpoint's own path."""
+    """Replaces the endpoint's own path. Types `template` and `raw` have none."""
+    template: Annotated[str, Field(min_length=1)] | None = None
+    """Jinja2 template of a request's JSON body, for type `template`. Its variables are `text`,
+    `texts`, `query`, `passages`, `messages`, `model`, `max_tokens`, `stream` and `role`."""
+    response_field: Annotated[str, Field(min_length=1)] | None = None
+    """JMESPath query of the output in a response, or in an event of a stream, for types `template`
+    and `raw`. Without one, the usual places are tried."""
+    output_tokens_field: Annotated[str, Field(min_length=1)] | None = None
+    """JMESPath query of the number of output tokens, for the same types."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Headers of every request. Do not put secrets here: use `api_key_env`."""
     api_key_env: str | None = None
@@ -98,6 +110,17 @@ class Endpoint(Model):
     tls: Tls = Tls()
     source_addresses: tuple[str, ...] = ()
     """Local addresses to connect from, in turn; one address reaches about 28,000 connections."""
+
+    @model_validator(mode="after")
+    def _describes_its_api(self) -> Self:
+        if (self.template is not None) != (self.type is EndpointType.TEMPLATE):
+            raise ValueError(f"{{template}} and {{type}} template need each other; not {self.type}")
+        for name in ("response_field", "output_tokens_field"):
+            if getattr(self, name) is not None and self.type not in CUSTOM:
+                raise ValueError(f"{{{name}}} needs {{type}} template or raw, not {self.type}")
+        if self.type is EndpointType.RAW and self.extra_inputs:
+            raise ValueError("{type} raw sends payloads as they are; leave out {extra_inputs}")
+        return self
 
 
 class Arrival(Model):
@@ -341,6 +364,10 @@ class BenchmarkConfig(Model):
             raise ValueError(
                 f"{{dataset.passages}} needs {{endpoint.type}} {', '.join(RANKINGS[:-1])} or "
                 f"{RANKINGS[-1]}, not {self.endpoint.type}"
+            )
+        if self.endpoint.type is EndpointType.RAW and self.dataset.kind is DatasetKind.SYNTHETIC:
+            raise ValueError(
+                "{endpoint.type} raw sends the payloads of a file; give {dataset.file}"
             )
         if self.deployment.ranks != Ranks() or RANK_POD in self.deployment.pods:
             raise ValueError(

@@ -30,7 +30,7 @@ from aiperf_svc.core.control.control_intervals import (
 )
 from aiperf_svc.core.endpoints.chat import append_history
 from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
-from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.records.outbox import RecordOutbox
 from aiperf_svc.core.responses.text import response_text
 from aiperf_svc.domain.errors import ConfigError
@@ -187,7 +187,7 @@ class Worker(BaseService):
             body_offset=request.body_offset,
             framing=request.framing,
             is_streaming=endpoint.streaming,
-            endpoint=ENDPOINTS[endpoint.type],
+            endpoint=endpoint_of(endpoint),
         )
         return append_history(history, messages, text)
 

@@ -283,6 +283,53 @@ async def test_apis_other_than_completions_count_what_the_server_made(
         assert "time_to_first_token" not in summary
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("kind", ["template", "raw"])
+async def test_an_api_that_the_config_describes_is_measured_as_any_other(
+    tmp_path: Path, kind: str, streaming: bool
+) -> None:
+    body = {"prompt": "a b c", "max_tokens": 4, "stream": streaming}
+    (tmp_path / "payloads.jsonl").write_text(json.dumps({"payload": body}))
+    text = '{"prompt": {{ text|tojson }}, "max_tokens": 4, "stream": {{ stream|lower }}}'
+    api = {"template": text} if kind == "template" else {}
+    file = {"kind": "single_turn", "file": str(tmp_path / "payloads.jsonl")}
+    dataset = {"entries": 5, "input_tokens": {"mean": 6}} if kind == "template" else file
+    with server(ttft="5ms", tokens=7, usage="always") as mock:
+        settings = config(mock.url, dataset=dataset, concurrency=2, requests=20)
+        settings["endpoint"] |= api | {
+            "type": kind,
+            "path": "/v1/completions",
+            "response_field": "choices[0].text",
+            "streaming": streaming,
+        }
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    assert summary["aiperf_svc"]["accounts"]["errored"] == 0
+    assert summary["request_count"]["avg"] == 20
+    found = lines(tmp_path / "artifacts")
+    assert {line["metrics"]["output_sequence_length"]["value"] for line in found} == {4}
+    assert ("time_to_first_token" in summary) == streaming
+
+
+async def test_a_place_that_no_response_has_is_said_once_for_all_requests(tmp_path: Path) -> None:
+    with server(tokens=2) as mock:
+        settings = config(mock.url, concurrency=1, requests=3)
+        settings["endpoint"] |= {
+            "type": "template",
+            "template": '{"prompt": {{ text|tojson }}}',
+            "path": "/v1/completions",
+            "response_field": "answer.text",
+            "streaming": False,
+        }
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    (found,) = summary["error_summary"]
+    assert found["count"] == 3
+    assert (
+        "no output at 'answer.text' (endpoint.response_field)" in found["error_details"]["message"]
+    )
+
+
 async def test_a_killed_record_processor_costs_no_record(tmp_path: Path) -> None:
     with server(ttft="20ms", tokens=2) as mock:
         settings = config(mock.url, concurrency=100, duration="6s", grace_period="1s")

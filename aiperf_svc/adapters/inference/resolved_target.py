@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from aiperf_svc.adapters.host.machine import port_range
 from aiperf_svc.config.models import BenchmarkConfig, Tls
 from aiperf_svc.config.urls import address_of
-from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.target_addresses import SocketAddress
 from aiperf_svc.domain.errors import ConfigError
 
@@ -143,7 +143,7 @@ def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> t
 
 def _head(config: BenchmarkConfig, host: str, base_path: str) -> bytes:
     endpoint = config.endpoint
-    api = ENDPOINTS[endpoint.type]
+    api = endpoint_of(endpoint)
     default = (endpoint.streaming and api.stream_path) or api.path
     base = base_path.rstrip("/")
     if endpoint.path is not None:
@@ -152,7 +152,7 @@ def _head(config: BenchmarkConfig, host: str, base_path: str) -> bytes:
         # Users paste the base URL of their SDK, which ends where the endpoint's own path begins.
         path = base + default.removeprefix("/v1")
     else:
-        path = base + default
+        path = base + default or "/"
     headers = {
         "Host": host,
         "User-Agent": USER_AGENT,

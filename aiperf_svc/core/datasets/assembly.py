@@ -30,7 +30,7 @@ from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
 from aiperf_svc.core.datasets.counting import count_inputs
 from aiperf_svc.core.datasets.lengths import draw_lengths
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
-from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.protocol.messages import Conversation, DatasetReport, TokenStatistics, Turn
 
@@ -72,7 +72,7 @@ def assemble(
     Raises DatasetError for prompts that the endpoint cannot carry, and for none at all;
     ConfigError for `extra_inputs` that contradict the rest of the config.
     """
-    endpoint = ENDPOINTS[config.endpoint.type]
+    endpoint = endpoint_of(config.endpoint)
     problems = extra_input_problems(endpoint, config.endpoint)
     if problems:
         raise ConfigError("; ".join(problems))

@@ -107,7 +107,7 @@ class Endpoint:
     path: str
     """Path after the base URL, unless the config sets another."""
     prompt_key: str
-    """Member of the body that holds the prompt."""
+    """Member of the body that holds the prompt; empty if the config decides."""
     render: Callable[[Prompt, config.Endpoint], Rendered]
     """Renders a prompt. Raises ValueError, with the reason, for a prompt that this API does not
     support."""
@@ -123,6 +123,9 @@ class Endpoint:
     """Headers that this API needs in every request, unless the config sets them."""
     api_key_header: str = "Authorization"
     """Header that carries the API key, unless the config sets another."""
+
+    has_end_mark: bool = True
+    """Whether a stream ends with `[DONE]` or a finish reason, without which it was cut off."""
 
     def content_types(self, *, streaming: bool) -> tuple[str, ...]:
         """Return the media types, without parameters, that a good response may have."""
@@ -307,11 +310,10 @@ _LENGTH_KEYS = {*_MAXIMUM_KEYS, "min_tokens"}
 
 def extra_input_problems(endpoint: Endpoint, options: config.Endpoint) -> list[str]:
     """Return the errors in `extra_inputs`: members that another setting decides."""
-    owners = {"stream": "endpoint.streaming", endpoint.prompt_key: "the dataset"}
-    if endpoint.passages_key:
-        owners[endpoint.passages_key] = "the dataset"
+    prompts = dict.fromkeys((endpoint.prompt_key, endpoint.passages_key), "the dataset")
+    owners = {"stream": "endpoint.streaming"} if endpoint.prompt_key else {}
     return [
         f"endpoint.extra_inputs.{key}: {owner} decides this member of the request; remove it"
-        for key, owner in owners.items()
+        for key, owner in (owners | prompts).items()
         if key in options.extra_inputs
     ]

@@ -16,13 +16,14 @@ from typing import Final
 import msgspec
 
 from aiperf_svc.config.models import (
+    CUSTOM,
     WITHOUT_STREAMS,
     BenchmarkConfig,
     DatasetKind,
     EndpointType,
 )
 from aiperf_svc.core.endpoints.base import Prompt
-from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.protocol.messages import Conversation
 
 PROBE_TIMEOUT_S: Final = 5.0
@@ -30,7 +31,7 @@ PROBE_TIMEOUT_S: Final = 5.0
 _PROBE_LIMIT_NS: Final = 15_000_000_000
 """Time after which another worker is told to send the probe; both requests take less."""
 _REFUSALS: Final = (400, 422)
-_WITHOUT_MEMBERS: Final = (*WITHOUT_STREAMS, EndpointType.HUGGINGFACE_GENERATE)
+_WITHOUT_MEMBERS: Final = (*WITHOUT_STREAMS, *CUSTOM, EndpointType.HUGGINGFACE_GENERATE)
 """APIs that have no such members, so requests to them never contain any."""
 _FORCED: Final = re.compile(rb',"min_tokens":\d+,"ignore_eos":true')
 """Members as `finish_body` writes them. In a JSON string every quote follows a backslash, so no
@@ -102,7 +103,7 @@ def probe_bodies(config: BenchmarkConfig) -> tuple[bytes, bytes]:
     prompt = Prompt(texts=("Hi",), output_tokens=1)
     options = config.endpoint.model_copy(update={"streaming": False})
     plain = options.model_copy(update={"force_output_length": False})
-    render = ENDPOINTS[config.endpoint.type].render
+    render = endpoint_of(config.endpoint).render
     return render(prompt, options).whole, render(prompt, plain).whole
 
 

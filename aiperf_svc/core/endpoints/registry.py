@@ -1,9 +1,11 @@
 """The endpoints by type."""
 
-from aiperf_svc.config.models import EndpointType
+from aiperf_svc.config import models as config
+from aiperf_svc.config.models import CUSTOM, EndpointType
 from aiperf_svc.core.endpoints.base import Endpoint
 from aiperf_svc.core.endpoints.chat import CHAT
 from aiperf_svc.core.endpoints.completions import COMPLETIONS
+from aiperf_svc.core.endpoints.custom import custom_endpoint
 from aiperf_svc.core.endpoints.embeddings import EMBEDDINGS
 from aiperf_svc.core.endpoints.huggingface_generate import HUGGINGFACE_GENERATE
 from aiperf_svc.core.endpoints.messages import MESSAGES
@@ -24,3 +26,9 @@ ENDPOINTS: dict[EndpointType, Endpoint] = {
         NIM_RANKINGS,
     )
 }
+"""All but those that the config itself describes."""
+
+
+def endpoint_of(options: config.Endpoint) -> Endpoint:
+    """Return the endpoint of a config. Raises ValueError if it describes one of its own badly."""
+    return custom_endpoint(options) if options.type in CUSTOM else ENDPOINTS[options.type]

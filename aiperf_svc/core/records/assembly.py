@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.endpoints.base import choices_asked_for
-from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.records.batch_builder import FinishedRequests, MetricParts, parts_of
 from aiperf_svc.core.records.response_cache import ResponseCache
 from aiperf_svc.core.records.rows import ResponseColumns, put_response, response_columns
@@ -59,7 +59,7 @@ class RecordAssembler:
         """Set up an assembler. With a `counter`, output tokens are counted by it, else they are
         taken from the server's usage."""
         self._format = ResponseFormat(
-            ENDPOINTS[config.endpoint.type],
+            endpoint_of(config.endpoint),
             is_streaming=config.endpoint.streaming,
             keeps_text=counter is not None,
             choices=choices_asked_for(config.endpoint),

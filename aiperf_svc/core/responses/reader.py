@@ -14,7 +14,8 @@ Which errors are found here, and in which order:
   TOO_LARGE: an event or body that does not end, or that finds no room beside all others. The first
   of these ends the reading.
 - DISCONNECTED: a stream that ended in good order, but with neither `[DONE]` nor a finish reason of
-  each of its choices: proxies turn a broken backend into exactly this.
+  each of its choices: proxies turn a broken backend into exactly this. An API of the user's own may
+  have neither.
 - EMPTY: a whole response without any content, unless it states that the first token ended it.
 
 What was wrong with the response came before the way in which it ended, so it takes precedence over
@@ -76,6 +77,7 @@ class ResponseFormat:
         self.memo = EventMemo(endpoint.parse_event)
         self.parse_body = endpoint.parse_body
         self.content_types = endpoint.content_types(streaming=is_streaming)
+        self.has_end_mark = endpoint.has_end_mark
         self.keeps_text = keeps_text
         self.last_choice = min(max(choices, 1), MAX_CHOICES) - 1
         self._is_streaming = is_streaming
@@ -373,6 +375,7 @@ class ResponseReader:
         elif self._mode == _STREAM:
             assert self._events is not None
             is_whole = self._is_ended or self._events.is_done_unfinished
+            is_whole = is_whole or not self._format.has_end_mark
             if not is_whole and self.first_token_wall_ns:
                 text = "the stream ended without [DONE] or a finish reason"
                 self._fail(ErrorKind.DISCONNECTED, text)

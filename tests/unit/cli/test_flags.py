@@ -30,6 +30,7 @@ PROMISED = """
 """
 TARGET = ("--url", "http://h:1", "--model", "m")
 CLOSED = (*TARGET, "--concurrency", "2")
+RAW = ("--endpoint-type", "raw", "--input-file", "x.jsonl")
 RANKED = ("--endpoint-type", "hf_tei_rankings")
 
 
@@ -105,6 +106,15 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--model": (("--model", "a/b"), "a/b"),
     "--endpoint-type": (("--endpoint-type", "completions"), "completions"),
     "--endpoint": (("--endpoint", "/v2/chat"), "/v2/chat"),
+    "--endpoint-template": (
+        ("--endpoint-type", "template", "--endpoint-template", "nv-embedqa"),
+        '{"text": {{ texts|tojson }}}',
+    ),
+    "--response-field": (
+        (*RAW, "--response-field", "data[0].text"),
+        "data[0].text",
+    ),
+    "--output-tokens-field": ((*RAW, "--output-tokens-field", "details.tokens"), "details.tokens"),
     "--streaming": (("--streaming",), True),
     "--header": (("--header", "A: b:c", "-H", "D:e"), {"A": "b:c", "D": "e"}),
     "--api-key-header": (("--api-key-header", "api-key"), "api-key"),
@@ -224,6 +234,24 @@ def test_what_a_flag_says_is_in_the_config(flag: Any) -> None:
     arguments, expected = VALUES[flag.name]
     # The last of a flag given twice wins, so the target's may be there already.
     assert attrgetter(flag.key)(config(*CLOSED, *arguments)) == expected
+
+
+def test_a_template_of_aiperf_is_among_the_extra_inputs(tmp_path: Path) -> None:
+    file = tmp_path / "body.json"
+    file.write_text('{"q": {{ text|tojson }}}')
+    given = ("--endpoint-type", "template", "--extra-inputs", f"payload_template:{file}")
+    endpoint = config(*CLOSED, *given, "response_field:a.b", "temperature:0").endpoint
+    assert endpoint.template == file.read_text()
+    assert endpoint.response_field == "a.b"
+    assert endpoint.extra_inputs == {"temperature": 0}
+    text = 'payload_template:{"q": {{ text|tojson }}}'
+    inline = config(*CLOSED, "--endpoint-type", "template", "--extra-inputs", text)
+    assert inline.endpoint.template == '{"q": {{ text|tojson }}}'
+
+
+def test_a_template_that_is_no_file_is_refused() -> None:
+    text = refusal(*CLOSED, "--endpoint-type", "template", "--endpoint-template", "nowhere.json")
+    assert "--endpoint-template: 'nowhere.json': neither a template" in text
 
 
 def test_without_an_end_a_closed_loop_sends_ten_requests_for_each_user() -> None:

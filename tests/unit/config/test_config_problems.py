@@ -65,8 +65,8 @@ ONE_MISTAKE = {
     "no alternative": (
         ("endpoint.type", "chatt"),
         "endpoint.type: 'chatt': expected chat, completions, embeddings, responses, messages, "
-        "huggingface_generate, cohere_rankings, hf_tei_rankings or nim_rankings; did you mean "
-        "chat?",
+        "huggingface_generate, cohere_rankings, hf_tei_rankings, nim_rankings, template or "
+        "raw; did you mean chat?",
     ),
     "a literal": (
         ("deployment.layout", "compct"),
@@ -158,6 +158,19 @@ ONE_MISTAKE = {
     "parts that do not fit": (
         ("endpoint", {"url": "http://h", "model": "m", "type": "embeddings", "streaming": True}),
         "endpoint.streaming: the embeddings API does not stream",
+    ),
+    "passages of an API that does not rank": (
+        ("dataset.passages", {"number": {"mean": 3}}),
+        "dataset.passages needs endpoint.type cohere_rankings, hf_tei_rankings or nim_rankings, "
+        "not chat",
+    ),
+    "a template of an API that has none": (
+        ("endpoint.template", "{}"),
+        "endpoint: template and type template need each other; not chat",
+    ),
+    "the place of the output where it is known": (
+        ("endpoint.response_field", "a"),
+        "endpoint: response_field needs type template or raw, not chat",
     ),
     "no time at all": (
         ("endpoint.request_timeout", 0),

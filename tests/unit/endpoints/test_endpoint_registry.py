@@ -2,10 +2,10 @@
 
 import pytest
 
+from aiperf_svc.config.models import CUSTOM, EndpointType
 from aiperf_svc.config.models import Endpoint as Options
-from aiperf_svc.config.models import EndpointType
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, error_message, extra_input_problems
-from aiperf_svc.core.endpoints.registry import ENDPOINTS
+from aiperf_svc.core.endpoints.registry import ENDPOINTS, endpoint_of
 
 EVERY = pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=lambda found: found.type.value)
 
@@ -15,7 +15,12 @@ def options(**changes: object) -> Options:
 
 
 def test_every_type_of_the_config_has_an_endpoint() -> None:
-    assert ENDPOINTS.keys() == set(EndpointType)
+    assert ENDPOINTS.keys() | set(CUSTOM) == set(EndpointType)
+    for kind in EndpointType:
+        given = (
+            {"type": kind, "template": "{}"} if kind is EndpointType.TEMPLATE else {"type": kind}
+        )
+        assert endpoint_of(options(**given)).type is kind
 
 
 @EVERY

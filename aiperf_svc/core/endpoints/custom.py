@@ -1,0 +1,208 @@
+"""Any JSON API: `template` renders each body by a Jinja2 template, `raw` sends the payloads of a
+file as they are.
+
+The output of a response is what a JMESPath query finds in its JSON, or in that of each event of a
+stream. Without a query, the usual places are tried: embeddings, then rankings, then texts.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.config import models as config
+from aiperf_svc.config.models import EndpointType
+from aiperf_svc.core.endpoints import base
+from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+
+_USUAL = (
+    "data[].embedding",
+    "embeddings",
+    "embedding",
+    "rankings",
+    "results",
+    "choices[0].[delta.content, message.content, text] | [?@] | [0]",
+    "text",
+    "content",
+    "response",
+    "output",
+    "result",
+    "generated_text",
+)
+_PROMPT_TOKENS = "usage.prompt_tokens || usage.input_tokens"
+_OUTPUT_TOKENS = "usage.completion_tokens || usage.output_tokens"
+_FINISH = "choices[0].finish_reason || finish_reason || stop_reason"
+_PROBE = Prompt(texts=("Hi",), passages=("Hi",), output_tokens=1)
+
+Query = Callable[[Any], Any]
+
+
+def custom_endpoint(options: config.Endpoint) -> Endpoint:
+    """Return the endpoint of type `template` or `raw` that the options describe. Raises ValueError,
+    which names the key, for a query or a template that is none."""
+    parser = _Parser(options)
+    render = _template(options) if options.type is EndpointType.TEMPLATE else _render_raw
+    return Endpoint(
+        type=options.type,
+        path="",
+        prompt_key="",
+        render=render,
+        parse_event=parser.parse_event,
+        parse_body=parser.parse_body,
+        has_end_mark=False,
+    )
+
+
+def custom_problems(options: config.Endpoint) -> list[str]:
+    """Return the errors in the template or the queries, each with its key."""
+    try:
+        endpoint = custom_endpoint(options)
+        if options.type is EndpointType.TEMPLATE:
+            endpoint.render(_PROBE, options)
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+def _template(options: config.Endpoint) -> Callable[[Prompt, config.Endpoint], Rendered]:
+    # Only a run with a template pays for the import.
+    import jinja2
+    import jinja2.meta
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined)
+    try:
+        used = jinja2.meta.find_undeclared_variables(environment.parse(options.template or ""))
+        template = environment.from_string(options.template or "")
+    except jinja2.TemplateSyntaxError as error:
+        raise ValueError(f"endpoint.template: line {error.lineno}: {error.message}") from None
+    known = _variables(_PROBE, options)
+    if unknown := sorted(used - known.keys()):
+        expected = ", ".join(known)
+        raise ValueError(f"endpoint.template: unknown variable {unknown[0]}; expected {expected}")
+
+    def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
+        if prompt.payload is not None:
+            raise ValueError("a payload is a whole body; expected endpoint.type raw, not template")
+        try:
+            text = template.render(_variables(prompt, options))
+            body = msgspec.json.decode(text)
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError) as error:
+            raise ValueError(f"endpoint.template: {error}") from None
+        except msgspec.DecodeError as error:
+            raise ValueError(
+                f"endpoint.template: renders no JSON ({error}); put |tojson behind each variable: "
+                f"{text.strip()[:80]}"
+            ) from None
+        if options.extra_inputs and not isinstance(body, dict):
+            raise ValueError("endpoint.extra_inputs: the template renders no object to put them in")
+        if isinstance(body, dict):
+            body |= options.extra_inputs
+            body = {key: value for key, value in body.items() if value is not None}
+        members = body if isinstance(body, dict) else {}
+        return Rendered(
+            body=msgspec.json.encode(body), requested_tokens=base.requested_tokens(prompt, members)
+        )
+
+    return render
+
+
+def _variables(prompt: Prompt, options: config.Endpoint) -> dict[str, Any]:
+    texts, passages = list(prompt.texts), list(prompt.passages)
+    first = texts[0] if texts else None
+    return {
+        "text": first,
+        "texts": texts,
+        "query": first,
+        "queries": texts,
+        "passage": passages[0] if passages else None,
+        "passages": passages,
+        "messages": list(prompt.messages),
+        "model": options.model,
+        "max_tokens": prompt.output_tokens,
+        "stream": options.streaming,
+        "role": prompt.role,
+    }
+
+
+def _render_raw(prompt: Prompt, _options: config.Endpoint) -> Rendered:
+    if prompt.payload is None:
+        raise ValueError("endpoint.type raw sends a `payload` as it is, and this has none")
+    return Rendered(
+        body=msgspec.json.encode(prompt.payload),
+        requested_tokens=base.requested_tokens(prompt, prompt.payload),
+    )
+
+
+# --- responses -----------------------------------------------------------------------------------
+
+
+class _Parser:
+    """Finds the output in the JSON of a response."""
+
+    def __init__(self, options: config.Endpoint) -> None:
+        own = options.response_field
+        names = (own,) if own else _USUAL
+        self._output = [_query("endpoint.response_field", each) for each in names]
+        self._missing = f"no output at {own!r} (endpoint.response_field)"
+        if not own:
+            self._missing = "no output in the usual places; say where in endpoint.response_field"
+        tokens = options.output_tokens_field or _OUTPUT_TOKENS
+        self._output_tokens = _query("endpoint.output_tokens_field", tokens)
+        self._prompt_tokens = _query("", _PROMPT_TOKENS)
+        self._finish = _query("", _FINISH)
+
+    def parse_event(self, data: bytes) -> Delta:
+        """Parse one event of a stream. An event without output is none of the tokens."""
+        return self._parse(data)
+
+    def parse_body(self, body: bytes) -> Delta:
+        """Parse a whole response."""
+        delta = self._parse(body)
+        if not delta.has_output and not delta.error:
+            raise base.malformed(ValueError(self._missing), body)
+        return delta
+
+    def _parse(self, data: bytes) -> Delta:
+        try:
+            response = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise base.malformed(error, data) from None
+        delta = Delta()
+        found = next(filter(None, (query(response) for query in self._output)), None)
+        if isinstance(found, str):
+            delta.content = found
+        elif isinstance(found, list):
+            # One vector, or several vectors, scores or other objects.
+            is_vector = isinstance(found[0], int | float)
+            delta.items = 1 if is_vector else len(found)
+        elif found is not None:
+            delta.content = msgspec.json.encode(found).decode()
+        else:
+            delta.error = base.find_error(data)
+        delta.prompt_tokens = _count(self._prompt_tokens(response))
+        delta.completion_tokens = _count(self._output_tokens(response))
+        finish = self._finish(response)
+        if isinstance(finish, str):
+            base.add_finish(delta, 0, finish)
+        return delta
+
+
+def _query(key: str, text: str) -> Query:
+    import jmespath
+    from jmespath.exceptions import JMESPathError
+
+    try:
+        search: Query = jmespath.compile(text).search
+    except JMESPathError as error:
+        first_line = str(error).partition("\n")[0]
+        raise ValueError(f"{key}: {text!r}: no JMESPath query: {first_line}") from None
+    return search
+
+
+def _count(value: Any) -> int:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return base.count_of(value) if is_number else -1

@@ -1,0 +1,163 @@
+"""Templates and raw payloads: bodies, where the output is found, and what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.models import Endpoint as Options
+from aiperf_svc.core.endpoints.base import Endpoint, MalformedResponse, Prompt
+from aiperf_svc.core.endpoints.custom import custom_problems
+from aiperf_svc.core.endpoints.registry import endpoint_of
+
+FULL = (
+    '{"m": {{ model|tojson }}, "p": {{ text|tojson }}, "n": {{ max_tokens|tojson }}, '
+    '"s": {{ stream|lower }}, "all": {{ texts|tojson }}, "ranked": {{ passages|tojson }}}'
+)
+
+
+def options(template: str = FULL, **changes: object) -> Options:
+    given = {"url": "http://h:1", "model": "x", "type": "template", "template": template}
+    return Options.model_validate(given | changes)
+
+
+def raw(**changes: object) -> Endpoint:
+    return endpoint_of(options(type="raw", template=None, **changes))
+
+
+def body(given: Options, prompt: Prompt) -> Any:
+    return json.loads(endpoint_of(given).render(prompt, given).whole)
+
+
+def test_a_template_has_the_texts_the_model_and_the_length() -> None:
+    prompt = Prompt(texts=('say "hi"', "b"), passages=("c",), output_tokens=7)
+    assert body(options(streaming=True), prompt) == {
+        "m": "x",
+        "p": 'say "hi"',
+        "n": 7,
+        "s": True,
+        "all": ['say "hi"', "b"],
+        "ranked": ["c"],
+    }
+
+
+def test_any_text_survives_the_template() -> None:
+    text = "<a href='x'> & \n\t\"\\ é 漢 \U0001f600 \x01"
+    assert body(options('{"q": {{ text|tojson }}}'), Prompt(texts=(text,))) == {"q": text}
+
+
+def test_extra_inputs_come_last_and_null_removes() -> None:
+    given = options('{"a": 1, "b": {{ text|tojson }}}', extra_inputs={"a": None, "c": 2})
+    assert body(given, Prompt(texts=("x",))) == {"b": "x", "c": 2}
+
+
+def test_a_length_under_a_known_name_is_what_the_request_asks_for() -> None:
+    given = options('{"max_new_tokens": {{ max_tokens }}, "t": {{ text|tojson }}}')
+    prompt = Prompt(texts=("x",), output_tokens=9)
+    assert endpoint_of(given).render(prompt, given).requested_tokens == 9
+
+
+def test_a_raw_payload_is_sent_as_it_is() -> None:
+    payload = {"z": [1, {"a": None}], "model": "other", "stream": False}
+    sent = raw().render(Prompt(payload=payload), options())
+    assert json.loads(sent.whole) == payload
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"template": "{{ text"}, "endpoint.template: line 1: "),
+        ({"template": '{\n"a": {% if %}'}, "endpoint.template: line 2: "),
+        (
+            {"template": '{"a": {{ image|tojson }}}'},
+            "endpoint.template: unknown variable image; ",
+        ),
+        ({"template": "{{ 1 / 0 }}"}, "endpoint.template: division by zero"),
+        ({"template": '{"a": {{ text }}}'}, "endpoint.template: renders no JSON "),
+        ({"template": "[1]", "extra_inputs": {"a": 1}}, "endpoint.extra_inputs: the template"),
+        ({"response_field": "a["}, "endpoint.response_field: 'a[': no JMESPath query: "),
+        ({"output_tokens_field": "("}, "endpoint.output_tokens_field: '(': no JMESPath query: "),
+    ],
+)
+def test_a_description_that_cannot_work_is_found_before_the_run(
+    changes: dict[str, Any], problem: str
+) -> None:
+    (found,) = custom_problems(options(**changes))
+    assert found.startswith(problem)
+    assert "\n" not in found
+
+
+def test_a_good_description_is_no_problem() -> None:
+    assert custom_problems(options()) == []
+    assert custom_problems(options(type="raw", template=None)) == []
+
+
+def test_a_template_cannot_reach_this_program() -> None:
+    given = options("{{ text.__class__.__mro__ }}")
+    (found,) = custom_problems(given)
+    assert "unsafe" in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompt", "words"),
+    [
+        ("raw", Prompt(texts=("x",)), "this has none"),
+        ("template", Prompt(payload={"a": 1}), "expected endpoint.type raw"),
+    ],
+)
+def test_prompts_of_the_other_type_are_refused(kind: str, prompt: Prompt, words: str) -> None:
+    given = options() if kind == "template" else options(type="raw", template=None)
+    with pytest.raises(ValueError, match=words):
+        endpoint_of(given).render(prompt, given)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        '{"text": "hi"}',
+        '{"output": "hi"}',
+        '{"generated_text": "hi"}',
+        '{"choices": [{"text": "hi"}]}',
+        '{"choices": [{"message": {"content": "hi"}}]}',
+        '{"choices": [{"delta": {"content": "hi"}}]}',
+    ],
+)
+def test_texts_are_found_in_the_usual_places(response: str) -> None:
+    assert raw().parse_body(response.encode()).content == "hi"
+
+
+@pytest.mark.parametrize(
+    ("response", "items"),
+    [
+        ('{"data": [{"embedding": [0.1, 2]}, {"embedding": [1, 2]}]}', 2),
+        ('{"embeddings": [[0.1], [0.2], [0.3]]}', 3),
+        ('{"embedding": [0.1, 0.2, 0.3]}', 1),
+        ('{"rankings": [{"index": 0}, {"index": 1}]}', 2),
+        ('{"results": [{"index": 0}]}', 1),
+    ],
+)
+def test_vectors_and_scores_are_counted(response: str, items: int) -> None:
+    assert raw().parse_body(response.encode()).items == items
+
+
+def test_a_query_finds_the_output_and_another_the_tokens() -> None:
+    api = raw(response_field="out[0].t", output_tokens_field="stats.made")
+    delta = api.parse_body(b'{"text": "not this", "out": [{"t": "this"}], "stats": {"made": 12}}')
+    assert (delta.content, delta.completion_tokens) == ("this", 12)
+    usual = raw().parse_body(b'{"text": "a", "usage": {"input_tokens": 3, "output_tokens": 4}}')
+    assert (usual.prompt_tokens, usual.completion_tokens) == (3, 4)
+
+
+def test_a_response_without_the_query_s_place_names_the_query() -> None:
+    with pytest.raises(MalformedResponse, match=r"no output at 'a\.b' \(endpoint\.response_field"):
+        raw(response_field="a.b").parse_body(b'{"text": "x"}')
+    with pytest.raises(MalformedResponse, match="no output in the usual places"):
+        raw().parse_body(b'{"other": 1}')
+
+
+def test_an_event_without_output_is_no_token_and_an_error_is_an_error() -> None:
+    assert not raw().parse_event(b'{"choices": [{"delta": {"role": "assistant"}}]}').has_output
+    assert raw().parse_event(b'{"error": {"message": "no"}}').error == "no"
+    assert raw().parse_body(b'{"error": {"message": "no"}}').error == "no"
+    with pytest.raises(MalformedResponse):
+        raw().parse_event(b"{")
