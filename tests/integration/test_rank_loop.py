@@ -41,7 +41,9 @@ async def test_the_loop_and_its_commands_end_when_the_courier_is_gone_without_a_
     orders, events = open_fifo(tmp_path / ORDERS), open_fifo(tmp_path / EVENTS)
     os.set_blocking(events, True)
     (tmp_path / "commands" / "1-0").mkdir()
-    (tmp_path / "commands" / "1-0" / "run.sh").write_text("exec sleep 1000")
+    (tmp_path / "commands" / "1-0" / "run.sh").write_text(
+        'echo "started 1-0 $$" >&4; exec sleep 1000'
+    )
     async with loop_in(tmp_path, "child") as loop, asyncio.timeout(ENDED_S):
         os.write(orders, b"run 1-0\n")
         said = ""
@@ -81,3 +83,30 @@ async def test_commands_of_a_container_that_is_started_again_have_ended_with_it(
             assert await second.wait() == 0
     # No container has taken it along. The command itself: its group may not be there yet.
     os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_prepared_command_waits_for_its_start_and_one_that_is_discarded_never_runs(
+    tmp_path: Path,
+) -> None:
+    make_folder(tmp_path)
+    started: asyncio.Queue[Event] = asyncio.Queue()
+    ended: asyncio.Queue[Event] = asyncio.Queue()
+    shell = RankShell(tmp_path, on_started=noted_in(started), on_ended=noted_in(ended))
+    ran = tmp_path / "ran"
+    async with asyncio.timeout(ENDED_S):
+        await shell.open(starts_loop=True)
+        for command in ("1-0", "1-1"):
+            shell.prepare(command, ("sh", "-c", f"echo {command} >>{ran}; exit 7"), {}, tmp_path)
+        shell.discard("1-0")
+        assert await ended.get() == ("1-0", 0)
+        # The other one has been there for as long.
+        assert started.empty()
+        assert not ran.exists()
+        shell.start("1-1")
+        command, _ = await started.get()
+        assert command == "1-1"
+        assert await ended.get() == ("1-1", 7)
+        shell.start("1-1")  # It has ended meanwhile.
+        await shell.close()
+    assert ran.read_text() == "1-1\n"
+    assert started.empty()

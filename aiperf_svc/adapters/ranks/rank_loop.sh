@@ -7,14 +7,14 @@
 # A `child` ends when its standard input does: its courier is gone.
 #
 # FOLDER/orders (FIFO), from the courier:
-#   run ID          run FOLDER/commands/ID/run.sh
+#   run ID          run FOLDER/commands/ID/run.sh, which waits until the courier lets its command go
 #   TERM ID         send SIGTERM to its process group; KILL ID likewise
 #   stat NAME       copy the container's CPU and memory counters to FOLDER/stats/NAME
 #   reset TOKEN     end all commands
 #   end             the same, and leave
 # FOLDER/events (FIFO), to the courier:
 #   ready PID       this loop listens
-#   started ID PID  before the command's first instruction
+#   started ID PID  from run.sh, before the command's first instruction
 #   ended ID CODE   as the shell knows it: 128 + number for a signal
 #   copied NAME     the counters are there
 #   reset TOKEN     no command runs, and nothing of one will be said
@@ -79,13 +79,11 @@ run() {
     trap 'kill -s KILL "$!"; kill -s KILL -- "-$!"; exit' TERM INT HUP
     # One end of a pipe would do, but its process could not be waited for.
     if [ -n "$has_setsid" ]; then
-      setsid sh "commands/$1/run.sh" 3<&- 4<&- >"commands/$1/stdout" 2>"commands/$1/stderr" </dev/null &
+      setsid sh "commands/$1/run.sh" 3<&- >"commands/$1/stdout" 2>"commands/$1/stderr" </dev/null &
     else
-      sh "commands/$1/run.sh" 3<&- 4<&- >"commands/$1/stdout" 2>"commands/$1/stderr" </dev/null &
+      sh "commands/$1/run.sh" 3<&- >"commands/$1/stdout" 2>"commands/$1/stderr" </dev/null &
     fi
     pid=$!
-    echo "$pid" >"commands/$1/pid"
-    echo "started $1 $pid" >&4
     exec 2>/dev/null # Some shells print what a signal did.
     wait "$pid"
     echo "ended $1 $?" >&4

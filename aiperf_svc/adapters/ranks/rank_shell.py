@@ -25,7 +25,8 @@ LOOP = Path(__file__).with_name("rank_loop.sh")
 READY_S = 120.0
 """Longest time for the loop to begin; on a cluster the rank's image is pulled meanwhile."""
 _SIGNALS = {128 + number: -number for number in signal.valid_signals()}
-ORDERS, EVENTS = "orders", "events"
+ORDERS, EVENTS, GATE = "orders", "events", "gate"
+_GO = "go"
 
 OnEvent = Callable[[str, int, int], None]
 """Called with a command's id, a number and the wall-clock time in ns."""
@@ -71,7 +72,8 @@ class RankShell:
         self._orders = -1
         self._events: FifoLines | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        self._running: set[str] = set()
+        self._gates: dict[str, int] = {}
+        """Command that has not ended to the FIFO at which its process waits before it starts."""
         self.restarts = -1
         """Times that the loop has begun again: its container was ended and started anew."""
 
@@ -104,24 +106,38 @@ class RankShell:
 
     def run(self, command: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
         """Start a command now. Its output goes to files in `output(command)`."""
-        self.write_script(command, argv, env, cwd)
+        self.prepare(command, argv, env, cwd)
         self.start(command)
 
-    def write_script(
-        self, command: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path
-    ) -> None:
-        """Everything that a start needs, ahead of it."""
+    def prepare(self, command: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+        """Make a command's process, which waits until `start`: to make one takes milliseconds on a
+        busy machine, in which the other ranks' commands would have started."""
         folder = self.output(command)
         folder.mkdir(exist_ok=True)
         folder.chmod(0o777)
-        lines = [f"cd {shlex.quote(str(cwd))} || exit 126"]
+        gate = folder / GATE
+        make_fifo(gate)
+        self._gates[command] = open_fifo(gate)
+        lines = [f"echo $$ >{shlex.quote(str(folder / 'pid'))}"]
+        lines += [f"read -r word <{shlex.quote(str(gate))}", f'[ "$word" = {_GO} ] || exit 0']
+        lines += [f'echo "started {command} $$" >&4']
+        lines += [f"cd {shlex.quote(str(cwd))} || exit 126"]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
-        lines.append(f"exec {shlex.join(argv)}")
+        lines.append(f"exec {shlex.join(argv)} 4>&-")
         (folder / "run.sh").write_text("\n".join(lines) + "\n")
+        self._order(f"run {command}")
 
     def start(self, command: str) -> None:
-        """Start a command whose script is written."""
-        self._order(f"run {command}")
+        """Start a command that is prepared, unless its process has ended meanwhile."""
+        self._pass(command, _GO)
+
+    def discard(self, command: str) -> None:
+        """End a command that is prepared and was not started."""
+        self._pass(command, "leave")
+
+    def _pass(self, command: str, word: str) -> None:
+        if command in self._gates:
+            os.write(self._gates[command], f"{word}\n".encode())
 
     def signal(self, command: str, name: str) -> None:
         """Send TERM or KILL to a command's process group, if it is there."""
@@ -157,22 +173,24 @@ class RankShell:
                 case ["ready", _]:
                     self.restarts += 1
                     # What ran in the container before has ended with it.
-                    while self._running:
-                        self._on_ended(self._running.pop(), -signal.SIGKILL, now)
+                    for command in tuple(self._gates):
+                        self._take_end(command, -signal.SIGKILL, now)
                 case ["reset", token] if token == self._token:
                     self._is_ready.set()
                 case _ if not self._is_ready.is_set():
                     pass  # of another trial
                 case ["started", command, pid]:
-                    self._running.add(command)
                     self._on_started(command, int(pid), now)
                 case ["ended", command, code]:
-                    self._running.discard(command)
-                    self._on_ended(command, _SIGNALS.get(int(code), int(code)), now)
+                    self._take_end(command, _SIGNALS.get(int(code), int(code)), now)
                 case ["copied", name] if name in self._copied:
                     self._copied[name].set()
                 case _:
                     log.warning("not understood from the rank's loop: %r", line)
+
+    def _take_end(self, command: str, exit_code: int, wall_ns: int) -> None:
+        os.close(self._gates.pop(command))
+        self._on_ended(command, exit_code, wall_ns)
 
     async def close(self, *, leaves_loop: bool = False) -> None:
         """End all commands, and the loop unless another courier will use it."""
@@ -186,6 +204,8 @@ class RankShell:
             await asyncio.to_thread(self._child.wait)
             assert self._child.stdin is not None
             self._child.stdin.close()
-        os.close(self._orders)
+        for fd in (self._orders, *self._gates.values()):
+            os.close(fd)
+        self._gates.clear()
         self._events.close()
         self._events = None

@@ -51,6 +51,9 @@ class _Running:
         self.index = index
         self.command = command
         self.is_server = is_server
+        self.is_prepared = False
+        self.is_let_go = False
+        """Whether its start was ordered; `started_wall_ns` is set when it has happened."""
         self.started_wall_ns = 0
         self.ended_wall_ns = 0
         self.exit_code = 0
@@ -129,15 +132,20 @@ class StepCommands:
             path.write_bytes(data)
             path.chmod(0o755 if data.startswith(b"#!") else 0o644)
         for name, running in self._running.items():
-            self._shell.write_script(
+            self._shell.prepare(
                 name, running.command.argv, {**self._env, **running.command.env}, work
             )
+            running.is_prepared = True
         for name, running in self._running.items():
             if running.is_server:
-                self._shell.start(name)
+                self._start(name)
                 await self._until_listening(running)
         if not self.problem:
             await self._count_before()
+
+    def _start(self, name: str) -> None:
+        self._shell.start(name)
+        self._running[name].is_let_go = True
 
     async def _until_listening(self, running: _Running) -> None:
         port = running.command.listens_on
@@ -165,7 +173,7 @@ class StepCommands:
         if rest_s > 0:
             time.sleep(rest_s)  # noqa: ASYNC251 - at most some milliseconds, and exact
         for name in mine:
-            self._shell.start(name)
+            self._start(name)
         waits: list[asyncio.Task[Any]] = [
             asyncio.create_task(running.has_ended.wait(), name=name)
             for name, running in mine.items()
@@ -229,14 +237,17 @@ class StepCommands:
             await self._count_after()
         for name, running in self._running.items():
             # What a command left behind in its process group.
-            if running.started_wall_ns:
+            if running.is_let_go:
                 self._shell.signal(name, "KILL")
 
     async def _end(self, some: Mapping[str, _Running]) -> None:
-        alive = {n: r for n, r in some.items() if r.started_wall_ns and not r.has_ended.is_set()}
+        alive = {n: r for n, r in some.items() if r.is_prepared and not r.has_ended.is_set()}
         for name, running in alive.items():
-            running.was_told_to_end = True
-            self._shell.signal(name, "TERM")
+            if running.is_let_go:
+                running.was_told_to_end = True
+                self._shell.signal(name, "TERM")
+            else:
+                self._shell.discard(name)
         try:
             async with asyncio.timeout(TERM_S):
                 await asyncio.gather(*(r.has_ended.wait() for r in alive.values()))
