@@ -214,6 +214,9 @@ class Workload(ABC, Generic[SpecT]):
     tools: ClassVar[tuple[Tool, ...]] = ()
     metrics: ClassVar[tuple[MetricInfo, ...]]
     """The first one is the headline."""
+    shows_traffic: ClassVar[bool] = False
+    """Whether people see what the ranks' interfaces carry while no line of output says more: of a
+    tool that loads the network and prints at its end only."""
 
     @abstractmethod
     def roles(self, spec: SpecT) -> tuple[Role, ...]:  # type: ignore[misc]

@@ -130,6 +130,13 @@ def commands_of(plan: PlannedStep) -> list[tuple[int, Command, bool]]:
     return [(index, command, is_server) for index, (command, is_server) in enumerate(both)]
 
 
+def newest_lines(text: str) -> list[str]:
+    """The whole lines of the end of an output, newest first. Tools that write over a line of the
+    terminal end it with a carriage return."""
+    whole, _, _ = text.replace("\r", "\n").rpartition("\n")
+    return whole.split("\n")[::-1]
+
+
 def how_it_ended(command: Command, code: int, said: str) -> str:
     """How a command failed, with the last lines of what it said."""
     how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"

@@ -41,7 +41,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 def read_counters(container: Mapping[str, str] | None, proc: Path = _PROC) -> Counters:
     """All counters at this moment. `container` are the rank's own as its loop copied them; None:
     the rank runs beside this process, in the same cgroup."""
-    rx, tx, loopback, drops = _interfaces((proc / "net/dev").read_text())
+    rx, tx, loopback, drops = _interfaces(proc)
     snmp = _protocols((proc / "net/snmp").read_text())
     return Counters(
         mono_ns=time.monotonic_ns(),
@@ -58,6 +58,11 @@ def read_counters(container: Mapping[str, str] | None, proc: Path = _PROC) -> Co
         stolen_ns=stolen_ns(proc / "stat"),
         own_cpu_ns=time.process_time_ns(),
     )
+
+
+def interface_bytes(proc: Path = _PROC) -> tuple[int, int, int]:
+    """Bytes received and sent by all interfaces but the loopback, and those of the loopback."""
+    return _interfaces(proc)[:3]
 
 
 def pressure_shares(before: Counters, after: Counters) -> dict[str, float]:
@@ -128,9 +133,9 @@ def listens(port: int, proc: Path = _PROC) -> bool:
     return False
 
 
-def _interfaces(text: str) -> tuple[int, int, int, int]:
+def _interfaces(proc: Path) -> tuple[int, int, int, int]:
     rx = tx = loopback = drops = 0
-    for line in text.splitlines()[2:]:
+    for line in (proc / "net/dev").read_text().splitlines()[2:]:
         name, _, numbers = line.partition(":")
         fields = [int(number) for number in numbers.split()]
         if name.strip() == "lo":

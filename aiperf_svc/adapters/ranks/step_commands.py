@@ -27,6 +27,7 @@ from aiperf_svc.workloads.gathering import (
     STDOUT,
     commands_of,
     how_it_ended,
+    newest_lines,
 )
 
 SERVER_S = 20.0
@@ -37,7 +38,8 @@ TERM_S = 5.0
 """From SIGTERM to SIGKILL."""
 SERVER_END_S = 10.0
 """Time for a server that ends by itself when its client has ended."""
-LINE_BYTES = 4_096
+LINES_BYTES = 4_096
+"""End of the output in which a line that says how far the command is should be."""
 PIECE_BYTES = 256 * 2**10
 RESTARTED = "the rank's container was ended and started again, for want of memory?"
 WAKE_AHEAD_S = 0.002
@@ -301,15 +303,12 @@ class StepCommands:
             if r.started_wall_ns and r.has_ended.is_set()
         )
 
-    def last_line(self) -> str:
-        """The last whole line that a measured command has printed."""
+    def last_lines(self) -> Iterator[str]:
+        """The last whole lines that each measured command has printed, newest first."""
         for name, running in self._running.items():
             path = self._shell.output(name) / STDOUT
             if not running.is_server and path.exists():
-                lines = _tail(path, LINE_BYTES).splitlines()
-                if lines:
-                    return lines[-1]
-        return ""
+                yield from newest_lines(_tail(path, LINES_BYTES))
 
     # --- counters --------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from aiperf_svc.adapters.ranks.launches import Launch, LaunchRequests
 from aiperf_svc.adapters.ranks.rank_place import RankPlace, local_place, pod_place
 from aiperf_svc.adapters.ranks.rank_shell import RankShell, make_folder
 from aiperf_svc.adapters.ranks.step_commands import StepCommands
+from aiperf_svc.adapters.ranks.traffic import Traffic
 from aiperf_svc.core.control.clock_offset import ClockOffset
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.message_base import Message
@@ -88,6 +89,8 @@ class Courier(BaseService):
         """Command that runs for another rank, to the launch that it belongs to."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
+        self._traffic: Traffic | None = None
+        """Of the step that runs."""
         self.work = {
             RunState.CONFIGURING: self._configure,
             RunState.READY: self._connect_processor,
@@ -260,6 +263,7 @@ class Courier(BaseService):
             case StepStage.PREPARE:
                 await step.prepare()
             case StepStage.RUN:
+                self._traffic = Traffic()
                 await step.run(order.due_wall_ns - self._offset_ns())
             case StepStage.FINISH:
                 await step.finish(abort_reason=order.abort_reason)
@@ -273,8 +277,7 @@ class Courier(BaseService):
             return
         text = ""
         if self._running is not None and self._stage is StepStage.RUN:
-            config = self.context.ranks
-            text = workload_of(config).progress(config, step.last_line())
+            text = self._progress(step)
         await self._return(
             RankStatus(
                 *self.header,
@@ -284,6 +287,15 @@ class Courier(BaseService):
                 progress=text,
             )
         )
+
+    def _progress(self, step: StepCommands) -> str:
+        """How far the commands are, by the newest line of theirs that says it."""
+        config = self.context.ranks
+        workload = workload_of(config)
+        texts = (workload.progress(config, line) for line in step.last_lines())
+        if text := next(filter(None, texts), ""):
+            return text
+        return self._traffic.text() if workload.shows_traffic and self._traffic else ""
 
     async def _return(self, message: Message) -> None:
         await self._returns.send(encode(message))

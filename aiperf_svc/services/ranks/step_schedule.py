@@ -95,11 +95,19 @@ class StepSchedule(BaseService):
             stage=machine.stage.value if plan else "",
             due_wall_ns=machine.due_wall_ns,
             expected_ns=plan.step.expected_ns if plan else 0,
-            text=next(filter(None, self._texts.values()), ""),
+            text=self._text(),
             failures=tuple(machine.failures),
             ranks=self._infos,
             silent=self._silent,
         )
+
+    def _text(self) -> str:
+        """How far the first rank is that says so."""
+        said = [(rank, text) for rank, text in sorted(self._texts.items()) if text]
+        if not said:
+            return ""
+        rank, text = said[0]
+        return f"rank {rank}: {text}" if len(said) > 1 else text
 
     # --- messages --------------------------------------------------------------------------------
 

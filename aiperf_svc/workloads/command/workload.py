@@ -3,11 +3,13 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.core.results.measured import MetricInfo
+from aiperf_svc.core.results.readable import readable_unit
 from aiperf_svc.workloads import base
 from aiperf_svc.workloads.base import Output, Rank, Reading, Role, Step, UnreadableOutput, Workload
 from aiperf_svc.workloads.command.spec import CommandMetric, CommandSpec
@@ -83,6 +85,17 @@ class Command(Workload[CommandSpec]):
             of_ranks = [_value(tag, metric, output) for output in outputs]
             values[tag] = float(_COMBINE[metric.combine](of_ranks))
         return Reading(values=values)
+
+    def progress(self, config: Config, line: str) -> str:
+        for info, metric in zip(
+            self.metrics_of(config), config.workload.metrics.values(), strict=True
+        ):
+            if metric.file is None and metric.json_path is None:
+                with suppress(UnreadableOutput):
+                    for value in _matches(info.tag, metric, line, "a line"):
+                        divisor, unit = readable_unit(info.unit, value)
+                        return f"{info.name}: {value / divisor:.6g} {unit}".rstrip()
+        return ""
 
 
 def _source(metric: CommandMetric) -> str:

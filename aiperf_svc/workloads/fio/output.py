@@ -5,6 +5,7 @@ histograms: percentiles cannot be averaged.
 """
 
 import errno
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -16,10 +17,14 @@ from aiperf_svc.workloads.fio.metrics import PERCENTILES
 from aiperf_svc.workloads.fio.runs import Direction, Run
 from aiperf_svc.workloads.json_output import Fields, fields_of
 
+JSON = "fio.json"
+"""File of fio's JSON: its progress is on standard output."""
 BANDWIDTH_LOG = "fio_bw.*.log"
 """Files that `--write_bw_log=fio` writes, one for each job."""
 LATENCY_TABLE = "completion latency"
 _TABLE_PERCENTILES = (1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99)
+_ETA = re.compile(r"\[([^][]*/s)\]\[([^][]*) IOPS\]")
+"""Of `Jobs: 1 (f=1): [m(1)][60.0%][r=130MiB/s,w=128MiB/s][r=33.3k,w=32.8k IOPS][eta 00m:02s]`."""
 _DIRECTIONS: dict[str, Direction] = {"0": "read", "1": "write"}
 """As the third column of a log has them."""
 
@@ -61,6 +66,18 @@ def read_run(run: Run, ramp_ns: int, outputs: Sequence[Output]) -> Reading:
     )
 
 
+def read_eta(line: str) -> str:
+    """Rates of the last second, of a line that fio prints while it runs; empty: of no such line."""
+    found = _ETA.search(line)
+    if found is None:
+        return ""
+    pairs = zip(found[1].split(","), found[2].split(","), strict=False)
+    words = {"r": "reads", "w": "writes"}
+    return ", ".join(
+        f"{words.get(rate[0], rate[0])} {rate[2:]}, {iops[2:]} IOPS" for rate, iops in pairs
+    )
+
+
 def added(histograms: Iterator[Bins]) -> Bins:
     """The sum of histograms, sorted by latency."""
     total: Counter[int] = Counter()
@@ -80,7 +97,8 @@ def percentile_ns(bins: Bins, percent: float) -> int:
 
 def _document(output: Output) -> Fields:
     """The JSON, before which fio may print warnings."""
-    lines = output.text.splitlines(keepends=True)
+    text = output.files.get(JSON, b"").decode("utf-8", "replace")
+    lines = text.splitlines(keepends=True)
     start = next((n for n, line in enumerate(lines) if line.startswith("{")), 0)
     return fields_of("".join(lines[start:]), f"fio on rank {output.rank}")
 
@@ -133,10 +151,11 @@ def _latency_table(run: Run, bins: Mapping[Direction, Bins]) -> Table:
 
 def _series(run: Run, ramp_s: float, outputs: Sequence[Output]) -> Iterator[Series]:
     for output in outputs:
-        if not output.files:
+        logs = {name: text for name, text in output.files.items() if name != JSON}
+        if not logs:
             raise UnreadableOutput(f"fio on rank {output.rank} left no {BANDWIDTH_LOG}")
         of_second: Counter[tuple[Direction, int]] = Counter()
-        for name, text in output.files.items():
+        for name, text in logs.items():
             for way, second, rate in _log_lines(f"{name} of rank {output.rank}", text):
                 of_second[way, second] += rate
         for way in run.directions:

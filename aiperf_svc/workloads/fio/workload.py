@@ -20,7 +20,7 @@ from aiperf_svc.workloads.base import (
     timeout_of,
 )
 from aiperf_svc.workloads.fio.metrics import metrics_of_run
-from aiperf_svc.workloads.fio.output import BANDWIDTH_LOG, LATENCY_TABLE, read_run
+from aiperf_svc.workloads.fio.output import BANDWIDTH_LOG, JSON, LATENCY_TABLE, read_eta, read_run
 from aiperf_svc.workloads.fio.runs import VOLUME, Run, runs_of
 from aiperf_svc.workloads.fio.spec import FioSpec
 
@@ -72,7 +72,8 @@ class Fio(Workload[FioSpec]):
                 name="write files",
                 is_measured=False,
                 commands=tuple(
-                    Command(rank=rank.number, argv=_write_files(spec, rank)) for rank in ranks
+                    Command(rank=rank.number, argv=_write_files(spec, rank), keeps=(JSON,))
+                    for rank in ranks
                 ),
                 timeout_ns=timeout_of(spec, writing_ns + 60 * SECOND_NS),
             ),
@@ -82,7 +83,9 @@ class Fio(Workload[FioSpec]):
                     headline=next(metrics_of_run(run)).tag,
                     commands=tuple(
                         Command(
-                            rank=rank.number, argv=_measure(spec, run, rank), keeps=(BANDWIDTH_LOG,)
+                            rank=rank.number,
+                            argv=_measure(spec, run, rank),
+                            keeps=(JSON, BANDWIDTH_LOG),
                         )
                         for rank in ranks
                     ),
@@ -96,6 +99,9 @@ class Fio(Workload[FioSpec]):
     def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
         run = next(run for run in runs_of(config.workload) if run.name == step.name)
         return read_run(run, config.workload.ramp, outputs)
+
+    def progress(self, config: Config, line: str) -> str:
+        return read_eta(line)
 
     def plots(self, config: Config) -> tuple[Plot, ...]:
         ways = {way for run in runs_of(config.workload) for way in run.directions}
@@ -162,7 +168,10 @@ def _common(spec: FioSpec, run: Run, rank: Rank) -> tuple[str, ...]:
         "fio",
         f"--name={run.name.replace(' ', '-')}",
         "--output-format=json+",
-        "--eta=never",
+        f"--output={JSON}",
+        # A line each second on standard output.
+        "--eta=always",
+        "--eta-interval=1",
         *files,
         f"--size={spec.size}",
         f"--numjobs={run.num_jobs}",

@@ -128,6 +128,7 @@ class Iperf(Workload[IperfSpec]):
     summary = "bandwidth between two nodes over TCP or UDP, by iperf3"
     spec = IperfSpec
     tools = (Tool("iperf3", "iperf3"),)
+    shows_traffic = True
     metrics = (
         *_BANDWIDTH,
         *_TCP,

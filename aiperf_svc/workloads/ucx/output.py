@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from aiperf_svc.core.results.measured import Column, Table
 from aiperf_svc.workloads.base import Output, Reading, UnreadableOutput
@@ -21,6 +22,16 @@ _HEADER = (
 _VERSION = re.compile(r"UCX\s+INFO\s+Version (\S+)")
 _MIB = 2**20
 """ucx_perftest's MB."""
+
+
+class Row(NamedTuple):
+    """What one message size measured."""
+
+    size: int
+    latency_us: float
+    """Median."""
+    bandwidth: float
+    """Bits per second."""
 
 
 def read_both(spec: UcxSpec, outputs: Sequence[Output]) -> Reading:
@@ -49,11 +60,8 @@ def _rows(spec: UcxSpec, output: Output) -> tuple[tuple[float, ...], ...]:
         )
     rows = []
     for line, (size, iterations) in zip(lines[1:], spec.sizes.items(), strict=False):
-        try:
-            numbers = [float(field) for field in line.split(",")]
-        except ValueError:
-            numbers = []
-        if len(numbers) != len(_HEADER.split(",")) or any(n - n != 0 for n in numbers):
+        numbers = _numbers(line)
+        if not numbers:
             raise UnreadableOutput(f"{where}: {line!r}; expected numbers as {_HEADER!r} has them")
         if (numbers[0], numbers[1]) != (size, iterations):
             raise UnreadableOutput(
@@ -66,6 +74,24 @@ def _rows(spec: UcxSpec, output: Output) -> tuple[tuple[float, ...], ...]:
             f"{where}: {len(lines) - 1} message sizes; expected {len(spec.sizes)}"
         )
     return tuple(rows)
+
+
+def read_line(line: str) -> Row | None:
+    """What a line says of one message size; None: nothing."""
+    numbers = _numbers(line)
+    if not numbers:
+        return None
+    return Row(size=int(numbers[0]), latency_us=numbers[2], bandwidth=numbers[6] * _MIB * 8)
+
+
+def _numbers(line: str) -> list[float]:
+    """The numbers of a row; empty if it is none."""
+    try:
+        numbers = [float(field) for field in line.split(",")]
+    except ValueError:
+        return []
+    is_whole = len(numbers) == len(_HEADER.split(",")) and all(n - n == 0 for n in numbers)
+    return numbers if is_whole else []
 
 
 def _values(spec: UcxSpec, rows: Sequence[tuple[float, ...]]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from aiperf_svc.workloads.base import (
     timeout_of,
 )
 from aiperf_svc.workloads.pairs import pair_labels, pair_name, pairs
-from aiperf_svc.workloads.ucx.output import TABLE, read_both
+from aiperf_svc.workloads.ucx.output import TABLE, read_both, read_line
 from aiperf_svc.workloads.ucx.spec import UcxSpec
 
 Config = WorkloadConfig[UcxSpec]
@@ -122,6 +122,14 @@ class Ucx(Workload[UcxSpec]):
 
     def read(self, config: Config, step: Step, outputs: Sequence[Output]) -> Reading:
         return read_both(config.workload, outputs)
+
+    def progress(self, config: Config, line: str) -> str:
+        row = read_line(line)
+        if row is None:
+            return ""
+        if config.workload.is_latency:
+            return f"{row.size} bytes: {row.latency_us:g} us"
+        return f"{row.size} bytes: {row.bandwidth / 10**9:.4g} Gbit/s"
 
     def plots(self, config: Config) -> tuple[Plot, ...]:
         headline = self.metrics_of(config)[0]

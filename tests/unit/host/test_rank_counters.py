@@ -1,6 +1,16 @@
 """Shares follow from two readings of counters."""
 
-from aiperf_svc.adapters.ranks.counters import Counters, pressure_shares
+from pathlib import Path
+
+from aiperf_svc.adapters.ranks.counters import Counters, interface_bytes, pressure_shares
+from aiperf_svc.adapters.ranks.traffic import traffic_text
+
+_DEV = """Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop ...
+    lo: 5000 50 0 0 0 0 0 0 5000 50 0 0 0 0 0 0
+  eth0: 1000 10 0 1 0 0 0 0 200 10 0 2 0 0 0 0
+  net1: 30 10 0 0 0 0 0 0 4 10 0 0 0 0 0 0
+"""
 
 
 def test_pressure_is_the_share_of_the_time_between_two_readings() -> None:
@@ -12,3 +22,14 @@ def test_pressure_is_the_share_of_the_time_between_two_readings() -> None:
 def test_a_share_is_at_most_the_whole_time() -> None:
     before, after = Counters(pressure_us={"cpu": 0}), Counters(pressure_us={"cpu": 10**6})
     assert pressure_shares(before, after) == {"cpu": 1.0}
+
+
+def test_bytes_of_all_interfaces_are_added_but_those_of_the_loopback(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/dev").write_text(_DEV)
+    assert interface_bytes(tmp_path) == (1030, 204, 5000)
+
+
+def test_traffic_is_named_in_the_unit_of_the_larger_direction() -> None:
+    assert traffic_text(2e7, 9.4e9, 0.0) == "interfaces send 9.4 and receive 0.02 Gbit/s"
+    assert traffic_text(3e3, 2e3, 11.24e9) == "interface lo carries 11.2 Gbit/s"

@@ -122,3 +122,20 @@ def test_metrics_that_cannot_be_read_are_refused(metric: dict[str, str], said: s
         config_of(**metric)
     assert "workload.metrics.speed" in str(error.value)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("metric", "line", "said"),
+    [
+        ({"pattern": "speed: ([0-9.]+)"}, "thread 3 speed: 12345", "Speed: 12345 ops/s"),
+        ({"pattern": "speed: ([0-9.]+)"}, "speed: none", ""),
+        ({"json_lines": "rate"}, '{"rate": 7.5}', "Speed: 7.5 ops/s"),
+        ({"json_lines": "rate"}, '{"rate": null}', ""),
+        ({"json_path": "rate"}, '{"rate": 7.5}', ""),
+        ({"pattern": "([0-9.]+)", "file": "out.txt"}, "7.5", ""),
+    ],
+)
+def test_a_line_in_which_a_metric_is_found_is_progress(
+    metric: dict[str, str], line: str, said: str
+) -> None:
+    assert WORKLOAD.progress(config_of(**metric), line) == said

@@ -27,8 +27,9 @@ def read(config: WorkloadConfig[Any], outputs: list[Output], ranks: Ranks) -> Re
     return WORKLOAD.read(config, step, outputs)
 
 
-def output_of(stdout: bytes, *, rank: int = 0, log: bytes = LOG) -> Output:
-    return Output(rank=rank, exit_code=0, stdout=stdout, files={"fio_bw.1.log": log})
+def output_of(text: bytes, *logs: bytes, rank: int = 0) -> Output:
+    files = {f"fio_bw.{n}.log": log for n, log in enumerate(logs or (LOG,), 1)}
+    return Output(rank=rank, exit_code=0, files={"fio.json": text, **files})
 
 
 def test_files_are_written_once_before_the_run_that_is_measured(
@@ -38,24 +39,25 @@ def test_files_are_written_once_before_the_run_that_is_measured(
     more = {"num_jobs": 2, "nrfiles": 3, "rwmixread": 70, "percentage_random": 80, "thread": True}
     parsed = config("fio", **spec, **more, direct=False, workers=2, ioengine="io_uring")
     writing, measured = WORKLOAD.steps(parsed, ranks(2))
+    common = "--output-format=json+ --output=fio.json --eta=always --eta-interval=1"
     files = (
         "--directory=/volume --filename_format=aiperf-1.$jobnum.$filenum --nrfiles=3 "
         "--size=1073741824 --numjobs=2"
     )
     assert not writing.is_measured
     assert " ".join(writing.commands[1].argv) == (
-        f"fio --name=write-files --output-format=json+ --eta=never {files} --rw=write "
-        "--bs=1048576 --iodepth=1 --direct=0 --ioengine=psync --end_fsync=1"
+        f"fio --name=write-files {common} {files} "
+        "--rw=write --bs=1048576 --iodepth=1 --direct=0 --ioengine=psync --end_fsync=1"
     )
     assert measured.name == "randrw"
     assert " ".join(measured.commands[1].argv) == (
-        f"fio --name=randrw --output-format=json+ --eta=never {files} --rw=randrw --bs=4096 "
-        "--iodepth=8 --direct=0 --ioengine=io_uring --time_based --runtime=10000ms "
-        "--ramp_time=2000ms --randrepeat=0 --write_bw_log=fio --log_avg_msec=1000 --rwmixread=70 "
-        "--percentage_random=80 --thread"
+        f"fio --name=randrw {common} {files} "
+        "--rw=randrw --bs=4096 --iodepth=8 --direct=0 --ioengine=io_uring --time_based "
+        "--runtime=10000ms --ramp_time=2000ms --randrepeat=0 --write_bw_log=fio "
+        "--log_avg_msec=1000 --rwmixread=70 --percentage_random=80 --thread"
     )
     assert [each.rank for each in measured.commands] == [0, 1]
-    assert measured.commands[0].keeps == ("fio_bw.*.log",)
+    assert measured.commands[0].keeps == ("fio.json", "fio_bw.*.log")
     assert measured.expected_ns == 12 * 10**9
 
 
@@ -132,9 +134,7 @@ def test_the_series_of_a_worker_adds_its_jobs_and_starts_after_the_ramp(
     config: Configure, ranks: Ranks, recorded: Recorded
 ) -> None:
     text = recorded("fio/fio-3.33-randrw.json")
-    both = Output(
-        rank=0, exit_code=0, stdout=text, files={"fio_bw.1.log": LOG, "fio_bw.2.log": LOG}
-    )
+    both = output_of(text, LOG, LOG)
     reads, writes = read(config("fio", **RANDRW), [both], ranks).series
     assert reads.times_s == (1.5, 2.5)
     assert reads.values == (2 * 96660 * 1024, 2 * 105989 * 1024)
@@ -219,7 +219,7 @@ def test_output_that_does_not_add_up_is_unreadable(
 
 
 @pytest.mark.parametrize(
-    ("stdout", "log", "said"),
+    ("text", "log", "said"),
     [
         (b"", LOG, "expected JSON"),
         (b"fio: failed parsing directory", LOG, "expected JSON"),
@@ -231,13 +231,13 @@ def test_garbage_is_unreadable(
     config: Configure,
     ranks: Ranks,
     recorded: Recorded,
-    stdout: bytes | None,
+    text: bytes | None,
     log: bytes,
     said: str,
 ) -> None:
-    text = recorded("fio/fio-3.33-randrw.json") if stdout is None else stdout
+    text = recorded("fio/fio-3.33-randrw.json") if text is None else text
     with pytest.raises(UnreadableOutput, match=said):
-        read(config("fio", **RANDRW), [output_of(text, log=log)], ranks)
+        read(config("fio", **RANDRW), [output_of(text, log)], ranks)
 
 
 @pytest.mark.parametrize(
@@ -280,3 +280,24 @@ def test_files_that_do_not_fit_on_the_volume_are_refused(
         (problem,) = problems
         assert problem.startswith("workload.size: ")
         assert said in problem
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "Jobs: 1 (f=1): [r(1)][60.0%][r=130MiB/s][r=33.3k IOPS][eta 00m:02s]",
+            "reads 130MiB/s, 33.3k IOPS",
+        ),
+        (
+            "Jobs: 2 (f=2): [m(2)][9.1%][r=64.1MiB/s,w=8224KiB/s][r=16.4k,w=16.3k IOPS][eta 10s]",
+            "reads 64.1MiB/s, 16.4k IOPS, writes 8224KiB/s, 16.3k IOPS",
+        ),
+        ("Jobs: 1 (f=0)", ""),
+        ("{", ""),
+    ],
+)
+def test_a_line_of_fio_s_progress_has_the_rates_of_the_last_second(
+    config: Configure, line: str, said: str
+) -> None:
+    assert WORKLOAD.progress(config("fio"), line) == said

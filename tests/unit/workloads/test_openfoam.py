@@ -185,3 +185,9 @@ def test_the_environment_of_debians_openfoam_is_set_unless_an_image_is_named() -
         config = config_of(image=image)
         for step in WORKLOAD.steps(config, ranks("10.0.0.1", "10.0.0.2")):
             assert step.commands[0].env.get("WM_PROJECT_DIR") == expected
+
+
+def test_the_time_of_the_simulation_is_progress() -> None:
+    config = config_of(size="XS")
+    assert WORKLOAD.progress(config, "Time = 0.05") == "Time = 0.05 of 0.1 s"
+    assert WORKLOAD.progress(config, "ExecutionTime = 1.2 s  ClockTime = 2 s") == ""

@@ -132,3 +132,11 @@ def test_transports_of_rdma_need_a_device(config: Configure) -> None:
 def test_what_ucx_lacks_is_refused(config: Configure, spec: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="workload"):
         config("ucx", **spec)
+
+
+def test_a_row_is_progress(config: Configure) -> None:
+    row = "1024,1000,5.504,41.721,41.721,23.41,23.41,23969,23969"
+    latency, bandwidth = config("ucx", test="tag_lat"), config("ucx", test="tag_bw")
+    assert WORKLOAD.progress(latency, row) == "1024 bytes: 5.504 us"
+    assert WORKLOAD.progress(bandwidth, row) == "1024 bytes: 0.1964 Gbit/s"
+    assert WORKLOAD.progress(latency, "[1,2] UCX  INFO  ep_cfg[1]: tag(tcp/lo)") == ""
