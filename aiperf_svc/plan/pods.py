@@ -278,9 +278,14 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def service_pods(
-    config: Config, topology: Topology, identity: Identity, image: ImagePlan
+    config: Config,
+    topology: Topology,
+    identity: Identity,
+    image: ImagePlan,
+    *,
+    is_held: bool = False,
 ) -> tuple[PodPlan, ...]:
-    """Return one pod for each group of the topology."""
+    """Return one pod for each group of the topology. The load of a held run waits for a start."""
     hosts = {
         service.value: identity.name(group.name)
         for group in topology.groups
@@ -297,6 +302,7 @@ def service_pods(
         "AIPERF_ARTIFACTS": ARTIFACTS_DIR,
         "AIPERF_LOG_FORMAT": "json",
         "AIPERF_RESULTS_PORT": str(int(Port.RESULTS_API)),
+        **({"AIPERF_HELD": "1"} if is_held else {}),
     }
     return tuple(_service_pod(config, topology, group, image, env) for group in topology.groups)
 

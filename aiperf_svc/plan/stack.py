@@ -146,12 +146,14 @@ def plan_stack(
     image: str = "",
     needs: RankNeeds | None = None,
     trials: Sequence[Config] = (),
+    is_held: bool = False,
 ) -> StackPlan:
     """Plan a stack.
 
     `image` replaces the one in the config; a new `generation` makes a new run of an unchanged
     config. `needs` is what the config's workload needs for all trials. `trials` are the configs of
-    the trials that the pods run, one for each; none without an experiment. Raises ConfigError.
+    the trials that the pods run, one for each; none without an experiment. The load of a stack that
+    `is_held` waits until it is given a start. Raises ConfigError.
     """
     check_stack_name(stack)
     config = _in_order(config)
@@ -174,7 +176,9 @@ def plan_stack(
         "config.yaml": yaml.safe_dump(non_defaults(resolved), sort_keys=False),
         "topology.json": msgspec.json.encode(topology).decode(),
     }
-    services = _services(largest_load(resolved, trials), topology, identity, used, needs)
+    services = _services(
+        largest_load(resolved, trials), topology, identity, used, needs, is_held=is_held
+    )
     target = target_pod(resolved, used) if isinstance(resolved, BenchmarkConfig) else None
     budget = plan_budget(deployment, times, identity)
     deadline = deadline_pod(resolved, identity, used, budget=budget)
@@ -236,8 +240,10 @@ def _services(
     identity: Identity,
     image: ImagePlan,
     needs: RankNeeds | None,
+    *,
+    is_held: bool,
 ) -> tuple[PodPlan, ...]:
-    pods = service_pods(config, topology, identity, image)
+    pods = service_pods(config, topology, identity, image, is_held=is_held)
     if not isinstance(config, WorkloadConfig):
         return pods
     assert needs is not None

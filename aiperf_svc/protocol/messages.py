@@ -286,6 +286,12 @@ class CancelRequested(Message, frozen=True):
     reason: str
 
 
+class StartRequested(Message, frozen=True):
+    """Tells a held run when to start its load. Repeated until the published state shows it."""
+
+    at_wall_ns: int
+
+
 # --- event bus, down: from the control services to all -------------------------------------------
 
 
@@ -331,6 +337,8 @@ class RunStatePublished(Message, frozen=True):
     """Exit code of the run, valid in the state `failed`."""
     ends_early: bool = False
     """True if the load is to end now, and the run goes on to its results."""
+    start_wall_ns: int = 0
+    """Earliest start of the load; 0: as soon as possible."""
 
 
 class TrialPublished(Message, frozen=True):
@@ -589,6 +597,7 @@ class MetricBatch(Message, frozen=True):
 AnyMessage = (
     Heartbeat
     | CancelRequested
+    | StartRequested
     | RosterPublished
     | RunStatePublished
     | TrialPublished

@@ -34,6 +34,7 @@ from aiperf_svc.protocol.messages import (
     RunState,
     RunStatePublished,
     Service,
+    StartRequested,
     StepProgress,
     WorkerCounts,
 )
@@ -61,6 +62,8 @@ class BaseService:
         self.state = RunState.PENDING
         self.is_cancelling = False
         self.ends_early = False
+        self.start_wall_ns = 0
+        """Earliest start of the load; 0: as soon as possible."""
         self.reached = RunState.PENDING
         self.error = ""
         self.exit_code = ExitCode.BENCHMARK_FAILED
@@ -121,6 +124,9 @@ class BaseService:
 
     def on_cancel_requested(self, message: CancelRequested) -> None:
         """Called when the user has asked for the end of the run (control services only)."""
+
+    def on_start_requested(self, message: StartRequested) -> None:
+        """Called when a held run is told when to start (control services only)."""
 
     def counts(self) -> tuple[WorkerCounts, ...]:
         """Return the accounts of each phase (workers and timing manager)."""
@@ -248,6 +254,8 @@ class BaseService:
                 self.on_acknowledged(message)
             case CancelRequested():
                 self.on_cancel_requested(message)
+            case StartRequested():
+                self.on_start_requested(message)
             case _:
                 self.log.warning("not expected on the event bus: %s", type(message).__name__)
 
@@ -262,6 +270,7 @@ class BaseService:
         set_phase(message.state.value)
         self.is_cancelling = message.is_cancelling
         self.ends_early = message.ends_early
+        self.start_wall_ns = message.start_wall_ns
         self.on_state(message)
         if is_new:
             self._states.put_nowait(message.state)

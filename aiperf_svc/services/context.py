@@ -47,6 +47,8 @@ class RunContext:
     """Socket file of the results API, if the runner is on this machine; it is HTTP otherwise."""
     api_port: int = 9090
     curve: CurveKeys | None = None
+    is_held: bool = False
+    """Whether the load waits for a start that it is given, together with other runs."""
     is_resumed: bool = False
     """Whether trials of the experiment have ended before, in the same folder."""
     cli_command: str = ""
@@ -97,6 +99,7 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
             results_socket=_path(environ.get("AIPERF_RESULTS_SOCKET")),
             api_port=int(environ.get("AIPERF_RESULTS_PORT", "9090")),
             curve=_curve(environ.get("AIPERF_CURVE_DIR")),
+            is_held=environ.get("AIPERF_HELD") == "1",
             is_resumed=environ.get("AIPERF_RESUMES") == "1",
             cli_command=environ.get("AIPERF_CLI_COMMAND", ""),
         )

@@ -255,6 +255,11 @@ class ExperimentResults:
         if self._results is not None:
             self._results.cancel(reason)
 
+    def start(self, at_wall_ns: int) -> None:
+        """Give the trial that is on its start."""
+        if self._results is not None:
+            self._results.start(at_wall_ns)
+
     def collected(self) -> None:
         """Let this process end: nobody needs it any more."""
         self.finished.set()

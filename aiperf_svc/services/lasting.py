@@ -36,6 +36,10 @@ class TrialResults(Protocol):
         """Ask for the end of the trial."""
         ...
 
+    def start(self, at_wall_ns: int) -> None:
+        """Give a held trial its start."""
+        ...
+
 
 class ResultsOfTrials(Protocol):
     """Collects what the records managers of the trials tell, and serves it."""

@@ -209,7 +209,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self.progress.set_server(*self._telemetry.running_and_waiting())
         self.progress.tick(mono_ns())
         self._look_for_early_end()
-        await self.repeat_cancel()
+        await self.repeat_requests()
 
     def _look_for_early_end(self) -> None:
         if self._detector is None or self._early_end or self.state is not RunState.PROFILING:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from aiperf_svc.adapters.messaging.bus import UP, Bus
 from aiperf_svc.adapters.results_api.status import Status
-from aiperf_svc.protocol.messages import CancelRequested, Service
+from aiperf_svc.protocol.messages import CancelRequested, RunState, Service, StartRequested
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.serving import Serving, serve_results
@@ -44,6 +44,7 @@ class ResultsService(BaseService, Generic[ProgressT]):
         self.summary_json: dict[str, Any] | None = None
         self._api: Serving | None = None
         self._cancel_reason = ""
+        self._given_start_wall_ns = 0
         self._finding: dict[str, Any] | None = None
         self.experiment = context.lasting.results if context.lasting is not None else None
 
@@ -65,10 +66,14 @@ class ResultsService(BaseService, Generic[ProgressT]):
             reason = self.progress.status().reason
             self._finding = await self.experiment.add(self.state, reason, self.summary_json)
 
-    async def repeat_cancel(self) -> None:
-        """Ask again for the end of the run until the published state shows it."""
+    async def repeat_requests(self) -> None:
+        """Ask again for the end or the start of the run until the published state shows it."""
         if self._cancel_reason and not self.is_cancelling:
             await self.publish(UP, CancelRequested(*self.header, reason=self._cancel_reason))
+        if self._given_start_wall_ns and self.state is RunState.READY:
+            await self.publish(
+                UP, StartRequested(*self.header, at_wall_ns=self._given_start_wall_ns)
+            )
 
     def status(self) -> Status:
         """Describe the run as it is now."""
@@ -81,6 +86,10 @@ class ResultsService(BaseService, Generic[ProgressT]):
     def cancel(self, reason: str) -> None:
         """Ask for the end of the run."""
         self._cancel_reason = reason
+
+    def start(self, at_wall_ns: int) -> None:
+        """Give a held run its start."""
+        self._given_start_wall_ns = at_wall_ns
 
     def collected(self) -> None:
         """Let this process end: nobody needs it any more."""

@@ -20,6 +20,7 @@ from aiperf_svc.protocol.messages import (
     RunState,
     RunStatePublished,
     Service,
+    StartRequested,
 )
 from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.context import RunContext
@@ -28,6 +29,7 @@ REPUBLISH_S = 0.5
 CONFIGURING_S = 600.0
 """Longest time for building the dataset and connecting; downloads are in it."""
 READY_S = 30.0
+"""Longest time for the services to take in who takes part."""
 DRAINING_S = 60.0
 """Longest time for the last records to arrive; the records manager gives up on them before."""
 PROCESSING_S = 900.0
@@ -39,6 +41,13 @@ log = logging.getLogger(__name__)
 
 def _has_warmup(config: Config) -> bool:
     return isinstance(config, BenchmarkConfig) and config.load.warmup is not None
+
+
+def _held_s(config: Config) -> float:
+    """Return how long a run waits for its start: as long as the others that it starts with may take
+    to be ready, if they began with it. Whoever is to give the start may be gone by then."""
+    deployment = config.deployment
+    return (deployment.ready_timeout + deployment.registration_timeout) / 1e9 + CONFIGURING_S
 
 
 class SystemController(BaseService):
@@ -58,7 +67,7 @@ class SystemController(BaseService):
             self._proxies = Proxies(bus)
             self._proxies.start()
         super().__init__(context, bus)
-        self._machine = RunMachine(has_warmup=_has_warmup(context.config))
+        self._machine = RunMachine(has_warmup=_has_warmup(context.config), is_held=context.is_held)
         self._number = 1
         self._finding: dict[str, Any] | None = None
         self._has_ended = False
@@ -68,7 +77,7 @@ class SystemController(BaseService):
         self._deadlines = {
             RunState.PENDING: context.config.deployment.registration_timeout / 1e9,
             RunState.CONFIGURING: CONFIGURING_S,
-            RunState.READY: READY_S,
+            RunState.READY: _held_s(context.config) if context.is_held else READY_S,
             RunState.DRAINING: DRAINING_S,
             RunState.PROCESSING: PROCESSING_S,
             RunState.DONE: ENDING_S,
@@ -97,6 +106,9 @@ class SystemController(BaseService):
         if self._sequence is not None:
             self._sequence.cancel(message.reason)
         self._handle(run_machine.CancelAsked(message.reason))
+
+    def on_start_requested(self, message: StartRequested) -> None:
+        self._handle(run_machine.StartGiven(message.at_wall_ns))
 
     def _handle_failed(self, reason: str) -> None:
         self._handle(run_machine.DeadlinePassed(self._machine.state, reason))
@@ -149,6 +161,7 @@ class SystemController(BaseService):
                     is_cancelling=machine.is_cancelling,
                     exit_code=machine.exit_code,
                     ends_early=machine.ends_early,
+                    start_wall_ns=machine.start_wall_ns,
                 ),
             )
             await is_set_within(self._changed, REPUBLISH_S)
@@ -164,7 +177,7 @@ class SystemController(BaseService):
             if state.is_final:
                 self._end()
                 continue
-            missing = self._missing()
+            missing = self._missing() or self._unmet
             self._handle(
                 run_machine.DeadlinePassed(
                     state, f"{state.value} took over {limit_s:g} s; still missing: {missing}"
@@ -176,4 +189,10 @@ class SystemController(BaseService):
             missing = self.roster.missing if self.roster is not None else ("the worker manager",)
         else:
             missing = self._machine.waiting_for()
-        return ", ".join(missing) or "nobody"
+        return ", ".join(missing)
+
+    @property
+    def _unmet(self) -> str:
+        """What a state waits for if it is no service."""
+        is_held = self._machine.state is RunState.READY and self.context.is_held
+        return "the start, which the runner gives" if is_held else "nobody"

@@ -164,7 +164,7 @@ class TimingManager(BaseService):
         self._phases[phase] = machine
         if self._is_stopping:
             machine.handle(StopRequested())
-        await self._carry_out(plan, machine.handle(PhaseRequested(wall_ns())))
+        await self._carry_out(plan, machine.handle(PhaseRequested(wall_ns(), self.start_wall_ns)))
         while not machine.has_ended:
             self._has_news.clear()
             await self._carry_out(plan, machine.handle(TimePassed(wall_ns())))

@@ -42,6 +42,7 @@ def plan_any_stack(
     generation: int = 1,
     image: str = "",
     workload_image: str = "",
+    is_held: bool = False,
 ) -> StackPlan:
     """Plan a stack of any kind; for an experiment, one whose pods can run each trial.
 
@@ -64,6 +65,7 @@ def plan_any_stack(
         image=image,
         needs=needs,
         trials=configs,
+        is_held=is_held,
     )
 
 

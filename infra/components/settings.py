@@ -68,6 +68,7 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
             generation=config.get_int("generation") or 1,
             image=environ.get("AIPERF_IMAGE", ""),
             workload_image=environ.get("AIPERF_WORKLOAD_IMAGE", ""),
+            is_held=config.get_bool("held") or False,
         )
     except ConfigError as error:
         raise pulumi.RunError(str(error)) from error

@@ -60,6 +60,7 @@ EXAMPLES: tuple[Message, ...] = (
         exit_code=ExitCode.BAD_CONFIG,
     ),
     m.CancelRequested(*HEAD, reason="interrupted"),
+    m.StartRequested(*HEAD, at_wall_ns=1_700_000_000_000_000_000),
     m.RosterPublished(
         *HEAD,
         number=3,

@@ -76,6 +76,14 @@ class ResultsClient:
         """Stop the run; what was measured is kept and reported."""
         await self._call("POST", "/v1/cancel", body=msgspec.json.encode({"reason": reason}))
 
+    async def start(self, at_wall_ns: int) -> None:
+        """Start the load of a held run at this time by the clock of its records manager."""
+        await self._call("POST", "/v1/start", body=msgspec.json.encode({"at_wall_ns": at_wall_ns}))
+
+    async def clock(self) -> int:
+        """Return the time in ns by the clock of the records manager."""
+        return int(msgspec.json.decode(await self._call("GET", "/v1/clock"))["wall_ns"])
+
     async def collected(self) -> None:
         """Tell the records manager that the results were fetched, so that it may end."""
         await self._call("POST", "/v1/collected")

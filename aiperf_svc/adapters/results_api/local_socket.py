@@ -10,11 +10,12 @@ connection.
 
 import asyncio
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.results_api.provider import ResultsProvider
+from aiperf_svc.adapters.results_api.provider import ResultsProvider, refused_start
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import EnvironmentProblem
@@ -28,10 +29,11 @@ CONFLICT = 409
 
 class _Question(msgspec.Struct, omit_defaults=True):
     about: str
-    """`status`, `summary`, `cancel` or `collected`."""
+    """`status`, `summary`, `cancel`, `start`, `clock` or `collected`."""
     after: int | None = None
     timeout_s: float = 0.0
     reason: str = ""
+    at_wall_ns: int = 0
 
 
 class _Reply(msgspec.Struct, omit_defaults=True):
@@ -92,6 +94,12 @@ async def _reply(provider: ResultsProvider, question: _Question) -> _Reply:
                 return _Reply(refused="the summary is not computed yet")
         case "cancel":
             provider.cancel(one_line(question.reason))
+        case "start":
+            if problem := refused_start(provider, question.at_wall_ns):
+                return _Reply(refused=problem)
+            provider.start(question.at_wall_ns)
+        case "clock":
+            content = time_ns()
         case "collected" if not provider.status().is_settled:
             return _Reply(refused="the results are not final yet")
     return _Reply(msgspec.Raw(msgspec.json.encode(content)))
@@ -116,6 +124,14 @@ class LocalResultsClient:
     async def cancel(self, reason: str) -> None:
         """Stop the run; what was measured is kept and reported."""
         await self._ask(_Question("cancel", reason=reason))
+
+    async def start(self, at_wall_ns: int) -> None:
+        """Start the load of a held run at this time."""
+        await self._ask(_Question("start", at_wall_ns=at_wall_ns))
+
+    async def clock(self) -> int:
+        """Return the time in ns by the clock of the records manager."""
+        return msgspec.json.decode(await self._ask(_Question("clock")), type=int)
 
     async def collected(self) -> None:
         """Tell the records manager that the results were fetched, so that it may end."""

@@ -1,9 +1,14 @@
 """Defines what a records manager offers to those that ask about its run."""
 
 from pathlib import Path
+from time import time_ns
 from typing import Any, Protocol
 
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.protocol.messages import RunState
+
+FURTHEST_START_NS = 60_000_000_000
+"""Longest time until a start, so that a wrong clock holds no run for hours."""
 
 
 class ResultsProvider(Protocol):
@@ -21,6 +26,10 @@ class ResultsProvider(Protocol):
         """Request the end of the run."""
         ...
 
+    def start(self, at_wall_ns: int) -> None:
+        """Give a held run the start of its load."""
+        ...
+
     def collected(self) -> None:
         """Take in that the results were fetched, so that this process may end."""
         ...
@@ -36,3 +45,13 @@ class ResultsProvider(Protocol):
     def manifest(self) -> dict[str, Any] | None:
         """Content of manifest.json, once it is written."""
         ...
+
+
+def refused_start(provider: ResultsProvider, at_wall_ns: int) -> str:
+    """Return why a start is not given to the run; empty if it is."""
+    state = provider.status().state
+    if state != RunState.READY:
+        return f"the run is {state} and does not wait for a start"
+    if abs(at_wall_ns - time_ns()) > FURTHEST_START_NS:
+        return "a start is at most a minute away; the clocks differ by more"
+    return ""

@@ -34,6 +34,14 @@ class RunApi(Protocol):
         """Stop the run; what was measured is kept and reported."""
         ...
 
+    async def start(self, at_wall_ns: int) -> None:
+        """Start the load of a held run at this time by the clock of its records manager."""
+        ...
+
+    async def clock(self) -> int:
+        """Return the time in ns by the clock of the records manager."""
+        ...
+
     async def collected(self) -> None:
         """Tell the records manager that the results were fetched, so that it may end."""
         ...

@@ -7,6 +7,9 @@ GET  /v1/summary                               what profile_export_aiperf.json h
 GET  /v1/results                               name, size and SHA-256 of every file; 409 before
 GET  /v1/results/{name}                        one file: ranges, ETag, gzip
 POST /v1/cancel      {"reason": "..."}         stop, keep and report what was measured
+GET  /v1/clock                                 {"wall_ns": ...}: the time here
+POST /v1/start       {"at_wall_ns": ...}       start the load of a held run at this time here, at
+                                               most a minute away; 409 unless it waits for a start
 POST /v1/collected                             the results are fetched, nobody needs this any more;
                                                409 before they are final
 
@@ -18,6 +21,7 @@ shown it are few and short: `guarded_connections`.
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
+from time import time_ns
 from typing import Any
 
 import msgspec
@@ -30,7 +34,7 @@ from aiperf_svc.adapters.results_api.guarded_connections import (
     GuardedConnections,
 )
 from aiperf_svc.adapters.results_api.prometheus_text import render_metrics
-from aiperf_svc.adapters.results_api.provider import ResultsProvider
+from aiperf_svc.adapters.results_api.provider import ResultsProvider, refused_start
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
@@ -98,6 +102,8 @@ def make_app(provider: ResultsProvider, *, token: str) -> web.Application:
     app.router.add_get("/v1/results", routes.results)
     app.router.add_get("/v1/results/{name:.+}", routes.result)
     app.router.add_post("/v1/cancel", routes.cancel)
+    app.router.add_get("/v1/clock", routes.clock)
+    app.router.add_post("/v1/start", routes.start)
     app.router.add_post("/v1/collected", routes.collected)
     return app
 
@@ -178,6 +184,19 @@ class _Routes:
         self._provider.cancel(one_line(asked.reason))
         return web.Response(status=202, text="stopping\n")
 
+    async def clock(self, _request: web.Request) -> web.Response:
+        return _json({"wall_ns": time_ns()})
+
+    async def start(self, request: web.Request) -> web.Response:
+        try:
+            given = msgspec.json.decode(await request.read(), type=_Start)
+        except msgspec.DecodeError as error:
+            raise web.HTTPBadRequest(text=f'expected {{"at_wall_ns": N}}: {error}\n') from error
+        if problem := refused_start(self._provider, given.at_wall_ns):
+            raise web.HTTPConflict(text=f"{problem}\n")
+        self._provider.start(given.at_wall_ns)
+        return web.Response(status=202, text="starting\n")
+
     async def collected(self, _request: web.Request) -> web.Response:
         if not self._provider.status().is_settled:
             raise web.HTTPConflict(text="the results are not final yet\n")
@@ -190,6 +209,10 @@ class _Routes:
         if manifest is None:
             raise web.HTTPConflict(text="the results are not written yet\n")
         return manifest
+
+
+class _Start(msgspec.Struct):
+    at_wall_ns: int
 
 
 class _Cancel(msgspec.Struct):

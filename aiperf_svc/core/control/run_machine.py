@@ -4,6 +4,8 @@
     warmup (if any) → profiling ─ timing manager done → draining ─ nothing on its way → processing ─
     results written → done | failed | cancelled
 
+A held run stays in `ready` until it is given a start, so that several runs can start together.
+
 The controller publishes the state, and each service reports in its heartbeats the latest state
 whose work it has finished (`reached`). A lost message delays the run by one heartbeat and never
 fails it.
@@ -52,6 +54,12 @@ class CancelAsked(msgspec.Struct, frozen=True):
     reason: str
 
 
+class StartGiven(msgspec.Struct, frozen=True):
+    """Event: a held run may start its load at this time."""
+
+    at_wall_ns: int
+
+
 class DeadlinePassed(msgspec.Struct, frozen=True):
     """Event: the run has been in a state for too long."""
 
@@ -75,14 +83,14 @@ class FreezeRoster(msgspec.Struct, frozen=True):
     """Instruction: freeze the roster; services that register later take no part."""
 
 
-Event = RosterChanged | HeartbeatReceived | CancelAsked | DeadlinePassed
+Event = RosterChanged | HeartbeatReceived | CancelAsked | StartGiven | DeadlinePassed
 Instruction = Publish | MarkStarted | FreezeRoster
 
 
 class RunMachine:
     """Decides the state of the run."""
 
-    def __init__(self, *, has_warmup: bool) -> None:
+    def __init__(self, *, has_warmup: bool, is_held: bool = False) -> None:
         self.state = RunState.PENDING
         self.reason = ""
         self.exit_code = ExitCode.BENCHMARK_FAILED
@@ -90,7 +98,10 @@ class RunMachine:
         self.is_cancelling = False
         self.ends_early = False
         """True if the load is to end because the records manager knows enough."""
+        self.start_wall_ns = 0
+        """Earliest start of the load; 0: as soon as possible."""
         self._has_warmup = has_warmup
+        self._is_held = is_held
         self._members: dict[str, Member] = {}
         self._is_complete = False
         self._reached: dict[str, tuple[int, RunState]] = {}
@@ -119,6 +130,8 @@ class RunMachine:
                 if not self.is_cancelling:
                     self.is_cancelling = True
                     self.reason = reason
+            case StartGiven(at_wall_ns=at) if self._is_held and not self.start_wall_ns:
+                self.start_wall_ns = at
             case DeadlinePassed(state=state, reason=reason):
                 if state is self.state:
                     self._fail(reason)
@@ -169,6 +182,8 @@ class RunMachine:
             return self._is_complete
         if early and not self._is_complete:
             # A registered service is lost. Until the roster is frozen, another may replace it.
+            return False
+        if self.state is RunState.READY and self._is_held and not self.start_wall_ns:
             return False
         return not self._still_waiting_for()
 

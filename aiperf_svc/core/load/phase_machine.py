@@ -58,6 +58,8 @@ class PhaseRequested(msgspec.Struct, frozen=True):
     """Event: the run has reached this phase."""
 
     now_wall_ns: int
+    not_before_wall_ns: int = 0
+    """Earliest start, for several runs that start together."""
 
 
 class TimePassed(msgspec.Struct, frozen=True):
@@ -200,17 +202,18 @@ class PhaseMachine:
                 self._ledger.lose(worker)
             case StopRequested():
                 self._is_stopping = True
-            case PhaseRequested(now_wall_ns=now) if self.stage is PhaseStage.PLANNED:
-                return self._announce(now)
+            case PhaseRequested() if self.stage is PhaseStage.PLANNED:
+                return self._announce(event)
             case _:
                 story = [f"{stage.value}: {kind.__name__}" for stage, kind in self.story]
                 raise AssertionError(f"not expected in {self.plan.phase.name.lower()}: {story}")
         return []
 
-    def _announce(self, now: int) -> list[Instruction]:
+    def _announce(self, requested: PhaseRequested) -> list[Instruction]:
         plan = self.plan
         connecting_ns = math.ceil(self._most_users / CONNECTS_PER_S * 1e9)
-        self.start_wall_ns = now + self._announce_ns() + connecting_ns
+        soonest_wall_ns = requested.now_wall_ns + self._announce_ns() + connecting_ns
+        self.start_wall_ns = max(soonest_wall_ns, requested.not_before_wall_ns)
         if plan.duration_ns:
             self.stop_wall_ns = self.start_wall_ns + plan.duration_ns
             self._cancel_wall_ns = self.stop_wall_ns + plan.grace_ns

@@ -46,11 +46,14 @@ class Launch:
         cli: PulumiCli,
         interrupts: Interrupts,
         screen: Screen,
+        *,
+        give_start: measure.GiveStart | None = None,
     ) -> None:
         self._request, self._options, self._home = request, options, home
         self._cluster, self._cli, self._interrupts = cluster, cli, interrupts
         self._lifecycle = StackLifecycle(keep=options.keep, keep_on_failure=options.keep_on_failure)
         self._screen, self._say = screen, screen.say
+        self._give_start = give_start
         self._failure: AiperfError | None = None
         self._prepared: RunRecord | None = None
         self._record: RunRecord | None = None
@@ -209,7 +212,11 @@ class Launch:
 
     async def _measure(self) -> StageResult:
         self._measuring = measure.Measuring(
-            self._cluster, await self._cli.outputs(), self._request.plan, self._screen.display
+            self._cluster,
+            await self._cli.outputs(),
+            self._request.plan,
+            self._screen.display,
+            self._give_start,
         )
         summary = await self._measuring.follow(
             interrupts=self._interrupts,

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
-from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
+from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
@@ -37,6 +37,10 @@ LOSSES_OF_RANKS = frozenset({"run", "rank-lost", "oom"})
 """Checks of a benchmark on ranks that fail when a rank is lost, or processes of it."""
 
 
+GiveStart = Callable[[RunApi, Callable[[str], None]], Awaitable[None]]
+"""Gives a held run its start, and says so. Raises BenchmarkFailed, ApiRefused."""
+
+
 class Measuring:
     """One run of a stack, from its start to its results on this machine."""
 
@@ -46,9 +50,12 @@ class Measuring:
         outputs: Mapping[str, Any],
         plan: StackPlan,
         make_display: Callable[[StackPlan], Display],
+        give_start: GiveStart | None = None,
     ) -> None:
+        """`give_start` is needed by a stack that is held."""
         self._cluster, self._outputs = cluster, outputs
         self._plan, self._make_display = plan, make_display
+        self._give_start = give_start
         self._open = contextlib.AsyncExitStack()
         self._client: ResultsClient | None = None
         self.status: Status | None = None
@@ -97,11 +104,14 @@ class Measuring:
             stopping=STOPPING,
         )
         limit = asyncio.create_task(self._limit(deadline_mono_s, timeout_s), name="timeout")
+        start = asyncio.create_task(self._start(client, display), name="start")
         try:
             self.summary = await self._unless_lost(following, display)
         finally:
             self.status = following.status
             limit.cancel()
+            start.cancel()
+            await asyncio.gather(limit, start, return_exceptions=True)
             display.close()
         return self.summary
 
@@ -179,16 +189,31 @@ class Measuring:
         with contextlib.suppress(AiperfError, OSError):
             await self._open.aclose()
 
+    async def _start(self, client: ResultsClient, display: Display) -> None:
+        """Have a held run started. One that cannot be is stopped."""
+        if self._give_start is None:
+            return
+        try:
+            await self._give_start(client, display.note)
+        except (BenchmarkFailed, ApiRefused) as error:
+            self.failure = self.failure or BenchmarkFailed(str(error))
+            display.note(str(error))
+            await self._cancel("no start")
+
     async def _limit(self, deadline_mono_s: float | None, timeout_s: float | None) -> None:
         """Stop the run at the deadline. What was measured until then is kept."""
         if deadline_mono_s is None:
             return
         await asyncio.sleep(max(0.0, deadline_mono_s - time.monotonic()))
         self.failure = BenchmarkFailed(f"--timeout: stopped {timeout_s:g} s after the start of up")
+        await self._cancel("--timeout")
+
+    async def _cancel(self, reason: str) -> None:
+        """Stop the run, as soon as it can be told so."""
         assert self._client is not None
         while True:
             try:
-                await self._client.cancel("--timeout")
+                await self._client.cancel(reason)
             except (ApiUnavailable, ApiRefused):
                 await asyncio.sleep(RETRY_S)
             else:

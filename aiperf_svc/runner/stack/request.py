@@ -49,6 +49,8 @@ class StackRequest:
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Secret values by key of the stack's configuration."""
     is_ephemeral: bool = False
+    is_held: bool = False
+    """Whether the load waits until it is given a start."""
     folder: Path | None = None
     """Folder for the results, made for this run; None: one with a new name in `artifacts.dir`."""
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -79,6 +81,7 @@ class StackRequest:
             generation=self.used_generation,
             image=self.environ.get(IMAGE, ""),
             workload_image=self.environ.get(WORKLOAD_IMAGE, ""),
+            is_held=self.is_held,
         )
 
     @property
@@ -108,6 +111,8 @@ class StackRequest:
         config |= {f"aiperf:{key}": value for key, value in given.items() if value}
         if self.generation is not None:
             config["aiperf:generation"] = self.generation
+        if self.is_held:
+            config["aiperf:held"] = True
         return content
 
     def _setting(self, key: str) -> str | None:

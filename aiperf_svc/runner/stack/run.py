@@ -11,6 +11,7 @@ from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import terminal
 from aiperf_svc.runner.stack.launch import Launch
+from aiperf_svc.runner.stack.measure import GiveStart
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.screen import Screen, WholeScreen
@@ -42,9 +43,13 @@ async def run_one(
     screen: Screen,
     *,
     counting: Callable[[], AbstractContextManager[Interrupts]],
+    give_start: GiveStart | None = None,
 ) -> RunOutcome:
-    """Run one stack. `counting` is entered when the cluster is connected: from then on interrupts
-    are counted, and before they cancel this call. Raises AiperfError when nothing was created."""
+    """Run one stack. Raises AiperfError when nothing was created.
+
+    `counting` is entered when the cluster is connected: from then on interrupts are counted, and
+    before they cancel this call. `give_start` starts a stack that is held.
+    """
     home = StateHome(request.environ)
     connecting = connect(kubeconfig=request.used_kubeconfig, context=request.used_context)
     await home.wait_for_killed(request.stack, screen.say)
@@ -53,7 +58,14 @@ async def run_one(
             request = await with_target_pods(request, cluster, say=screen.say)
             with counting() as interrupts:
                 return await _launched(
-                    request, options, home, cluster, interrupts, screen, held=held
+                    request,
+                    options,
+                    home,
+                    cluster,
+                    interrupts,
+                    screen,
+                    held=held,
+                    give_start=give_start,
                 )
 
 
@@ -66,6 +78,7 @@ async def _launched(
     screen: Screen,
     *,
     held: int,
+    give_start: GiveStart | None = None,
 ) -> RunOutcome:
     project = open_project(
         request.stack,
@@ -81,7 +94,10 @@ async def _launched(
         with project as cli:
             if cli.notice:
                 screen.say(f"note: {cli.notice}")
-            return await Launch(request, options, home, cluster, cli, interrupts, screen).run()
+            launch = Launch(
+                request, options, home, cluster, cli, interrupts, screen, give_start=give_start
+            )
+            return await launch.run()
     finally:
         if request.is_ephemeral and home.load(request.stack) is None:
             home.forget_ephemeral(request.stack)

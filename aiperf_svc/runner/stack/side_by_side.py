@@ -2,15 +2,17 @@
 record, and the failure of one does not touch the others."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from aiperf_svc.adapters.results_api.run_api import RunApi
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner import manifests
+from aiperf_svc.runner.common_start import CommonStart
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.board import Board, make_board
@@ -32,10 +34,15 @@ class Member:
 
 
 async def run_side_by_side(
-    members: Sequence[Member], options: StackOptions, *, limit: int
+    members: Sequence[Member],
+    options: StackOptions,
+    *,
+    limit: int,
+    start: CommonStart | None = None,
 ) -> list[RunOutcome]:
     """Run the stacks of `members`, at most `limit` at a time, and return their outcomes in the same
-    order. They begin in this order, and no question is asked.
+    order. They begin in this order, and no question is asked. With `start`, which has the names of
+    all members, those that are held get one start.
 
     An interrupt stops all of them as it stops one: after the first they collect what was measured,
     after the second they do not, and no other begins.
@@ -43,7 +50,9 @@ async def run_side_by_side(
     turns = asyncio.Semaphore(limit)
     options = replace(options, yes=True)
     with Interrupts() as interrupts, make_board(options.run, [m.name for m in members]) as board:
-        running = [_Running(member, options, interrupts, board).run(turns) for member in members]
+        running = [
+            _Running(member, options, interrupts, board, start).run(turns) for member in members
+        ]
         return await asyncio.gather(*running)
 
 
@@ -51,9 +60,14 @@ class _Running:
     """One of the stacks."""
 
     def __init__(
-        self, member: Member, options: StackOptions, interrupts: Interrupts, board: Board
+        self,
+        member: Member,
+        options: StackOptions,
+        interrupts: Interrupts,
+        board: Board,
+        start: CommonStart | None,
     ) -> None:
-        self._member, self._options = member, options
+        self._member, self._options, self._start = member, options, start
         self._interrupts = interrupts
         self._screen = board.screen(member.name)
         self._is_counting = asyncio.Event()
@@ -67,7 +81,13 @@ class _Running:
             try:
                 request.check_secrets()
                 outcome = await self._unless_interrupted(
-                    run_one(request, self._options, screen, counting=self._counting)
+                    run_one(
+                        request,
+                        self._options,
+                        screen,
+                        counting=self._counting,
+                        give_start=self._give_start if request.is_held else None,
+                    )
                 )
             except AiperfError as error:
                 outcome = self._failed(error)
@@ -76,6 +96,10 @@ class _Running:
                 text = f"unexpected {type(error).__name__}: {error}"
                 outcome = self._failed(EnvironmentProblem(text))
             return self._end(outcome)
+
+    async def _give_start(self, api: RunApi, say: Callable[[str], None]) -> None:
+        if self._start is not None:
+            await self._start.give(self._member.name, api, say)
 
     @contextmanager
     def _counting(self) -> Iterator[Interrupts]:
@@ -129,5 +153,7 @@ class _Running:
     def _end(self, outcome: RunOutcome) -> RunOutcome:
         if outcome.artifacts is not None:
             manifests.refresh(outcome.artifacts)
+        if self._start is not None:
+            self._start.leave(self._member.name)
         self._screen.end(outcome)
         return outcome

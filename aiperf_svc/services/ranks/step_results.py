@@ -65,7 +65,7 @@ class StepResults(ResultsService[StepsProgress]):
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
             receive_each(self._records, self._take_record),
-            every(CANCEL_S, self.repeat_cancel),
+            every(CANCEL_S, self.repeat_requests),
         ]
 
     # --- what arrives ----------------------------------------------------------------------------

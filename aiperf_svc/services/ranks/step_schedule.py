@@ -207,6 +207,7 @@ class StepSchedule(BaseService):
         )
         if self._is_stopping:
             machine.handle(StopRequested())
+        await self._wait_for_start()
         while machine.end is None:
             self._has_news.clear()
             before = machine.plan, machine.stage
@@ -226,6 +227,12 @@ class StepSchedule(BaseService):
             if machine.end is None:
                 await is_set_within(self._has_news, LOOK_S)
         self.log.info("steps are over: %s", machine.end.value)
+
+    async def _wait_for_start(self) -> None:
+        """Wait for the start that the run was given, if it was."""
+        while not self._is_stopping and (left_ns := self.start_wall_ns - wall_ns()) > 0:
+            self._has_news.clear()
+            await is_set_within(self._has_news, left_ns / 1e9)
 
     def _rank(self, attached: RankAttached) -> Rank:
         return Rank(

@@ -34,6 +34,7 @@ class Provider:
     content: dict[str, Any] | None = None
     has_manifest: bool = True
     cancelled: list[str] = field(default_factory=list)
+    started: list[int] = field(default_factory=list)
     was_collected: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -52,6 +53,9 @@ class Provider:
 
     def cancel(self, reason: str) -> None:
         self.cancelled.append(reason)
+
+    def start(self, at_wall_ns: int) -> None:
+        self.started.append(at_wall_ns)
 
     def collected(self) -> None:
         self.was_collected.set()

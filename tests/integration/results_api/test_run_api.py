@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import time_ns
 
 import pytest
 import pytest_asyncio
@@ -65,6 +66,21 @@ async def test_a_summary_is_refused_until_it_is_computed(
 async def test_cancel_passes_the_reason_on(provider: Provider, client: RunApi) -> None:
     await client.cancel("enough")
     assert provider.cancelled == ["enough"]
+
+
+async def test_a_run_that_is_ready_takes_a_start_near_its_own_time(
+    provider: Provider, client: RunApi
+) -> None:
+    before = time_ns()
+    now = await client.clock()
+    assert before <= now <= time_ns()
+    with pytest.raises(ApiRefused, match="the run is profiling and does not wait for a start"):
+        await client.start(now)
+    provider.now = make_status(state="ready")
+    with pytest.raises(ApiRefused, match="at most a minute away"):
+        await client.start(now + 61_000_000_000)
+    await client.start(now + 5_000_000_000)
+    assert provider.started == [now + 5_000_000_000]
 
 
 async def test_nothing_counts_as_collected_before_the_results_are_final(

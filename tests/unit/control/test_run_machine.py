@@ -12,6 +12,7 @@ from aiperf_svc.core.control.run_machine import (
     Publish,
     RosterChanged,
     RunMachine,
+    StartGiven,
 )
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import Heartbeat, Member, RunState, Service
@@ -222,3 +223,38 @@ def test_a_lost_worker_is_not_waited_for_at_the_end() -> None:
     left = tuple(msgspec.structs.replace(m, lost=m.service is Service.WORKER) for m in MEMBERS)
     machine.handle(RosterChanged(left, is_complete=False))
     assert machine.has_everyone_ended
+
+
+def held_machine() -> RunMachine:
+    machine = RunMachine(has_warmup=False, is_held=True)
+    machine.handle(RosterChanged(MEMBERS, is_complete=True))
+    advance(machine, RunState.CONFIGURING)
+    return machine
+
+
+def test_a_held_run_starts_when_all_are_ready_and_it_has_a_start_in_any_order() -> None:
+    late, early = held_machine(), held_machine()
+    assert advance(late, RunState.READY) == []
+    started = [MarkStarted(), Publish(RunState.PROFILING, "", False)]
+    assert late.handle(StartGiven(5)) == started
+    assert early.handle(StartGiven(5)) == []
+    assert advance(early, RunState.READY) == started
+    assert late.start_wall_ns == early.start_wall_ns == 5
+
+
+def test_the_first_start_counts_and_others_have_none() -> None:
+    machine, free = held_machine(), ready_machine()
+    for each in (machine, free):
+        each.handle(StartGiven(5))
+        each.handle(StartGiven(9))
+    assert (machine.start_wall_ns, free.start_wall_ns) == (5, 0)
+
+
+def test_a_held_run_that_is_given_no_start_ends_by_its_deadline_or_a_cancel() -> None:
+    forgotten, cancelled = held_machine(), held_machine()
+    for machine in (forgotten, cancelled):
+        advance(machine, RunState.READY)
+    assert forgotten.handle(DeadlinePassed(RunState.READY, "too long")) == [
+        Publish(RunState.FAILED, "too long", False)
+    ]
+    assert cancelled.handle(CancelAsked("enough")) == [Publish(RunState.CANCELLED, "enough", True)]

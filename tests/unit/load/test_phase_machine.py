@@ -108,6 +108,13 @@ def test_where_the_target_is_near_a_phase_is_announced_later_but_by_the_number_o
     assert many.start_wall_ns == NOW + ANNOUNCE_NS
 
 
+def test_a_phase_starts_with_those_of_other_runs_unless_that_is_too_soon() -> None:
+    for given, start in ((NOW + 3 * S, NOW + 3 * S), (NOW + 1, NOW + ANNOUNCE_NS)):
+        machine = machine_of("a", concurrency=0, duration_ns=S)
+        said = machine.handle(PhaseRequested(NOW, given))
+        assert said == [AnnouncePhase(("a",), start, start + S), PublishReport()]
+
+
 def test_an_open_loop_deals_arrivals_out_in_turn_ahead_of_their_time() -> None:
     machine = at_rate(10, "a", "b", duration_ns=S // 2)
     start = NOW + ANNOUNCE_NS

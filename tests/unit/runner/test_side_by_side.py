@@ -19,6 +19,7 @@ from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import side_by_side
 from aiperf_svc.runner.stack.live_board import ROWS, LiveTable
+from aiperf_svc.runner.stack.measure import GiveStart
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.screen import Screen
@@ -62,7 +63,9 @@ class Stacks:
         screen: Screen,
         *,
         counting: Callable[[], AbstractContextManager[Interrupts]],
+        give_start: GiveStart | None,
     ) -> RunOutcome:
+        assert give_start is None
         assert options.yes
         self.begun.append(request.stack)
         self._has_news.set()
