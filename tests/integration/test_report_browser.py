@@ -19,6 +19,37 @@ from aiperf_svc.domain.outcomes import ErrorKind, Phase
 from aiperf_svc.protocol.messages import ErrorSample
 from aiperf_svc.workloads.base import Plot
 
+ZOOM = """<script>
+addEventListener("load", async () => {
+  const charts = [...document.querySelectorAll(".uplot")];
+  const drawn = () => charts.map(chart => chart.querySelector("canvas").toDataURL());
+  const settled = async () => { for (let turn = 0; turn < 50; turn++) await null; return drawn(); };
+  const over = charts[1].querySelector(".u-over");
+  const box = over.getBoundingClientRect();
+  const send = (type, share, target = over) => target.dispatchEvent(new MouseEvent(type, {
+    clientX: box.left + box.width * share, clientY: box.top + 30, movementX: 9, bubbles: true,
+  }));
+  const whole = await settled();
+  for (const [type, share] of [["mousemove", .3], ["mousedown", .3], ["mousemove", .6]])
+    send(type, share);
+  send("mouseup", .6, document);
+  const zoomed = await settled();
+  send("dblclick", .5);
+  const again = await settled();
+  const boxes = [...document.querySelectorAll("figure.zoomed")].map(figure =>
+    [figure, figure.querySelector(".uplot")].map(part => part.getBoundingClientRect().width));
+  const note = document.createElement("pre");
+  note.id = "measured";
+  note.textContent = JSON.stringify({
+    changed: whole.map((image, place) => image !== zoomed[place]),
+    restored: whole.map((image, place) => image === again[place]),
+    boxes, width: document.documentElement.scrollWidth,
+    pictures: [...document.querySelectorAll("svg.plot")].filter(p => p.checkVisibility()).length,
+    loaded: performance.getEntriesByType("resource").map(entry => entry.name),
+  });
+  document.body.append(note);
+});
+</script>"""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = (
     "--headless",
@@ -110,10 +141,10 @@ def run_report() -> str:
     return run_page.render(fake_steps.result(*records), plots).decode()
 
 
-def measured(tmp_path: Path, report: str, width: int) -> dict[str, Any]:
+def opened(tmp_path: Path, page: str, width: int) -> dict[str, Any]:
     """What a browser of this width finds in the page, which it opens without errors."""
     path = tmp_path / "report.html"
-    path.write_text(report.replace("<details>", "<details open>") + MEASURE)
+    path.write_text(page)
     done = run(
         tmp_path,
         f"--window-size={width},2000",
@@ -125,9 +156,17 @@ def measured(tmp_path: Path, report: str, width: int) -> dict[str, Any]:
     match = re.search(r'<pre id="measured">(.*?)</pre>', done.stdout)
     assert match, "the page did not finish loading"
     found: dict[str, Any] = json.loads(match[1].replace("&gt;", ">"))
+    assert found["loaded"] == []
+    return found
+
+
+def measured(tmp_path: Path, report: str, width: int) -> dict[str, Any]:
+    """What there is to see without scripts: the pictures."""
+    picture = re.sub(r"<script.*?</script>", "", report, flags=re.S)
+    page = picture.replace("<details>", "<details open>") + MEASURE
+    found = opened(tmp_path, page, width)
     assert found["window"] == width
     assert found["width"] <= found["window"]
-    assert found["loaded"] == []
     return found
 
 
@@ -139,6 +178,18 @@ def test_the_report_opens_whole_without_errors(tmp_path: Path, report: str, widt
     assert all(0 < w <= found["window"] and h > 80 for w, h in found["plots"])
     assert found["lines"] == 13
     assert found["rows"] > 60
+
+
+@pytest.mark.parametrize("width", [1280, 500])
+def test_dragging_over_a_plot_zooms_all_plots_over_time(
+    tmp_path: Path, report: str, width: int
+) -> None:
+    found = opened(tmp_path, report + ZOOM, width)
+    assert found["changed"] == [True] * 5
+    assert found["restored"] == [True] * 5
+    assert found["pictures"] == 1  # latency by percentile has no time
+    assert found["width"] <= width
+    assert all(0 < chart <= figure for figure, chart in found["boxes"])
 
 
 @pytest.mark.parametrize("width", [1280, 500])

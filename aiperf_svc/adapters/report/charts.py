@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report import scales, zoom
 from aiperf_svc.adapters.report.plots import FULL, HALF, Band, Hint, Series, figure
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.stats.timeline import Timeline
@@ -86,14 +86,16 @@ def _plot(line: Timeline, title: str, note: str, lines: list[tuple[str, str, Flo
     hints = [
         Hint(i * width, (i + 1) * width, _hint(i * width, width, lines, i)) for i in range(bins)
     ]
+    bands = _bands(line, length)
     return figure(
         title,
         note,
         series,
         x=scales.elapsed(length),
         y=scales.linear(max(known, default=0.0) or 1.0),
-        bands=_bands(line, length),
+        bands=bands,
         hints=hints,
+        numbers=zoom.numbers(series, bands, end=length),
     )
 
 

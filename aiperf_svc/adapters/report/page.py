@@ -1,5 +1,6 @@
-"""`report.html` of an inference benchmark: the run on one self-contained page without scripts.
+"""`report.html` of an inference benchmark: the run on one self-contained page.
 
+Its scripts only zoom, and the page is whole without them.
 Every text that came from outside (names, URLs, error messages) is escaped.
 """
 
@@ -7,7 +8,7 @@ from html import escape
 
 from aiperf_svc.adapters.exports import config_export
 from aiperf_svc.adapters.exports.json_export import error_summary, iso_time
-from aiperf_svc.adapters.report import charts, layout, tables, telemetry_charts
+from aiperf_svc.adapters.report import charts, layout, tables, telemetry_charts, zoom
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import METRICS
@@ -36,6 +37,8 @@ def _sections(summary: Summary) -> list[str]:
     # Two columns: the first plot takes both when that leaves no hole.
     latency = charts.latency_by_percentile(summary, is_wide=len(over_time) % 2 == 0)
     plots = [plot for plot in (latency, *over_time) if plot]
+    system_plots = telemetry_charts.draw(summary)
+    constants = telemetry_charts.constants(summary)
     shown = {metric.tag for metric in METRICS if metric.in_table}
     rest = {metric.tag for metric in METRICS} - shown
     errors = error_summary(summary.context)
@@ -47,7 +50,7 @@ def _sections(summary: Summary) -> list[str]:
         _numbers(summary),
         tables.objectives(summary),
         layout.plots(plots),
-        layout.plots(telemetry_charts.draw(summary), title="Server and GPUs"),
+        layout.plots(system_plots, title="Server and GPUs"),
         "<h2>Metrics</h2>",
         tables.distributions(summary, shown),
         tables.scalars(summary, shown),
@@ -55,9 +58,11 @@ def _sections(summary: Summary) -> list[str]:
         layout.details("All other metrics", _others(summary, rest)),
         layout.details("All checks of the verdict", layout.checks(summary.verdict.checks)),
         layout.details("All checks of the system", _system_checks(summary)),
+        layout.details("GPU values that did not change", constants),
         layout.details("Finish reasons", tables.finish_reasons(summary.finish_reasons)),
         layout.details("Accounts", tables.accounts(summary.accounts)),
         layout.details("Configuration", f"<pre>{config}</pre>"),
+        zoom.scripts([*plots, *system_plots]),
     ]
 
 

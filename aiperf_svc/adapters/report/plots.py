@@ -58,8 +58,9 @@ def figure(
     width: int = HALF,
     bands: Iterable[Band] = (),
     hints: Iterable[Hint] = (),
+    numbers: str = "",
 ) -> str:
-    """Draw a titled plot with its legend."""
+    """Draw a titled plot with its legend. `numbers` are those of `zoom`, as HTML."""
     legend = "".join(
         f'<span class="key"><svg width="22" height="8" aria-hidden="true">'
         f"{_key(s)}</svg>{escape(s.name)}</span>"
@@ -81,7 +82,7 @@ def figure(
         f"<figure{wide}><figcaption><b>{escape(title)}</b> <span>{escape(note)}</span></figcaption>"
         f'<div class="legend">{legend}</div>'
         f'<svg class="plot" viewBox="0 0 {width} {HEIGHT}" role="img" '
-        f'aria-label="{escape(label)}">{"".join(parts)}</svg></figure>'
+        f'aria-label="{escape(label)}">{"".join(parts)}</svg>{numbers}</figure>'
     )
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from aiperf_svc.adapters.report import scales
+from aiperf_svc.adapters.report import scales, zoom
+from aiperf_svc.adapters.report.layout import cell, row, table
 from aiperf_svc.adapters.report.plots import Hint, Series, figure
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.telemetry.series import Plotted, plotted
@@ -18,15 +19,39 @@ HINTS = 120
 
 
 def draw(summary: Summary) -> list[str]:
-    """Draw every portable quantity and GPU field that was read during the load."""
+    """Draw every portable quantity and GPU field that was read during the load, but for GPU
+    fields that did not change."""
     line = summary.timeline
-    if summary.system is None or line is None:
+    if line is None:
         return []
-    pairs = zip(summary.telemetry, summary.system.sources, strict=True)
-    used = [log for log, report in pairs if report.is_used]
     begin_ns = summary.context.profiling.start_wall_ns or summary.first_start_wall_ns
     length_s = line.width_s * len(line.in_flight)
-    return [drawn for each in plotted(used) if (drawn := _plot(each, begin_ns, length_s))]
+    moving = (each for each in _read(summary) if _moves(each))
+    return [drawn for each in moving if (drawn := _plot(each, begin_ns, length_s))]
+
+
+def constants(summary: Summary) -> str:
+    """Render the GPU fields that did not change, of which a plot shows nothing, as a table."""
+    rows = [
+        row(f"{each.title} {label}".strip(), each.unit, cell(float(values[-1])))
+        for each in _read(summary)
+        if not _moves(each)
+        for label, _, values in each.lines
+        if len(values)
+    ]
+    return table("<th>Value</th><th></th>", rows)
+
+
+def _read(summary: Summary) -> Iterator[Plotted]:
+    """What the sources said that can be believed."""
+    reports = summary.system.sources if summary.system is not None else ()
+    pairs = zip(summary.telemetry, reports, strict=True)
+    return plotted([log for log, report in pairs if report.is_used])
+
+
+def _moves(each: Plotted) -> bool:
+    """Whether there is more than one point: GPUs have one for each new value."""
+    return any(len(values) > 1 for _, _, values in each.lines)
 
 
 def _plot(each: Plotted, begin_ns: int, length_s: float) -> str:
@@ -43,16 +68,17 @@ def _plot(each: Plotted, begin_ns: int, length_s: float) -> str:
     note = each.unit
     if len(each.lines) > len(lines):
         note += f", {len(lines)} of {len(each.lines)} lines"
+    series = [
+        Series(label, style, points) for (label, points), style in zip(lines, STYLES, strict=False)
+    ]
     return figure(
         each.title[:1].upper() + each.title[1:],
         note,
-        [
-            Series(label, style, points)
-            for (label, points), style in zip(lines, STYLES, strict=False)
-        ],
+        series,
         x=scales.elapsed(length_s),
         y=scales.linear(max(*known, 0.0) or 1.0, low=min(0.0, *known)),
         hints=list(_hints(lines[0][1])) if len(lines) == 1 else [],
+        numbers=zoom.numbers(series, (), end=length_s),
     )
 
 

@@ -1,5 +1,7 @@
 """The report can be written for any run, needs nothing from outside, and escapes what it shows."""
 
+import json
+import math
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
@@ -10,8 +12,9 @@ import numpy as np
 import pytest
 from fake_run import MS, START_NS
 
-from aiperf_svc.adapters.report import page, scales
+from aiperf_svc.adapters.report import page, scales, zoom
 from aiperf_svc.adapters.report.layout import number
+from aiperf_svc.adapters.report.plots import Band, Series
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
@@ -89,17 +92,51 @@ def test_any_run_has_a_report(rows: Rows) -> None:
     assert "Configuration" in text
 
 
-def test_it_loads_nothing_and_runs_nothing() -> None:
+def picture(text: str) -> str:
+    """The page without what zooms."""
+    return re.sub(r"<script.*?</script>", "", text, flags=re.S)
+
+
+def test_it_loads_nothing_and_runs_only_what_zooms() -> None:
     text = report(fake_run.closed_loop())
-    assert not re.search(r"<script|@import|url\(|\bsrc=|<iframe", text)
+    assert not re.search(r"@import|url\(|\bsrc=|<iframe|\bon\w+=", picture(text))
     assert re.findall(r'href="([^"]*)"', text) == ["data:,"]
+    kinds = re.findall(r"<script([^>]*)>", text)
+    assert kinds == [' type="application/json"'] * text.count("</script></figure>") + [""]
+    assert not re.search(r"\bfetch\(|XMLHttpRequest|WebSocket|\bimport\b|\beval\(", text)
+
+
+def test_what_zooms_is_small_and_has_its_licence() -> None:
+    code = zoom.scripts(["<script"])
+    assert len(code) < 70_000
+    assert "The MIT License" in code
+    assert zoom.scripts(["<figure></figure>"]) == ""
+
+
+def test_the_numbers_of_a_plot_are_those_of_its_lines() -> None:
+    lines = [
+        Series("p50", "a", [(0.5, 1.23456789), (1.5, math.nan)]),
+        Series("p99", "e", [(0.5, 7.0), (1.5, 8.0)]),
+        Series("</script><script>alert(1)", "b", [(1.0, 2.0)]),
+    ]
+    text = zoom.numbers(lines, [Band(0.0, 0.5, "ramp")], end=2.0)
+    assert text.count("<") == 2
+    found = json.loads(text.partition(">")[2].rpartition("<")[0])
+    assert found["x"] == [[0.5, 1.5], [1.0]]
+    assert [(line["x"], line["y"]) for line in found["lines"]] == [
+        (0, [1.23457, None]),
+        (0, [7.0, 8.0]),
+        (1, [2.0]),
+    ]
+    assert found["lines"][2]["name"] == "</script><script>alert(1)"
+    assert found["bands"] == [[0.0, 0.5]]
 
 
 def test_what_comes_from_outside_is_escaped() -> None:
     message = "<script>alert('x')</script> & \"more\""
     errors = (ErrorSample(Phase.PROFILING, int(ErrorKind.STATUS), 500, message, 7),)
     text = report(fake_run.closed_loop(requests=50), errors=errors)
-    assert "<script" not in text
+    assert "<script" not in picture(text)
     assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;more&quot;" in text
 
 
