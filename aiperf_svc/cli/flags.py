@@ -80,6 +80,9 @@ TARGET = (
         "list", values.extra_inputs),
     Flag(("--request-timeout", "--request-timeout-seconds"), "endpoint.request_timeout",
         "longest time for a request (default: 10m)", DURATION),
+    Flag(("--wait-for-server", "--wait-for-model-timeout"), "endpoint.wait_for_server",
+        "before the load, wait this long for a server that is still loading its model: /health, "
+        "/v1/models, or one request (default: 0)", DURATION),
     Flag(("--tls-ca-file",), "endpoint.tls.ca_file",
         "PEM file of the authorities to trust for https, instead of the system's", "FILE"),
     Flag(("--tls-verify",), "endpoint.tls.verify",

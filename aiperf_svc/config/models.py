@@ -101,6 +101,8 @@ class Endpoint(Model):
     """Keys that are merged into the JSON body of every request."""
     request_timeout: PositiveDurationNs = 600 * SECOND_NS
     connect_timeout: PositiveDurationNs = 30 * SECOND_NS
+    wait_for_server: DurationNs = 0
+    """Longest time to wait, before the load, for a server that is still loading its model."""
     connections: Literal["keep-alive", "per-request"] = "keep-alive"
     request_usage: bool = True
     """Ask a streaming server for token usage (`stream_options.include_usage`)."""

@@ -40,6 +40,7 @@ _REPLY_COST = 200
 """Bytes that a cached reply costs beside its body."""
 
 _CONTROLS = {
+    ("GET", "/health"): "health",
     ("GET", "/healthz"): "health",
     ("GET", "/v1/models"): "models",
     ("GET", "/truth"): "truth",
@@ -118,7 +119,8 @@ class ReplyCache:
     def _refused(self, route: Route) -> BadRequest | None:
         head = route.head
         wanted = f"Bearer {self._config.api_key}"
-        if self._config.api_key and head.path != "/healthz" and head.authorization != wanted:
+        is_open = not self._config.api_key or head.path in ("/health", "/healthz")
+        if not is_open and head.authorization != wanted:
             return BadRequest(401, "the API key is missing or wrong")
         if route.is_inference:
             if head.fault and find_fault(head.fault) is None:
@@ -209,7 +211,7 @@ class ReplyCache:
         return assemble(draft, close=head is None or head.is_last, early_head=False)
 
     def control(self, route: Route) -> Reply:
-        """The response to GET /v1/models or /healthz."""
+        """The response to GET /v1/models, /health or /healthz."""
         if route.control == "models":
             return assemble(
                 self._drafts.models(self._config.model), close=route.head.is_last, early_head=False

@@ -42,7 +42,8 @@ def load_times(config: BenchmarkConfig) -> LongestTimes:
     needed = (load.duration or 0) + load.grace_period
     return LongestTimes(
         start=config.deployment.ready_timeout
-        + (target.ready_timeout if target.kind != "none" else 0),
+        + (target.ready_timeout if target.kind != "none" else 0)
+        + config.endpoint.wait_for_server,
         load=needed + ((warmup.duration or 0) + warmup.grace_period if warmup else 0),
         is_bounded=load.duration is not None and (warmup is None or warmup.duration is not None),
     )

@@ -264,8 +264,8 @@ class Heartbeat(Message, frozen=True):
     """Every phase that has begun; sent by the timing manager."""
     dataset: DatasetReport | None = None
     """The dataset, once it is built; sent by the dataset manager."""
-    dataset_progress: str = ""
-    """Progress text until then; sent by the dataset manager."""
+    progress: str = ""
+    """What takes time while the run is configured; sent by the dataset manager and workers."""
     exit_code: ExitCode = ExitCode.BENCHMARK_FAILED
     """Exit code for `error`."""
     target_addresses: tuple[AddressUse, ...] = ()

@@ -144,8 +144,9 @@ class BaseService:
         """Return a description of the dataset, once it is built (dataset manager only)."""
         return None
 
-    def dataset_progress(self) -> str:
-        """Return what is done to build the dataset, in words (dataset manager only)."""
+    def progress_text(self) -> str:
+        """Return what takes time while the run is configured, in words (dataset manager and
+        workers)."""
         return ""
 
     def steps(self) -> StepProgress | None:
@@ -224,7 +225,7 @@ class BaseService:
             clock=self.clock(),
             phases=self.phases(),
             dataset=self.dataset(),
-            dataset_progress=self.dataset_progress(),
+            progress=self.progress_text(),
             exit_code=self.exit_code,
             target_addresses=self.target_addresses(),
             batches_read=self.batches_read,

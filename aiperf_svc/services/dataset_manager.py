@@ -55,7 +55,7 @@ class DatasetManager(BaseService):
     def dataset(self) -> DatasetReport | None:
         return self._report
 
-    def dataset_progress(self) -> str:
+    def progress_text(self) -> str:
         return self._progress
 
     async def _build(self) -> None:
@@ -90,6 +90,7 @@ class DatasetManager(BaseService):
         self._forced_length = ForcedLength(is_used=is_forced)
         self._report = built.report
         self._write_inputs(built)
+        self._progress = ""
         self._ready.set()
 
     def _write_inputs(self, built: BuiltDataset) -> None:

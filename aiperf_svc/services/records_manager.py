@@ -164,6 +164,8 @@ class RecordsManager(ResultsService[RunProgress]):
         now = wall_ns()
         if self.state is RunState.PROFILING:
             self._health.add(beat.sender, beat.service, beat.vitals, at_wall_ns=now)
+        elif self.state is RunState.CONFIGURING:
+            self.progress.set_configuring(beat.sender, beat.progress)
         match beat.service:
             case Service.WORKER:
                 if beat.target_addresses:
@@ -187,8 +189,6 @@ class RecordsManager(ResultsService[RunProgress]):
             case Service.DATASET_MANAGER if beat.dataset is not None:
                 self._dataset = report_json(beat.dataset)
                 self.progress.set_dataset(self._dataset)
-            case Service.DATASET_MANAGER if beat.dataset_progress:
-                self.progress.set_dataset({"progress": beat.dataset_progress})
 
     def on_roster(self, roster: RosterPublished) -> None:
         for member in roster.members:

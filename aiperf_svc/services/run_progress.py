@@ -62,6 +62,8 @@ class RunProgress:
         self._counts: dict[str, dict[Phase, WorkerCounts]] = {}
         self._phase_mono_ns = 0
         self._dataset: dict[str, Any] = {}
+        self._configuring: dict[str, str] = {}
+        """What takes time while the run is configured, by the service that says so."""
         self._roster: RosterPublished | None = None
         self._recent: deque[_Latencies] = deque()
         self._recent_count = 0
@@ -102,9 +104,16 @@ class RunProgress:
             self._counts[worker] = {c.phase: c for c in counts}
 
     def set_dataset(self, summary: dict[str, Any]) -> None:
-        """Set the dataset manager's report or its progress text."""
+        """Set the dataset manager's report."""
         self._dataset = summary
         self._note_change()
+
+    def set_configuring(self, sender: str, text: str) -> None:
+        """Set what a service says takes time while the run is configured; empty: nothing does."""
+        if self._configuring.pop(sender, "") != text:
+            self._note_change()
+        if text:
+            self._configuring[sender] = text
 
     def set_roster(self, roster: RosterPublished) -> None:
         """Set the members of the run."""
@@ -180,6 +189,9 @@ class RunProgress:
         (latency_p50_ms,) = _percentiles_ms([r.latency_ns for r in self._recent], 50)
         now = monotonic_ns()
         missing = self._roster.missing if self._roster is not None else ()
+        message = f"waiting for {', '.join(missing)}" if missing else ""
+        if self._state is RunState.CONFIGURING and self._configuring:
+            message = next(iter(self._configuring.values()))
         return Status(
             number=self._number,
             state=self._state.value,
@@ -202,7 +214,7 @@ class RunProgress:
             workers_lost=sum(m.service is Service.WORKER and m.lost for m in members),
             record_processors=sum(m.service is Service.RECORD_PROCESSOR for m in members),
             dataset=self._dataset,
-            message=f"waiting for {', '.join(missing)}" if missing else "",
+            message=message,
             results_ready=self._results_ready,
             artifact_error=self._artifact_error,
             uploaded_to=self._uploaded_to,

@@ -50,6 +50,11 @@ def _held_s(config: Config) -> float:
     return (deployment.ready_timeout + deployment.registration_timeout) / 1e9 + CONFIGURING_S
 
 
+def _server_wait_s(config: Config) -> float:
+    """Longest time in which workers wait for the target, which they do while configuring."""
+    return config.endpoint.wait_for_server / 1e9 if isinstance(config, BenchmarkConfig) else 0.0
+
+
 class SystemController(BaseService):
     """Runs the state machine against the event bus."""
 
@@ -76,7 +81,7 @@ class SystemController(BaseService):
         self._changed = asyncio.Event()
         self._deadlines = {
             RunState.PENDING: context.config.deployment.registration_timeout / 1e9,
-            RunState.CONFIGURING: CONFIGURING_S,
+            RunState.CONFIGURING: CONFIGURING_S + _server_wait_s(context.config),
             RunState.READY: _held_s(context.config) if context.is_held else READY_S,
             RunState.DRAINING: DRAINING_S,
             RunState.PROCESSING: PROCESSING_S,

@@ -19,9 +19,11 @@ from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.entry_cache import EntryCache
 from aiperf_svc.adapters.inference.forced_length_probe import probe
 from aiperf_svc.adapters.inference.name_lookup import look_up_apart
+from aiperf_svc.adapters.inference.readiness import why_not_ready
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target, resolve_target
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
+from aiperf_svc.config.units import format_duration
 from aiperf_svc.core.control.clock_offset import ClockOffset
 from aiperf_svc.core.control.control_intervals import (
     housekeeping_interval_s,
@@ -33,7 +35,7 @@ from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.records.outbox import RecordOutbox
 from aiperf_svc.core.responses.text import response_text
-from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import (
     AddressUse,
@@ -66,7 +68,8 @@ STARVED_RETURN_S = 0.002
 """Shortest time between returns when users wait for credits."""
 EXPIRE_S = 0.5
 ASK_AGAIN_S = 0.5
-"""Seconds between two questions while another worker sends a probe to the target."""
+"""Seconds between two questions while another worker sends a probe to the target, or while the
+target is not ready."""
 RESERVED_FDS = 256
 LOOKUP_S = 2.0
 """Seconds between two look-ups of the target's name while connections fail. It doubles with each
@@ -101,6 +104,8 @@ class Worker(BaseService):
         self._shipping = asyncio.Event()
         self._processor = ""
         self._progressed = asyncio.Event()
+        self._progress = ""
+        """What takes time while the run is configured."""
         self._requests_before: dict[str, int] = {}
         """Number of requests to each address before profiling."""
         self._address_uses: tuple[AddressUse, ...] = ()
@@ -137,7 +142,7 @@ class Worker(BaseService):
 
     async def _configure(self) -> None:
         config = self.context.inference
-        target = await asyncio.to_thread(resolve_target, config)
+        target = await self._find_target()
         self._entries = entries = EntryCache(target, self._wanted.put_nowait)
         self._generator = generator = LoadGenerator(
             run_id=self.context.run_id,
@@ -162,6 +167,35 @@ class Worker(BaseService):
             entries.leaves_length_free = decision is Decision.LEAVE_OUT
         entries.fetch_what_fits()
         await self._until(lambda: entries.is_ready and self._clock.is_known)
+
+    async def _find_target(self) -> Target:
+        """Return the target, which is ready if the config says to wait for that."""
+        config, run_id = self.context.inference, self.context.run_id
+        wait_ns = config.endpoint.wait_for_server
+        deadline_mono_ns = mono_ns() + wait_ns
+        while True:
+            try:
+                target = await asyncio.to_thread(resolve_target, config)
+                said = (
+                    await asyncio.to_thread(why_not_ready, config, target, run_id)
+                    if wait_ns
+                    else ""
+                )
+            except ConfigError as error:
+                # The name of a pod that is not there yet has no address.
+                if mono_ns() >= deadline_mono_ns:
+                    raise
+                said = str(error)
+            if not said:
+                self._progress = ""
+                return target
+            if mono_ns() >= deadline_mono_ns:
+                raise EnvironmentProblem(
+                    f"the server is not ready after {format_duration(wait_ns)} "
+                    f"(endpoint.wait_for_server): {said}"
+                )
+            self._progress = f"waiting for the server: {said}"
+            await asyncio.sleep(ASK_AGAIN_S)
 
     async def _decide_forced_length(self, target: Target) -> Decision:
         finding = said = ""
@@ -269,6 +303,9 @@ class Worker(BaseService):
         return self._generator.counts(
             last_seq=self._client.last_seq, records_dropped=self._records_dropped
         )
+
+    def progress_text(self) -> str:
+        return self._progress
 
     def counts(self) -> tuple[WorkerCounts, ...]:
         if self._generator is None:

@@ -56,7 +56,7 @@ EXAMPLES: tuple[Message, ...] = (
             warmup_entries=1,
             forced_output_length=m.ForcedLengthReport("refused", "ignore_eos?"),
         ),
-        dataset_progress="downloading",
+        progress="downloading",
         exit_code=ExitCode.BAD_CONFIG,
     ),
     m.CancelRequested(*HEAD, reason="interrupted"),

@@ -238,6 +238,35 @@ async def test_bad_input_that_only_a_service_can_see_fails_the_run_as_bad_input(
     assert status.exit_code is ExitCode.BAD_CONFIG
 
 
+async def test_a_run_waits_for_a_server_that_is_still_loading(tmp_path: Path) -> None:
+    with server(tokens=2, slow_start="3s") as mock:
+        settings = config(mock.url, concurrency=1, requests=5)
+        settings["endpoint"] |= {"wait_for_server": "60s"}
+        async with stack(settings, tmp_path) as run:
+            await run.wait_for_state("configuring")
+            manager = run.records_manager
+            while "server" not in (said := manager.status().message):
+                await manager.wait_change(manager.status().number, 1)
+            summary = await run.results()
+    assert said == "waiting for the server: /health: status 503: the server is starting"
+    assert summary["request_count"]["avg"] == 5
+    assert summary["aiperf_svc"]["accounts"]["errored"] == 0
+
+
+async def test_a_server_that_never_gets_ready_ends_the_run(tmp_path: Path) -> None:
+    with server(slow_start="1h") as mock:
+        settings = config(mock.url, concurrency=1, requests=5)
+        settings["endpoint"] |= {"wait_for_server": "1s"}
+        async with stack(settings, tmp_path) as run:
+            await run.wait_for_state("failed")
+            status = run.records_manager.status()
+    assert status.reason.endswith(
+        "the server is not ready after 1s (endpoint.wait_for_server): "
+        "/health: status 503: the server is starting"
+    )
+    assert status.exit_code is ExitCode.ERROR
+
+
 async def test_a_response_without_a_stream_has_a_latency_and_no_first_token(tmp_path: Path) -> None:
     with server(ttft="5ms", tokens=5) as mock:
         settings = config(mock.url, concurrency=2, requests=20)

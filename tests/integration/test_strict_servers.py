@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from in_one_loop import config, stack
 
-from aiperf_svc.adapters.inference import forced_length_probe
 from aiperf_svc.adapters.inference.forced_length_probe import probe
+from aiperf_svc.adapters.inference.plain_http import whole_response
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.endpoints.forced_length import Finding
@@ -147,8 +147,7 @@ def test_what_a_server_does_with_both_requests_is_told_apart() -> None:
     ],
 )
 def test_a_response_is_whole_at_its_end_and_not_before(raw: bytes) -> None:
-    whole = forced_length_probe._whole
     until_close = b"Content-Length" not in raw and b"chunked" not in raw
     for cut in range(len(raw)):
-        assert whole(raw[:cut], is_closed=False) is None
-    assert whole(raw, is_closed=until_close) == (200, b"{}")
+        assert whole_response(raw[:cut], is_closed=False) is None
+    assert whole_response(raw, is_closed=until_close) == (200, b"{}")

@@ -123,6 +123,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         {"temperature": 0.7, "user": "me", "stop": None},
     ),
     "--request-timeout": (("--request-timeout", "90"), 90 * 10**9),
+    "--wait-for-server": (("--wait-for-server", "10m"), 600 * 10**9),
     "--tls-ca-file": (("--tls-ca-file", "ca.pem"), "ca.pem"),
     "--tls-verify": (("--no-tls-verify",), False),
     "--tls-server-name": (("--tls-server-name", "api.test"), "api.test"),

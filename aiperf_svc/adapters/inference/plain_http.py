@@ -1,0 +1,61 @@
+"""One request to the target beside the load, by a plain blocking socket."""
+
+import socket
+from time import monotonic
+from typing import Final
+
+from aiperf_svc.adapters.inference.resolved_target import Target
+from aiperf_svc.config.urls import address_of
+from aiperf_svc.core.responses.http1 import ChunkedBody, ProtocolViolation, parse_head
+from aiperf_svc.protocol.records import Framing
+
+_MAX_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 65_536
+_END_OF_HEAD: Final = b"\r\n\r\n"
+
+
+def exchange(url: str, target: Target, request: bytes, *, timeout_s: float) -> tuple[int, bytes]:
+    """Send a whole request to the target at `url`, on a connection of its own, and return status
+    and body of the response. Blocks. Raises OSError and ProtocolViolation."""
+    deadline = monotonic() + timeout_s
+    host, port, _ = address_of(url)
+    with socket.create_connection((host, port), timeout=timeout_s) as plain:
+        context = target.tls_context
+        sock = context.wrap_socket(plain, server_hostname=target.server_name) if context else plain
+        with sock:
+            sock.sendall(request)
+            received = bytearray()
+            while (found := whole_response(bytes(received), is_closed=False)) is None:
+                left_s = deadline - monotonic()
+                if left_s <= 0:
+                    raise TimeoutError(f"no complete response within {timeout_s:g} s")
+                sock.settimeout(left_s)
+                part = sock.recv(_READ_BYTES)
+                received += part
+                if not part or len(received) > _MAX_BYTES:
+                    found = whole_response(bytes(received), is_closed=True)
+                    if found is None:
+                        raise ProtocolViolation("closed before the response was whole")
+                    break
+    return found
+
+
+def whole_response(received: bytes, *, is_closed: bool) -> tuple[int, bytes] | None:
+    """Return status and body; None while there is more to come."""
+    at, status = 0, 0
+    while status < 200:
+        end = received.find(_END_OF_HEAD, at)
+        if end < 0:
+            return None
+        head = parse_head(received[at : end + len(_END_OF_HEAD)])
+        at, status = end + len(_END_OF_HEAD), head.status
+    if head.framing == Framing.LENGTH:
+        is_whole, body = len(received) >= at + head.length, received[at : at + head.length]
+    elif head.framing == Framing.CHUNKED:
+        chunks = ChunkedBody()
+        pieces = chunks.feed(received, at, len(received))
+        is_whole = chunks.is_complete
+        body = b"".join(received[begin:end] for begin, end in pieces)
+    else:
+        is_whole, body = False, received[at:]
+    return (status, body) if is_whole or is_closed else None

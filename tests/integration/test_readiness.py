@@ -1,0 +1,96 @@
+"""When a target counts as ready: what it says at each path that it is asked."""
+
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from aiperf_svc.adapters.inference.readiness import why_not_ready
+from aiperf_svc.adapters.inference.resolved_target import resolve_target
+from aiperf_svc.config.models import BenchmarkConfig
+
+CHAT = "/v1/chat/completions"
+
+
+@contextmanager
+def responding(statuses: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
+    """Serve these statuses by path, and 404 elsewhere. Yields the address and the paths asked."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(statuses.get(self.path, 404))
+            body = b'{"error": {"message": "loading"}}'
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def reason(url: str, **endpoint: object) -> str:
+    given = {
+        "endpoint": {"url": url, "model": "m", **endpoint},
+        "load": {"concurrency": 1, "requests": 1},
+    }
+    config = BenchmarkConfig.model_validate(given)
+    return why_not_ready(config, resolve_target(config), "run")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "asked", "said"),
+    [
+        ({"/health": 200}, ["/health"], ""),
+        ({"/health": 503, "/v1/models": 200}, ["/health"], "/health: status 503: loading"),
+        ({"/v1/models": 200}, ["/health", "/v1/models"], ""),
+        ({"/health": 401, "/v1/models": 200}, ["/health", "/v1/models"], ""),
+        ({"/v1/models": 500}, ["/health", "/v1/models"], "/v1/models: status 500: loading"),
+        ({CHAT: 200}, ["/health", "/v1/models", CHAT], ""),
+        ({CHAT: 503}, ["/health", "/v1/models", CHAT], "a request: status 503: loading"),
+        ({}, ["/health", "/v1/models", CHAT], "a request: status 404: loading"),
+    ],
+)
+def test_a_path_that_is_missing_leads_to_the_next(
+    statuses: dict[str, int], asked: list[str], said: str
+) -> None:
+    with responding(statuses) as (url, found):
+        assert reason(url) == said
+    assert found == asked
+
+
+def test_paths_follow_the_base_of_the_url() -> None:
+    with responding({"/base/v1/models": 200}) as (url, found):
+        assert reason(f"{url}/base/v1") == ""
+    assert found == ["/base/health", "/base/v1/models"]
+
+
+@pytest.mark.parametrize("kind", ["messages", "cohere_rankings", "embeddings"])
+def test_each_api_is_asked_at_its_own_path(kind: str) -> None:
+    with responding({}) as (url, found):
+        assert reason(url, type=kind) == "a request: status 404: loading"
+    assert found[-1] in ("/v1/messages", "/v2/rerank", "/v1/embeddings")
+
+
+def test_a_server_that_is_not_there_is_not_ready() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        assert "Connection refused" in reason(url)
