@@ -38,9 +38,9 @@ def value(results: dict[str, Any], tag: str) -> float:
     return float(only["value"])
 
 
-def outputs(folder: Path, pattern: str) -> list[str]:
-    """Standard output of commands, by a pattern of their folders below `raw/`."""
-    return [path.read_text() for path in sorted(artifacts(folder).glob(f"raw/{pattern}/stdout"))]
+def outputs(folder: Path, pattern: str, file: str = "stdout") -> list[str]:
+    """A file of each command, by a pattern of their folders below `raw/`."""
+    return [path.read_text() for path in sorted(artifacts(folder).glob(f"raw/{pattern}/{file}"))]
 
 
 def needs(tool: str, package: str) -> None:
@@ -85,7 +85,7 @@ def test_fio_adds_its_workers(tmp_path: Path) -> None:
     results = measured(tmp_path, "fio", workers=2, ioengine="psync", direct=False, **keys)
     jobs = [
         job
-        for text in outputs(tmp_path, "002-randrw/rank-*/command-*")
+        for text in outputs(tmp_path, "002-randrw/rank-*/command-*", "fio.json")
         for job in json.loads(text)["jobs"]
     ]
     assert len(jobs) == 2
