@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.cluster.watching.run_losses import Loss, RunLosses
+from aiperf_svc.adapters.cluster.watching.run_losses import FINISHED_LISTS, Loss, RunLosses
 
 Json = dict[str, Any]
 CREATED, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
@@ -110,6 +110,23 @@ def test_a_pod_that_is_missing_from_one_list_is_not_lost() -> None:
     (loss,) = losses.handle_pods(pods[:1])
     assert loss == Loss("records-manager", "pod records-manager-s-1 was deleted")
     assert losses.handle_pods(pods[:1]) == ()
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_pod(state={"terminated": {"reason": "Completed", "exitCode": 0}}),
+        a_pod(restarts=1, last={"reason": "Completed", "exitCode": 0}),
+    ],
+    ids=["finished", "started again"],
+)
+def test_a_pod_that_finishes_has_some_lists_time_in_which_its_run_may_end(pod: Json) -> None:
+    losses = RunLosses()
+    for listed in (a_pod(), *[pod] * (FINISHED_LISTS - 1)):
+        assert losses.handle_pods([listed]) == ()
+    (loss,) = losses.handle_pods([pod])
+    assert loss.line == "pod timing-manager-s-1 ended by itself, with exit code 0"
+    assert losses.handle_pods([pod]) == ()
 
 
 def test_restarts_from_before_the_run_and_pods_made_in_its_course_are_no_losses() -> None:

@@ -12,6 +12,10 @@ from aiperf_svc.plan.identity import COMPONENT_LABEL, TTL_ANNOTATION
 Object = dict[str, Any]
 ABSENT_LISTS = 2
 """Consecutive lists without a pod after which it counts as gone: one list may be stale."""
+FINISHED_LISTS = 5
+"""Consecutive lists in which a pod may have finished without an error before it counts as lost:
+pods finish when their run does, and the cluster may say so first."""
+FINISHED = "ended by itself, with exit code 0"
 DISRUPTIONS = {
     "EvictionByEvictionAPI": "was evicted: somebody drains its node",
     "PreemptionByScheduler": "was evicted by the scheduler to make room for a pod of higher "
@@ -41,6 +45,7 @@ class RunLosses:
         self._pods: dict[str, Object] = {}
         """Pods as they were first seen, by UID."""
         self._absent: dict[str, int] = {}
+        self._finished: dict[str, int] = {}
         self._reported: set[str] = set()
 
     def handle_root(self, kind: str, name: str, found: Object | None) -> Loss | None:
@@ -69,7 +74,8 @@ class RunLosses:
             if uid in self._reported:
                 continue
             how = how_lost(pod, first) if pod else self._absence(uid)
-            if how:
+            self._finished[uid] = self._finished.get(uid, 0) + 1 if how == FINISHED else 0
+            if how and (how != FINISHED or self._finished[uid] >= FINISHED_LISTS):
                 self._reported.add(uid)
                 metadata = first["metadata"]
                 component = metadata["labels"].get(COMPONENT_LABEL, "")
@@ -107,7 +113,7 @@ def _how_ended(ended: Object) -> str:
     reason, code = ended.get("reason", "Error"), ended.get("exitCode", "?")
     if reason == "OOMKilled":
         return "was killed: out of memory (OOMKilled); raise its memory (deployment.pods)"
-    return f"ended: {reason}, exit code {code}"
+    return FINISHED if code == 0 else f"ended: {reason}, exit code {code}"
 
 
 def _containers(pod: Object) -> Iterable[Object]:
