@@ -57,6 +57,9 @@ TARGET = (
         "TYPE"),
     Flag(("--endpoint", "--custom-endpoint"), "endpoint.path",
         "path of the API, when it is not the usual one", "PATH"),
+    Flag(("--connections",), "endpoint.connections",
+        "keep-alive (default), or per-request, for a server that closes connections that it said "
+        "it would keep", "MODE"),
     Flag(("--endpoint-template",), "endpoint.template",
         "body of each request for --endpoint-type template: Jinja2, or a file that holds it; "
         "variables are text, texts, query, passages, model, max_tokens, stream", "TEMPLATE",

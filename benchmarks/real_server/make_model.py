@@ -18,7 +18,7 @@ from tokenizers import ByteLevelBPETokenizer
 
 VOCABULARY = 16_000
 FILES = 150
-LAYERS, WIDTH, HEADS, FEED_FORWARD, CONTEXT = 2, 64, 4, 128, 4096
+LAYERS, WIDTH, HEADS, FEED_FORWARD, CONTEXT = 4, 128, 4, 512, 4096
 SPECIAL = ("<s>", "</s>")
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 

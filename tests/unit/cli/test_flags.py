@@ -72,7 +72,6 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
     only_in_files = {
         "endpoint.api_key_env",  # --api-key
         "endpoint.connect_timeout",
-        "endpoint.connections",
         "endpoint.request_usage",
         "endpoint.tls",
         "endpoint.tls.ca",  # --tls-ca-file
@@ -106,6 +105,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--model": (("--model", "a/b"), "a/b"),
     "--endpoint-type": (("--endpoint-type", "completions"), "completions"),
     "--endpoint": (("--endpoint", "/v2/chat"), "/v2/chat"),
+    "--connections": (("--connections", "per-request"), "per-request"),
     "--endpoint-template": (
         ("--endpoint-type", "template", "--endpoint-template", "nv-embedqa"),
         '{"text": {{ texts|tojson }}}',

@@ -81,8 +81,9 @@ def _portable(page: str) -> dict[str, float]:
         (
             "llamacpp",
             {
-                "running": 4, "waiting": 1, "kv_usage": 0.33, "prefix_queries": 5120,
-                "prompt_tokens": 5120, "generation_tokens": 2048,
+                "running": 4, "waiting": 4, "prefix_queries": 2453 + 18483,
+                "prefix_hits": 18483, "prompt_tokens": 2453 + 18483,
+                "generation_tokens": 11801,
             },
         ),
     ],
