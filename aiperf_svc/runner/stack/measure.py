@@ -33,8 +33,9 @@ FETCH_S, FETCH_RETRY_S = 120.0, 2.0
 """Longest time that the connection to the results may be broken while fetching, and the time
 between two attempts."""
 
-LOSSES_OF_RANKS = frozenset({"run", "rank-lost", "oom"})
-"""Checks of a benchmark on ranks that fail when a rank is lost, or processes of it."""
+LOSSES_OF_RANKS = frozenset({"run", "rank-lost", "oom", "step-failed"})
+"""Checks of a benchmark on ranks that fail when a rank is lost, or processes of it. A run may end
+with the step that lost them, before the cluster says so."""
 
 
 GiveStart = Callable[[RunApi, Callable[[str], None]], Awaitable[None]]

@@ -65,9 +65,10 @@ class Outcome:
     @property
     def drained_s(self) -> float:
         """How long it waited for what its steps left, by the times of what it said to people."""
-        times = re.findall(r"^ *(\d+\.\d) s  (draining|done)$", self.ended.errors, re.MULTILINE)
-        since = {state: float(elapsed_s) for elapsed_s, state in times}
-        return since["done"] - since["draining"]
+        # A state that is over at once is not shown.
+        states = r"^ *(\d+\.\d) s  (?:draining|processing|done)$"
+        times = [float(time) for time in re.findall(states, self.ended.errors, re.MULTILINE)]
+        return times[-1] - times[0]
 
     def evidence(self, name: str) -> str:
         """A file that was saved before anything was destroyed."""
