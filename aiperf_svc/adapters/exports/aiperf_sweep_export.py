@@ -18,14 +18,14 @@ from aiperf_svc.adapters.exports.experiment_export import column_name, interval
 from aiperf_svc.core.compare.estimates import CONFIDENCE
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import LATENCIES, REQUEST_THROUGHPUT, Front, best, front
-from aiperf_svc.core.experiments.summary import (
+from aiperf_svc.core.experiments.combinations import (
     Aggregate,
     Combination,
-    ExperimentSummary,
     Parameter,
     TrialRow,
     t_quantile,
 )
+from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.domain.foreign_text import csv_cell
 
 AGGREGATE_SCHEMA = "1.0"

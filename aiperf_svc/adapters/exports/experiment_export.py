@@ -18,14 +18,9 @@ from aiperf_svc.adapters.exports.parquet_export import write_stream
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import Best, Front, best_of, front
+from aiperf_svc.core.experiments.combinations import Aggregate, Combination, Parameter, TrialRow
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.summary import (
-    Aggregate,
-    Combination,
-    ExperimentSummary,
-    Parameter,
-    TrialRow,
-)
+from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.domain.foreign_text import csv_cell
 
 SCHEMA = "experiment/1"

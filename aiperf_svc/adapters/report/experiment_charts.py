@@ -12,15 +12,10 @@ from aiperf_svc.adapters.report.plots import FULL, Band, Series, figure
 from aiperf_svc.adapters.report.run_charts import STYLES
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import front
+from aiperf_svc.core.experiments.combinations import Combination, Parameter, identity, is_number
 from aiperf_svc.core.experiments.search import SearchPoint
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.summary import (
-    Combination,
-    ExperimentSummary,
-    Parameter,
-    identity,
-    is_number,
-)
+from aiperf_svc.core.experiments.summary import ExperimentSummary
 
 MOST_PLOTS = 6
 """Metrics that are plotted against the parameter."""

@@ -14,9 +14,10 @@ from aiperf_svc.adapters.report import experiment_words as words
 from aiperf_svc.adapters.report import layout
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.choices import best_of, front
+from aiperf_svc.core.experiments.combinations import Combination, TrialRow
 from aiperf_svc.core.experiments.search import Ending
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.summary import Combination, ExperimentSummary, TrialRow
+from aiperf_svc.core.experiments.summary import ExperimentSummary
 
 SHOWN_METRICS = 6
 """Metrics of the headline that have a column."""

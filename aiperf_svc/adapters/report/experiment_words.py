@@ -5,13 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from aiperf_svc.core.compare.measured_run import RowKey
-from aiperf_svc.core.experiments.summary import (
-    Aggregate,
-    Combination,
-    ExperimentSummary,
-    Parameters,
-    TrialRow,
-)
+from aiperf_svc.core.experiments.combinations import Aggregate, Combination, Parameters, TrialRow
+from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.results.readable import readable_unit
 from aiperf_svc.domain.foreign_text import one_line
 

@@ -25,9 +25,10 @@ from aiperf_svc.adapters.report import experiment_page
 from aiperf_svc.adapters.storage.artifacts import write_manifest
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.summary import ExperimentSummary, TrialRow, summarise
+from aiperf_svc.core.experiments.summary import ExperimentSummary, summarise
 from aiperf_svc.core.experiments.trials import TRIALS, Trial
 
 RUNS = "profile_runs"

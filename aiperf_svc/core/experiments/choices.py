@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from aiperf_svc.core.compare.measured_run import INFERENCE, RowKey
-from aiperf_svc.core.experiments.summary import Aggregate, Combination, ExperimentSummary
+from aiperf_svc.core.experiments.combinations import Aggregate, Combination
+from aiperf_svc.core.experiments.summary import ExperimentSummary
 
 REQUEST_THROUGHPUT = RowKey("request_throughput", "avg")
 TOKEN_THROUGHPUT = RowKey("output_token_throughput", "avg")

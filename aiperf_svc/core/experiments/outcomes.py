@@ -8,6 +8,8 @@ experiment can be read again from its folders.
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, get_args
 
+import msgspec
+
 from aiperf_svc.core.compare.measured_run import INFERENCE, RowKey
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.measured import MetricInfo
@@ -124,7 +126,7 @@ def _workload(result: dict[str, Any]) -> Measured:
     metrics: dict[str, MetricInfo] = {}
     for metric in result["metrics"]:
         info = metric["info"]
-        metrics[info["tag"]] = MetricInfo(**info)
+        metrics[info["tag"]] = msgspec.convert(info, MetricInfo)
         for stat in WORKLOAD_STATS:
             if metric[stat] is not None:
                 values[RowKey(info["tag"], stat)] = float(metric[stat])

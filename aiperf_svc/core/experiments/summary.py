@@ -7,106 +7,26 @@ are named. A value that one of them does not have, such as a percentile that lie
 that were cut, has no mean: a mean over the rest would be too good.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from aiperf_svc.core.compare import student
-from aiperf_svc.core.compare.estimates import CONFIDENCE
 from aiperf_svc.core.compare.measured_run import RowKey
-from aiperf_svc.core.experiments.outcomes import DONE, Measured, TrialOutcome, read_summary
+from aiperf_svc.core.experiments.combinations import (
+    Aggregate,
+    Combination,
+    Parameter,
+    TrialRow,
+    identity,
+    is_number,
+)
+from aiperf_svc.core.experiments.outcomes import Measured, TrialOutcome, read_summary
+from aiperf_svc.core.experiments.scaling import EFFICIENCY, efficiency_info, with_efficiency
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.domain.metric_formulas import Floats
-
-Parameters = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A key of the config that differs between trials."""
-
-    name: str
-    values: tuple[Any, ...]
-    """Numbers by size, anything else in the order of the trials."""
-
-    @property
-    def is_number(self) -> bool:
-        """True if it can be an axis of a plot."""
-        return all(map(is_number, self.values))
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRow:
-    """One trial, without its numbers."""
-
-    outcome: TrialOutcome
-    measured: Measured | None
-    """None when nothing was measured."""
-
-    @property
-    def number(self) -> int:
-        """Number of the trial."""
-        return self.outcome.trial.number
-
-    @property
-    def left_out(self) -> str:
-        """Why its numbers are not used; empty if they are."""
-        if self.outcome.state != DONE:
-            return f"{self.outcome.state}: {self.outcome.reason}".removesuffix(": ")
-        if self.measured is None:
-            return "nothing was measured"
-        if not self.measured.is_usable:
-            return f"{self.measured.verdict}: {self.measured.cause}".removesuffix(": ")
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """A value over the repetitions of a combination."""
-
-    n: int
-    mean: float
-    low: float
-    """Smallest value."""
-    high: float
-    """Largest value."""
-    sd: float | None
-    """Standard deviation of the sample; None for a single run."""
-
-    @property
-    def error(self) -> float | None:
-        """Standard error of the mean; None for a single run."""
-        return None if self.sd is None else self.sd / math.sqrt(self.n)
-
-    @property
-    def half_width(self) -> float | None:
-        """Half of the mean's 95% interval; None for a single run."""
-        error = self.error
-        return None if error is None else error * t_quantile(self.n - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Combination:
-    """The trials of the same parameters."""
-
-    parameters: Parameters
-    rows: tuple[TrialRow, ...]
-    values: dict[RowKey, Aggregate]
-
-    @property
-    def left_out(self) -> tuple[TrialRow, ...]:
-        """Trials whose numbers are not used."""
-        return tuple(row for row in self.rows if row.left_out)
-
-    def mean(self, key: RowKey) -> float | None:
-        """Return the mean of a value, None if it is not known."""
-        found = self.values.get(key)
-        return None if found is None else found.mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,30 +56,22 @@ def summarise(outcomes: Sequence[TrialOutcome]) -> ExperimentSummary:
     known = [row.measured for row in rows if row.measured is not None]
     keys = _in_order([list(each.values) for each in known])
     parameters = _parameters(rows)
+    metrics = {tag: info for each in known for tag, info in each.metrics.items()}
+    headline = _in_order([each.headline for each in known])
+    combinations = [_combination(some) for some in _by_parameters(rows, parameters)]
+    if scaled := next((info for info in metrics.values() if info.scales_with), None):
+        combinations = with_efficiency(combinations, scaled)
+        if any(EFFICIENCY in each.values for each in combinations):
+            metrics[EFFICIENCY.tag] = efficiency_info(scaled)
+            headline.insert(1, EFFICIENCY)
     return ExperimentSummary(
         parameters=parameters,
         rows=rows,
         keys=tuple(keys),
-        metrics={tag: info for each in known for tag, info in each.metrics.items()},
-        headline=tuple(_in_order([each.headline for each in known])),
-        combinations=tuple(_combination(some) for some in _by_parameters(rows, parameters)),
+        metrics=metrics,
+        headline=tuple(headline),
+        combinations=tuple(combinations),
     )
-
-
-@cache
-def t_quantile(freedom: int) -> float:
-    """Return the quantile of Student's t for the interval."""
-    return student.quantile(CONFIDENCE, freedom)
-
-
-def is_number(value: Any) -> bool:
-    """True for a finite number that is not a switch."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def identity(parameters: Parameters) -> bytes:
-    """Return what is the same for the same parameters, in any order."""
-    return msgspec.json.encode(parameters, order="deterministic")
 
 
 def _in_order(lists: Iterable[Sequence[RowKey]]) -> list[RowKey]:

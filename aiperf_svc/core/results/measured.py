@@ -22,6 +22,9 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Source of the number, for the docs: the tool's own field and the conversion."""
     in_table: bool = True
     """True if the terminal's table shows it."""
+    scales_with: tuple[str, ...] = ()
+    """Keys of the config whose product is the number of processes, where twice as many of them
+    should reach twice the value."""
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):

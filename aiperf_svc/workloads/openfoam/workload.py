@@ -65,6 +65,7 @@ class OpenFoam(Workload[OpenFoamSpec]):
             unit="cell-steps/s",
             better="higher",
             formula="cells of the mesh / step_time",
+            scales_with=("workload.processes",),
         ),
         MetricInfo(
             tag="clock_time",

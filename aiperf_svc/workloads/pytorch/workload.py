@@ -45,6 +45,7 @@ class PyTorch(Workload[PyTorchSpec]):
             unit="samples/s",
             better="higher",
             formula="sum over the processes of batch_size * iterations / the time of its batches",
+            scales_with=("workload.ranks", "workload.gpus"),
         ),
         *(
             MetricInfo(

@@ -13,8 +13,9 @@ from fake_trials import outcome, summary_of, sweep
 from aiperf_svc.adapters.exports import json_export
 from aiperf_svc.core.compare.measured_run import RowKey
 from aiperf_svc.core.experiments.choices import best_of, front
+from aiperf_svc.core.experiments.combinations import Combination
 from aiperf_svc.core.experiments.outcomes import TrialOutcome, read_summary
-from aiperf_svc.core.experiments.summary import Combination, summarise
+from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.core.results.summarise import summarise as summarise_run
 from aiperf_svc.domain.metric_catalog import CATALOG
