@@ -2,10 +2,12 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
+from aiperf_svc.cli.foreign_flags import advice_for
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -54,6 +56,7 @@ class Parser(argparse.ArgumentParser):
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The parsed arguments. Raises ConfigError with every argument that is not known."""
         args, unknown = self.parse_known_args(_with_negative_values(arguments))
+        unknown = [*_without_needless(unknown)]
         if unknown:
             names = [name for action in self._actions for name in action.option_strings]
             lines = [_unknown(argument, names) for argument in unknown]
@@ -81,10 +84,27 @@ def _with_negative_values(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
+def _without_needless(unknown: Iterable[str]) -> Iterator[str]:
+    """Yield the arguments without the flags of AIPerf that change nothing here, which are named."""
+    is_needless = False
+    for argument in unknown:
+        if argument.startswith("-"):
+            name, _, _ = argument.partition("=")
+            advice = advice_for(name)
+            is_needless = advice is not None and advice.kind == "same"
+            if advice is not None and is_needless:
+                print(f"note: {name} changes nothing: {advice.text}", file=sys.stderr)
+        if not is_needless:
+            yield argument
+
+
 def _unknown(argument: str, names: Sequence[str]) -> str:
     if not argument.startswith("-"):
         return f"{argument!r} belongs to no flag"
     name, _, _ = argument.partition("=")
+    advice = advice_for(name)
+    if advice is not None:
+        return f"{name} is a flag of AIPerf: {advice.text}"
     return f"{name} is not a flag{did_you_mean(name, names)}"
 
 

@@ -19,6 +19,11 @@ def url(text: str) -> str:
     return text if "://" in text else f"http://{text}"
 
 
+def word(text: str) -> str:
+    """A name of several words, which AIPerf also joins by hyphens."""
+    return text.replace("-", "_")
+
+
 def pages(texts: Sequence[str]) -> list[str]:
     """Addresses of pages."""
     return [url(text) for text in texts]

@@ -54,7 +54,7 @@ TARGET = (
     Flag(("--endpoint-type",), "endpoint.type",
         "API to speak: chat (default), completions, embeddings, responses, messages, "
         "huggingface_generate, cohere_rankings, hf_tei_rankings, nim_rankings, template or raw",
-        "TYPE"),
+        "TYPE", read=values.word),
     Flag(("--endpoint", "--custom-endpoint"), "endpoint.path",
         "path of the API, when it is not the usual one", "PATH"),
     Flag(("--connections",), "endpoint.connections",
@@ -147,7 +147,7 @@ DATASET = (
     Flag(("--input-file",), "dataset.file", "take the prompts from this file", "FILE"),
     Flag(("--custom-dataset-type",), "dataset.kind",
         "what the file holds: single_turn (default), multi_turn, sharegpt, mooncake_trace, "
-        "bailian_trace, burst_gpt_trace or azure_trace", "TYPE"),
+        "bailian_trace, burst_gpt_trace or azure_trace", "TYPE", read=values.word),
     Flag(("--isl-block-size", "--prompt-input-tokens-block-size",
           "--synthetic-input-tokens-block-size"), "dataset.block_size",
         "tokens for each hash id of a trace (default: 512, of a bailian_trace 16)"),

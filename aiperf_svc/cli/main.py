@@ -31,6 +31,7 @@ COMMANDS = {
     "upload": "send a run's results to a bucket of an S3-compatible store",
     "workloads": "what else than a server can be measured, and how each is described",
     "trace": "describe a trace of a real service: rates, lengths, prefix reuse",
+    "migrate": "print the command that does what a command of AIPerf does, and what differs",
     "bench": "a short measurement of the built-in mock server",
     "calibrate": "find what this machine can measure at most, for the plans of later runs",
     "mock-server": "serve made-up tokens at a set pace, OpenAI-compatible",

@@ -86,6 +86,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--ui",
+        "--ui-type",
         metavar="UI",
         default="auto",
         help="progress on stderr: auto (default), rich, plain or none",
@@ -98,7 +99,11 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 def add_config_flag(parser: argparse.ArgumentParser) -> None:
     """`--config`."""
     parser.add_argument(
-        "--config", metavar="FILE", type=Path, help="start from this config; flags override it"
+        "--config",
+        "-f",
+        metavar="FILE",
+        type=Path,
+        help="start from this config; flags override it",
     )
 
 

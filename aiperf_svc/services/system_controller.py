@@ -47,7 +47,11 @@ def _held_s(config: Config) -> float:
     """Return how long a run waits for its start: as long as the others that it starts with may take
     to be ready, if they began with it. Whoever is to give the start may be gone by then."""
     deployment = config.deployment
-    return (deployment.ready_timeout + deployment.registration_timeout) / 1e9 + CONFIGURING_S
+    return (
+        (deployment.ready_timeout + deployment.registration_timeout) / 1e9
+        + CONFIGURING_S
+        + _server_wait_s(config)
+    )
 
 
 def _server_wait_s(config: Config) -> float:

@@ -1,0 +1,155 @@
+"""`aiperf-svc migrate`: the command line of AIPerf as one of this program."""
+
+import argparse
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from aiperf_svc.cli.arguments import Parser
+from aiperf_svc.cli.foreign_flags import advice_for
+from aiperf_svc.domain.errors import AiperfError, ConfigError
+from aiperf_svc.domain.exit_codes import ExitCode
+
+DESCRIPTION = """Print the command of this program that does what a command of AIPerf does, and name
+what differs. Quote the command, or put it behind the other flags.
+
+  aiperf-svc migrate 'aiperf profile --model Qwen/Qwen3-0.6B --streaming --concurrency 10'"""
+DEFAULT_URL = "http://localhost:8000"
+
+
+@dataclass
+class Migration:
+    """A command line, and what differs."""
+
+    arguments: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is the same without a flag, or is now said otherwise."""
+    missing: list[str] = field(default_factory=list)
+    """What has no counterpart."""
+
+    @property
+    def command(self) -> str:
+        """The command line, a flag a line."""
+        lines = ["aiperf-svc profile"]
+        for flag, values in _flags(self.arguments):
+            lines.append(" ".join(["  " + flag, *map(shlex.quote, values)]))
+        return " \\\n".join(lines)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the output flag and the command."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "command", metavar="COMMAND", nargs=argparse.REMAINDER, help="command line of AIPerf"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the command line, then what differs."""
+    migration = migrated(_words(args.command))
+    if args.json:
+        import msgspec
+
+        shown = {
+            "command": ["aiperf-svc", "profile", *migration.arguments],
+            "notes": migration.notes,
+            "missing": migration.missing,
+        }
+        print(msgspec.json.format(msgspec.json.encode(shown)).decode())
+        return int(ExitCode.OK)
+    print(migration.command)
+    for title, found in (
+        ("to know", migration.notes),
+        ("without a counterpart", migration.missing),
+    ):
+        if found:
+            print(f"\n{title}:")
+            print("\n".join(f"  {line}" for line in found))
+    return int(ExitCode.OK)
+
+
+def migrated(words: Sequence[str]) -> Migration:
+    """Return the migration of AIPerf's flags. Raises ConfigError for what is none of its flags."""
+    from aiperf_svc.cli.commands import profile
+
+    parser = Parser("profile", profile.DESCRIPTION)
+    profile.add_arguments(parser)
+    known = {name for action in parser._actions for name in action.option_strings}
+    migration = Migration()
+    given = dict(_flags(words))
+    for flag, values in _flags(words):
+        name, _, _ = flag.partition("=")
+        advice = advice_for(name)
+        if name in known:
+            migration.arguments += [flag, *values]
+        elif advice is None:
+            raise ConfigError(f"{name} is a flag neither of AIPerf 0.13 nor of this program")
+        else:
+            is_missing = advice.kind == "none"
+            found = migration.missing if is_missing else migration.notes
+            found.append(f"{' '.join([flag, *values])}: {advice.text}")
+    _complete(migration, given)
+    _check(migration, parser)
+    return migration
+
+
+def _words(command: Sequence[str]) -> list[str]:
+    text = command[0] if len(command) == 1 else shlex.join(command)
+    try:
+        words = shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise ConfigError(f"the command cannot be read: {error}") from None
+    if words[:1] == ["aiperf"]:
+        words = words[1:]
+    if words[:1] != ["profile"]:
+        raise ConfigError(
+            f"{' '.join(words[:1]) or 'nothing'}: expected `aiperf profile` and its flags"
+        )
+    return words[1:]
+
+
+def _flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each flag with the words up to the next."""
+    flag, values = "", list[str]()
+    for word in words:
+        if word.startswith("-") and not word[1:2].isdigit():
+            if flag:
+                yield flag, values
+            flag, values = word, []
+        elif not flag:
+            raise ConfigError(f"{word!r} belongs to no flag")
+        else:
+            values.append(word)
+    if flag:
+        yield flag, values
+
+
+def _complete(migration: Migration, given: dict[str, list[str]]) -> None:
+    """Say what AIPerf takes for granted."""
+    model = next((given[name] for name in ("--model", "-m", "--model-names") if name in given), [])
+    if not {"--url", "-u"} & given.keys():
+        migration.arguments += ["--url", DEFAULT_URL]
+        migration.notes.append(f"--url {DEFAULT_URL}: AIPerf's default")
+    if not {"--concurrency", "--request-rate"} & given.keys():
+        migration.arguments += ["--concurrency", "1"]
+        migration.notes.append("--concurrency 1: AIPerf's default")
+    if not {"--tokenizer", "--use-server-token-count"} & given.keys() and "/" in "".join(model):
+        migration.arguments += ["--tokenizer", *model]
+        migration.notes.append(
+            f"--tokenizer {' '.join(model)}: AIPerf loads the model's; without it, output tokens "
+            "are those that the server states"
+        )
+    if not {"--request-count", "--num-requests", "--benchmark-duration"} & given.keys():
+        migration.notes.append(
+            "no --request-count: 10 requests for each user here, in AIPerf 2 and at least 10"
+        )
+
+
+def _check(migration: Migration, parser: Parser) -> None:
+    """Read the new command line as `profile` does, and name what it refuses."""
+    from aiperf_svc.cli.flag_config import read_draft
+
+    try:
+        read_draft(parser.parse(migration.arguments)).parse()
+    except AiperfError as error:
+        migration.missing += [line.strip() for line in str(error).splitlines()]

@@ -1,0 +1,144 @@
+"""Flags of AIPerf 0.13 that `profile` does not have: what to do instead. `profile` names it when it
+meets one, and `migrate` for a whole command line."""
+
+from typing import Literal, NamedTuple
+
+Kind = Literal["same", "other", "none"]
+
+
+class Advice(NamedTuple):
+    """What becomes of a flag."""
+
+    kind: Kind
+    """`same`: it can be left out, and nothing changes. `other`: the same is said otherwise. `none`:
+    there is no counterpart."""
+    text: str
+
+
+TABLE: tuple[tuple[Kind, str, str], ...] = (
+    ("same", "HTTP is the only transport", "--transport --transport-type"),
+    ("same", "`max_tokens` is what is sent; for `max_completion_tokens` use --extra-inputs",
+     "--use-legacy-max-tokens"),
+    ("same", "without --tokenizer, output tokens are those that the server states",
+     "--use-server-token-count"),
+    ("same", "/health, /v1/models and one request are asked in this order, every half second",
+     "--wait-for-model-mode --wait-for-model-interval"),
+    ("same", "no GPU page is read without --gpu-telemetry", "--no-gpu-telemetry"),
+    ("same", "server_metrics_export is written as JSONL, JSON and CSV, telemetry as Parquet",
+     "--server-metrics-formats"),
+    ("same", "each run draws its own report.html", "--auto-plot --plot-required"),
+    ("same", "each trial has the same seed, so all see the same requests",
+     "--set-consistent-seed --parameter-sweep-same-seed"),
+    ("same", "intervals are at 95%", "--confidence-level"),
+    ("same", "the services talk through files in a private folder",
+     "--zmq-host --zmq-ipc-path --zmq-dual-bind"),
+    ("same", "the times of each connection are metrics of every run", "--show-trace-timing"),
+    ("other", "--verbose shows the services' logs", "--log-level --extra-verbose -vv"),
+    ("other", "--config FILE with endpoint.connections: keep-alive or per-request",
+     "--connection-reuse-strategy"),
+    ("other", "--dataset-order sequential or shuffled", "--dataset-sampling-strategy"),
+    ("other", "--error-budget and --slo judge a run by its failures; it is not ended early",
+     "--failed-request-threshold"),
+    ("other", "--search KEY=FROM..TO with --slo",
+     "--search-space --search-metric --search-stat --search-direction --search-max-iterations "
+     "--search-initial-points --search-random-seed --search-planner --optuna-sampler "
+     "--optuna-acquisition --optuna-terminator --search-percentile-pooling --bo-constraint-mode "
+     "--search-style --search-recipe --concurrency-min --concurrency-max --concurrency-steps"),
+    ("other", "--slo METRIC:STAT<LIMIT, again for each limit",
+     "--search-sla --search-sla-tier --ttft-sla-ms --itl-sla-ms --tpot-sla-ms --e2e-sla-ms "
+     "--error-rate-sla --degradation-threshold --degradation-metric-tag --degradation-stat"),
+    ("other", "--goodput with experiment.search.holds in a file", "--slo-attainment-fraction"),
+    ("other", "--isl A,B,C and --osl A,B,C",
+     "--isl-min --isl-max --isl-steps --osl-min --osl-max --osl-steps"),
+    ("other", "experiment.zip in a file walks lists together; lists of flags are combined",
+     "--sweep-type --isl-osl-pairs"),
+    ("other", "experiment.explicit in a file lists trials one by one",
+     "--variant --sweep-variant"),
+    ("other", "--repetitions; docs/comparing.md says how many",
+     "--convergence-metric --convergence-stat --convergence-threshold --convergence-mode"),
+    ("other", "--sweep random_seed=1,2,3", "--vary-seed-per-trial"),
+    ("other", "--ui plain", "--no-sweep-table --stats-interval"),
+    ("other", "`aiperf-svc status` and the results API of a stack", "--api-port --api-host"),
+    ("other", "--artifact-dir and --name; each run has a folder of its own",
+     "--profile-export-prefix --profile-export-file"),
+    ("none", "every run writes all of its files", "--export-level --profile-export-level"),
+    ("none", "the texts of responses are not kept", "--export-outputs-json"),
+    ("none", "the warmup has the load of the run itself",
+     "--warmup-concurrency --warmup-prefill-concurrency --warmup-request-rate "
+     "--warmup-arrival-pattern --warmup-concurrency-ramp-duration "
+     "--warmup-prefill-concurrency-ramp-duration --warmup-request-rate-ramp-duration "
+     "--num-warmup-sessions --profile-run-disable-warmup-after-first"),
+    ("none", "one model is asked for", "--model-selection-strategy"),
+    ("none", "one URL is measured", "--url-strategy"),
+    ("none", "nothing is asked of the server before and after a phase",
+     "--reset-kv-cache --reset-kv-cache-timeout-seconds --reset-kv-cache-path --server-profiler "
+     "--server-profiler-timeout-seconds --server-profiler-start-path --server-profiler-stop-path"),
+    ("none", "the usage is stated once, at the end of a stream", "--per-chunk-usage"),
+    ("none", "requests are JSON", "--request-content-type"),
+    ("none", "a conversation has no header of its own", "--session-header"),
+    ("none", "prompts are texts",
+     "--uuid-and-strip --download-video-content --audio-batch-size --batch-size-audio "
+     "--audio-length-mean --audio-length-stddev --audio-format --audio-depths "
+     "--audio-sample-rates --audio-num-channels --image-width-mean --image-width-stddev "
+     "--image-height-mean --image-height-stddev --image-batch-size --batch-size-image "
+     "--image-format --image-source --image-source-sampling --video-batch-size "
+     "--batch-size-video --video-duration --video-fps --video-width --video-height "
+     "--video-synth-type --video-format --video-codec --video-audio-sample-rate "
+     "--video-audio-num-channels --video-audio-codec --video-audio-depth"),
+    ("none", "tokenizers are read as data, and no code of theirs is run",
+     "--tokenizer-trust-remote-code"),
+    ("none", "the tokens of a prompt are those of its text, without the chat template",
+     "--apply-chat-template"),
+    ("none", "of public datasets, ShareGPT is read",
+     "--hf-subset --hf-weka-dataset --dataset-filter"),
+    ("none", "traces of agents are not replayed",
+     "--use-think-time-only --max-context-length --allow-dataset-wrap "
+     "--trace-session-sample-ratio --trajectory-start-min-ratio --trajectory-start-max-ratio "
+     "--burst-phase-starts --trace-idle-gap-cap-seconds --system-idle-gap-cap-seconds "
+     "--agentic-cache-warmup-duration --agentic-warmup-grace-period --max-idle-gap-cap-seconds "
+     "--inter-turn-delay-cap-seconds --unsafe-override"),
+    ("none", "the times of a trace are not replayed",
+     "--fixed-schedule --no-fixed-schedule --fixed-schedule-auto-offset "
+     "--fixed-schedule-start-offset --fixed-schedule-end-offset --replay-speedup "
+     "--open-loop-replay --open-loop-strict --ignore-trace-delays"),
+    ("none", "a trace is read as it is, without synthesis",
+     "--synthesis-speedup-ratio --synthesis-prefix-len-multiplier "
+     "--synthesis-prefix-root-multiplier --synthesis-prompt-len-multiplier "
+     "--synthesis-output-len-multiplier --synthesis-max-isl --synthesis-max-osl "
+     "--omit-kv-hints --force-min-tokens"),
+    ("none", "conversations come from a file (--custom-dataset-type multi_turn)",
+     "--conversation-num --num-conversations --num-sessions --conversation-turn-mean "
+     "--session-turns-mean --conversation-turn-stddev --session-turns-stddev "
+     "--conversation-turn-delay-mean --session-turn-delay-mean --conversation-turn-delay-stddev "
+     "--session-turn-delay-stddev --conversation-turn-delay-ratio --session-delay-ratio"),
+    ("none", "a request has one text; several are given as `texts` in a file",
+     "--prompt-batch-size --batch-size-text --batch-size -b"),
+    ("none", "synthetic prompts are made of common words", "--prompt-corpus"),
+    ("none", "no two synthetic prompts begin alike",
+     "--cache-bust --system-prompt --system-prompt-file --prompt-prefix-pool-size "
+     "--prefix-prompt-pool-size --num-prefix-prompts --prompt-prefix-length "
+     "--prefix-prompt-length --shared-system-prompt-length --user-context-prompt-length"),
+    ("none", "lengths are normal, by --isl, --isl-stddev, --osl and --osl-stddev",
+     "--seq-dist --sequence-distribution --random-range-ratio --random-corpus-style"),
+    ("none", "the load is --concurrency or --request-rate",
+     "--prefill-concurrency --prefill-concurrency-ramp-duration --request-rate-series "
+     "--user-centric-rate --num-users --request-cancellation-rate --request-cancellation-delay"),
+    ("none", "runs are not sent to other services",
+     "--otel-url --stream --otel-resource-attributes --gen-ai-provider --mlflow-tracking-uri "
+     "--mlflow-experiment --mlflow-run-name --mlflow-tag --mlflow-parent-run-id "
+     "--mlflow-artifact-glob --wandb-project --wandb-entity --wandb-run-name --wandb-tag"),
+    ("none", "chunks of responses are counted, not kept", "--export-http-trace"),
+    ("none", "the way to the server is not measured apart",
+     "--network-latency-automatic --network-latency-mean --network-latency-ping-interval"),
+    ("none", "what a model says is not judged",
+     "--accuracy-benchmark --accuracy-tasks --accuracy-n-shots --accuracy-enable-cot "
+     "--accuracy-no-enable-cot --accuracy-grader --accuracy-system-prompt --accuracy-verbose"),
+)  # fmt: skip
+
+ADVICE = {name: Advice(kind, text) for kind, text, names in TABLE for name in names.split()}
+"""By flag."""
+
+
+def advice_for(flag: str) -> Advice | None:
+    """Return what to do about a flag; None if AIPerf has none of this name. `--no-X` is `--X`."""
+    return ADVICE.get(flag) or ADVICE.get(flag.replace("--no-", "--", 1))

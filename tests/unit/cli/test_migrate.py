@@ -1,0 +1,154 @@
+"""Command lines of AIPerf: each flag is taken or named, and those of its docs move over."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aiperf_svc.cli import flag_docs
+from aiperf_svc.cli.arguments import Parser
+from aiperf_svc.cli.commands import migrate, profile
+from aiperf_svc.cli.flag_config import read_draft
+from aiperf_svc.cli.foreign_flags import ADVICE, TABLE, advice_for
+from aiperf_svc.cli.main import main
+from aiperf_svc.domain.errors import ConfigError
+
+FLAGS = [
+    name
+    for line in (Path(__file__).parent / "aiperf_0_13_flags.txt").read_text().splitlines()
+    for name in line.split()
+]
+"""Every name of a flag of `aiperf profile`, version 0.13.0."""
+
+
+def parser() -> Parser:
+    made = Parser("profile", profile.DESCRIPTION)
+    profile.add_arguments(made)
+    return made
+
+
+def own_flags() -> set[str]:
+    return {name for action in parser()._actions for name in action.option_strings}
+
+
+def test_every_flag_of_aiperf_is_taken_or_named_and_never_both() -> None:
+    own = own_flags()
+    assert [name for name in FLAGS if (name in own) == (name in ADVICE)] == []
+    assert [name for name in ADVICE if name in own] == []
+    names = [name for _, _, row in TABLE for name in row.split()]
+    assert len(names) == len(set(names)) == len(ADVICE)
+
+
+def moved(command: str) -> migrate.Migration:
+    return migrate.migrated(migrate._words([command]))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "aiperf profile --model Qwen/Qwen3-0.6B --endpoint-type chat --endpoint "
+        "/v1/chat/completions --streaming --url localhost:8000 --concurrency 10 "
+        "--request-count 100",
+        "aiperf profile --model gpt2 --url http://localhost:8000 --endpoint-type completions "
+        "--synthetic-input-tokens-mean 200 --synthetic-input-tokens-stddev 10 "
+        "--output-tokens-mean 100 --request-rate 10 --request-rate-mode poisson "
+        "--benchmark-duration 60 --benchmark-grace-period 30",
+        "aiperf profile -m BAAI/bge-reranker-base --endpoint-type hf_tei_rankings --url "
+        "localhost:8080 --request-count 10 --rankings-passages-mean 5 --rankings-passages-stddev 1 "
+        "--rankings-passages-prompt-token-mean 32 --rankings-passages-prompt-token-stddev 8 "
+        "--rankings-query-prompt-token-mean 16 --rankings-query-prompt-token-stddev 4",
+        "aiperf profile --model embedding-model --url http://localhost:8000/embed --endpoint-type "
+        "template --extra-inputs payload_template:'{\"input\": {{ texts|tojson }}}' "
+        "--extra-inputs response_field:'embeddings' --synthetic-input-tokens-mean 50 "
+        "--concurrency 8 --request-count 100",
+        "aiperf profile --model m --url http://localhost:8000 --streaming --concurrency 1,2,4 "
+        "--num-profile-runs 3 --request-count 50 --ui-type simple --random-seed 42",
+        "aiperf profile --model m --url http://localhost:8000 --input-file ./sharegpt.json "
+        "--custom-dataset-type mooncake-trace --concurrency 2 --request-count 10",
+        "aiperf profile --model m --url http://localhost:8000 --streaming --concurrency 4 "
+        "--goodput 'time_to_first_token:500 request_latency:2000' --slice-duration 5 "
+        "--warmup-request-count 10 --extra-inputs temperature:0.7 top_p:0.9 -H 'A: b'",
+    ],
+)
+def test_commands_of_aiperf_s_documentation_run_as_they_are(command: str) -> None:
+    migration = moved(command)
+    assert migration.missing == []
+    read_draft(parser().parse(migration.arguments)).parse()
+
+
+def test_what_differs_is_named_with_its_value() -> None:
+    migration = moved(
+        "aiperf profile \\\n  --model a/b --image-batch-size 2 --log-level debug \\\n"
+        "  --use-server-token-count --concurrency 3 --request-count 9"
+    )
+    (missing,) = migration.missing
+    assert missing == "--image-batch-size 2: prompts are texts"
+    assert [note.partition(":")[0] for note in migration.notes] == [
+        "--log-level debug",
+        "--use-server-token-count",
+        "--url http",
+    ]
+    assert migration.command == (
+        "aiperf-svc profile \\\n  --model a/b \\\n  --concurrency 3 \\\n  --request-count 9 \\\n"
+        "  --url http://localhost:8000"
+    )
+
+
+def test_a_value_that_is_refused_is_named() -> None:
+    migration = moved("aiperf profile --model m --concurrency 1 --arrival-pattern constant")
+    assert any("needs --request-rate" in line for line in migration.missing)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("aiperf plot x", "expected `aiperf profile`"),
+        ("", "expected `aiperf profile`"),
+        ("aiperf profile --zzz 1", "--zzz is a flag neither of AIPerf 0.13"),
+        ("aiperf profile model --streaming", "'model' belongs to no flag"),
+        ("aiperf profile --model 'x", "cannot be read: No closing quotation"),
+    ],
+)
+def test_what_is_no_command_of_aiperf_is_refused(command: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        moved(command)
+
+
+def test_the_json_holds_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "aiperf profile --model m --url h:1 --concurrency 1 --request-count 1 --stream x"
+    assert main(["migrate", "--json", command]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["command"][:4] == ["aiperf-svc", "profile", "--model", "m"]
+    assert printed["notes"] == []
+    assert printed["missing"] == ["--stream x: runs are not sent to other services"]
+
+
+def test_profile_ignores_what_changes_nothing_and_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    args = parser().parse(
+        ["--model", "m", "--no-gpu-telemetry", "--wait-for-model-mode", "models", "--url", "h"]
+    )
+    assert (args.model, args.url) == ("m", "h")
+    said = capsys.readouterr().err
+    assert "note: --no-gpu-telemetry changes nothing: " in said
+    assert "note: --wait-for-model-mode changes nothing: " in said
+
+
+def test_profile_names_what_to_use_in_place_of_a_flag_of_aiperf() -> None:
+    with pytest.raises(ConfigError, match="--search-metric is a flag of AIPerf: --search KEY"):
+        parser().parse(["--search-metric", "x"])
+
+
+def test_the_negative_form_of_a_switch_is_known() -> None:
+    assert advice_for("--no-auto-plot") == advice_for("--auto-plot")
+    assert advice_for("--no-such-flag") is None
+
+
+def test_the_documented_tables_are_those_of_the_code(
+    assert_printed: Callable[[Path, str, str], None],
+) -> None:
+    path = Path(__file__).parents[3] / "docs" / "from-aiperf.md"
+    mark = "<!-- Everything below is printed from aiperf_svc/cli/foreign_flags.py. -->\n"
+    assert_printed(path, mark, flag_docs.tables_of_aiperf())
