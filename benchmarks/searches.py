@@ -27,8 +27,8 @@ from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from benchmarks.suite import ROOT
 
-SLOTS, TOKENS = 16, 5
-TTFT_S, ITL_S = 0.1, 0.015
+SLOTS, TOKENS = 16, 2
+TTFT_S, ITL_S = 0.1, 0.06
 SERVICE_S = TTFT_S + (TOKENS - 1) * ITL_S
 CAPACITY = SLOTS / SERVICE_S
 LIMIT_S, ALLOWED = 0.16, 0.1

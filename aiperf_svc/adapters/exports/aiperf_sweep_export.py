@@ -26,6 +26,7 @@ from aiperf_svc.core.experiments.combinations import (
     t_quantile,
 )
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.foreign_text import csv_cell
 
 AGGREGATE_SCHEMA = "1.0"
@@ -57,6 +58,8 @@ def render_aggregate_json(summary: ExperimentSummary, of: Combination) -> bytes:
             **_counts(of.rows),
             "confidence_level": CONFIDENCE,
             "run_labels": [run_label(row.number) for row in of.rows if not row.left_out],
+            "variation_label": describe(of.parameters),
+            "variation_values": of.parameters,
         },
         "metrics": _metrics(summary, of),
     }

@@ -74,8 +74,8 @@ def _summary_of(folder: Path) -> dict[str, Any] | None:
 def _write_aggregates(folder: Path, summary: ExperimentSummary) -> None:
     export = aiperf_sweep_export
     for name, of in zip(export.combination_names(summary), summary.combinations, strict=True):
-        if not of.values:
-            continue
+        if not of.values or len(of.rows) == 1:
+            continue  # AIPerf's plots would show a single run twice.
         stem = folder / "aggregate" / name / "profile_export_aiperf_aggregate"
         as_json, as_csv = export.render_aggregate_json, export.render_aggregate_csv
         write_file(stem.with_suffix(".json"), partial(as_json, summary, of))

@@ -131,6 +131,9 @@ def test_aiperf_reads_the_aggregate_of_each_combination(
     found = json.loads(stem.with_suffix(".json").read_text())
     assert found["metadata"]["aggregation_type"] == "confidence"
     assert found["metadata"]["run_labels"] == ["run_0003", "run_0006", "run_0009"]
+    # By these, AIPerf's plots know the load of an aggregate.
+    assert found["metadata"]["variation_label"] == "load.concurrency=4"
+    assert found["metadata"]["variation_values"] == {"load.concurrency": 4}
     assert found["metrics"]["time_to_first_token_p99"]["mean"] == 8.0
     metrics, metadata = tables(stem.with_suffix(".csv"))
     assert metrics[0][0] == "metric"
@@ -220,8 +223,9 @@ def test_while_it_runs_the_json_has_the_trials_and_the_manifest_their_files(tmp_
     assert {
         "experiment.csv",
         "report.html",
-        "aggregate/concurrency_1/" + AGGREGATE + ".csv",
+        "sweep_aggregate/profile_export_aiperf_sweep.csv",
     } < names
+    assert not any(name.startswith("aggregate/") for name in names)  # of single runs
 
 
 @pytest.mark.parametrize(
