@@ -136,7 +136,11 @@ async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path
     assert len({line["telemetry_data"]["gpu_power_usage"] for line in gpus}) > 10
     table = read_parquet(folder / "telemetry.parquet").read_all()
     assert set(table.column_names) == {"source", "metric", "labels", "type", "wall_ns", "value"}
-    assert "Running on the server" in (folder / "report.html").read_text()
+    sources = {str(source) for source in table.column("source").to_numpy()}
+    assert {"aiperf-svc", f"{mock.url}/metrics", f"{gpu_url}/metrics"} <= sources
+    report = (folder / "report.html").read_text()
+    assert "Running on the server" in report
+    assert "CPU of the busiest service" in report
     assert (folder / "metrics.om").read_text().endswith("# EOF\n")
     files = json.loads((folder / "manifest.json").read_text())["files"]
     assert "metrics.om" in json.dumps(files)
