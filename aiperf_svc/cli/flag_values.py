@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_NUMBER = r"\s*(\d+(?:\.\d+)?)\s*"
-_LENGTH = rf"{_NUMBER}(?:\|{_NUMBER})?"
-_SHAPE = re.compile(rf"{_LENGTH},{_LENGTH}:{_NUMBER}")
 _NAMED_TEMPLATES = {"nv-embedqa": '{"text": {{ texts|tojson }}}'}
 _OBJECTIVE = re.compile(r"\s*([a-z0-9_]+)(?::([a-z0-9]+))?\s*(<=?|>=?)\s*(.+?)\s*")
 
@@ -91,24 +88,6 @@ def objectives(texts: Sequence[str]) -> list[dict[str, str]]:
     return found
 
 
-def mix(text: str) -> list[dict[str, object]]:
-    """Kinds of requests, of `ISL,OSL:WEIGHT` each, separated by semicolons."""
-    found: list[dict[str, object]] = []
-    for part in text.split(";"):
-        match = _SHAPE.fullmatch(part)
-        if match is None:
-            raise ValueError(f"{part.strip()!r}: expected `ISL,OSL:WEIGHT`, such as 256,128:60")
-        isl, isl_spread, osl, osl_spread, weight = match.groups()
-        shape: dict[str, object] = {"weight": float(weight)}
-        for key, mean, spread in (
-            ("input_tokens", isl, isl_spread),
-            ("output_tokens", osl, osl_spread),
-        ):
-            shape[key] = {"mean": float(mean)} | ({"stddev": float(spread)} if spread else {})
-        found.append(shape)
-    return found
-
-
 def goodput(texts: Sequence[str]) -> dict[str, str]:
     """Limits by metric, of `metric:limit` each; several in one text are separated by spaces."""
     found: dict[str, str] = {}
@@ -118,6 +97,15 @@ def goodput(texts: Sequence[str]) -> dict[str, str]:
             raise ValueError(f"{text!r}: expected a limit such as time_to_first_token:500ms")
         found[metric] = limit
     return found
+
+
+def milliseconds(text: str) -> str:
+    """A time; a number without a unit is milliseconds, as in traces and in AIPerf."""
+    try:
+        float(text)
+    except ValueError:
+        return text
+    return f"{text}ms"
 
 
 def values(text: str) -> list[Any]:

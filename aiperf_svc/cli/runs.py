@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aiperf_svc.cli.arguments import did_you_mean
 from aiperf_svc.cli.flags import Flag
-from aiperf_svc.cli.otlp import otlp_target
 from aiperf_svc.cli.secrets import API_KEY_ENV, read_api_key
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     # Imported at once, the models would make `--help` four times slower.
+    from aiperf_svc.adapters.datasets.checks import CheckedFiles
     from aiperf_svc.cli.flag_config import Draft
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config, WorkloadConfig
@@ -93,12 +93,6 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         help="progress on stderr: auto (default), rich, plain or none",
     )
     group.add_argument(
-        "--otlp",
-        metavar="URL",
-        help="send the run's metrics to this OpenTelemetry collector, as JSON over HTTP; headers "
-        "come from OTEL_EXPORTER_OTLP_HEADERS",
-    )
-    group.add_argument(
         "--verbose", "-v", action="store_true", help="debug lines in the services' logs"
     )
 
@@ -140,31 +134,40 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     inference = [each for each in trials if isinstance(each, BenchmarkConfig)]
     for variable in {each.endpoint.api_key_env for each in inference} - {None, *secrets}:
         secrets[str(variable)] = os.environ[str(variable)]
+    from aiperf_svc.adapters.datasets.checks import CheckedFiles
+
+    files = CheckedFiles(inference)
     if args.dry_run:
-        return _show(config, args)
+        return _show(config, args, files)
     from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer
 
     tokenizers = {each.tokenizer.model_dump_json(): each.tokenizer for each in inference}
-    notices = [*draft.notices, *(resolve_tokenizer(each) for each in tokenizers.values())]
+    notices = [
+        *draft.notices,
+        *files.notices,
+        *(resolve_tokenizer(each) for each in tokenizers.values()),
+    ]
     for notice in filter(None, notices):
         print(f"note: {notice}", file=sys.stderr)
 
     return _run(config, args, ui, secrets, forks)
 
 
-def _show(config: "Config", args: argparse.Namespace) -> int:
-    """Print the trials of a config that has been checked; the exit code."""
+def _show(config: "Config", args: argparse.Namespace, files: "CheckedFiles | None" = None) -> int:
+    """Print the trials of a config that has been checked, with the dataset files of an inference
+    benchmark; the exit code."""
     from aiperf_svc.adapters.host.machine import local_facts
     from aiperf_svc.runner import trial_lists
-    from aiperf_svc.workloads.planning import plan_any
+    from aiperf_svc.workloads.planning import no_length, plan_any
     from aiperf_svc.workloads.trial_configs import trial_configs
 
     plan_any(config, local_facts())
     members = trial_configs(config)
+    lengths = files.replay_ns if files is not None else no_length
     if args.json:
-        print(json.dumps(trial_lists.as_json(config, members), default=str))
+        print(json.dumps(trial_lists.as_json(config, members, lengths), default=str))
     else:
-        print("\n".join(trial_lists.as_lines(config, members)))
+        print("\n".join(trial_lists.as_lines(config, members, lengths)))
     return int(ExitCode.OK)
 
 
@@ -211,7 +214,6 @@ def _run(
         cli_command=args.command_line,
         verbose=args.verbose,
         resume=args.resume,
-        otlp=otlp_target(args.otlp),
     )
     return int(run_local(config, options, forks=forks))
 

@@ -14,7 +14,6 @@ from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.deployment import RANK_POD, Deployment
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.config.prompts import Length, Passages, Prefix, Shape, Turns
 from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.telemetry import Telemetry
 from aiperf_svc.config.units import (
@@ -46,10 +45,6 @@ RANKINGS = (EndpointType.COHERE_RANKINGS, EndpointType.HF_TEI_RANKINGS, Endpoint
 """APIs that rank passages by a query."""
 CUSTOM = (EndpointType.TEMPLATE, EndpointType.RAW)
 """Any JSON API, described by the config."""
-BATCHES = (EndpointType.EMBEDDINGS, EndpointType.COMPLETIONS)
-"""APIs that take several texts in a request."""
-MESSAGE_APIS = (EndpointType.CHAT, EndpointType.RESPONSES, EndpointType.MESSAGES)
-"""APIs whose prompts are messages with roles."""
 WITHOUT_STREAMS = (EndpointType.EMBEDDINGS, *RANKINGS)
 
 
@@ -164,13 +159,25 @@ class Load(Model):
     """The amount of load and its duration.
 
     Closed loop: `concurrency` users, each sending its next request when the response to the last
-    one has ended. Open loop: `request_rate` requests a second whatever the server does, at most
-    `concurrency` at a time when that is given too.
+    one has ended. Open loop: `request_rate` requests a second whatever the server does, or with
+    `fixed_schedule` each request at the time of its row in a trace; at most `concurrency` at a
+    time when that is given too.
     """
 
     concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
     request_rate: Annotated[float, Field(gt=0)] | None = None
     arrival: Arrival = Arrival()
+    fixed_schedule: bool = False
+    """Send each row of the dataset's trace at its own time. The load ends with the last row."""
+    fixed_schedule_auto_offset: bool | None = None
+    """True sends the first row at once, false at its own time after the trace's time zero. Default:
+    true without a start offset."""
+    fixed_schedule_start_offset: DurationNs | None = None
+    """Time in the trace at which the schedule starts; rows before it are left out."""
+    fixed_schedule_end_offset: DurationNs | None = None
+    """Time in the trace after which rows are left out."""
+    replay_speedup: Annotated[float, Field(gt=0)] = 1.0
+    """Factor by which the times and delays of the trace are shorter."""
     requests: Annotated[int, Field(gt=0)] | None = None
     duration: PositiveDurationNs | None = None
     grace_period: DurationNs = 30 * SECOND_NS
@@ -182,6 +189,8 @@ class Load(Model):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        if self.fixed_schedule:
+            return self
         if self.concurrency is None and self.request_rate is None:
             raise ValueError(
                 "a load needs {concurrency} (closed loop) or {request_rate} (open loop)"
@@ -197,10 +206,81 @@ class Load(Model):
             raise ValueError(f"{{ramp}} {ramp} is longer than {{duration}} {duration}")
         return self
 
+    @model_validator(mode="after")
+    def _schedule_fits(self) -> Self:
+        if not self.fixed_schedule:
+            given = [name for name in _OF_A_SCHEDULE if self._has(name)]
+            if given:
+                raise ValueError(f"{{{given[0]}}} needs {{fixed_schedule}}")
+            return self
+        others = ("request_rate", "arrival.pattern", "ramp")
+        for name in [name for name in others if self._has(name.partition(".")[0])]:
+            raise ValueError(
+                f"{{{name}}} and {{fixed_schedule}} both say when requests are sent; "
+                "give one of them"
+            )
+        start, end = self.fixed_schedule_start_offset, self.fixed_schedule_end_offset
+        if start is not None and self.fixed_schedule_auto_offset:
+            raise ValueError(
+                "{fixed_schedule_auto_offset} and {fixed_schedule_start_offset} both say when the "
+                "schedule starts; give one of them"
+            )
+        if end is not None and end < (start or 0):
+            raise ValueError(
+                f"{{fixed_schedule_end_offset}} {format_duration(end)} is before "
+                f"{{fixed_schedule_start_offset}} {format_duration(start or 0)}"
+            )
+        return self
+
+    def _has(self, name: str) -> bool:
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
     @property
     def is_open_loop(self) -> bool:
         """Whether requests are due by the clock rather than by the previous response."""
-        return self.request_rate is not None
+        return self.request_rate is not None or self.fixed_schedule
+
+    @property
+    def longest_schedule(self) -> int | None:
+        """Longest time until the last row of a fixed schedule is due; None if its trace decides."""
+        if self.fixed_schedule_end_offset is None:
+            return None
+        length = self.fixed_schedule_end_offset - (self.fixed_schedule_start_offset or 0)
+        return round(length / self.replay_speedup)
+
+    @property
+    def schedule_text(self) -> str:
+        """A fixed schedule in words."""
+        start, end = self.fixed_schedule_start_offset, self.fixed_schedule_end_offset
+        words = ["the trace's own times"]
+        words += [f"from {format_duration(start)}"] if start is not None else []
+        words += [f"to {format_duration(end)}"] if end is not None else []
+        words += [f"at {self.replay_speedup:g} times its speed"] if self.replay_speedup != 1 else []
+        return " ".join(words)
+
+
+_OF_A_SCHEDULE = (
+    "fixed_schedule_auto_offset",
+    "fixed_schedule_start_offset",
+    "fixed_schedule_end_offset",
+    "replay_speedup",
+)
+
+
+class Length(Model):
+    """A normal distribution of token counts, cut off below one."""
+
+    mean: Annotated[float, Field(gt=0)]
+    stddev: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Passages(Model):
+    """The texts that a synthetic request asks a server to rank."""
+
+    number: Length = Length(mean=1)
+    """Passages of a request."""
+    tokens: Length = Length(mean=550)
+    """Tokens of a passage."""
 
 
 class DatasetKind(StrEnum):
@@ -224,6 +304,15 @@ class DatasetKind(StrEnum):
     """CSV with `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`."""
 
 
+TRACES = (
+    DatasetKind.MOONCAKE_TRACE,
+    DatasetKind.BAILIAN_TRACE,
+    DatasetKind.BURST_GPT_TRACE,
+    DatasetKind.AZURE_TRACE,
+)
+"""Kinds whose rows have times."""
+
+
 class Dataset(Model):
     """The prompts, built and rendered to bytes once. The prompt of request `i` depends only on `i`
     and the seed."""
@@ -240,13 +329,7 @@ class Dataset(Model):
     order: Literal["sequential", "shuffled"] = "sequential"
     input_tokens: Length = Length(mean=550)
     """Of a ranking, the tokens of the query alone."""
-    mix: tuple[Shape, ...] = ()
-    """Kinds of synthetic requests, in place of `input_tokens` and `output_tokens`."""
     passages: Passages = Passages()
-    prefix: Prefix = Prefix()
-    turns: Turns = Turns()
-    batch_size: Annotated[int, Field(gt=0, le=10_000)] = 1
-    """Texts of a synthetic request, for APIs that take several."""
     output_tokens: Length | None = None
     """Maximum sent with each request; values in a dataset file take precedence."""
     block_size: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
@@ -274,25 +357,11 @@ class Dataset(Model):
             raise ValueError(
                 f"{{block_size}} needs {{kind}} mooncake_trace or bailian_trace, not {self.kind}"
             )
-        synthetic = [
-            name for name in ("mix", "prefix", "turns", "batch_size") if self._is_set(name)
-        ]
-        if synthetic and self.kind is not DatasetKind.SYNTHETIC:
-            raise ValueError(f"{{{synthetic[0]}}} needs {{kind}} synthetic, not {self.kind}")
-        if self.mix and (self._is_set("input_tokens") or self.output_tokens is not None):
-            raise ValueError(
-                "{mix} has lengths of its own; leave out {input_tokens} and {output_tokens}"
-            )
-        if self.batch_size > 1 and (self._is_set("prefix") or self._is_set("turns")):
-            raise ValueError("{batch_size} texts have neither {prefix} nor {turns}")
         if self.url and not self.public:
             raise ValueError("{url} needs {public}: it says where the public dataset is")
         if self.sha256 and not self.public:
             raise ValueError("{sha256} needs {public}: it says what the public dataset is")
         return self
-
-    def _is_set(self, name: str) -> bool:
-        return bool(getattr(self, name) != type(self).model_fields[name].default)
 
 
 class Tokenizer(Model):
@@ -385,15 +454,16 @@ class BenchmarkConfig(Model):
                 "{deployment.ranks} and {deployment.pods.rank} are for a {workload}; "
                 "an inference benchmark has workers"
             )
-        dataset, kind = self.dataset, self.endpoint.type
-        if dataset.batch_size > 1 and kind not in BATCHES:
+        if self.load.fixed_schedule and self.dataset.kind not in TRACES:
             raise ValueError(
-                f"{{dataset.batch_size}} needs {{endpoint.type}} {' or '.join(BATCHES)}, not {kind}"
+                f"{{load.fixed_schedule}} needs the times of a trace, and {{dataset.kind}} is "
+                f"{self.dataset.kind}; expected {', '.join(TRACES)}"
             )
-        if dataset.turns != Turns() and kind is not EndpointType.CHAT:
-            raise ValueError(f"{{dataset.turns}} needs {{endpoint.type}} chat, not {kind}")
-        if dataset.prefix != Prefix() and kind in (EndpointType.EMBEDDINGS, *RANKINGS):
-            raise ValueError(f"{{dataset.prefix}} is for generated text; {kind} generates none")
+        if self.load.fixed_schedule and self.dataset.order != "sequential":
+            raise ValueError(
+                f"{{dataset.order}} {self.dataset.order}: {{load.fixed_schedule}} sends the rows "
+                "in the order of their times; leave it out"
+            )
         conversations = (DatasetKind.MULTI_TURN, DatasetKind.SHAREGPT)
         if self.dataset.kind in conversations and self.endpoint.type is not EndpointType.CHAT:
             raise ValueError(

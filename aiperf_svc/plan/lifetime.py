@@ -39,7 +39,7 @@ class LongestTimes(msgspec.Struct, frozen=True, kw_only=True):
 def load_times(config: BenchmarkConfig) -> LongestTimes:
     """Return the longest times of a benchmark of an inference server."""
     load, warmup, target = config.load, config.load.warmup, config.deployment.target
-    needed = (load.duration or 0) + load.grace_period
+    needed = (load.duration or load.longest_schedule or 0) + load.grace_period
     return LongestTimes(
         start=config.deployment.ready_timeout
         + (target.ready_timeout if target.kind != "none" else 0)

@@ -82,9 +82,6 @@ class Vitals(Value, frozen=True):
     fd_limit: int = 0
     stolen_ns: int = 0
     """Time per core that the virtual machine's host gave to others since start."""
-    pressure_ns: int = 0
-    """Time in which something on the node waited for a CPU, since start; 0 if the kernel does not
-    tell."""
 
 
 class WorkerCounts(Value, frozen=True):
@@ -161,6 +158,10 @@ class PhaseReport(Value, frozen=True):
     """Credits granted to all workers together."""
     granted_to_lost: dict[str, int] = msgspec.field(default_factory=dict)
     """Those granted to lost workers, by id. A lost worker's own last report may be older."""
+    scheduled: int = 0
+    """Conversations that a fixed schedule has in the phase, or until its stop; 0: there is none."""
+    scheduled_rate: float = 0.0
+    """Their number per second; 0: they take no time."""
 
 
 class TokenStatistics(Value, frozen=True):
@@ -191,15 +192,16 @@ class DatasetReport(Value, frozen=True):
     source: str
     source_sha256: str | None
     """Checksum of the source file; None without a file."""
-    sha256: str
-    """Checksum of all request bodies."""
+    sha256: str | None
+    """Checksum of all request bodies; None if they are made when they are asked for."""
     entries: int
-    distinct_entries: int
+    distinct_entries: int | None
+    """None as above."""
     turns: int
     left_out: int
     """Number of entries of the source that are not prompts."""
-    bytes: int
-    """Size of all request bodies."""
+    bytes: int | None
+    """Size of all request bodies; None as above."""
     tokenizer: str | None
     input_tokens: TokenStatistics | None
     output_tokens: TokenStatistics | None
@@ -462,6 +464,8 @@ class Turn(Value, frozen=True):
     tail: bytes = b""
     delay_ns: int = 0
     """Pause after the end of the previous response."""
+    earliest_ns: int = 0
+    """Time after the conversation's first due time before which the turn is not due."""
     input_tokens: int = -1
     """Number of input tokens, exact with a tokenizer; -1: unknown."""
     requested_tokens: int = -1
@@ -492,8 +496,10 @@ class DatasetBlock(Message, frozen=True):
     """Number of entries at the end that only the warmup uses; profiling uses the others."""
     first_entry: int
     conversations: tuple[Conversation, ...]
-    starts: bytes
-    """First entry of each block, uint32 little-endian. Blocks differ in length."""
+    starts: bytes = b""
+    """First entry of each block, uint32 little-endian; in block 0 only. Blocks differ in length."""
+    is_streamed: bool = False
+    """The dataset is larger than a worker's cache and blocks are made when they are asked for."""
 
 
 class DatasetShapeRequested(Message, frozen=True):
@@ -507,6 +513,9 @@ class DatasetShape(Message, frozen=True):
     warmup_entries: int
     turns: bytes
     """Number of turns of each entry, uint16 little-endian; empty if every entry has one turn."""
+    due_ns: bytes = b""
+    """Fixed schedule: when each entry of profiling is due from the start of a phase, int64
+    little-endian and ascending."""
 
 
 class ForcedLengthAsked(Message, frozen=True):

@@ -48,7 +48,6 @@ def _print_experiment(outcome: RunOutcome, console: Console) -> None:
     # Only experiments need what it takes to sum up their trials.
     import msgspec
 
-    from aiperf_svc.adapters.exports.experiment_file import TrialEntry
     from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
     from aiperf_svc.core.experiments.search_report import SearchReport
     from aiperf_svc.core.experiments.summary import summarise
@@ -59,8 +58,7 @@ def _print_experiment(outcome: RunOutcome, console: Console) -> None:
     assert summary is not None
     if outcome.artifacts is None:
         return
-    trials = msgspec.convert(summary["trials"], tuple[TrialEntry, ...])
-    found = summarise(read_outcomes(outcome.artifacts, trials))
+    found = summarise(read_outcomes(outcome.artifacts, summary))
     search = msgspec.convert(summary["search"], SearchReport) if summary["search"] else None
     print_experiment(found, console, search)
     for path in sorted(outcome.artifacts.glob(f"{TRIALS}/*/mlperf/mlperf_log_summary.txt")):
@@ -239,14 +237,15 @@ def _print_prompts(summary: dict[str, Any], console: Console) -> None:
     """Print a note if prompts were repeated or are alike, which a server's cache makes faster."""
     ours = own_part(summary)
     dataset = ours.get("topology", {}).get("dataset", {})
-    entries, distinct = dataset.get("entries", 0), dataset.get("distinct_entries", 0)
+    entries, distinct = dataset.get("entries", 0), dataset.get("distinct_entries")
     used = summary.get("distinct_prompt_count", {}).get("avg", 0)
     issued = ours.get("accounts", {}).get("issued", 0)
-    if not used or (issued <= used and distinct == entries):
+    if not used or (issued <= used and distinct in (None, entries)):
         return
+    different = "" if distinct is None else f" ({number(distinct)} of them distinct)"
     console.print(
-        f"Prompts: {number(used)} of the dataset's {number(entries)} entries "
-        f"({number(distinct)} of them distinct), each sent {issued / used:.3g} times on average",
+        f"Prompts: {number(used)} of the dataset's {number(entries)} entries{different}, "
+        f"each sent {issued / used:.3g} times on average",
         soft_wrap=True,
     )
 

@@ -10,7 +10,13 @@ from aiperf_svc.config.units import format_duration
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import value_text
 from aiperf_svc.runner.numbers import count
-from aiperf_svc.workloads.planning import TrialTimes, longest_trials, trial_times
+from aiperf_svc.workloads.planning import (
+    ReplayNs,
+    TrialTimes,
+    longest_trials,
+    no_length,
+    trial_times,
+)
 from aiperf_svc.workloads.trial_configs import TrialConfig
 
 MOST_ROWS = 40
@@ -19,22 +25,27 @@ WIDEST = 40
 """Most characters of a parameter's value in a list for people."""
 
 
-def headline(config: Config, members: Sequence[TrialConfig]) -> str:
+def headline(
+    config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs = no_length
+) -> str:
     """Return how many trials there are and how long they take: `14 trials, about 16m`."""
     experiment = config.experiment
     if experiment is not None and experiment.search is not None:
-        return f"{_search(experiment)}, {_duration(config, members)}"
+        return f"{_search(experiment)}, {_said(_times(config, members, replay_ns))}"
     words = [count(len(members), "trial")]
     if experiment is not None and experiment.repetitions > 1:
         different = len(members) // experiment.repetitions
         words[0] += f" ({different:,} different, {experiment.repetitions:,} times)"
         words.append(experiment.order)
-    return ", ".join([*words, _duration(config, members)])
+    return ", ".join([*words, _said(_times(config, members, replay_ns))])
 
 
-def as_lines(config: Config, members: Sequence[TrialConfig]) -> list[str]:
-    """Return the list as lines of a terminal: a row for each trial."""
-    lines = [headline(config, members)]
+def as_lines(
+    config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs = no_length
+) -> list[str]:
+    """Return the list as lines of a terminal: a row for each trial. `replay_ns` knows the traces
+    that have been read."""
+    lines = [headline(config, members, replay_ns)]
     if config.experiment is None or config.experiment.search is not None:
         return lines
     keys = config.experiment.keys
@@ -43,7 +54,7 @@ def as_lines(config: Config, members: Sequence[TrialConfig]) -> list[str]:
     for trial, made in members[:MOST_ROWS]:
         values = (_value(trial.parameters[key]) for key in keys)
         again = [str(trial.repetition)] if has_repetitions else []
-        rows.append((str(trial.number), *values, *again, _takes(made)))
+        rows.append((str(trial.number), *values, *again, _takes(trial_times(made, replay_ns))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -53,9 +64,11 @@ def as_lines(config: Config, members: Sequence[TrialConfig]) -> list[str]:
     return lines
 
 
-def as_json(config: Config, members: Sequence[TrialConfig]) -> dict[str, Any]:
+def as_json(
+    config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs = no_length
+) -> dict[str, Any]:
     """Return the list as the content of a JSON object. Times are seconds; null: nobody knows."""
-    times = _times(config, members)
+    times = _times(config, members, replay_ns)
     search = config.experiment.search if config.experiment else None
     return {
         "name": config.name,
@@ -68,8 +81,8 @@ def as_json(config: Config, members: Sequence[TrialConfig]) -> dict[str, Any]:
                 "parameters": trial.parameters,
                 "repetition": trial.repetition,
                 "folder": trial.folder,
-                "expected_s": _seconds(trial_times(made).expected),
-                "longest_s": _seconds(trial_times(made).longest),
+                "expected_s": _seconds(trial_times(made, replay_ns).expected),
+                "longest_s": _seconds(trial_times(made, replay_ns).longest),
             }
             for trial, made in (() if search else members)
         ],
@@ -85,13 +98,13 @@ def _search(experiment: Experiment) -> str:
     return f"search: {ranges} for {aim}; at most {most} trials"
 
 
-def _times(config: Config, members: Sequence[TrialConfig]) -> TrialTimes:
+def _times(config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs) -> TrialTimes:
     """Return the times of all trials, pauses included. When a search ends is not known before."""
     assert members
     configs = longest_trials(config, [each.config for each in members])
     pauses = (len(configs) - 1) * (config.experiment.cooldown if config.experiment else 0)
     # Repetitions share their configs.
-    times = {id(each): trial_times(each) for each in configs}
+    times = {id(each): trial_times(each, replay_ns) for each in configs}
     each_time = [times[id(each)] for each in configs]
     expected = [each.expected for each in each_time if each.expected is not None]
     longest = [each.longest for each in each_time if each.longest is not None]
@@ -102,24 +115,21 @@ def _times(config: Config, members: Sequence[TrialConfig]) -> TrialTimes:
     )
 
 
-def _duration(config: Config, members: Sequence[TrialConfig]) -> str:
-    return _said(_times(config, members))
-
-
 def _said(times: TrialTimes) -> str:
     if times.longest is None:
-        return "for an unknown time"
+        return (
+            "for an unknown time" if times.expected is None else f"about {_human(times.expected)}"
+        )
     longest = f"at most {_human(times.longest)}"
     if times.expected is None or times.expected == times.longest:
         return longest
     return f"about {_human(times.expected)}, {longest}"
 
 
-def _takes(config: Config) -> str:
-    times = trial_times(config)
-    if times.longest is None:
-        return "unknown"
-    return f"at most {_human(times.longest)}" if times.expected is None else _human(times.expected)
+def _takes(times: TrialTimes) -> str:
+    if times.expected is not None:
+        return _human(times.expected)
+    return "unknown" if times.longest is None else f"at most {_human(times.longest)}"
 
 
 def _human(time_ns: int) -> str:

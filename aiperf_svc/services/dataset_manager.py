@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import zmq
 
 from aiperf_svc.adapters.datasets.builder import build_dataset
@@ -14,10 +13,9 @@ from aiperf_svc.adapters.messaging.bus import Bus, encode, receive_each
 from aiperf_svc.adapters.storage.atomic_files import write_atomically
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.core.endpoints.forced_length import Finding, ForcedLength, may_force_length
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.protocol.messages import (
     AnyMessage,
-    DatasetBlock,
     DatasetBlockRequested,
     DatasetReport,
     DatasetShape,
@@ -31,6 +29,7 @@ from aiperf_svc.protocol.messages import (
 from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.base import BaseService, mono_ns
 from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.dataset_blocks import HeldBlocks, StreamedBlocks, blocks_of
 
 
 class DatasetManager(BaseService):
@@ -42,7 +41,7 @@ class DatasetManager(BaseService):
         super().__init__(context, bus)
         self._shape: DatasetShape | None = None
         self._ready = asyncio.Event()
-        self._blocks: list[bytes] = []
+        self._blocks: HeldBlocks | StreamedBlocks | None = None
         self._report: DatasetReport | None = None
         self._progress = ""
         self._forced_length = ForcedLength(is_used=False)
@@ -60,38 +59,29 @@ class DatasetManager(BaseService):
 
     async def _build(self) -> None:
         built = await build_dataset(self.context.inference, progress=self._take_progress)
-        blocks = built.blocks()
-        lengths = np.array([0, *map(len, blocks)], dtype="<u4")
-        starts = lengths.cumsum(dtype="<u4")[:-1].tobytes()
-        first = 0
-        for number, conversations in enumerate(blocks):
-            block = DatasetBlock(
-                *self.header,
-                block=number,
-                block_count=len(blocks),
-                entry_count=len(built.conversations),
-                warmup_entries=built.warmup_entries,
-                first_entry=first,
-                conversations=conversations,
-                starts=starts,
-            )
-            self._blocks.append(encode(block))
-            first += len(conversations)
         # The entries themselves go: the blocks are all that is asked for.
+        self._blocks = blocks_of(built, self.header)
         self._shape = DatasetShape(
             *self.header,
-            entry_count=len(built.conversations),
+            entry_count=built.entry_count,
             warmup_entries=built.warmup_entries,
             turns=built.turns,
+            due_ns=built.due_ns,
         )
-        is_forced = may_force_length(self.context.inference) and any(
-            turn.requested_tokens > 0 for entry in built.conversations for turn in entry.turns
-        )
+        is_forced = may_force_length(self.context.inference) and built.asks_lengths
         self._forced_length = ForcedLength(is_used=is_forced)
         self._report = built.report
-        self._write_inputs(built)
+        if isinstance(built, BuiltDataset):
+            self._write_inputs(built)
+        else:
+            self.log.info("inputs.json is left out: the requests are made during the load")
         self._progress = ""
         self._ready.set()
+
+    async def close(self) -> None:
+        await super().close()
+        if self._blocks is not None:
+            self._blocks.close()
 
     def _write_inputs(self, built: BuiltDataset) -> None:
         """inputs.json, when this process can reach the folder of the results."""
@@ -115,9 +105,10 @@ class DatasetManager(BaseService):
 
     async def _response(self, message: AnyMessage, _frame: bytes) -> None:
         assert self._shape is not None
+        assert self._blocks is not None
         match message:
             case DatasetBlockRequested(block=number) if 0 <= number < len(self._blocks):
-                await self._socket.send(self._blocks[number])
+                await self._socket.send(await self._block(number))
             case DatasetShapeRequested():
                 await self._socket.send(encode(self._shape))
             case ForcedLengthAsked():
@@ -126,6 +117,15 @@ class DatasetManager(BaseService):
                 # A REP socket must reply; an empty block says that there is none.
                 self.log.warning("no response for %s", message)
                 await self._socket.send(b"")
+
+    async def _block(self, number: int) -> bytes:
+        """Return a block; empty if it cannot be made, which ends the run."""
+        assert self._blocks is not None
+        try:
+            return await self._blocks.get(number)
+        except AiperfError as error:
+            self.fail(str(error), error.exit_code)
+            return b""
 
     def _decide_forced_length(self, asked: ForcedLengthAsked) -> ForcedLengthDecided:
         forced = self._forced_length

@@ -45,10 +45,11 @@ _LAST_TURN, _STREAMED, _CAPPED = int(Flag.LAST_TURN), int(Flag.STREAMED), int(Fl
 class _Session:
     """State of a conversation in progress."""
 
-    __slots__ = ("entry", "flags", "history", "index", "turn", "turns")
+    __slots__ = ("due", "entry", "flags", "history", "index", "turn", "turns")
 
-    def __init__(self, index: int, entry: Entry, turns: int, flags: int) -> None:
+    def __init__(self, index: int, entry: Entry, turns: int, flags: int, due: int) -> None:
         self.index = index
+        self.due = due
         self.entry = entry
         self.turns = turns
         self.turn = 0
@@ -175,7 +176,6 @@ class LoadGenerator:
         self._held.add(range(message.first_index, last + 1, message.stride), due)
         if message.last_turns:
             self._turns[last] = message.last_turns
-        self._entries.prefetch(self.phase, message.first_index, last)
         self._run_due(time_ns())
 
     def stop(self, message: PhaseStopped, offset_ns: int) -> None:
@@ -349,7 +349,7 @@ class LoadGenerator:
             self.max_in_flight = active
         if entry.turns > 1:
             turns = min(self._turns.get(index, entry.turns), entry.turns)
-            self._send_turn(_Session(index, entry, turns, flags), due)
+            self._send_turn(_Session(index, entry, turns, flags, due), due)
             return
         flags |= self._base_flags | _LAST_TURN
         prefix = self._first_id_prefix
@@ -367,7 +367,7 @@ class LoadGenerator:
 
     def _continue(self, session: _Session, request: Request) -> None:
         entry, end = session.entry, request.end_wall_ns
-        messages = entry.turn_messages(session.turn)
+        messages = entry.turn(session.turn).messages
         try:
             session.history = self._extend_history(session.history, messages, request)
         except ValueError:
@@ -378,7 +378,8 @@ class LoadGenerator:
             self._arm()
             return
         session.turn += 1
-        due = end + entry.turn_delay_ns(session.turn)
+        turn = entry.turn(session.turn)
+        due = max(end + turn.delay_ns, session.due + turn.earliest_ns)
         heapq.heappush(self._later, (due, next(self._order), session))
         self._run_due(time_ns())
 

@@ -230,10 +230,10 @@ class Worker(BaseService):
             number = await self._wanted.get()
             wanted = DatasetBlockRequested(*self.header, block=number)
             data = await ask(self._dataset, encode(wanted))
-            block = decode(data) if data else None
-            if not isinstance(block, DatasetBlock):
-                self.fail(f"the dataset manager has no block {number}")
-                return
+            if not data:
+                return  # The dataset manager cannot make it, and tells the controller why.
+            block = decode(data)
+            assert isinstance(block, DatasetBlock)
             assert self._entries is not None
             assert self._generator is not None
             self._entries.put(block)

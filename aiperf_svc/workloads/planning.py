@@ -1,6 +1,6 @@
 """From a config of any kind to what will run: processes here, or a stack."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
 from typing import Any, NamedTuple
 
@@ -85,6 +85,15 @@ def longest_trials(config: Config, configs: Sequence[Config]) -> tuple[Config, .
     return (*short, *(confirming for _ in range(search.most_longer)))
 
 
+ReplayNs = Callable[[BenchmarkConfig], int | None]
+"""How long a config's fixed schedule is; None if that is unknown."""
+
+
+def no_length(config: BenchmarkConfig) -> int | None:
+    """Return the length of a fixed schedule whose trace has not been read: unknown."""
+    return None
+
+
 class TrialTimes(NamedTuple):
     """Times of a trial in ns; None if nobody knows."""
 
@@ -92,17 +101,19 @@ class TrialTimes(NamedTuple):
     longest: int | None
 
 
-def trial_times(config: Config) -> TrialTimes:
+def trial_times(config: Config, replay_ns: ReplayNs = no_length) -> TrialTimes:
     """Return the times of a trial, as far as its config says: those of its warmup and its load, and
     at most their grace periods. The time of a number of requests is unknown; steps of a workload
-    have only a longest time."""
+    have only a longest time, a fixed schedule only an expected one."""
     if not isinstance(config, BenchmarkConfig):
         return TrialTimes(None, _steps_ns(config))
     times, warmup = load_times(config), config.load.warmup
-    if not times.is_bounded:
+    length_ns = replay_ns(config) or config.load.longest_schedule
+    if not times.is_bounded and (length_ns is None or (warmup and not warmup.duration)):
         return TrialTimes(None, None)
-    expected = (config.load.duration or 0) + ((warmup.duration or 0) if warmup else 0)
-    return TrialTimes(expected, times.load)
+    load_ns = min(each for each in (config.load.duration, length_ns) if each is not None)
+    expected = load_ns + ((warmup.duration or 0) if warmup else 0)
+    return TrialTimes(expected, times.load if times.is_bounded else None)
 
 
 def needs_of(config: WorkloadConfig[Any], *, version: str, image: str = "") -> RankNeeds:

@@ -38,6 +38,8 @@ EXAMPLES: tuple[Message, ...] = (
                 ramp_ns=1,
                 granted=9,
                 granted_to_lost={"worker-4": 3},
+                scheduled=9,
+                scheduled_rate=2.5,
             ),
         ),
         dataset=m.DatasetReport(
@@ -113,11 +115,16 @@ EXAMPLES: tuple[Message, ...] = (
         entry_count=1,
         warmup_entries=0,
         first_entry=0,
-        conversations=(m.Conversation("c", (m.Turn(b"{}", delay_ns=5, input_tokens=7),)),),
+        conversations=(
+            m.Conversation("c", (m.Turn(b"{}", delay_ns=5, earliest_ns=6, input_tokens=7),)),
+        ),
         starts=b"\0\0\0\0",
+        is_streamed=True,
     ),
     m.DatasetShapeRequested(*HEAD),
-    m.DatasetShape(*HEAD, entry_count=2, warmup_entries=1, turns=b"\x01\x00\x02\x00"),
+    m.DatasetShape(
+        *HEAD, entry_count=2, warmup_entries=1, turns=b"\x01\x00\x02\x00", due_ns=b"\x01" * 8
+    ),
     m.ForcedLengthAsked(*HEAD, finding="refused", said="ignore_eos?"),
     m.ForcedLengthDecided(*HEAD, decision="leave_out"),
     m.RawBatch(*HEAD, number=1, fragments=b"f", reads=b"r", bodies=b"b"),

@@ -1,6 +1,8 @@
 """When a run's requests are sent: on schedule, under a cap, over a ramp, until its time is up."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,3 +139,74 @@ async def test_what_was_due_and_could_not_be_sent_is_counted_unsent(tmp_path: Pa
     assert accounts["unsent"] == 100 - sent
     assert accounts["violations"] == []
     assert summary["aiperf_svc"]["verdict"] != "valid"
+
+
+def trace(folder: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A trace of these rows as the dataset."""
+    path = folder / "trace.jsonl"
+    lengths = {"input_length": 20, "output_length": 1}
+    path.write_text("".join(json.dumps(lengths | row) + "\n" for row in rows))
+    return {"kind": "mooncake_trace", "file": str(path)}
+
+
+def due_times(folder: Path) -> dict[str, int]:
+    """When each request was due, by its name."""
+    return {
+        line["metadata"]["x_request_id"]: line["metadata"]["credit_issued_ns"]
+        for line in lines(folder / "artifacts")
+    }
+
+
+async def test_a_replay_sends_each_row_at_its_own_time_divided_by_the_speed(tmp_path: Path) -> None:
+    times_ms = np.cumsum(np.random.default_rng(3).exponential(4.0, size=300)).round(3)
+    rows = [{"timestamp": 10_000 + float(time)} for time in times_ms]
+    load = {"fixed_schedule": True, "replay_speedup": 2, "warmup": {"requests": 5}}
+    with server(tokens=1) as mock:
+        settings = config(mock.url, dataset=trace(tmp_path, rows), **load)
+        async with stack(settings, tmp_path, workers=2) as run:
+            summary = await run.results()
+        seen = mock.truth(rows=True)["rows"]
+    due = due_times(tmp_path)
+    # Every row is due at its time to a microsecond, and the server has seen it then or later.
+    planned = np.round((times_ms - times_ms[0]) / 2 * 1e6)
+    ordered = np.sort(np.array(list(due.values())))
+    assert np.abs(ordered - ordered[0] - planned).max() <= 1_000
+    arrivals = {row["request_id"]: row["arrival_wall_ns"] for row in seen}
+    late_ms = [(arrivals[name] - wanted) / 1e6 for name, wanted in due.items()]
+    assert len(due) == 300
+    assert min(late_ms) >= 0
+    assert np.median(late_ms) < 5
+    ours = summary["aiperf_svc"]
+    assert ours["accounts"]["issued"] == ours["accounts"]["completed"] == 300
+    assert ours["accounts"]["violations"] == []
+    assert summary["requested_rate"]["avg"] == pytest.approx(299e9 / planned[-1], rel=1e-6)
+    saved = ours["config"]["load"]
+    assert (saved["fixed_schedule"], saved["replay_speedup"]) == (True, 2.0)
+
+
+async def test_a_replayed_session_sends_its_next_turn_when_the_trace_says(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": 0, "session_id": "a"},
+        {"timestamp": 0, "session_id": "b"},
+        {"timestamp": 0, "session_id": "c"},
+        {"session_id": "a", "delay": 200},
+        {"timestamp": 400, "session_id": "b"},
+        {"timestamp": 400, "session_id": "c", "delay": 50},
+    ]
+    with server(ttft="100ms", tokens=1) as mock:
+        settings = config(mock.url, dataset=trace(tmp_path, rows), fixed_schedule=True)
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    assert summary["request_count"]["avg"] == 6
+    found = {}
+    for line in lines(tmp_path / "artifacts"):
+        row = line["metadata"]
+        found["abc"[row["session_num"]], row["turn_index"]] = row
+    after_ms = {
+        name: (found[name, 1]["credit_issued_ns"] - found[name, 0]["request_end_ns"]) / 1e6
+        for name in "abc"
+    }
+    assert after_ms["a"] == pytest.approx(200, abs=0.01)
+    assert after_ms["c"] == pytest.approx(50, abs=0.01)
+    since = found["b", 1]["credit_issued_ns"] - found["b", 0]["credit_issued_ns"]
+    assert since == 400 * 10**6

@@ -2,23 +2,32 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from aiperf_svc.adapters.datasets.files import read_lines, read_list, sha256_of
 from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
-from aiperf_svc.adapters.datasets.trace_files import FORMATS, read_trace
+from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, block_size_of
 from aiperf_svc.config.models import BenchmarkConfig, Dataset, DatasetKind
 from aiperf_svc.config.units import format_size
 from aiperf_svc.core.datasets import multi_turn, sharegpt, single_turn
-from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
-from aiperf_svc.core.datasets.base import PromptConversation, TokenCounter
+from aiperf_svc.core.datasets.assembly import Source, assemble, own_warmup, synthetic_prompts
+from aiperf_svc.core.datasets.base import TokenCounter
+from aiperf_svc.core.datasets.block_texts import BlockTexts
 from aiperf_svc.core.datasets.built import BuiltDataset
-from aiperf_svc.core.datasets.traces import trace_prompts
+from aiperf_svc.core.datasets.streamed import StreamedDataset
+from aiperf_svc.core.datasets.trace_prompts import TracePrompts
 
 Progress = Callable[[str], None]
 """Function called with a line for people, in the caller's event loop."""
 
-_KINDS = {
+HELD_BYTES = 64 * 2**20
+"""Requests of a trace that are made before the load, and held. Those of a larger one are made when
+they are asked for."""
+
+KINDS = {
     DatasetKind.SINGLE_TURN: (single_turn.parse, read_lines),
     DatasetKind.MULTI_TURN: (multi_turn.parse, read_lines),
     DatasetKind.SHAREGPT: (sharegpt.parse, read_list),
@@ -27,7 +36,7 @@ _KINDS = {
 
 async def build_dataset(
     config: BenchmarkConfig, *, progress: Progress = lambda text: None
-) -> BuiltDataset:
+) -> BuiltDataset | StreamedDataset:
     """Build the dataset of `config`, rendered. The work is done in a thread, so the event loop is
     not blocked.
 
@@ -69,28 +78,35 @@ async def _downloaded(dataset: Dataset, progress: Progress) -> tuple[str, str]:
     return url, result.file
 
 
-def _build(config: BenchmarkConfig, name: str, file: str | None) -> BuiltDataset:
-    counter = load_token_counter(config.tokenizer)
+def _build(config: BenchmarkConfig, name: str, file: str | None) -> BuiltDataset | StreamedDataset:
+    dataset, counter = config.dataset, load_token_counter(config.tokenizer)
     if file is None:
         return assemble(config, synthetic_prompts(config, counter), Source(name), counter)
-    prompts, left_out = _parsed(config, file, counter)
-    source = Source(name, sha256=sha256_of(Path(file).expanduser()), left_out=left_out)
+    if dataset.kind in FORMATS:
+        return _built_trace(config, file, counter)
+    parse, read = KINDS[dataset.kind]
+    path = Path(file).expanduser()
+    prompts, left_out = parse(read(path), file, limit=dataset.entries)
+    source = Source(name, sha256=sha256_of(path), left_out=left_out)
     return assemble(config, prompts, source, counter)
 
 
-def _parsed(
+def _built_trace(
     config: BenchmarkConfig, file: str, counter: TokenCounter | None
-) -> tuple[list[PromptConversation], int]:
-    """Return the conversations of a file, and the number of those left out."""
-    dataset, path = config.dataset, Path(file).expanduser()
-    if dataset.kind in FORMATS:
-        block_size = dataset.block_size or FORMATS[dataset.kind].block_size
-        return trace_prompts(
-            read_trace(dataset.kind, file, block_size),
-            block_size=block_size,
-            seed=config.random_seed,
-            counter=counter,
-            limit=dataset.entries,
-        )
-    parse, read = _KINDS[dataset.kind]
-    return parse(read(path), file, limit=dataset.entries)
+) -> BuiltDataset | StreamedDataset:
+    with ExitStack() as opened:
+        trace = opened.enter_context(closing(TraceFile(config.dataset.kind, file)))
+        index = trace.index(config)
+        is_replay = config.load.fixed_schedule
+        own = own_warmup(config.load.warmup, index.entry_count) if is_replay else None
+        sha256 = sha256_of(Path(file).expanduser())
+        source = Source(file, sha256=sha256, left_out=index.left_out, own_warmup=own)
+        texts = BlockTexts(config.random_seed, block_size_of(config.dataset), counter)
+        prompts = TracePrompts(config, index, trace.rows_again, texts, warmup_entries=own or 0)
+        if prompts.expected_bytes.sum() <= HELD_BYTES:
+            built = assemble(config, prompts.entries(range(len(prompts))), source, counter)
+            return replace(built, due_ns=prompts.due_ns)
+        streamed = StreamedDataset(config, prompts, source, counter, close=trace.close)
+        # Rows are read as long as the dataset is used.
+        opened.pop_all()
+        return streamed

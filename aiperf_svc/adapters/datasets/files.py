@@ -3,22 +3,101 @@
 import gzip
 import hashlib
 import mmap
+import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
+from aiperf_svc.config.units import format_size
 from aiperf_svc.core.datasets.sharegpt import list_elements
+from aiperf_svc.core.datasets.trace_index import Line
 from aiperf_svc.domain.errors import DatasetError
 
 _GZIP_MAGIC = b"\x1f\x8b"
+LONGEST_LINE = 2**28
+"""Most bytes of a line."""
+Until = Callable[[], bool]
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield lines and their numbers, from 1. Raises DatasetError if the file cannot be read."""
+    """Yield lines and their numbers, from 1. Raises DatasetError if the file cannot be read, or has
+    a line over `LONGEST_LINE`, which would be held whole."""
     with _translated(path), _opened(path) as stream:
-        yield from enumerate(stream, start=1)
+        lines = iter(partial(stream.readline, LONGEST_LINE + 1), b"")
+        for number, line in enumerate(lines, start=1):
+            if len(line) > LONGEST_LINE:
+                most = format_size(LONGEST_LINE)
+                raise DatasetError(
+                    f"{path}:{number}: a line of over {most}B; expected shorter lines"
+                )
+            yield number, line
+
+
+class LineFile:
+    """A file of lines, which stays open: all in order, then single ones again.
+
+    What a compressed file holds is written to a temporary file meanwhile, because single lines of
+    it cannot be read.
+    """
+
+    def __init__(self, path: Path, *, is_kept: bool, until: Until) -> None:
+        """Open the file; without `is_kept` no line can be read again, and the lines end when
+        `until` is true. Raises DatasetError."""
+        self._path = path
+        self._until = until
+        with _translated(path):
+            self._file = path.open("rb")
+            is_packed = self._file.peek(2)[:2] == _GZIP_MAGIC
+            # It is open as long as this object.
+            self._copy = TemporaryFile() if is_kept and is_packed else None  # noqa: SIM115
+        self._stamp = self._stamp_now()
+        self._number = self._position = self._size = 0
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """Yield lines and their numbers. Raises DatasetError as `read_lines`."""
+        for number, content in read_lines(self._path):
+            self._number = number
+            self._position += self._size
+            self._size = len(content)
+            if self._copy is not None:
+                with _translated(self._path):
+                    self._copy.write(content)
+            yield number, content
+            if self._until():
+                return
+
+    @property
+    def line(self) -> Line:
+        """The line that was yielded last."""
+        return Line(self._number, self._position, self._size)
+
+    def again(self, lines: Sequence[Line]) -> list[bytes]:
+        """Read these lines. Raises DatasetError if the file is not the same any more."""
+        with _translated(self._path):
+            if self._copy is not None:
+                self._copy.flush()
+            source = self._copy or self._file
+            found = [os.pread(source.fileno(), line.size, line.position) for line in lines]
+        if self._stamp_now() != self._stamp:
+            raise DatasetError(
+                f"dataset.file: {self._path} was changed during the run, which reads it; "
+                "leave it alone until the run has ended"
+            )
+        return found
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        if self._copy is not None:
+            self._copy.close()
+
+    def _stamp_now(self) -> tuple[int, int]:
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns
 
 
 def read_list(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -1,15 +1,17 @@
-"""The formats of traces, and the rows of a trace file, which are read one after the other."""
+"""The formats of traces, and a trace file: its rows in order, and single rows again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from aiperf_svc.adapters.datasets.files import read_lines
-from aiperf_svc.config.models import DatasetKind
+from aiperf_svc.adapters.datasets.files import LineFile, Until
+from aiperf_svc.config.models import BenchmarkConfig, Dataset, DatasetKind
 from aiperf_svc.core.datasets import azure_trace, bailian_trace, burst_gpt_trace, mooncake_trace
 from aiperf_svc.core.datasets.base import Lines
-from aiperf_svc.core.datasets.traces import TraceRow, checked
+from aiperf_svc.core.datasets.trace_checks import carried_by, check_conversations
+from aiperf_svc.core.datasets.trace_index import Line, TraceIndex, in_schedule, index_rows
+from aiperf_svc.core.datasets.traces import TraceRow, checked, from_first
 
 
 class TraceFormat(msgspec.Struct, frozen=True):
@@ -20,16 +22,75 @@ class TraceFormat(msgspec.Struct, frozen=True):
     """Tokens for each hash id; without hash ids there are no blocks."""
     units_per_second: float = 1.0
     """Units of its times in a second."""
+    has_header: bool = False
+    """The first line names the columns."""
+    has_dates: bool = False
+    """Its times are dates; time zero is that of the first row."""
 
 
 FORMATS = {
     DatasetKind.MOONCAKE_TRACE: TraceFormat(mooncake_trace.rows, units_per_second=1000.0),
     DatasetKind.BAILIAN_TRACE: TraceFormat(bailian_trace.rows, bailian_trace.BLOCK_SIZE),
-    DatasetKind.BURST_GPT_TRACE: TraceFormat(burst_gpt_trace.rows),
-    DatasetKind.AZURE_TRACE: TraceFormat(azure_trace.rows),
+    DatasetKind.BURST_GPT_TRACE: TraceFormat(burst_gpt_trace.rows, has_header=True),
+    DatasetKind.AZURE_TRACE: TraceFormat(azure_trace.rows, has_header=True, has_dates=True),
 }
 
 
-def read_trace(kind: DatasetKind, file: str, block_size: int) -> Iterator[TraceRow]:
-    """Yield the checked rows of a file. Raises DatasetError that names file and line."""
-    return checked(FORMATS[kind].rows(read_lines(Path(file).expanduser()), file), block_size)
+def block_size_of(dataset: Dataset) -> int:
+    """Return the tokens for each hash id."""
+    return dataset.block_size or FORMATS[dataset.kind].block_size
+
+
+class TraceFile:
+    """A trace on disk, which stays open: its rows in order, and single ones again."""
+
+    def __init__(
+        self, kind: DatasetKind, file: str, *, is_kept: bool = True, until: Until = lambda: False
+    ) -> None:
+        """Open the file; without `is_kept` no row can be read again, and reading ends when `until`
+        is true. Raises DatasetError if it cannot be read."""
+        self.format = FORMATS[kind]
+        self._name = file
+        self._lines = LineFile(Path(file).expanduser(), is_kept=is_kept, until=until)
+        self._header: list[tuple[int, bytes]] = []
+
+    def rows(self, block_size: int) -> Iterator[TraceRow]:
+        """Yield the checked rows. Raises DatasetError that names file and line."""
+        rows = checked(self.format.rows(self._with_header(), self._name), block_size)
+        return from_first(rows) if self.format.has_dates else rows
+
+    def index(self, config: BenchmarkConfig) -> TraceIndex:
+        """Read the rows that the load of a config sends. Raises DatasetError that names file and
+        line."""
+        units = self.format.units_per_second
+        rows = carried_by(config.endpoint, self.rows(block_size_of(config.dataset)))
+        if config.load.fixed_schedule:
+            rows = in_schedule(rows, config.load, units)
+        index = index_rows(
+            ((self._lines.line, row) for row in rows),
+            units_per_second=units,
+            limit=config.dataset.entries,
+        )
+        check_conversations(config.endpoint, index, self._name)
+        return index
+
+    def rows_again(self, lines: Sequence[Line]) -> list[TraceRow]:
+        """Read rows of the index again. Raises DatasetError if the file has changed."""
+        read = self._lines.again(lines)
+        numbered = [(line.number, content) for line, content in zip(lines, read, strict=True)]
+        return list(self.format.rows([*self._header, *numbered], self._name))
+
+    @property
+    def line(self) -> Line:
+        """The line of the row that was yielded last."""
+        return self._lines.line
+
+    def close(self) -> None:
+        """Close the file."""
+        self._lines.close()
+
+    def _with_header(self) -> Iterator[tuple[int, bytes]]:
+        for number, line in self._lines:
+            if self.format.has_header and not self._header and line.strip():
+                self._header.append((number, line))
+            yield number, line

@@ -112,6 +112,9 @@ def input_config(config: BenchmarkConfig) -> dict[str, Any]:
     load, data = config.load, config.dataset
     phase: dict[str, Any] = {"name": "profiling", "kind": "profiling"}
     phase["type"] = load.arrival.pattern if load.is_open_loop else "concurrency"
+    if load.fixed_schedule:
+        phase["type"] = "fixed_schedule"
+        phase["replay_speedup"] = load.replay_speedup
     optional = {
         "requests": load.requests,
         "duration": load.duration / 1e9 if load.duration else None,

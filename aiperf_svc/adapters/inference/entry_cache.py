@@ -1,22 +1,24 @@
 """Holds the dataset at a worker: entries as finished HTTP request bytes, fetched in blocks.
 
-A dataset that fits `CACHE_BYTES` is fetched whole before the run. Of a larger one the blocks that
-granted credits will need are fetched ahead and the least recently granted ones are dropped.
+A dataset that fits `CACHE_BYTES` is fetched whole before the run. Credits go through a larger one
+in order, so of it the blocks that come next are held: they are fetched ahead, and dropped when a
+credit has gone past them.
 """
 
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable
 
 from aiperf_svc.adapters.inference.request import PreparedTurn
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.core.endpoints.forced_length import without_forced_length
 from aiperf_svc.domain.outcomes import Phase
-from aiperf_svc.protocol.messages import Conversation, DatasetBlock
+from aiperf_svc.protocol.messages import Conversation, DatasetBlock, Turn
 
 CACHE_BYTES = 256 * 2**20
 """Request bytes that one worker keeps."""
+AHEAD_BYTES = 8 * 2**20
+"""Request bytes that a worker fetches ahead of a dataset that does not fit."""
 
 
 class Entry:
@@ -58,13 +60,9 @@ class Entry:
             turn.requested_tokens,
         )
 
-    def turn_messages(self, turn: int) -> bytes:
-        """Return what a turn adds to the history."""
-        return self._conversation.turns[turn].messages
-
-    def turn_delay_ns(self, turn: int) -> int:
-        """Return the pause before a turn."""
-        return self._conversation.turns[turn].delay_ns
+    def turn(self, number: int) -> Turn:
+        """Return a turn of a conversation of several."""
+        return self._conversation.turns[number]
 
     @property
     def size(self) -> int:
@@ -80,12 +78,13 @@ class EntryCache:
         self.leaves_length_free = False
         """Requests go without the members that force an output length."""
         self._request = request
-        self._blocks: OrderedDict[int, list[Entry]] = OrderedDict()
+        self._blocks: dict[int, list[Entry]] = {}
         self._asked: set[int] = set()
         self._bytes = 0
-        self._is_full = False
-        """A block had to go: the dataset does not fit, and from now on only what credits need is
-        fetched."""
+        self._most_bytes = CACHE_BYTES
+        """Bytes up to which blocks are fetched."""
+        self._at = 0
+        """Block of the credit that was asked for last."""
         self._before = target.request(b"")[0]
         self._starts = array("I", [0])
         """First entry of each block."""
@@ -112,6 +111,8 @@ class EntryCache:
             rest = block.entry_count - own
             self._sizes[int(Phase.PROFILING)] = (0, rest)
             self._sizes[int(Phase.WARMUP)] = (rest, own) if own else (0, rest)
+            if block.is_streamed:
+                self._most_bytes = AHEAD_BYTES
         self._asked.discard(block.block)
         if block.block in self._blocks:
             return
@@ -123,30 +124,23 @@ class EntryCache:
         self._bytes += sum(entry.size for entry in entries)
         if len(self._blocks) == self._block_count:
             self._all = [entry for number in sorted(self._blocks) for entry in self._blocks[number]]
-        while self._all is None and self._bytes > CACHE_BYTES and len(self._blocks) > 2:
-            self._is_full = True
-            _, dropped = self._blocks.popitem(last=False)
-            self._bytes -= sum(entry.size for entry in dropped)
+        elif self._bytes >= self._most_bytes:
+            self._most_bytes = min(self._most_bytes, AHEAD_BYTES)
 
     def _as_sent(self, conversation: Conversation) -> Conversation:
         return without_forced_length(conversation) if self.leaves_length_free else conversation
 
     def fetch_what_fits(self) -> None:
-        """Ask for the next missing block, while the cache is not full."""
-        if self._is_full or self._bytes >= CACHE_BYTES:
+        """Ask for the next missing block, if there is room for it or it is needed next."""
+        if self._asked:
             return
-        for number in range(self._block_count or 1):
+        count = self._block_count or 1
+        for ahead in range(count):
+            number = (self._at + ahead) % count
             if number not in self._blocks:
-                self._ask(number)
+                if self._bytes < self._most_bytes or ahead <= 1:
+                    self._ask(number)
                 return
-
-    def prefetch(self, phase: int, first_index: int, last_index: int) -> None:
-        """Make sure that the entries of these credits are there or on their way."""
-        if self._all is not None:
-            return
-        index = first_index
-        while index <= last_index:
-            index += self._touch(phase, index)
 
     def find(self, phase: int, index: int) -> Entry | None:
         """Return the entry that a credit sends. If it is not there yet, ask for it and return
@@ -156,6 +150,8 @@ class EntryCache:
         if self._all is not None:
             return self._all[number]
         at = bisect_right(self._starts, number) - 1
+        if at != self._at:
+            self._go_to(at)
         block = self._blocks.get(at)
         if block is None:
             self._ask(at)
@@ -170,18 +166,14 @@ class EntryCache:
         first, count = self._sizes[phase]
         return self._all[first : first + count]
 
-    def _touch(self, phase: int, index: int) -> int:
-        """Ask for the block of a credit, or keep it longer. Returns the number of credits from this
-        one on that have no other block."""
-        first, count = self._sizes[phase]
-        number = first + index % count
-        block = bisect_right(self._starts, number) - 1
+    def _go_to(self, block: int) -> None:
+        """Drop the blocks that are behind, and fetch ahead."""
+        self._at = block
+        count = self._block_count
+        for number in [n for n in self._blocks if (n - block) % count > count // 2]:
+            self._bytes -= sum(entry.size for entry in self._blocks.pop(number))
         if block in self._blocks:
-            self._blocks.move_to_end(block)
-        else:
-            self._ask(block)
-        end = self._starts[block + 1] if block + 1 < len(self._starts) else first + count
-        return max(1, min(end, first + count) - number)
+            self.fetch_what_fits()
 
     def _ask(self, block: int) -> None:
         if block not in self._asked:

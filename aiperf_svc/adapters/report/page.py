@@ -38,7 +38,6 @@ def _sections(summary: Summary) -> list[str]:
     latency = charts.latency_by_percentile(summary, is_wide=len(over_time) % 2 == 0)
     plots = [plot for plot in (latency, *over_time) if plot]
     system_plots = telemetry_charts.draw(summary)
-    client_plots = telemetry_charts.draw_client(summary)
     constants = telemetry_charts.constants(summary)
     shown = {metric.tag for metric in METRICS if metric.in_table}
     rest = {metric.tag for metric in METRICS} - shown
@@ -52,7 +51,6 @@ def _sections(summary: Summary) -> list[str]:
         tables.objectives(summary),
         layout.plots(plots),
         layout.plots(system_plots, title="Server and GPUs"),
-        layout.plots(client_plots, title="Client"),
         "<h2>Metrics</h2>",
         tables.distributions(summary, shown),
         tables.scalars(summary, shown),
@@ -64,7 +62,7 @@ def _sections(summary: Summary) -> list[str]:
         layout.details("Finish reasons", tables.finish_reasons(summary.finish_reasons)),
         layout.details("Accounts", tables.accounts(summary.accounts)),
         layout.details("Configuration", f"<pre>{config}</pre>"),
-        zoom.scripts([*plots, *system_plots, *client_plots]),
+        zoom.scripts([*plots, *system_plots]),
     ]
 
 
@@ -87,6 +85,8 @@ def _header(summary: Summary) -> str:
     asked = []
     if load.request_rate is not None:
         asked.append(f"{load.request_rate:,.6g} requests/s ({load.arrival.pattern})")
+    if load.fixed_schedule:
+        asked.append(load.schedule_text)
     if load.concurrency is not None:
         asked.append(f"{load.concurrency:,} concurrent")
     facts = [config.endpoint.model, config.endpoint.url, ", ".join(asked)]

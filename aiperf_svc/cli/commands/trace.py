@@ -1,6 +1,7 @@
 """`aiperf-svc trace`: what a trace of a real service holds."""
 
 import argparse
+from contextlib import closing
 from typing import Any
 
 from aiperf_svc.domain.errors import ConfigError
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the trace and print its description."""
-    from aiperf_svc.adapters.datasets.trace_files import FORMATS, read_trace
+    from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
     from aiperf_svc.core.datasets.trace_summary import summarise_trace
 
     kinds = {kind.value: kind for kind in FORMATS}
@@ -58,11 +59,12 @@ def run(args: argparse.Namespace) -> int:
     if args.isl_block_size is not None and args.isl_block_size < 1:
         raise ConfigError(f"--isl-block-size {args.isl_block_size}: expected a number from 1 on")
     block_size = args.isl_block_size or FORMATS[kind].block_size
-    described = summarise_trace(
-        read_trace(kind, args.file, block_size),
-        block_size=block_size,
-        units_per_second=FORMATS[kind].units_per_second,
-    )
+    with closing(TraceFile(kind, args.file, is_kept=False)) as trace:
+        described = summarise_trace(
+            trace.rows(block_size),
+            block_size=block_size,
+            units_per_second=trace.format.units_per_second,
+        )
     if not described["requests"]:
         raise ConfigError(f"{args.file}: no requests; expected rows with tokens")
     if args.json:

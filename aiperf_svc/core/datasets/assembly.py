@@ -7,12 +7,13 @@ the same order again.
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from aiperf_svc.config.models import (
-    MESSAGE_APIS,
     RANKINGS,
     BenchmarkConfig,
     DatasetKind,
@@ -30,11 +31,12 @@ from aiperf_svc.core.datasets.base import (
 from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
 from aiperf_svc.core.datasets.counting import count_inputs
 from aiperf_svc.core.datasets.lengths import draw_lengths
-from aiperf_svc.core.datasets.prefixes import with_prefixes
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.protocol.messages import Conversation, DatasetReport, TokenStatistics, Turn
+
+Lengths = NDArray[np.int64]
 
 DEFAULT_WARMUP_ENTRIES = 100
 """Number of entries kept for a warmup that is given by its duration."""
@@ -48,6 +50,18 @@ class Source(msgspec.Struct, frozen=True):
     """Checksum of the file; empty if there is none."""
     left_out: int = 0
     """Number of entries of the file that cannot be sent as conversations."""
+    own_warmup: int | None = None
+    """Number of entries of a replay that were made for its warmup; None: a warmup takes a share of
+    the file."""
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """Entries with output lengths, and what they are rendered to."""
+
+    entries: list[PromptConversation]
+    input_tokens: list[int]
+    """Of each turn, in order; -1: unknown."""
+    conversations: tuple[Conversation, ...]
 
 
 def synthetic_prompts(
@@ -55,13 +69,12 @@ def synthetic_prompts(
 ) -> list[PromptConversation]:
     """Return the synthetic entries of a config, with those of its warmup at the end."""
     entries = config.dataset.entries or synthetic.DEFAULT_ENTRIES
-    total = entries + _wanted_warmup(config.load.warmup, entries)
+    total = entries + own_warmup(config.load.warmup, entries)
     seed, dataset = config.random_seed, config.dataset
-    prompts = synthetic.generate(dataset, total, seed, counter)
+    prompts = synthetic.generate(dataset.input_tokens, total, seed, counter)
     if config.endpoint.type in RANKINGS:
         return synthetic.with_passages(prompts, dataset.passages, seed, counter)
-    takes_messages = config.endpoint.type in MESSAGE_APIS
-    return with_prefixes(prompts, dataset.prefix, seed, counter, takes_messages=takes_messages)
+    return prompts
 
 
 def assemble(
@@ -70,59 +83,80 @@ def assemble(
     source: Source,
     counter: TokenCounter | None,
 ) -> BuiltDataset:
-    """Return the finished dataset.
+    """Return the finished dataset; the last prompts are the warmup's own.
 
     Raises DatasetError for prompts that the endpoint cannot carry, and for none at all;
     ConfigError for `extra_inputs` that contradict the rest of the config.
     """
-    endpoint = endpoint_of(config.endpoint)
-    problems = extra_input_problems(endpoint, config.endpoint)
+    problems = extra_input_problems(endpoint_of(config.endpoint), config.endpoint)
     if problems:
         raise ConfigError("; ".join(problems))
-    if not prompts:
-        raise DatasetError(f"{source.name}: no entries; a dataset needs at least one prompt")
-    warmup_entries = _warmup_entries(config, len(prompts))
-    ordered = _ordered(config, prompts, warmup_entries)
-    ordered = _with_output_lengths(config, ordered, counter)
-    input_tokens = _input_tokens(ordered, endpoint, counter)
-    conversations = _rendered(config, endpoint, ordered, input_tokens)
-    report = _report(config, source, ordered, conversations, input_tokens, counter, warmup_entries)
-    return BuiltDataset(conversations, warmup_entries, report)
+    warmup_entries = warmup_share(config, source, len(prompts))
+    ordered = [prompts[place] for place in entry_order(config, len(prompts), warmup_entries)]
+    lengths = draw_output_lengths(config, sum(len(entry.turns) for entry in ordered))
+    finished = finish(config, ordered, lengths, counter)
+    report = _report(config, source, finished, counter, warmup_entries)
+    return BuiltDataset(finished.conversations, warmup_entries, report)
 
 
-def _wanted_warmup(warmup: Warmup | None, entries: int) -> int:
+def finish(
+    config: BenchmarkConfig,
+    entries: Sequence[PromptConversation],
+    lengths: Lengths | None,
+    counter: TokenCounter | None,
+) -> Finished:
+    """Set output lengths, count tokens and render to bytes. `lengths` are drawn ones, for each
+    turn. Raises DatasetError for prompts that the endpoint cannot carry."""
+    endpoint = endpoint_of(config.endpoint)
+    complete = _with_output_lengths(entries, lengths, counter)
+    input_tokens = _input_tokens(complete, endpoint, counter)
+    return Finished(complete, input_tokens, _rendered(config, endpoint, complete, input_tokens))
+
+
+def own_warmup(warmup: Warmup | None, entries: int) -> int:
+    """Return how many entries a warmup has in addition to so many of profiling."""
     return min(warmup.requests or DEFAULT_WARMUP_ENTRIES, entries) if warmup else 0
 
 
-def _warmup_entries(config: BenchmarkConfig, total: int) -> int:
-    """Return how many of `total` entries belong to the warmup: those generated for it, or up to a
-    tenth of a file. A file of one entry cannot be divided, so both phases use it."""
+def warmup_share(config: BenchmarkConfig, source: Source, total: int) -> int:
+    """Return how many of `total` entries belong to the warmup: those made for it, or up to a tenth
+    of a file. A file of one entry cannot be divided, so both phases use it. Raises DatasetError if
+    there is no entry at all."""
+    if not total:
+        raise DatasetError(f"{source.name}: no entries; a dataset needs at least one prompt")
     warmup = config.load.warmup
     if config.dataset.kind is DatasetKind.SYNTHETIC:
-        return _wanted_warmup(warmup, config.dataset.entries or synthetic.DEFAULT_ENTRIES)
-    return 0 if total == 1 else _wanted_warmup(warmup, max(1, total // 10))
+        return own_warmup(warmup, config.dataset.entries or synthetic.DEFAULT_ENTRIES)
+    if source.own_warmup is not None:
+        return source.own_warmup
+    return 0 if total == 1 else own_warmup(warmup, max(1, total // 10))
 
 
-def _ordered(
-    config: BenchmarkConfig, prompts: Sequence[PromptConversation], warmup_entries: int
-) -> list[PromptConversation]:
-    if config.dataset.order == "sequential":
-        return list(prompts)
-    profiling = len(prompts) - warmup_entries
-    order = generator(config.random_seed, Purpose.ORDER).permutation(profiling)
-    return [*(prompts[place] for place in order.tolist()), *prompts[profiling:]]
+def entry_order(config: BenchmarkConfig, total: int, warmup_entries: int) -> Lengths:
+    """Return the places of the entries in the order in which they are sent."""
+    order = np.arange(total)
+    if config.dataset.order == "shuffled":
+        profiling = total - warmup_entries
+        rng = generator(config.random_seed, Purpose.ORDER)
+        order[:profiling] = rng.permutation(profiling)
+    return order
+
+
+def draw_output_lengths(config: BenchmarkConfig, turns: int) -> Lengths | None:
+    """Return an output length for each turn; None if the config has no distribution of them."""
+    if config.dataset.output_tokens is None:
+        return None
+    rng = generator(config.random_seed, Purpose.OUTPUT_LENGTHS)
+    return draw_lengths(config.dataset.output_tokens, turns, rng)
 
 
 def _with_output_lengths(
-    config: BenchmarkConfig, entries: list[PromptConversation], counter: TokenCounter | None
+    entries: Sequence[PromptConversation], drawn: Lengths | None, counter: TokenCounter | None
 ) -> list[PromptConversation]:
     """Set the output lengths: a turn's own length first, else the length of the file's response,
-    else the distribution."""
+    else the drawn one."""
     turns = [turn for entry in entries for turn in entry.turns]
-    lengths: list[int | None] = [None] * len(turns)
-    if config.dataset.output_tokens is not None:
-        rng = generator(config.random_seed, Purpose.OUTPUT_LENGTHS)
-        lengths = [*draw_lengths(config.dataset.output_tokens, len(turns), rng).tolist()]
+    lengths: list[int | None] = [None] * len(turns) if drawn is None else [*drawn.tolist()]
     if counter is not None:
         with_response = [place for place, turn in enumerate(turns) if turn.response]
         counts = counter.count_batch([turns[place].response for place in with_response])
@@ -157,7 +191,7 @@ def _input_tokens(
 def _rendered(
     config: BenchmarkConfig,
     endpoint: Endpoint,
-    entries: list[PromptConversation],
+    entries: Sequence[PromptConversation],
     input_tokens: list[int],
 ) -> tuple[Conversation, ...]:
     tokens = iter(input_tokens)
@@ -181,7 +215,14 @@ def _rendered(
             # A single turn has no history, so the body is one piece.
             bodies = [msgspec.structs.replace(bodies[0], body=bodies[0].whole, head=b"", tail=b"")]
         turns = tuple(
-            Turn(body.body, body.tail, turn.delay_ns, next(tokens), body.requested_tokens)
+            Turn(
+                messages=body.body,
+                tail=body.tail,
+                delay_ns=turn.delay_ns,
+                earliest_ns=turn.earliest_ns,
+                input_tokens=next(tokens),
+                requested_tokens=body.requested_tokens,
+            )
             for body, turn in zip(bodies, entry.turns, strict=True)
         )
         conversations.append(Conversation(entry.id, turns, head=bodies[0].head))
@@ -191,12 +232,11 @@ def _rendered(
 def _report(
     config: BenchmarkConfig,
     source: Source,
-    entries: list[PromptConversation],
-    conversations: tuple[Conversation, ...],
-    input_tokens: list[int],
+    finished: Finished,
     counter: TokenCounter | None,
     warmup_entries: int,
 ) -> DatasetReport:
+    conversations, input_tokens = finished.conversations, finished.input_tokens
     digest = hashlib.sha256()
     distinct = {
         (entry.head, *((turn.messages, turn.tail) for turn in entry.turns))
@@ -207,7 +247,7 @@ def _report(
         for turn in entry.turns:
             digest.update(turn.messages)
             digest.update(turn.tail)
-    outputs = [turn.prompt.output_tokens for entry in entries for turn in entry.turns]
+    outputs = [turn.prompt.output_tokens for entry in finished.entries for turn in entry.turns]
     return DatasetReport(
         kind=config.dataset.kind.value,
         source=source.name,
@@ -219,22 +259,22 @@ def _report(
         left_out=source.left_out,
         bytes=sum(map(entry_bytes, conversations)),
         tokenizer=counter.name if counter is not None else None,
-        input_tokens=_statistics([count for count in input_tokens if count >= 0]),
-        output_tokens=_statistics([count for count in outputs if count is not None]),
+        input_tokens=statistics(np.array([count for count in input_tokens if count >= 0])),
+        output_tokens=statistics(np.array([count for count in outputs if count is not None])),
         warmup_entries=warmup_entries,
     )
 
 
-def _statistics(counts: list[int]) -> TokenStatistics | None:
+def statistics(counts: NDArray[np.integer[Any]]) -> TokenStatistics | None:
     """Return statistics of known counts; None if there are none."""
-    if not counts:
+    if not len(counts):
         return None
-    values = np.array(counts, dtype=np.int64)
+    values = counts.astype(np.int64)
     return TokenStatistics(
         avg=float(values.mean()),
         std=float(values.std()),
         min=int(values.min()),
         max=int(values.max()),
-        count=len(counts),
+        count=len(values),
         sum=int(values.sum()),
     )

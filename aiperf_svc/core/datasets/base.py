@@ -47,6 +47,8 @@ class PromptTurn(msgspec.Struct, frozen=True):
     prompt: Prompt
     delay_ns: int = 0
     """Pause after the end of the previous response."""
+    earliest_ns: int = 0
+    """Time after the conversation's first due time before which the turn is not due."""
     input_tokens: int = -1
     """Exact number of tokens if the maker of the prompt knows it; -1: unknown."""
     response: str = ""
@@ -74,11 +76,6 @@ class Purpose(IntEnum):
     NUMBERS_OF_PASSAGES = 6
     PASSAGE_LENGTHS = 7
     PASSAGE_WORDS = 8
-    MIX = 9
-    TURNS = 10
-    DELAYS = 11
-    PREFIX_WORDS = 12
-    GROUPS = 13
 
 
 _DATASET_KEY = 0xDA7A

@@ -7,6 +7,7 @@ shorter: it begins with the words of the whole block. The end is repaired where 
 the exact number (`synthetic.repaired`), which leaves the whole blocks before it as they are.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -18,6 +19,7 @@ from aiperf_svc.core.datasets.synthetic import repaired, word_costs
 from aiperf_svc.core.datasets.words import WORDS
 
 _WORDS = np.array(WORDS, dtype=object)
+_WORD_BYTES = 6
 _FILL_COSTS = 4
 """The end of a block is filled up to this many times the tokens of the longest word."""
 
@@ -29,8 +31,12 @@ class _Owner(IntEnum):
     ROW = 1
 
 
+_KEPT_BYTES = 2**25
+"""Texts of whole blocks that are kept, because later rows use them again."""
+
+
 class BlockTexts:
-    """The texts of one trace. Texts of whole blocks are kept, because later rows use them again."""
+    """The texts of one trace."""
 
     def __init__(self, seed: int, block_size: int, counter: TokenCounter | None) -> None:
         self._seed = seed
@@ -38,7 +44,14 @@ class BlockTexts:
         self._counter = counter
         self._costs, self._first_costs = word_costs(counter)
         self._fill = _fillings(self._costs)
-        self._blocks: dict[tuple[int, bool], str] = {}
+        self._blocks: OrderedDict[tuple[int, bool], str] = OrderedDict()
+        """Texts of whole blocks, the one used last at the end."""
+        self._kept = max(1, _KEPT_BYTES // (block_size * _WORD_BYTES))
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the tokens of the texts are exact."""
+        return self._counter is not None
 
     def texts(self, rows: Sequence[tuple[int, Sequence[int], int]]) -> list[str]:
         """Return the text of each row `(number, hash ids, tokens)`, with exactly that many tokens.
@@ -71,11 +84,13 @@ class BlockTexts:
         if size < whole:
             return self._words(_Owner.HASH_ID, hash_id, whole, size, is_first=is_first)
         key = hash_id, is_first
-        if key not in self._blocks:
-            self._blocks[key] = self._words(
-                _Owner.HASH_ID, hash_id, whole, whole, is_first=is_first
-            )
-        return self._blocks[key]
+        text = self._blocks.pop(key, None)
+        if text is None:
+            text = self._words(_Owner.HASH_ID, hash_id, whole, whole, is_first=is_first)
+        self._blocks[key] = text
+        if len(self._blocks) > self._kept:
+            self._blocks.popitem(last=False)
+        return text
 
     def _words(self, owner: _Owner, name: int, drawn: int, size: int, *, is_first: bool) -> str:
         """Return words of `size` tokens: the first of `drawn` ones, then the filling."""

@@ -15,6 +15,20 @@ class BuiltDataset(msgspec.Struct, frozen=True):
     conversations: tuple[Conversation, ...]
     warmup_entries: int
     report: DatasetReport
+    due_ns: bytes = b""
+    """Fixed schedule: when each entry of profiling is due, int64 little-endian."""
+
+    @property
+    def entry_count(self) -> int:
+        """Number of entries."""
+        return len(self.conversations)
+
+    @property
+    def asks_lengths(self) -> bool:
+        """Whether a request asks for a number of output tokens."""
+        return any(
+            turn.requested_tokens > 0 for entry in self.conversations for turn in entry.turns
+        )
 
     @property
     def turns(self) -> bytes:

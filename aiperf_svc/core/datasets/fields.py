@@ -75,7 +75,7 @@ def turn_of(fields: TurnFields, *, default_role: str = "user") -> PromptTurn:
             role=fields.role or default_role,
             output_tokens=_output_tokens(fields),
         ),
-        delay_ns=_delay_ns(fields),
+        delay_ns=delay_ns(fields.delay or 0.0),
     )
 
 
@@ -132,8 +132,8 @@ def _output_tokens(fields: TurnFields) -> int | None:
     return value
 
 
-def _delay_ns(fields: TurnFields) -> int:
-    delay_ms = fields.delay or 0.0
+def delay_ns(delay_ms: float) -> int:
+    """Return a delay in nanoseconds. Raises ValueError if it is negative or over a day."""
     if not 0 <= delay_ms <= LONGEST_DELAY_MS:
         raise ValueError(f"`delay` {delay_ms:g} is not between 0 and 86,400,000 milliseconds")
     return round(delay_ms * MS_NS)

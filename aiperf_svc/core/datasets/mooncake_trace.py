@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import msgspec
 
 from aiperf_svc.core.datasets.base import Lines, decode_line, line_error, numbered
-from aiperf_svc.core.datasets.fields import TurnFields, turn_of
+from aiperf_svc.core.datasets.fields import TurnFields, delay_ns, turn_of
 from aiperf_svc.core.datasets.traces import TraceRow
+from aiperf_svc.core.endpoints.base import Prompt
 
 BLOCK_SIZE = 512
 EXPECTED = 'an object such as {"timestamp": 0, "input_length": 655, "output_length": 52}'
@@ -47,33 +48,33 @@ def rows(lines: Lines, source: str) -> Iterator[TraceRow]:
     """Yield the rows of a file. Raises DatasetError that names file and line."""
     for number, line in numbered(lines):
         place = f"{source}:{number}"
-        written = decode_line(line, _decoder, place=place, expected=EXPECTED)
+        row = decode_line(line, _decoder, place=place, expected=EXPECTED)
         try:
-            yield _row(written, place)
+            yield TraceRow(
+                place=place,
+                timestamp=row.timestamp,
+                input_length=row.input_length or 0,
+                output_length=row.output_length,
+                hash_ids=row.hash_ids,
+                session=row.session_id,
+                delay_ns=None if row.delay is None else delay_ns(row.delay),
+                written=_written(row),
+            )
         except ValueError as error:
             raise line_error(place, str(error), expected=EXPECTED) from None
 
 
-def _row(row: _Row, place: str) -> TraceRow:
-    for name in _REFUSED:
-        if getattr(row, name):
-            raise ValueError(f"`{name}` is not supported")
+def _written(row: _Row) -> Prompt | None:
+    """Return the prompt that a row holds; None if it tells its length."""
+    if row.tools or row.extra or row.message_mode:
+        name = next(name for name in _REFUSED if getattr(row, name))
+        raise ValueError(f"`{name}` is not supported")
+    is_written = row.text_input is not None or row.messages is not None or row.payload is not None
+    if row.input_length is not None and not is_written:
+        return None
     given = [name for name in _PROMPTS if getattr(row, name) is not None]
     if len(given) != 1:
         found = " and ".join(f"`{name}`" for name in given) or "none"
         raise ValueError(f"needs one of {', '.join(_PROMPTS)}, found {found}")
-    fields = TurnFields(
-        text=row.text_input, messages=row.messages, payload=row.payload, delay=row.delay
-    )
-    is_made = row.input_length is not None
-    turn = turn_of(TurnFields(text=" ", delay=row.delay) if is_made else fields)
-    return TraceRow(
-        place=place,
-        timestamp=row.timestamp,
-        input_length=row.input_length or 0,
-        output_length=row.output_length,
-        hash_ids=row.hash_ids,
-        session=row.session_id,
-        delay_ns=turn.delay_ns,
-        written=None if is_made else turn.prompt,
-    )
+    fields = TurnFields(text=row.text_input, messages=row.messages, payload=row.payload)
+    return turn_of(fields).prompt

@@ -105,7 +105,7 @@ def scenario_load(scenario: Scenario, load: Load) -> Load:
         case Scenario.SERVER | Scenario.INTERACTIVE:
             return _server(scenario, load)
         case Scenario.SINGLE_STREAM:
-            if load.request_rate is not None or load.concurrency != 1:
+            if load.is_open_loop or load.concurrency != 1:
                 raise ConfigError(
                     "experiment.scenario 'single-stream' sends a request when the one before has "
                     "ended; set load.concurrency 1 and leave out load.request_rate"
@@ -135,9 +135,10 @@ def _server(scenario: Scenario, load: Load) -> Load:
 
 
 def _offline(load: Load) -> Load:
-    if load.request_rate is not None:
+    if load.is_open_loop:
+        key = "load.fixed_schedule" if load.fixed_schedule else "load.request_rate"
         raise ConfigError(
-            "experiment.scenario 'offline' sends everything at once; leave out load.request_rate"
+            f"experiment.scenario 'offline' sends everything at once; leave out {key}"
         )
     if load.requests is None or load.duration:
         length = f", not load.duration {format_duration(load.duration)}" if load.duration else ""

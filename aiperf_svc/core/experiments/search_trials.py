@@ -84,10 +84,11 @@ def _space(search: SearchConfig, key: str, span: Span, load: Load) -> SearchSpac
 
 def longer(load: Load) -> dict[str, Any]:
     """Return the parameters of a trial that is three times as long: by time if the load ends by
-    time, else by its number of requests."""
+    time, else by its number of requests. A trace that is replayed to its end cannot be longer."""
     if load.duration:
         return {"load.duration": f"{load.duration * LONGER / 1e9:g}s"}
-    assert load.requests is not None
+    if load.requests is None:
+        return {}
     return {"load.requests": load.requests * LONGER}
 
 

@@ -3,10 +3,10 @@
     planned ─ requested → granting ─ all granted, time is up, a stop, no worker left →
     settling ─ every credit returned or lost, or given up → ended
 
-Open loop: due times are drawn ahead and granted `GRANT_AHEAD_NS` before they are due, so that no
-request waits for a message. Closed loop: workers hold a few more credits than they have users, and
-the ledger refills them. If a phase has a duration, its stop time is announced with the start; only
-an earlier stop needs a message.
+Open loop: due times are drawn, or taken from a fixed schedule, and granted `GRANT_AHEAD_NS` before
+they are due, so that no request waits for a message. Closed loop: workers hold a few more credits
+than they have users, and the ledger refills them. If a phase has a duration, its stop time is
+announced with the start; only an earlier stop needs a message.
 
 Events carry the time. Returns and losses change the accounts at once. Decisions that follow from
 them are made at the next `TimePassed`, so that the returns of many workers are handled together.
@@ -18,10 +18,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
+import numpy as np
 
 from aiperf_svc.core.control.control_intervals import grant_interval_s
 from aiperf_svc.core.load.arrivals import Arrivals
 from aiperf_svc.core.load.credit_ledger import CreditLedger, ended_credits
+from aiperf_svc.core.load.fixed_schedule import FixedSchedule
 from aiperf_svc.core.load.phase_plan import PhasePlan
 from aiperf_svc.protocol.messages import CreditsReturned, PhaseReport, WorkerCounts
 
@@ -152,7 +154,8 @@ class PhaseMachine:
         }
         self._ledger = CreditLedger(plan.phase, users=users, total=plan.credits)
         self._most_users = max(users.values(), default=0)
-        self._arrivals = _arrivals(plan)
+        self._schedule = _schedule(plan)
+        self._arrivals = self._schedule or _arrivals(plan)
         self._cancel_wall_ns = 0
         """Time at which workers cancel what is in flight; 0: never."""
         self._is_stopping = False
@@ -173,6 +176,7 @@ class PhaseMachine:
     def report(self) -> PhaseReport:
         """Return the times of the phase and the number of credits granted so far."""
         counts = self._ledger.counts()
+        scheduled, scheduled_rate = self._scheduled()
         return PhaseReport(
             phase=self.plan.phase,
             start_wall_ns=self.start_wall_ns,
@@ -180,7 +184,16 @@ class PhaseMachine:
             ramp_ns=self.plan.ramp_ns,
             granted=self._ledger.granted,
             granted_to_lost={name: counts[name].granted for name in self._ledger.lost_workers},
+            scheduled=scheduled,
+            scheduled_rate=scheduled_rate,
         )
+
+    def _scheduled(self) -> tuple[int, float]:
+        """Return the number of conversations and the rate of a fixed schedule, until the stop."""
+        if self._schedule is None:
+            return 0, 0.0
+        until_ns = self.stop_wall_ns - self.start_wall_ns if self.stop_wall_ns else None
+        return self._schedule.planned(credits=self.plan.credits, before_ns=until_ns)
 
     def handle(self, event: Event) -> list[Instruction]:
         """Handle one event and return the instructions that follow from it."""
@@ -261,7 +274,7 @@ class PhaseMachine:
             for grant in self._ledger.closed_loop_grants()
         ]
 
-    def _due_before(self, horizon: int, arrivals: Arrivals) -> list[GrantCredits]:
+    def _due_before(self, horizon: int, arrivals: Arrivals | FixedSchedule) -> list[GrantCredits]:
         """Deal arrivals to the workers in turn, so that each gets a thinned version of the same
         process."""
         ledger = self._ledger
@@ -326,6 +339,12 @@ class PhaseMachine:
         if self._ledger.has_run_out:
             self.stop_wall_ns = 0
         return [PublishReport()]
+
+
+def _schedule(plan: PhasePlan) -> FixedSchedule | None:
+    if not plan.schedule_ns:
+        return None
+    return FixedSchedule(np.frombuffer(plan.schedule_ns, dtype="<i8").astype(np.int64, copy=False))
 
 
 def _arrivals(plan: PhasePlan) -> Arrivals | None:

@@ -23,7 +23,10 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 0
     """Total over all workers: users in closed loop, the cap in open loop (0: none)."""
     request_rate: float | None = None
-    """Conversations per second in open loop; None: closed loop."""
+    """Conversations per second in open loop; None: closed loop, or a fixed schedule."""
+    schedule_ns: bytes = b""
+    """Due time of each conversation of a fixed schedule, from the start of the phase, as int64
+    little-endian; empty: there is none."""
     arrival: Arrival = Arrival()
     random_seed: int = 0
     duration_ns: int = 0
@@ -37,7 +40,7 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_open_loop(self) -> bool:
         """True if requests are due by the clock rather than by the previous response."""
-        return self.request_rate is not None
+        return self.request_rate is not None or bool(self.schedule_ns)
 
 
 def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> PhasePlan | None:
@@ -46,13 +49,19 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
     limits = load.warmup if phase is Phase.WARMUP else load
     if limits is None:
         return None
-    credits, last_turns = credits_for(limits.requests, turns_of(phase, shape))
+    turns = turns_of(phase, shape)
+    credits, last_turns = credits_for(limits.requests, turns)
+    scheduled = len(shape.due_ns) // 8
+    if load.fixed_schedule and (credits is None or credits > scheduled):
+        # A trace is replayed once.
+        credits, last_turns = scheduled, 0
     return PhasePlan(
         phase=phase,
         credits=credits,
         last_turns=last_turns,
         concurrency=load.concurrency or 0,
         request_rate=load.request_rate,
+        schedule_ns=shape.due_ns,
         arrival=load.arrival,
         random_seed=config.random_seed,
         duration_ns=limits.duration or 0,

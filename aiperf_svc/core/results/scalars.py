@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from aiperf_svc.config.models import Load
 from aiperf_svc.core.results.accounts import Accounts
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
@@ -10,7 +9,9 @@ from aiperf_svc.core.stats.totals import Totals
 from aiperf_svc.domain.metric_catalog import Population
 
 
-def scalars(totals: Totals, accounts: Accounts, load: Load, *, window_ns: int) -> dict[str, float]:
+def scalars(
+    totals: Totals, accounts: Accounts, *, requested_rate: float | None, window_ns: int
+) -> dict[str, float]:
     """Return every scalar of the catalog that follows from totals and accounts. A tag is absent if
     it is undefined (rates of a run without duration, tokens that were not counted).
 
@@ -32,8 +33,8 @@ def scalars(totals: Totals, accounts: Accounts, load: Load, *, window_ns: int) -
         "unstamped_request_share": 100.0 * totals.unstamped / max(1, totals.requests),
         "distinct_prompt_count": totals.distinct_entries,
     }
-    if load.request_rate is not None:
-        values["requested_rate"] = load.request_rate
+    if requested_rate is not None:
+        values["requested_rate"] = requested_rate
     values |= _tokens(totals)
     if window_ns:
         values |= _rates(values, window_ns / 1e9)

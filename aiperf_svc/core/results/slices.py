@@ -72,8 +72,12 @@ def slices(columns: Columns, context: FinishedRun, *, width_ns: int) -> Iterator
         chosen = np.sort(rows[place:end])
         some = {name: np.asarray(column)[chosen] for name, column in columns.items()}
         part = PhaseRows(some, phase=Phase.PROFILING)
-        load = context.config.load
-        values = scalars(add_up(part, clocks), Accounts(), load, window_ns=end_ns - start_ns)
+        values = scalars(
+            add_up(part, clocks),
+            Accounts(),
+            requested_rate=context.requested_rate,
+            window_ns=end_ns - start_ns,
+        )
         yield Slice(
             index=index,
             start_wall_ns=start_ns,

@@ -3,7 +3,6 @@
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from aiperf_svc.config.models import Load
 from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.accounts import Accounts, balance
 from aiperf_svc.core.results.distributions import distributions, pooled
@@ -46,12 +45,16 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     clocks = ClockMap((w.rank, w.clocks) for w in context.workers)
     totals = add_up(rows, clocks)
     accounts = _accounts(context)
-    load = context.config.load
     window = load_window(context.profiling, totals, has_failed=bool(context.failure))
     metrics = distributions(rows, unsent_without_row=max(0, accounts.unsent - totals.unsent))
     if chunk_gaps is not None and (gaps := pooled("inter_chunk_latency", chunk_gaps)):
         metrics["inter_chunk_latency"] = gaps
-    numbers = scalars(totals, accounts, load, window_ns=window.duration_ns)
+    numbers = scalars(
+        totals,
+        accounts,
+        requested_rate=context.requested_rate,
+        window_ns=window.duration_ns,
+    )
     numbers |= _good(rows, window, context)
     steady = steady_state_throughput(
         rows,
@@ -65,7 +68,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     if concurrency:
         numbers["max_concurrency"] = concurrency["max"]
     use = _slot_use(rows, clocks, totals, metrics, context, window)
-    numbers |= _achieved(use, totals, accounts, load)
+    numbers |= _achieved(use, totals, accounts, context.requested_rate)
     found = _evidence(rows, clocks, totals, accounts, metrics, chunk_gaps, use, context, window)
     summary = Summary(
         context=context,
@@ -155,7 +158,7 @@ def _evidence(
 ) -> Evidence:
     load = context.config.load
     lag = metrics.get("receive_lag")
-    arrivals = _arrivals(accounts, load, window)
+    arrivals = _arrivals(accounts, context, window)
     counts = [worker.account.counts for worker in context.workers]
     return Evidence(
         is_open_loop=load.is_open_loop,
@@ -229,29 +232,32 @@ def _slot_use(
     return use if use is not None and use.window_s * 1e3 >= usual_ms else None
 
 
-def _arrivals(accounts: Accounts, load: Load, window: LoadWindow) -> tuple[float, float] | None:
+def _arrivals(
+    accounts: Accounts, context: FinishedRun, window: LoadWindow
+) -> tuple[float, float] | None:
     """Return the arrivals ratio of a run that ends by time. A run that ends by count has its count
     by definition."""
-    if load.request_rate is None or not window.stop_ns:
+    load = context.config.load
+    if context.requested_rate is None or not window.stop_ns:
         return None
     spread = {"constant": 0.0, "poisson": 1.0, "gamma": load.arrival.burstiness**-0.5}
     return ev.arrivals_ratio(
         accounts.issued,
-        rate=load.request_rate,
+        rate=context.requested_rate,
         duration_s=(window.stop_ns - window.begin_ns) / 1e9,
         ramp_s=window.ramp_ns / 1e9,
-        variation=spread[load.arrival.pattern],
+        variation=0.0 if load.fixed_schedule else spread[load.arrival.pattern],
     )
 
 
 def _achieved(
-    use: SlotUse | None, totals: Totals, accounts: Accounts, load: Load
+    use: SlotUse | None, totals: Totals, accounts: Accounts, requested_rate: float | None
 ) -> dict[str, float]:
     numbers: dict[str, float] = {}
     if use is not None:
         numbers["concurrency_achievement"] = use.ratio
     share = ev.achieved_share(totals, accounts.unsent)
-    if share is not None and load.request_rate is not None:
+    if share is not None and requested_rate is not None:
         numbers["rate_achievement"] = share
-        numbers["achieved_rate"] = load.request_rate * share
+        numbers["achieved_rate"] = requested_rate * share
     return numbers

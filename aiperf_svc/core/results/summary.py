@@ -50,6 +50,8 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """The workers' accounts of the warmup, which must balance too."""
     credits_granted: int | None = None
     """Credits granted by the timing manager in the profiling phase."""
+    scheduled_rate: float = 0.0
+    """Conversations per second of a fixed schedule; 0: there is none, or it takes no time."""
     lost_services: tuple[str, ...] = ()
     health: tuple[Health, ...] = ()
     errors: tuple[ErrorSample, ...] = ()
@@ -64,6 +66,11 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Layout, number of workers and facts of the place, for people."""
     target_addresses: tuple[AddressUse, ...] = ()
     """Use of each address of the target, without that by lost workers."""
+
+    @property
+    def requested_rate(self) -> float | None:
+        """Rate that the load asks for; None in closed loop."""
+        return self.config.load.request_rate or self.scheduled_rate or None
 
 
 class MetricSummary(msgspec.Struct, frozen=True):
@@ -102,8 +109,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What was read from servers and GPU exporters during the run."""
     system: SystemReport | None = None
     """What that says about the system; None without a source."""
-    client: SourceLog | None = None
-    """What this program's own services did over time."""
 
     @property
     def has_succeeded(self) -> bool:

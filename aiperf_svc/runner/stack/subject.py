@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from aiperf_svc.config.models import BenchmarkConfig, DatasetKind
-from aiperf_svc.config.prompts import Length
+from aiperf_svc.config.models import BenchmarkConfig, DatasetKind, Length
 from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.units import format_duration, format_size
 from aiperf_svc.config.workload import AnyWorkloadConfig
@@ -55,6 +54,8 @@ def load_line(plan: StackPlan) -> str:
     load, words = plan.inference.load, []
     if load.request_rate is not None:
         words.append(f"{load.request_rate:g} requests/s")
+    if load.fixed_schedule:
+        words.append(load.schedule_text)
     if load.concurrency is not None:
         words.append(f"{load.concurrency:,} concurrent")
     if load.requests is not None:
@@ -81,35 +82,14 @@ def _lengths(config: BenchmarkConfig) -> str:
     dataset = config.dataset
     if dataset.kind is not DatasetKind.SYNTHETIC:
         return f"of {dataset.file or dataset.public or dataset.kind}"
-    forced = ", forced" if config.endpoint.force_output_length else ""
-    if dataset.mix:
-        total = sum(shape.weight for shape in dataset.mix)
-        kinds = (
-            f"{_in_and_out(shape.input_tokens, shape.output_tokens, forced)}"
-            f" ({shape.weight / total:.0%})"
-            for shape in dataset.mix
-        )
-        words = ["; ".join(kinds)]
-    else:
-        words = [_in_and_out(dataset.input_tokens, dataset.output_tokens, forced)]
-    prefix = dataset.prefix
-    if prefix.system_tokens or prefix.system_prompt:
-        words.append("after a system prompt that all share")
-    if prefix.groups:
-        words.append(f"after {prefix.groups:,} prefixes of {prefix.tokens:,}")
-    if dataset.turns.number != Length(mean=1):
-        words.append(f"conversations of {_length(dataset.turns.number)} turns")
+    words = [f"{_length(dataset.input_tokens)} in"]
+    if dataset.output_tokens:
+        forced = ", forced" if config.endpoint.force_output_length else ""
+        words.append(f"{_length(dataset.output_tokens)} out{forced}")
     return ", ".join(words)
 
 
-def _in_and_out(length_in: Length, length_out: Length | None, forced: str) -> str:
-    text = f"{_length(length_in)} in"
-    return text if length_out is None else f"{text}, {_length(length_out)} out{forced}"
-
-
 def _length(length: Length) -> str:
-    if length.distribution == "uniform":
-        return f"{length.min:,} to {length.max:,}"
     spread = f" ± {length.stddev:g}" if length.stddev else ""
     return f"{length.mean:g}{spread}"
 

@@ -17,7 +17,6 @@ from aiperf_svc.cli.runs import DISPLAYS
 from aiperf_svc.config.load_config import parse_config, save_config
 from aiperf_svc.config.models import BenchmarkConfig, Objective
 from aiperf_svc.config.names import all_keys, type_at
-from aiperf_svc.config.prompts import Length, Shape
 from aiperf_svc.config.search import Search
 from aiperf_svc.domain.errors import ConfigError
 
@@ -68,12 +67,6 @@ def test_every_flag_writes_a_key_of_the_config_and_no_two_the_same() -> None:
     assert len(names) == len(set(names))
 
 
-def _is_of_a_length(key: str) -> bool:
-    """Whether a key is one of those of a distribution that have no flags."""
-    is_length = "_tokens." in key or ".number." in key or "passages.tokens." in key
-    return is_length and key.endswith((".distribution", ".min", ".max"))
-
-
 def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
     """A new key of the config needs a flag, or a line here."""
     only_in_files = {
@@ -87,11 +80,9 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
         "dataset.max_download",
         "dataset.sha256",
     }
-    only_in_files |= {key for key in all_keys() if _is_of_a_length(key)}
     parts = {
         "load.arrival", "load.warmup", "dataset.input_tokens", "dataset.output_tokens",
         "dataset.passages", "dataset.passages.number", "dataset.passages.tokens",
-        "dataset.prefix", "dataset.turns", "dataset.turns.number", "dataset.turns.delay_ms",
     }  # fmt: skip
     flagged = {flag.key for flag in FLAGS}
     wanted = {
@@ -109,6 +100,13 @@ def test_help_lists_every_choice(flag: Any) -> None:
             assert choice in flag.text
 
 
+REPLAY = (
+    "--fixed-schedule",
+    "--input-file",
+    "trace.jsonl",
+    "--custom-dataset-type",
+    "mooncake_trace",
+)
 VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--url": (("--url", "localhost:8000"), "http://localhost:8000"),
     "--model": (("--model", "a/b"), "a/b"),
@@ -143,6 +141,14 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--request-rate", "1", "--arrival-pattern", "gamma", "--burstiness", "0.5"),
         0.5,
     ),
+    "--fixed-schedule": ((*REPLAY,), True),
+    "--fixed-schedule-auto-offset": ((*REPLAY, "--no-fixed-schedule-auto-offset"), False),
+    "--fixed-schedule-start-offset": (
+        (*REPLAY, "--fixed-schedule-start-offset", "1500"),
+        1_500_000_000,
+    ),
+    "--fixed-schedule-end-offset": ((*REPLAY, "--fixed-schedule-end-offset", "2m"), 120 * 10**9),
+    "--replay-speedup": ((*REPLAY, "--replay-speedup", "2.5"), 2.5),
     "--request-count": (("--request-count", "9"), 9),
     "--benchmark-duration": (("--duration", "1m"), 60 * 10**9),
     "--grace-period": (("--grace-period", "250ms"), 250_000_000),
@@ -155,32 +161,6 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     ),
     "--isl": (("--isl", "100"), 100.0),
     "--isl-stddev": (("--isl-stddev", "10"), 10.0),
-    "--seq-dist": (
-        ("--seq-dist", "256,128:60;1024|100,512|5:40"),
-        (
-            Shape(weight=60, input_tokens=Length(mean=256), output_tokens=Length(mean=128)),
-            Shape(
-                weight=40,
-                input_tokens=Length(mean=1024, stddev=100),
-                output_tokens=Length(mean=512, stddev=5),
-            ),
-        ),
-    ),
-    "--batch-size": (("--endpoint-type", "embeddings", "-b", "4"), 4),
-    "--shared-system-prompt-length": (("--shared-system-prompt-length", "100"), 100),
-    "--system-prompt": (("--system-prompt", "Be brief."), "Be brief."),
-    "--num-prefix-prompts": (
-        ("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"),
-        5,
-    ),
-    "--prefix-prompt-length": (
-        ("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"),
-        64,
-    ),
-    "--conversation-turn-mean": (("--conversation-turn-mean", "3"), 3.0),
-    "--conversation-turn-stddev": (("--conversation-turn-stddev", "1"), 1.0),
-    "--conversation-turn-delay-mean": (("--session-turn-delay-mean", "500"), 500.0),
-    "--conversation-turn-delay-stddev": (("--conversation-turn-delay-stddev", "50"), 50.0),
     "--rankings-passages-mean": ((*RANKED, "--rankings-passages-mean", "5"), 5.0),
     "--rankings-passages-stddev": ((*RANKED, "--rankings-passages-stddev", "1"), 1.0),
     "--rankings-passages-prompt-token-mean": (
@@ -285,11 +265,6 @@ def test_a_template_of_aiperf_is_among_the_extra_inputs(tmp_path: Path) -> None:
     assert inline.endpoint.template == '{"q": {{ text|tojson }}}'
 
 
-@pytest.mark.parametrize("text", ["256,128", "256:60", "a,b:1", "256,128:60;", "1|,2:3"])
-def test_a_mixture_that_is_none_is_refused(text: str) -> None:
-    assert "expected `ISL,OSL:WEIGHT`" in refusal(*CLOSED, "--seq-dist", text)
-
-
 def test_a_template_that_is_no_file_is_refused() -> None:
     text = refusal(*CLOSED, "--endpoint-type", "template", "--endpoint-template", "nowhere.json")
     assert "--endpoint-template: 'nowhere.json': neither a template" in text
@@ -301,6 +276,63 @@ def test_without_an_end_a_closed_loop_sends_ten_requests_for_each_user() -> None
     assert made.notices == [
         "neither --request-count nor --benchmark-duration: 20 requests (10 for each of 2 users)"
     ]
+
+
+def test_without_an_end_a_replay_ends_with_its_trace() -> None:
+    made = draft(*TARGET, *REPLAY)
+    load = made.parse().load
+    assert (load.requests, load.duration, made.notices) == (None, None, [])
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (
+            (*REPLAY, "--request-rate", "5"),
+            "--request-rate and --fixed-schedule both say when requests are sent; give one of them",
+        ),
+        (
+            (*REPLAY, "--ramp-duration", "5"),
+            "--ramp-duration and --fixed-schedule both say when requests are sent; give one of "
+            "them",
+        ),
+        (
+            (*REPLAY, "--fixed-schedule-auto-offset", "--fixed-schedule-start-offset", "0"),
+            "--fixed-schedule-auto-offset and --fixed-schedule-start-offset both say when the "
+            "schedule starts; give one of them",
+        ),
+        (
+            (*REPLAY, "--fixed-schedule-start-offset", "9", "--fixed-schedule-end-offset", "8"),
+            "--fixed-schedule-end-offset 8ms is before --fixed-schedule-start-offset 9ms",
+        ),
+        (
+            (*REPLAY, "--fixed-schedule-end-offset", "-8"),
+            '--fixed-schedule-end-offset: \'-8ms\': expected a duration such as "250ms", "30s" or '
+            '"5m"',
+        ),
+        ((*REPLAY, "--replay-speedup", "0"), "--replay-speedup: '0': expected a number above 0"),
+        (
+            ("--concurrency", "1", "--replay-speedup", "2"),
+            "--replay-speedup needs --fixed-schedule",
+        ),
+        (
+            ("--fixed-schedule",),
+            "--fixed-schedule needs the times of a trace, and --custom-dataset-type is synthetic; "
+            "expected mooncake_trace, bailian_trace, burst_gpt_trace, azure_trace",
+        ),
+        (
+            (*REPLAY, "--dataset-order", "shuffled"),
+            "--dataset-order shuffled: --fixed-schedule sends the rows in the order of their "
+            "times; leave it out",
+        ),
+    ],
+)
+def test_flags_that_contradict_a_replay_are_refused_in_one_line(
+    flags: tuple[str, ...], line: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        draft(*TARGET, *flags).parse()
+    assert str(raised.value) == line
 
 
 def test_without_an_end_an_open_loop_sends_ten_seconds_worth() -> None:

@@ -1,16 +1,33 @@
 """What the rows of a trace become: exact lengths, and shared prefixes where hash ids are equal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
+from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.datasets.base import PromptConversation, TokenCounter
-from aiperf_svc.core.datasets.traces import TraceRow, checked, trace_prompts
+from aiperf_svc.core.datasets.block_texts import BlockTexts
+from aiperf_svc.core.datasets.trace_index import Line, TraceIndex, in_schedule, index_rows
+from aiperf_svc.core.datasets.trace_prompts import TracePrompts
+from aiperf_svc.core.datasets.traces import TraceRow, checked
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.domain.errors import DatasetError
 
 BLOCK = 16
+
+
+def replay(*, random_seed: int = 0, **load: object) -> BenchmarkConfig:
+    """A replay of a trace, unless the load is another."""
+    config: dict[str, Any] = {
+        "endpoint": {"url": "http://localhost:1", "model": "m"},
+        "load": load or {"concurrency": 1, "requests": 1},
+        "dataset": {"kind": "bailian_trace", "file": "f"},
+        "random_seed": random_seed,
+    }
+    return BenchmarkConfig.model_validate(config)
 
 
 def row(length: int = 20, *ids: int, number: int = 1, **more: object) -> TraceRow:
@@ -18,10 +35,30 @@ def row(length: int = 20, *ids: int, number: int = 1, **more: object) -> TraceRo
     return TraceRow(**(given | more))  # type: ignore[arg-type]
 
 
+def indexed(rows: Iterable[TraceRow], *, limit: int | None = None) -> TraceIndex:
+    """The index of rows; the position of each is its place in the sequence."""
+    placed = ((Line(n, n, 100), row) for n, row in enumerate(rows))
+    return index_rows(placed, units_per_second=1.0, limit=limit)
+
+
+def prompts_of(
+    config: BenchmarkConfig,
+    rows: Sequence[TraceRow],
+    counter: TokenCounter | None = None,
+    *,
+    warmup_entries: int = 0,
+) -> TracePrompts:
+    index = indexed(checked(rows, BLOCK))
+    texts = BlockTexts(config.random_seed, BLOCK, counter)
+    read = lambda lines: [rows[line.position] for line in lines]  # noqa: E731
+    return TracePrompts(config, index, read, texts, warmup_entries=warmup_entries)
+
+
 def made(
     rows: Sequence[TraceRow], counter: TokenCounter | None = None, *, seed: int = 0
 ) -> list[PromptConversation]:
-    return trace_prompts(checked(rows, BLOCK), block_size=BLOCK, seed=seed, counter=counter)[0]
+    prompts = prompts_of(replay(random_seed=seed), rows, counter)
+    return prompts.entries(range(len(prompts)))
 
 
 def texts(entries: Sequence[PromptConversation]) -> list[str]:
@@ -115,19 +152,97 @@ def test_rows_of_a_session_are_turns_at_the_place_of_the_first() -> None:
     assert [turn.delay_ns for turn in entries[0].turns] == [0, 9]
 
 
+def test_any_entries_are_made_alone_as_they_are_made_together(counter: LibraryTokenCounter) -> None:
+    rows = [row(40, n % 3, n, number=n, session="s" if n % 4 == 1 else None) for n in range(20)]
+    prompts = prompts_of(replay(), rows, counter)
+    together = prompts.entries(range(len(prompts)))
+    assert [prompts.entries([n])[0] for n in (9, 1, 14, 0)] == [together[n] for n in (9, 1, 14, 0)]
+
+
 def test_rows_without_tokens_are_left_out_and_counted() -> None:
-    rows = [row(5, output_length=0), row(0), row(6, output_length=1)]
-    entries, left_out = trace_prompts(rows, block_size=BLOCK, seed=0, counter=None)
-    assert (len(entries), left_out) == (1, 2)
+    index = indexed([row(5, output_length=0), row(0), row(6, output_length=1)])
+    assert (index.entry_count, index.left_out) == (1, 2)
 
 
 def test_a_limit_ends_reading_unless_sessions_may_go_on() -> None:
     rows = checked([row(5), row(6), row(7), row(-1)], BLOCK)
-    entries, _ = trace_prompts(rows, block_size=BLOCK, seed=0, counter=None, limit=2)
-    assert len(entries) == 2
+    assert indexed(rows, limit=2).entry_count == 2
     talks = [row(5, session="a"), row(6), row(7), row(8, session="a")]
-    entries, _ = trace_prompts(talks, block_size=BLOCK, seed=0, counter=None, limit=2)
-    assert [len(entry.turns) for entry in entries] == [2, 1]
+    assert indexed(talks, limit=2).turn_counts.tolist() == [2, 1]
+
+
+# --- replays -------------------------------------------------------------------------------------
+
+
+def due_s(prompts: TracePrompts) -> list[float]:
+    return (np.frombuffer(prompts.due_ns, dtype="<i8") / 1e9).tolist()
+
+
+@pytest.mark.parametrize(
+    ("load", "due"),
+    [
+        ({}, [0, 2, 7]),
+        ({"fixed_schedule_auto_offset": False}, [3, 5, 10]),
+        ({"fixed_schedule_start_offset": "1s"}, [2, 4, 9]),
+        ({"replay_speedup": 4}, [0, 0.5, 1.75]),
+        ({"fixed_schedule_start_offset": "1s", "replay_speedup": 0.5}, [4, 8, 18]),
+    ],
+)
+def test_a_row_is_due_at_its_time(load: dict[str, Any], due: list[float]) -> None:
+    rows = [row(5, timestamp=time) for time in (3.0, 5.0, 10.0)]
+    assert due_s(prompts_of(replay(fixed_schedule=True, **load), rows)) == due
+
+
+def test_without_a_fixed_schedule_no_row_is_due() -> None:
+    assert prompts_of(replay(), [row(5, timestamp=1.0)]).due_ns == b""
+
+
+def test_a_schedule_has_the_rows_between_its_offsets_and_reads_no_further() -> None:
+    times = [0.0, 1.0, 2.0, 2.0, 3.0, 3.5]
+    rows = [row(5, timestamp=time, number=n) for n, time in enumerate(times)]
+    read = iter([*rows, row(5, timestamp=None)])
+    offsets = {"fixed_schedule_start_offset": "1s", "fixed_schedule_end_offset": "2s"}
+    load = replay(fixed_schedule=True, **offsets).load
+    assert list(in_schedule(read, load, 1.0)) == rows[1:4]
+    assert len(list(read)) == 2
+
+
+def test_a_schedule_needs_times_but_for_turns_that_continue_a_session() -> None:
+    load = replay(fixed_schedule=True).load
+    talk = [row(5, timestamp=1.0, session="a"), row(5, session="a", delay_ns=3)]
+    assert len(list(in_schedule(talk, load, 1.0))) == 2
+    with pytest.raises(DatasetError, match=r"^f:7: a row without `timestamp`"):
+        list(in_schedule([*talk, row(5, session="b", number=7)], load, 1.0))
+
+
+def test_a_later_turn_is_due_after_its_delay_or_else_at_its_own_time() -> None:
+    rows = [
+        row(5, timestamp=2.0, session="a"),
+        row(5, timestamp=4.0, session="a"),
+        row(5, timestamp=6.0, session="a", delay_ns=8_000),
+    ]
+    (entry,) = prompts_of(replay(fixed_schedule=True, replay_speedup=2), rows).entries([0])
+    assert [turn.earliest_ns for turn in entry.turns] == [0, 10**9, 0]
+    assert [turn.delay_ns for turn in entry.turns] == [0, 0, 4_000]
+    (entry,) = prompts_of(replay(), rows).entries([0])
+    assert [turn.earliest_ns for turn in entry.turns] == [0, 0, 0]
+
+
+def test_the_warmup_of_a_replay_has_the_first_lengths_and_no_block_of_the_trace(
+    counter: LibraryTokenCounter,
+) -> None:
+    written = Prompt(texts=("x",))
+    rows = [row(64, 1, 2, 3, 4, timestamp=0.0, output_length=7), row(0, timestamp=1.0)]
+    rows[1] = row(0, timestamp=1.0, written=written)
+    config = replay(fixed_schedule=True)
+    prompts = prompts_of(config, rows, counter, warmup_entries=2)
+    first, _, own, other = prompts.entries(range(4))
+    assert len(due_s(prompts)) == 2
+    assert own.turns[0].input_tokens == 64
+    assert own.turns[0].prompt.output_tokens == 7
+    assert other.turns[0].input_tokens == config.dataset.input_tokens.mean
+    alike = shared_tokens(counter, first.turns[0].prompt.texts[0], own.turns[0].prompt.texts[0])
+    assert alike < BLOCK
 
 
 @pytest.mark.parametrize(
@@ -139,7 +254,7 @@ def test_a_limit_ends_reading_unless_sessions_may_go_on() -> None:
         (row(-5, number=2), "a prompt of -5 tokens"),
         (row(10**8, number=2), "a prompt of 100,000,000 tokens"),
         (row(5, number=2, output_length=-1), "a response of -1 tokens"),
-        (row(32, 1, 2, 3, number=2), "3 hash ids for 32 tokens.*2 blocks of 16.*block_size"),
+        (row(32, 1, 2, 3, number=2), "3 hash ids for 32 tokens.*blocks of 16 are 2.*block_size"),
     ],
 )
 def test_a_row_that_cannot_be_is_refused_with_its_line(bad: TraceRow, wrong: str) -> None:

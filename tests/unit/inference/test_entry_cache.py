@@ -20,7 +20,8 @@ FIRST = [sum(LENGTHS[:number]) for number in range(BLOCKS)]
 class Server:
     """Serves what a cache asks for, one block at a time, as a worker does."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_streamed: bool = False) -> None:
+        self.is_streamed = is_streamed
         self.asked: list[int] = []
         target = Target((), None, "", 0, 0, True, b"POST / HTTP/1.1\r\n")
         self.cache = EntryCache(target, self.asked.append)
@@ -29,13 +30,13 @@ class Server:
         """Until nothing is asked for any more; how many blocks were given."""
         given = 0
         while self.asked and given < at_most:
-            self.cache.put(block(self.asked.pop(0)))
+            self.cache.put(block(self.asked.pop(0), is_streamed=self.is_streamed))
             self.cache.fetch_what_fits()
             given += 1
         return given
 
 
-def block(number: int) -> DatasetBlock:
+def block(number: int, *, is_streamed: bool = False) -> DatasetBlock:
     turn = Turn(messages=b"x" * BODY)
     return DatasetBlock(
         "run",
@@ -47,7 +48,8 @@ def block(number: int) -> DatasetBlock:
         warmup_entries=0,
         first_entry=FIRST[number],
         conversations=(Conversation("", (turn,)),) * LENGTHS[number],
-        starts=array("I", FIRST).tobytes(),
+        starts=array("I", FIRST).tobytes() if number == 0 else b"",
+        is_streamed=is_streamed,
     )
 
 
@@ -71,29 +73,50 @@ def test_a_dataset_larger_than_the_cache_is_ready_when_the_cache_is_full(
     assert server.cache.is_ready
 
 
-def test_every_credit_finds_its_own_entry_in_a_dataset_larger_than_the_cache(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A cache that is full, of a dataset that does not fit."""
     monkeypatch.setattr(entry_cache, "CACHE_BYTES", 12 * BODY)
+    monkeypatch.setattr(entry_cache, "AHEAD_BYTES", 12 * BODY)
     server = Server()
     server.cache.fetch_what_fits()
     server.respond_to_all()
-    missed = 0
+    return server
+
+
+def test_every_credit_finds_its_own_entry_in_a_dataset_larger_than_the_cache(small: Server) -> None:
     for index in range(2 * ENTRIES):
-        found = server.cache.find(int(Phase.PROFILING), index)
-        if found is None:
-            missed += 1
-            assert server.respond_to_all() == 1
-            found = server.cache.find(int(Phase.PROFILING), index)
+        found = small.cache.find(int(Phase.PROFILING), index)
         assert found is not None
         assert found.number == index % ENTRIES
-    assert missed >= BLOCKS
+        small.respond_to_all()
 
 
-def test_a_grant_fetches_exactly_the_blocks_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry_cache, "CACHE_BYTES", 1 * BODY)
-    server = Server()
+def test_blocks_are_fetched_before_a_credit_needs_them_and_dropped_behind_it(small: Server) -> None:
+    held = []
+    for index in range(ENTRIES):
+        assert small.cache.find(int(Phase.PROFILING), index) is not None
+        small.respond_to_all()
+        held.append(sum(map(len, small.cache._blocks.values())))
+    assert min(held) >= 12
+    # Beyond that there is the block in use, one that was fetched last, and the one behind.
+    assert max(held) <= 12 + 3 * max(LENGTHS)
+
+
+def test_a_credit_that_is_far_ahead_waits_for_its_block_and_then_for_none(small: Server) -> None:
+    assert small.cache.find(int(Phase.PROFILING), FIRST[7]) is None
+    assert small.asked == [7]
+    assert small.respond_to_all() > 1
+    for index in range(FIRST[7], ENTRIES):
+        assert small.cache.find(int(Phase.PROFILING), index) is not None
+        small.respond_to_all()
+
+
+def test_a_streamed_dataset_is_not_fetched_whole_even_if_it_would_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(entry_cache, "AHEAD_BYTES", 12 * BODY)
+    server = Server(is_streamed=True)
     server.cache.fetch_what_fits()
-    server.respond_to_all()
-    server.cache.prefetch(int(Phase.PROFILING), FIRST[5] - 1, FIRST[7])
-    assert server.asked == [4, 5, 6, 7]
+    assert 1 < server.respond_to_all() < BLOCKS
+    assert server.cache.is_ready

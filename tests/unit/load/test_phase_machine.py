@@ -115,6 +115,41 @@ def test_a_phase_starts_with_those_of_other_runs_unless_that_is_too_soon() -> No
         assert said == [AnnouncePhase(("a",), start, start + S), PublishReport()]
 
 
+def test_a_replay_deals_its_times_out_and_ends_with_the_last() -> None:
+    times = [0, 240, 260, 900]
+    schedule = due(*(time * MS for time in times))
+    machine = started("a", "b", concurrency=0, schedule_ns=schedule, credits=4)
+    start = NOW + ANNOUNCE_NS
+    assert machine.handle(TimePassed(start)) == [
+        GrantCredits("a", 0, 1, 2, due(start)),
+        GrantCredits("b", 1, 1, 2, due(start + 240 * MS)),
+        Wait(GRANT_EVERY_S),
+    ]
+    said = machine.handle(TimePassed(start + 850 * MS))
+    assert said == [
+        GrantCredits("a", 2, 1, 2, due(start + 260 * MS)),
+        GrantCredits("b", 3, 1, 2, due(start + 900 * MS)),
+        settle(2),
+    ]
+    machine.handle(returned("a", completed=2))
+    machine.handle(returned("b", completed=2))
+    machine.handle(TimePassed(start + S))
+    report = machine.report()
+    assert (report.granted, report.scheduled) == (4, 4)
+    assert report.scheduled_rate == pytest.approx(3 / 0.9)
+
+
+def test_a_replay_that_is_stopped_was_planned_until_the_stop() -> None:
+    schedule = due(*(time * S for time in range(100)))
+    machine = started("a", concurrency=0, schedule_ns=schedule, credits=100, duration_ns=4 * S)
+    machine.handle(TimePassed(machine.start_wall_ns))
+    assert machine.report().scheduled == 4
+    assert machine.report().scheduled_rate == 1.0
+    machine.handle(StopRequested())
+    machine.handle(TimePassed(machine.start_wall_ns + 2 * S))
+    assert machine.report().scheduled == 2
+
+
 def test_an_open_loop_deals_arrivals_out_in_turn_ahead_of_their_time() -> None:
     machine = at_rate(10, "a", "b", duration_ns=S // 2)
     start = NOW + ANNOUNCE_NS

@@ -56,6 +56,34 @@ def test_a_rate_makes_an_open_loop() -> None:
 
 
 @pytest.mark.parametrize(
+    ("load", "expected"),
+    [
+        ({}, (3, 0)),
+        ({"requests": 2}, (2, 1)),
+        ({"requests": 99}, (3, 0)),
+        ({"duration": "1s"}, (3, 0)),
+    ],
+)
+def test_a_replay_runs_each_row_once_at_most(
+    load: dict[str, object], expected: tuple[int, int]
+) -> None:
+    due = np.array([0, 5, 9], dtype="<i8").tobytes()
+    given = DatasetShape("r", "d", 1, 3, 0, np.array([1, 2, 1], dtype="<u2").tobytes(), due)
+    made = BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": "http://127.0.0.1:1", "model": "m"},
+            "load": {"fixed_schedule": True, "warmup": {"requests": 2}} | load,
+            "dataset": {"kind": "mooncake_trace", "file": "f"},
+        }
+    )
+    plan, warmup = plan_phase(Phase.PROFILING, made, given), plan_phase(Phase.WARMUP, made, given)
+    assert plan is not None
+    assert warmup is not None
+    assert (plan.credits, plan.last_turns) == expected
+    assert (plan.is_open_loop, plan.schedule_ns, warmup.schedule_ns) == (True, due, due)
+
+
+@pytest.mark.parametrize(
     ("requests", "turns", "expected"),
     [
         (None, [1, 2], (None, 0)),

@@ -1,0 +1,127 @@
+"""Reads a dataset file before anything is started, so that a mistake in it costs no start.
+
+The file is read once, within `CHECK_S` and, if its kind is held while it is read, `CHECK_BYTES`.
+What comes after that is checked when the dataset is built.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from aiperf_svc.adapters.datasets.builder import KINDS
+from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
+from aiperf_svc.config.models import BenchmarkConfig, Load
+from aiperf_svc.core.datasets.assembly import Source, finish, warmup_share
+from aiperf_svc.core.load.fixed_schedule import due_times
+
+CHECK_S = 20.0
+CHECK_BYTES = 2**28
+
+
+class CheckedFile(msgspec.Struct, frozen=True):
+    """A dataset file that has been read."""
+
+    notice: str = ""
+    """What the user should know of it."""
+    replay_ns: int | None = None
+    """Length of a fixed schedule without a speedup; None: there is none, or it is longer than what
+    was read."""
+
+
+class CheckedFiles:
+    """The dataset files of several configs, each read once."""
+
+    def __init__(self, configs: Iterable[BenchmarkConfig]) -> None:
+        """Raises DatasetError that names file and line."""
+        self._files: dict[str, CheckedFile] = {}
+        for config in configs:
+            if _key(config) not in self._files:
+                self._files[_key(config)] = check_dataset(config)
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should know of the files."""
+        return [found.notice for found in self._files.values() if found.notice]
+
+    def replay_ns(self, config: BenchmarkConfig) -> int | None:
+        """Return how long a config's fixed schedule is; None if that is unknown."""
+        length_ns = self._files[_key(config)].replay_ns
+        return None if length_ns is None else round(length_ns / config.load.replay_speedup)
+
+
+def _key(config: BenchmarkConfig) -> str:
+    """Return what the content of a dataset depends on, without the speed."""
+    return config.model_copy(update={"load": _at_own_speed(config.load)}).model_dump_json(
+        include={"dataset", "load", "endpoint"}
+    )
+
+
+def _at_own_speed(load: Load) -> Load:
+    return load.model_copy(update={"replay_speedup": 1.0})
+
+
+def check_dataset(config: BenchmarkConfig) -> CheckedFile:
+    """Read the dataset file of a config, if there is one. Raises DatasetError that names file and
+    line."""
+    file = config.dataset.file
+    if file is None:
+        return CheckedFile()
+    limit = _Limit()
+    if config.dataset.kind in FORMATS:
+        return _checked_trace(config, file, limit)
+    parse, read = KINDS[config.dataset.kind]
+    lines = limit.applied(read(Path(file).expanduser()))
+    prompts, _ = parse(lines, file, limit=config.dataset.entries)
+    warmup_share(config, Source(file), len(prompts))
+    finish(config, prompts, None, None)
+    return CheckedFile(limit.notice(file))
+
+
+def _checked_trace(config: BenchmarkConfig, file: str, limit: "_Limit") -> CheckedFile:
+    trace = TraceFile(config.dataset.kind, file, is_kept=False, until=limit.is_over)
+    try:
+        index = trace.index(config)
+    finally:
+        trace.close()
+    limit.number = trace.line.number
+    warmup_share(config, Source(file), index.entry_count)
+    if not config.load.fixed_schedule or limit.is_reached:
+        return CheckedFile(limit.notice(file))
+    firsts = index.times_s[index.firsts[:-1]]
+    return CheckedFile(replay_ns=int(due_times(firsts, _at_own_speed(config.load))[-1]))
+
+
+class _Limit:
+    """How far a file is read."""
+
+    def __init__(self) -> None:
+        self._until_s = monotonic() + CHECK_S
+        self.is_reached = False
+        self.number = 0
+        """Line that was read last."""
+
+    def is_over(self) -> bool:
+        """Return whether the time is up."""
+        self.is_reached = self.is_reached or monotonic() >= self._until_s
+        return self.is_reached
+
+    def applied(self, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines that are read; those that follow are not."""
+        left = CHECK_BYTES
+        for self.number, line in lines:
+            yield self.number, line
+            left -= len(line)
+            if left < 0 or self.is_over():
+                self.is_reached = True
+                return
+
+    def notice(self, file: str) -> str:
+        """Return a line about a file that was not read to its end; empty for any other."""
+        if not self.is_reached:
+            return ""
+        return (
+            f"{file} is checked up to line {self.number:,}; the rest is checked after the start, "
+            "when the dataset is built"
+        )

@@ -1,0 +1,189 @@
+"""A dataset file is read before anything is started, within bounds."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_trace_files import AZURE, BURST_GPT
+
+from aiperf_svc.adapters.datasets import checks, files
+from aiperf_svc.adapters.datasets.checks import CheckedFile, CheckedFiles, check_dataset
+from aiperf_svc.cli.main import main
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.domain.errors import DatasetError
+
+Config = Callable[..., BenchmarkConfig]
+
+ROW = '{"timestamp": 5, "input_length": 9, "output_length": 1}\n'
+TALK = '{"timestamp": 5, "input_length": 9, "session_id": "a"}\n'
+EXPECTED = 'expected an object such as {"timestamp": 0, "input_length": 655, "output_length": 52}'
+IN_ORDER = "sort the file by time"
+MESSAGES = '{"messages": [{"role": "user", "content": "x"}]}\n'
+
+REPLAY = {"load": {"fixed_schedule": True}}
+COMPLETIONS = {"endpoint": {"type": "completions"}}
+COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
+DAY = "2023-11-16 18:15:4"
+
+BAD: list[tuple[str, str, str, dict[str, Any]]] = [
+    (
+        "mooncake_trace",
+        ROW + ROW.replace("5", "4"),
+        "2: time 4 is before 5 of an earlier row; sort the file by time",
+        {},
+    ),
+    (
+        "mooncake_trace",
+        ROW.replace("5", "-5"),
+        "1: time -5 is negative or no number; expected times from 0 on",
+        {},
+    ),
+    ("mooncake_trace", ROW + ROW[:30], f"2: Input data was truncated; {EXPECTED}", {}),
+    (
+        "mooncake_trace",
+        ROW + '{"input_length": 9}',
+        "2: a row without `timestamp`, which load.fixed_schedule needs; give it one, or use "
+        "load.request_rate or load.concurrency",
+        REPLAY,
+    ),
+    (
+        "mooncake_trace",
+        ROW + TALK + TALK,
+        "2: a conversation of 2 turns needs endpoint.type chat, not completions",
+        COMPLETIONS,
+    ),
+    (
+        "mooncake_trace",
+        ROW + MESSAGES,
+        "2: messages need endpoint.type: chat; the completions API takes texts",
+        COMPLETIONS,
+    ),
+    ("mooncake_trace", "", " no entries; a dataset needs at least one prompt", {}),
+    (
+        "burst_gpt_trace",
+        "Time,In,Out\n5,1,1\n",
+        f"1: no column {' and no column '.join(map(repr, COLUMNS))} in 'Time, In, Out'; "
+        f"expected a first line with {', '.join(COLUMNS)}",
+        {},
+    ),
+    (
+        "burst_gpt_trace",
+        BURST_GPT + "5,m,1,1,2,l\n6,m,1",
+        "3: 3 columns, the first line has 6; "
+        "expected a row such as 5,ChatGPT,472,18,490,Conversation log",
+        {},
+    ),
+    (
+        "azure_trace",
+        AZURE + f"{DAY}6.1,1,1\n{DAY}5.1,1,1\n",
+        "3: time 1700158545.1 is before 1700158546.1 of an earlier row; sort the file by time",
+        {},
+    ),
+    ("single_turn", '{"text": "a"}\n{"x": 1}', "2: needs exactly one prompt, found none", {}),
+    ("multi_turn", '{"turns": ["a"]}\n{"turns": []}\n', "2: `turns` is empty", {}),
+    ("sharegpt", '[{"id": "x"}]', "1: Object missing required field `conversations`", {}),
+]
+"""Kind, content, what follows the file's name, and other parts of the config."""
+
+
+@pytest.mark.parametrize(("kind", "content", "line", "parts"), BAD, ids=[b[2][:40] for b in BAD])
+def test_a_bad_row_is_found_before_the_start(
+    config: Config, tmp_path: Path, kind: str, content: str, line: str, parts: dict[str, Any]
+) -> None:
+    file = tmp_path / "data"
+    file.write_text(content)
+    with pytest.raises(DatasetError) as raised:
+        check_dataset(config(dataset={"kind": kind, "file": str(file)}, **parts))
+    assert str(raised.value).startswith(f"{file}:{line}")
+    assert "\n" not in str(raised.value)
+
+
+def test_the_user_sees_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_text(ROW + ROW[:30])
+    flags = ["--input-file", str(file), "--custom-dataset-type", "mooncake_trace"]
+    code = main(["profile", "-u", "localhost:1", "-m", "m", "--fixed-schedule", *flags])
+    assert code == 2
+    assert capsys.readouterr().err == f"error: {file}:2: Input data was truncated; {EXPECTED}\n"
+
+
+def test_unknown_members_and_columns_are_ignored_as_files_carry_notes(
+    config: Config, tmp_path: Path
+) -> None:
+    file = tmp_path / "t"
+    file.write_text(ROW.replace("}", ', "note": [1, {"x": 2}]}'))
+    assert check_dataset(config(dataset={"kind": "mooncake_trace", "file": str(file)})) == (
+        CheckedFile()
+    )
+
+
+def test_a_file_is_read_for_a_bounded_time_and_the_user_is_told(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "CHECK_S", 0.0)
+    file = tmp_path / "t"
+    file.write_text(ROW + "not read")
+    told = (
+        f"{file} is checked up to line 1; the rest is checked after the start, when the dataset is "
+        "built"
+    )
+    for kind in ("mooncake_trace", "single_turn"):
+        file.write_text((ROW if kind == "mooncake_trace" else '{"text": "a"}\n') + "not read")
+        given = config(dataset={"kind": kind, "file": str(file)})
+        assert check_dataset(given) == CheckedFile(told)
+
+
+def test_a_file_that_is_held_while_it_is_read_is_read_to_a_bounded_size(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "CHECK_BYTES", 20)
+    file = tmp_path / "t"
+    file.write_text('{"text": "a"}\n{"text": "b"}\nnot read')
+    found = check_dataset(config(dataset={"kind": "single_turn", "file": str(file)}))
+    assert "up to line 2" in found.notice
+
+
+def test_a_line_that_never_ends_is_not_held(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LONGEST_LINE", 1024)
+    file = tmp_path / "t"
+    file.write_bytes(gzip.compress(ROW.encode() + b" " * 100_000))
+    with pytest.raises(DatasetError) as raised:
+        check_dataset(config(dataset={"kind": "mooncake_trace", "file": str(file)}))
+    assert str(raised.value) == f"{file}:2: a line of over 1KiB; expected shorter lines"
+
+
+def test_what_comes_after_the_end_of_the_schedule_is_not_read(
+    config: Config, tmp_path: Path
+) -> None:
+    file = tmp_path / "t"
+    rows = [json.dumps({"timestamp": 1000 * n, "input_length": 5}) for n in range(10)]
+    file.write_text("\n".join([*rows, "not read"]))
+    load = {"fixed_schedule": True, "fixed_schedule_end_offset": "6s", "replay_speedup": 2}
+    given = config(dataset={"kind": "mooncake_trace", "file": str(file)}, load=load)
+    assert check_dataset(given) == CheckedFile(replay_ns=6 * 10**9)
+
+
+def test_trials_at_other_speeds_read_the_file_once(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "t"
+    file.write_text(ROW + ROW.replace("5", "4005"))
+    dataset = {"kind": "mooncake_trace", "file": str(file)}
+    trials = [
+        config(dataset=dataset, load={"fixed_schedule": True, "replay_speedup": speed})
+        for speed in (1, 2, 4)
+    ]
+    read = []
+    monkeypatch.setattr(
+        checks, "check_dataset", lambda each: (read.append(each), check_dataset(each))[1]
+    )
+    found = CheckedFiles(trials)
+    assert len(read) == 1
+    assert [found.replay_ns(each) for each in trials] == [4 * 10**9, 2 * 10**9, 10**9]

@@ -1,0 +1,50 @@
+"""The schedule of a replay: the rows' own times, from an offset, at a speed."""
+
+import numpy as np
+import pytest
+
+from aiperf_svc.config.models import Load
+from aiperf_svc.core.load.fixed_schedule import FixedSchedule, due_times
+
+MS = 10**6
+
+
+def schedule(*due_ms: int) -> FixedSchedule:
+    return FixedSchedule(np.array(due_ms, dtype=np.int64) * MS)
+
+
+def test_times_are_taken_in_order_and_once() -> None:
+    times = schedule(0, 10, 10, 20, 30)
+    assert times.take(before_ns=11 * MS).tolist() == [0, 10 * MS, 10 * MS]
+    assert times.take(before_ns=11 * MS).tolist() == []
+    assert times.take(before_ns=99 * MS, at_most=1).tolist() == [20 * MS]
+    assert times.take(before_ns=2**62).tolist() == [30 * MS]
+
+
+def test_take_returns_what_is_due_strictly_before_the_given_time() -> None:
+    assert schedule(5).take(before_ns=5 * MS).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("credits", "before_ms", "count", "rate"),
+    [
+        (None, None, 5, 10.0),
+        (3, None, 3, 10.0),
+        (None, 250, 3, 12.0),
+        (2, 250, 2, 8.0),
+        (1, None, 1, 0.0),
+        (None, 0, 0, 0.0),
+    ],
+)
+def test_the_rate_is_that_of_what_is_planned(
+    credits: int | None, before_ms: int | None, count: int, rate: float
+) -> None:
+    before_ns = None if before_ms is None else before_ms * MS
+    planned = schedule(0, 100, 200, 300, 400).planned(credits=credits, before_ns=before_ns)
+    assert planned == (count, rate)
+
+
+def test_due_times_of_days_are_exact_to_a_microsecond() -> None:
+    times_s = np.array([5.0, 86_400.000_001, 864_000.5])
+    due_ns = due_times(times_s, Load(fixed_schedule=True))
+    assert np.abs(due_ns - np.array([0, 86_395_000_001_000, 863_995_500_000_000])).max() < 1_000
