@@ -30,8 +30,8 @@ def local_workload_problems(
     path = environ.get("PATH") if "PATH" not in config.workload.env else config.workload.env["PATH"]
     for tool in workload.tools_of(config):
         if shutil.which(tool.name, path=path) is None:
-            text = f"needs {tool.name}, which is not on this machine; install the Debian package "
-            found.append(Problem("workload.kind", f"{config.workload.kind}: {text}{tool.package}"))
+            text = f"needs {tool.name}, which is not on this machine; {tool.source}"
+            found.append(Problem("workload.kind", f"{config.workload.kind}: {text}"))
     return found
 
 

@@ -32,6 +32,13 @@ class Tool(msgspec.Struct, frozen=True):
     roles: tuple[str, ...] = ()
     """Roles of the ranks that need it; empty: all."""
 
+    @property
+    def source(self) -> str:
+        """What to do where it is missing."""
+        if self.package:
+            return f"install the Debian package {self.package}"
+        return "Debian has no package of it: add its folder to PATH"
+
 
 class Role(msgspec.Struct, frozen=True):
     """Ranks that do the same."""

@@ -164,8 +164,7 @@ class Courier(BaseService):
                 image = config.workload.image or "the image of its kind"
                 where = f"in {image}" if self._place.is_container else "on this machine"
                 raise EnvironmentProblem(
-                    f"rank {self._rank}: there is no {tool.name} {where}; "
-                    f"install the Debian package {tool.package}"
+                    f"rank {self._rank}: there is no {tool.name} {where}; {tool.source}"
                 )
 
     def on_roster(self, roster: RosterPublished) -> None:
