@@ -15,6 +15,7 @@ from aiperf_svc.cli.flags import FLAGS, Flag
 from aiperf_svc.config.load_config import read_config_data
 from aiperf_svc.config.models import CUSTOM, Dataset, DatasetKind
 from aiperf_svc.config.problems import Problem
+from aiperf_svc.config.prompts import Passages, Turns
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.loading import kind_of, parse_any
@@ -173,15 +174,14 @@ def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
             dataset["kind"] = DatasetKind.SINGLE_TURN.value
         elif getattr(args, "public_dataset", None):
             dataset["kind"] = DatasetKind.SHAREGPT.value
-    passages = dataset.get("passages")
-    defaults = Dataset.model_fields["passages"].default
     for part, key, default in (
-        (dataset, "input_tokens", Dataset.model_fields["input_tokens"].default),
-        (passages, "number", defaults.number),
-        (passages, "tokens", defaults.tokens),
+        (dataset, "input_tokens", Dataset().input_tokens),
+        (dataset.get("passages"), "number", Passages().number),
+        (dataset.get("passages"), "tokens", Passages().tokens),
+        (dataset.get("turns"), "number", Turns().number),
     ):
         lengths = part.get(key) if isinstance(part, dict) else None
-        if isinstance(lengths, dict) and "mean" not in lengths:
+        if isinstance(lengths, dict) and lengths.keys() == {"stddev"}:
             lengths["mean"] = default.mean
 
 

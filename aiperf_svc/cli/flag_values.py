@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+_NUMBER = r"\s*(\d+(?:\.\d+)?)\s*"
+_LENGTH = rf"{_NUMBER}(?:\|{_NUMBER})?"
+_SHAPE = re.compile(rf"{_LENGTH},{_LENGTH}:{_NUMBER}")
 _NAMED_TEMPLATES = {"nv-embedqa": '{"text": {{ texts|tojson }}}'}
 _OBJECTIVE = re.compile(r"\s*([a-z0-9_]+)(?::([a-z0-9]+))?\s*(<=?|>=?)\s*(.+?)\s*")
 
@@ -85,6 +88,24 @@ def objectives(texts: Sequence[str]) -> list[dict[str, str]]:
         metric, stat, sign, limit = match.groups()
         bound = "max" if sign.startswith("<") else "min"
         found.append({"metric": metric, "stat": stat or "avg", bound: limit})
+    return found
+
+
+def mix(text: str) -> list[dict[str, object]]:
+    """Kinds of requests, of `ISL,OSL:WEIGHT` each, separated by semicolons."""
+    found: list[dict[str, object]] = []
+    for part in text.split(";"):
+        match = _SHAPE.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{part.strip()!r}: expected `ISL,OSL:WEIGHT`, such as 256,128:60")
+        isl, isl_spread, osl, osl_spread, weight = match.groups()
+        shape: dict[str, object] = {"weight": float(weight)}
+        for key, mean, spread in (
+            ("input_tokens", isl, isl_spread),
+            ("output_tokens", osl, osl_spread),
+        ):
+            shape[key] = {"mean": float(mean)} | ({"stddev": float(spread)} if spread else {})
+        found.append(shape)
     return found
 
 

@@ -34,8 +34,7 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--zmq-host --zmq-ipc-path --zmq-dual-bind"),
     ("same", "the times of each connection are metrics of every run", "--show-trace-timing"),
     ("other", "--verbose shows the services' logs", "--log-level --extra-verbose -vv"),
-    ("other", "--config FILE with endpoint.connections: keep-alive or per-request",
-     "--connection-reuse-strategy"),
+    ("other", "--connections keep-alive or per-request", "--connection-reuse-strategy"),
     ("other", "--dataset-order sequential or shuffled", "--dataset-sampling-strategy"),
     ("other", "--error-budget and --slo judge a run by its failures; it is not ended early",
      "--failed-request-threshold"),
@@ -104,20 +103,16 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--synthesis-prefix-root-multiplier --synthesis-prompt-len-multiplier "
      "--synthesis-output-len-multiplier --synthesis-max-isl --synthesis-max-osl "
      "--omit-kv-hints --force-min-tokens"),
-    ("none", "conversations come from a file (--custom-dataset-type multi_turn)",
-     "--conversation-num --num-conversations --num-sessions --conversation-turn-mean "
-     "--session-turns-mean --conversation-turn-stddev --session-turns-stddev "
-     "--conversation-turn-delay-mean --session-turn-delay-mean --conversation-turn-delay-stddev "
-     "--session-turn-delay-stddev --conversation-turn-delay-ratio --session-delay-ratio"),
-    ("none", "a request has one text; several are given as `texts` in a file",
-     "--prompt-batch-size --batch-size-text --batch-size -b"),
+    ("none", "delays of turns are not scaled", "--conversation-turn-delay-ratio "
+     "--session-delay-ratio"),
     ("none", "synthetic prompts are made of common words", "--prompt-corpus"),
-    ("none", "no two synthetic prompts begin alike",
-     "--cache-bust --system-prompt --system-prompt-file --prompt-prefix-pool-size "
-     "--prefix-prompt-pool-size --num-prefix-prompts --prompt-prefix-length "
-     "--prefix-prompt-length --shared-system-prompt-length --user-context-prompt-length"),
-    ("none", "lengths are normal, by --isl, --isl-stddev, --osl and --osl-stddev",
-     "--seq-dist --sequence-distribution --random-range-ratio --random-corpus-style"),
+    ("other", "prompts of a run all begin differently, unless a prefix is asked for",
+     "--cache-bust"),
+    ("other", "--system-prompt \"$(cat FILE)\"", "--system-prompt-file"),
+    ("other", "--isl: the tokens that only one conversation has are its own",
+     "--user-context-prompt-length"),
+    ("other", "dataset.input_tokens in a file: distribution uniform, with min and max",
+     "--random-range-ratio --random-corpus-style"),
     ("none", "the load is --concurrency or --request-rate",
      "--prefill-concurrency --prefill-concurrency-ramp-duration --request-rate-series "
      "--user-centric-rate --num-users --request-cancellation-rate --request-cancellation-delay"),

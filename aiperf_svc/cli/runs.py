@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aiperf_svc.cli.arguments import did_you_mean
 from aiperf_svc.cli.flags import Flag
+from aiperf_svc.cli.otlp import otlp_target
 from aiperf_svc.cli.secrets import API_KEY_ENV, read_api_key
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -91,6 +92,12 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         metavar="UI",
         default="auto",
         help="progress on stderr: auto (default), rich, plain or none",
+    )
+    group.add_argument(
+        "--otlp",
+        metavar="URL",
+        help="send the run's metrics to this OpenTelemetry collector, as JSON over HTTP; headers "
+        "come from OTEL_EXPORTER_OTLP_HEADERS",
     )
     group.add_argument(
         "--verbose", "-v", action="store_true", help="debug lines in the services' logs"
@@ -214,6 +221,7 @@ def _run(
         cli_command=args.command_line,
         verbose=args.verbose,
         resume=args.resume,
+        otlp=otlp_target(args.otlp),
     )
     return int(run_local(config, options, forks=forks))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from aiperf_svc.cli.otlp import otlp_target
 from aiperf_svc.cli.runs import display_of
 from aiperf_svc.cli.secrets import API_KEY_ENV, read_api_key
 from aiperf_svc.domain.errors import ConfigError
@@ -70,6 +71,7 @@ def life_options(args: argparse.Namespace) -> "StackOptions":
         json=args.json,
         cli_command=args.command_line,
         verbose=args.verbose,
+        otlp=otlp_target(args.otlp),
     )
     return StackOptions(
         run=run,

@@ -14,6 +14,7 @@ from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.deployment import RANK_POD, Deployment
 from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.config.prompts import Length, Passages, Prefix, Shape, Turns
 from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.telemetry import Telemetry
 from aiperf_svc.config.units import (
@@ -45,6 +46,10 @@ RANKINGS = (EndpointType.COHERE_RANKINGS, EndpointType.HF_TEI_RANKINGS, Endpoint
 """APIs that rank passages by a query."""
 CUSTOM = (EndpointType.TEMPLATE, EndpointType.RAW)
 """Any JSON API, described by the config."""
+BATCHES = (EndpointType.EMBEDDINGS, EndpointType.COMPLETIONS)
+"""APIs that take several texts in a request."""
+MESSAGE_APIS = (EndpointType.CHAT, EndpointType.RESPONSES, EndpointType.MESSAGES)
+"""APIs whose prompts are messages with roles."""
 WITHOUT_STREAMS = (EndpointType.EMBEDDINGS, *RANKINGS)
 
 
@@ -267,22 +272,6 @@ _OF_A_SCHEDULE = (
 )
 
 
-class Length(Model):
-    """A normal distribution of token counts, cut off below one."""
-
-    mean: Annotated[float, Field(gt=0)]
-    stddev: Annotated[float, Field(ge=0)] = 0.0
-
-
-class Passages(Model):
-    """The texts that a synthetic request asks a server to rank."""
-
-    number: Length = Length(mean=1)
-    """Passages of a request."""
-    tokens: Length = Length(mean=550)
-    """Tokens of a passage."""
-
-
 class DatasetKind(StrEnum):
     """The source of the prompts."""
 
@@ -329,7 +318,13 @@ class Dataset(Model):
     order: Literal["sequential", "shuffled"] = "sequential"
     input_tokens: Length = Length(mean=550)
     """Of a ranking, the tokens of the query alone."""
+    mix: tuple[Shape, ...] = ()
+    """Kinds of synthetic requests, in place of `input_tokens` and `output_tokens`."""
     passages: Passages = Passages()
+    prefix: Prefix = Prefix()
+    turns: Turns = Turns()
+    batch_size: Annotated[int, Field(gt=0, le=10_000)] = 1
+    """Texts of a synthetic request, for APIs that take several."""
     output_tokens: Length | None = None
     """Maximum sent with each request; values in a dataset file take precedence."""
     block_size: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
@@ -357,11 +352,25 @@ class Dataset(Model):
             raise ValueError(
                 f"{{block_size}} needs {{kind}} mooncake_trace or bailian_trace, not {self.kind}"
             )
+        synthetic = [
+            name for name in ("mix", "prefix", "turns", "batch_size") if self._is_set(name)
+        ]
+        if synthetic and self.kind is not DatasetKind.SYNTHETIC:
+            raise ValueError(f"{{{synthetic[0]}}} needs {{kind}} synthetic, not {self.kind}")
+        if self.mix and (self._is_set("input_tokens") or self.output_tokens is not None):
+            raise ValueError(
+                "{mix} has lengths of its own; leave out {input_tokens} and {output_tokens}"
+            )
+        if self.batch_size > 1 and (self._is_set("prefix") or self._is_set("turns")):
+            raise ValueError("{batch_size} texts have neither {prefix} nor {turns}")
         if self.url and not self.public:
             raise ValueError("{url} needs {public}: it says where the public dataset is")
         if self.sha256 and not self.public:
             raise ValueError("{sha256} needs {public}: it says what the public dataset is")
         return self
+
+    def _is_set(self, name: str) -> bool:
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
 
 
 class Tokenizer(Model):
@@ -454,6 +463,15 @@ class BenchmarkConfig(Model):
                 "{deployment.ranks} and {deployment.pods.rank} are for a {workload}; "
                 "an inference benchmark has workers"
             )
+        dataset, kind = self.dataset, self.endpoint.type
+        if dataset.batch_size > 1 and kind not in BATCHES:
+            raise ValueError(
+                f"{{dataset.batch_size}} needs {{endpoint.type}} {' or '.join(BATCHES)}, not {kind}"
+            )
+        if dataset.turns != Turns() and kind is not EndpointType.CHAT:
+            raise ValueError(f"{{dataset.turns}} needs {{endpoint.type}} chat, not {kind}")
+        if dataset.prefix != Prefix() and kind in (EndpointType.EMBEDDINGS, *RANKINGS):
+            raise ValueError(f"{{dataset.prefix}} is for generated text; {kind} generates none")
         if self.load.fixed_schedule and self.dataset.kind not in TRACES:
             raise ValueError(
                 f"{{load.fixed_schedule}} needs the times of a trace, and {{dataset.kind}} is "

@@ -82,6 +82,9 @@ class Vitals(Value, frozen=True):
     fd_limit: int = 0
     stolen_ns: int = 0
     """Time per core that the virtual machine's host gave to others since start."""
+    pressure_ns: int = 0
+    """Time in which something on the node waited for a CPU, since start; 0 if the kernel does not
+    tell."""
 
 
 class WorkerCounts(Value, frozen=True):

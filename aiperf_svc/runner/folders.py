@@ -169,7 +169,20 @@ def collecting(folder: Path, run_id: str) -> Iterator[None]:
     with suppress(OSError):
         mark.write_text(run_id)
     yield
+    _link_runs(folder)
     mark.unlink(missing_ok=True)
+
+
+def _link_runs(folder: Path) -> None:
+    """Make the links of an experiment, which are no files to collect."""
+    from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
+
+    if is_experiment(folder):
+        # It knows all files of an experiment, which takes long to import.
+        from aiperf_svc.adapters.storage.experiment_artifacts import write_links
+
+        trials = read_experiment_file(folder).trials
+        write_links(folder, {each.number: each.folder for each in trials})
 
 
 def unfinished(parent: Path, run_id: str) -> Path | None:

@@ -6,9 +6,9 @@ Nothing here starts or ends a process, and nothing is known of the run but throu
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
@@ -18,6 +18,9 @@ from aiperf_svc.runner import log_tails
 from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.processes import Process
 from aiperf_svc.runner.signals import Interrupts
+
+if TYPE_CHECKING:
+    from aiperf_svc.adapters.telemetry.otlp import OtlpSender
 
 POLL_S = 1.0
 """Longest time without news of the run."""
@@ -49,6 +52,7 @@ class Following:
         unresponsive_s: float = UNRESPONSIVE_S,
         stopping: str = STOPPING,
         replace: Callable[[Process], Process | None] = lambda _process: None,
+        sender: "OtlpSender | None" = None,
     ) -> None:
         self._client = client
         self._processes = processes
@@ -65,6 +69,8 @@ class Following:
         """Message printed at the first interrupt."""
         self._replace = replace
         """Starts another process in place of one that has ended; None where nobody waits for it."""
+        self._sender = sender
+        """Sends each status and the summary elsewhere; None: nobody asked for it."""
         self.status: Status | None = None
         """The last one; None before the first response."""
 
@@ -78,6 +84,10 @@ class Following:
 
         Raises BenchmarkFailed when the run cannot go on.
         """
+        async with self._sender or nullcontext():
+            return await self._run()
+
+    async def _run(self) -> dict[str, Any] | None:
         follow = asyncio.create_task(self._follow(), name="follow")
         watch = asyncio.create_task(self._watch_processes(), name="watch processes")
         obey = asyncio.create_task(self._obey_interrupts(), name="obey interrupts")
@@ -107,6 +117,8 @@ class Following:
                 continue
             heard_s = loop.time()
             self._display.show(self.status)
+            if self._sender is not None:
+                self._sender.show(self.status)
             if self.is_over:
                 settle_by_s = settle_by_s or heard_s + SETTLE_S
                 if self.status.is_settled or heard_s > settle_by_s:
@@ -118,6 +130,8 @@ class Following:
         if self._is_collected:
             with suppress(ApiUnavailable, ApiRefused):
                 await self._client.collected()
+        if self._sender is not None:
+            await self._sender.finish(summary)
         return summary
 
     async def _watch_processes(self) -> None:

@@ -29,6 +29,7 @@ from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.following import Following
 from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.otlp import make_sender
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.processes import (
     Process,
@@ -165,6 +166,12 @@ class _Launch:
                         display=display,
                         show_logs=self._run.options.verbose,
                         replace=self._replace,
+                        sender=make_sender(
+                            self._run.options.otlp,
+                            run_id=self._run.run_id,
+                            name=self._run.config.name,
+                            display=display,
+                        ),
                     )
                     summary = await following.run()
                     status, is_over = following.status, following.is_over

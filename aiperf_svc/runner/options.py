@@ -7,6 +7,15 @@ from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtlpTarget:
+    """A receiver of OTLP metrics."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Headers of each request, such as a key."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """How a run is shown, and values that only its processes may know."""
 
@@ -20,5 +29,7 @@ class RunOptions:
     """Command line of the run; kept with the results."""
     resume: Path | None = None
     """Folder of the experiment to go on with."""
+    otlp: OtlpTarget | None = None
+    """Where the metrics of the run are sent."""
     verbose: bool = False
     """Debug lines in the logs."""

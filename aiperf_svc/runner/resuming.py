@@ -1,11 +1,8 @@
 """Goes on with an experiment that was ended before its last trial."""
 
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from aiperf_svc.adapters.exports.experiment_export import SCHEMA
+from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import flatten
 from aiperf_svc.core.experiments.trials import TRIALS
@@ -25,8 +22,11 @@ def prepare(folder: Path, config: Config) -> None:
     EnvironmentProblem."""
     if config.experiment is None:
         raise ConfigError("--resume: this config has no experiment; a single run starts anew")
-    content = _read(folder / "experiment.json")
-    old, new = flatten(content["config"]), flatten(config.model_dump(mode="json"))
+    try:
+        found = read_experiment_file(folder)
+    except ConfigError as error:
+        raise ConfigError(f"--resume: {error}") from error
+    old, new = flatten(found.config), flatten(config.model_dump(mode="json"))
     differing = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
     differing = [key for key in differing if key not in _ELSEWHERE]
     if differing:
@@ -35,31 +35,13 @@ def prepare(folder: Path, config: Config) -> None:
             f"--resume: {folder} is of another config: {', '.join(differing[:SHOWN])}{more} "
             "differ; give the config that it was started with"
         )
-    done = {each["folder"] for each in content["trials"] if each["state"] == RunState.DONE}
+    done = {each.folder for each in found.trials if each.state == RunState.DONE}
     try:
         for each in sorted((folder / TRIALS).glob("*")):
             if each.name not in done and "-unfinished" not in each.name:
                 each.rename(_free(each))
     except OSError as error:
         raise EnvironmentProblem(f"{folder / TRIALS}: {error.strerror or error}") from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"--resume: {path}: {error.strerror}; expected the folder of an experiment of which a "
-            "trial has ended"
-        ) from error
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"--resume: {path}: broken: {error}") from error
-    if content.get("schema_version") != SCHEMA:
-        raise ConfigError(
-            f"--resume: {path}: its schema is {content.get('schema_version')!r}, expected "
-            f"{SCHEMA!r}; use the version that wrote it ({content.get('version')})"
-        )
-    return content
 
 
 def _free(path: Path) -> Path:

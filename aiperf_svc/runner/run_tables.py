@@ -98,7 +98,8 @@ def _table(each: StepTable) -> Table:
         name = Text(one_line(column.name.replace("_", " ")))
         if unit and not (is_size and not place):
             name.append(f" ({unit})", "dim")
-        table.add_column(name, justify="right", no_wrap=True)
+        # Where there are many columns, their names take several lines.
+        table.add_column(name, justify="right", vertical="bottom", no_wrap=not place)
     for row in rows:
         cells = [
             number(None if value is None else value / divisor)

@@ -48,6 +48,7 @@ def _print_experiment(outcome: RunOutcome, console: Console) -> None:
     # Only experiments need what it takes to sum up their trials.
     import msgspec
 
+    from aiperf_svc.adapters.exports.experiment_file import TrialEntry
     from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
     from aiperf_svc.core.experiments.search_report import SearchReport
     from aiperf_svc.core.experiments.summary import summarise
@@ -58,7 +59,8 @@ def _print_experiment(outcome: RunOutcome, console: Console) -> None:
     assert summary is not None
     if outcome.artifacts is None:
         return
-    found = summarise(read_outcomes(outcome.artifacts, summary))
+    trials = msgspec.convert(summary["trials"], tuple[TrialEntry, ...])
+    found = summarise(read_outcomes(outcome.artifacts, trials))
     search = msgspec.convert(summary["search"], SearchReport) if summary["search"] else None
     print_experiment(found, console, search)
     for path in sorted(outcome.artifacts.glob(f"{TRIALS}/*/mlperf/mlperf_log_summary.txt")):

@@ -8,16 +8,19 @@ import asyncio
 import json
 import logging
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
 from aiperf_svc.adapters.exports.manifest import read_manifest
 from aiperf_svc.adapters.results_api.status import ExperimentStatus, Status, TrialRow
+from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.config.search import Search as SearchConfig
+from aiperf_svc.core.experiments.combinations import TrialRow as EndedTrial
 from aiperf_svc.core.experiments.criteria import failed_trial, trial_result
 from aiperf_svc.core.experiments.headline import headline
 from aiperf_svc.core.experiments.outcomes import TrialOutcome, read_summary
@@ -25,12 +28,17 @@ from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.core.experiments.search import Search, TrialResult
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.search_trials import search_machine
+from aiperf_svc.core.experiments.summary import row_of, summarise_rows
 from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import RunState, TrialPublished
+from aiperf_svc.services.base import wall_ns
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.lasting import TrialResults
 from aiperf_svc.services.serving import Serving, serve_results
+
+if TYPE_CHECKING:
+    from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
 
 SHOWN_ROWS = 20
 """Number of ended trials in a status, the latest ones."""
@@ -51,18 +59,22 @@ class ExperimentResults:
         self._numbers_before = 0
         """Highest number of a status of the trials before."""
         self._changed = asyncio.Event()
-        self._outcomes = finished_trials(context)
-        self._rows: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
-        self._results_of_search = [
-            self._searched(each.summary) or failed_trial(each.reason) for each in self._outcomes
-        ]
-        """Of each outcome, what a search makes of it."""
-        self._new_folders: list[str] = []
-        """Folders of trials that are not in the manifest yet."""
+        self._ended: list[EndedTrial] = []
+        """In the order of running, with the last attempt of each."""
+        self._results_of_search: list[TrialResult] = []
+        """Of each of these, what a search makes of it."""
+        self._written: ExperimentFolder | None = None
+        self._shown: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
+        self._upload_name = uploads.folder_of(context.config.name, context.run_id, wall_ns())
+        self._uploaded_to = ""
         self._failed = 0
         self._artifact_error = ""
         self._started_mono_s = monotonic()
         self._cancel_reason = ""
+        for each in finished_trials(context):
+            result = self._searched(each.summary)
+            self._keep(row_of(each), result or failed_trial(each.reason))
+        self._resumed = tuple(self._ended)
 
     async def close(self) -> None:
         """Stop serving."""
@@ -76,12 +88,16 @@ class ExperimentResults:
         experiment = self._context.config.experiment
         return experiment.search if experiment is not None else None
 
+    def upload_into(self, folder: str) -> str:
+        """Return where in the bucket the trial with this folder goes."""
+        return f"{self._upload_name}/{TRIALS}/{folder}"
+
     # --- what the trials tell --------------------------------------------------------------------
 
     async def set_trial(self, published: TrialPublished) -> None:
         """Take the trial that begins, or the end of the experiment."""
         if published.is_over:
-            await self._write(is_over=True)
+            await self._write(self._write_all)
         self._published = published
         self._note_change()
 
@@ -104,18 +120,17 @@ class ExperimentResults:
         published = self._published
         assert published is not None
         trial = trial_of(published)
-        if self._outcomes and self._outcomes[-1].trial.number == trial.number:
-            self._outcomes.pop()  # an attempt that failed
-            self._results_of_search.pop()
         own = folder_of(trial, published.attempt)
-        self._outcomes.append(
-            TrialOutcome(trial, state.value, reason, summary, own if published.attempt > 1 else "")
-        )
-        self._new_folders.append(own)
         result = self._searched(summary)
-        self._results_of_search.append(result or failed_trial(reason))
-        self._failed = sum(each.state == RunState.FAILED for each in self._outcomes)
-        self._rows.append(
+        self._keep(
+            row_of(
+                TrialOutcome(
+                    trial, state.value, reason, summary, own if published.attempt > 1 else ""
+                )
+            ),
+            result or failed_trial(reason),
+        )
+        self._shown.append(
             TrialRow(
                 number=trial.number,
                 parameters=trial.parameters,
@@ -127,8 +142,16 @@ class ExperimentResults:
                 text=headline(read_summary(summary)) if summary is not None else "",
             )
         )
-        await self._write(is_over=False)
+        await self._write(self._write_progress)
         return None if result is None else msgspec.to_builtins(result)
+
+    def _keep(self, row: EndedTrial, result: TrialResult) -> None:
+        if self._ended and self._ended[-1].number == row.number:
+            self._ended.pop()  # an attempt that failed
+            self._results_of_search.pop()
+        self._ended.append(row)
+        self._results_of_search.append(result)
+        self._failed = sum(each.outcome.state == RunState.FAILED for each in self._ended)
 
     def _searched(self, summary: dict[str, Any] | None) -> TrialResult | None:
         if summary is None or self.search is None:
@@ -140,50 +163,57 @@ class ExperimentResults:
         if self.search is None:
             return None
         machine = search_machine(self._context.inference)
-        for outcome, result in zip(self._outcomes, self._results_of_search, strict=True):
-            machine.add(outcome.trial.parameters, result)
+        for row, result in zip(self._ended, self._results_of_search, strict=True):
+            machine.add(row.outcome.trial.parameters, result)
         return SearchReport.of(machine) if isinstance(machine, Search) else None
 
-    def _write_scenario(self, name: str) -> None:
-        """Write what a scenario makes of the trial in a folder, if it has results."""
-        from aiperf_svc.adapters.storage.artifacts import write_manifest
-        from aiperf_svc.adapters.storage.scenario_artifacts import write_scenario
-
-        experiment = self._context.config.experiment
-        folder = self._context.artifacts / TRIALS / name
-        if experiment is None or experiment.scenario is None:
-            return
-        if self._outcomes[-1].summary is not None and (folder / MANIFEST).exists():
-            run_id = read_manifest(folder).run_id
-            write_scenario(folder, Scenario(experiment.scenario), self._context.inference)
-            write_manifest(folder, run_id)
-
-    async def _write(self, *, is_over: bool) -> None:
+    async def _write(self, write: Callable[[], None]) -> None:
         try:
-            await asyncio.to_thread(self._write_files, is_over)
+            await asyncio.to_thread(write)
         except EnvironmentProblem as error:
             log.error("%s", error)
             self._artifact_error = str(error)
 
-    def _write_files(self, is_over: bool) -> None:
-        # Reports and Parquet take long to import, and only this process needs them.
-        from aiperf_svc.adapters.storage.experiment_artifacts import (
-            write_experiment,
-            write_experiment_manifest,
-        )
+    def _write_progress(self) -> None:
+        latest = self._ended[-1]
+        folder = self._folder_of_experiment()
+        folder.add(latest)
+        self._write_scenario(latest)
+        folder.write_progress(latest, self._search_report())
 
-        context = self._context
-        for name in self._new_folders:
-            self._write_scenario(name)
-        write_experiment(
-            context.artifacts,
-            context.config,
-            self._outcomes,
-            self._search_report(),
-            is_over=is_over,
-        )
-        write_experiment_manifest(context.artifacts, context.run_id, added=self._new_folders)
-        self._new_folders.clear()
+    def _write_all(self) -> None:
+        manifest = self._folder_of_experiment().write_all(self._ended, self._search_report())
+        s3 = self._context.config.artifacts.s3
+        if s3 is not None:
+            # Trials are there already, but for those that ended before this process was started.
+            done = uploads.upload(self._context.artifacts, manifest, s3, into=self._upload_name)
+            log.info("results uploaded to %s: %d files", done.url, len(manifest.files))
+            self._uploaded_to = done.url
+
+    def _folder_of_experiment(self) -> "ExperimentFolder":
+        # Reports and Parquet take long to import, and only this process needs them.
+        from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
+
+        if self._written is None:
+            context = self._context
+            self._written = ExperimentFolder(context.artifacts, context.config, context.run_id)
+            for row in self._resumed:
+                self._written.add(row)
+        return self._written
+
+    def _write_scenario(self, row: EndedTrial) -> None:
+        """Write what a scenario makes of a trial, if it has results."""
+        from aiperf_svc.adapters.storage.artifacts import write_manifest
+        from aiperf_svc.adapters.storage.scenario_artifacts import write_scenario
+
+        experiment = self._context.config.experiment
+        folder = self._context.artifacts / TRIALS / row.outcome.folder
+        if experiment is None or experiment.scenario is None:
+            return
+        if row.measured is not None and (folder / MANIFEST).exists():
+            run_id = read_manifest(folder).run_id
+            write_scenario(folder, Scenario(experiment.scenario), self._context.inference)
+            write_manifest(folder, run_id)
 
     def _note_change(self) -> None:
         self._changed.set()
@@ -209,9 +239,10 @@ class ExperimentResults:
             state=state,
             reason=reason,
             elapsed_s=monotonic() - self._started_mono_s,
-            results_ready=is_over and bool(self._outcomes),
+            results_ready=is_over and bool(self._ended),
             is_settled=is_over,
             artifact_error=status.artifact_error or self._artifact_error,
+            uploaded_to=self._uploaded_to,
             experiment=self._experiment(),
         )
 
@@ -219,7 +250,7 @@ class ExperimentResults:
         published = self._published
         if published is None:
             return None
-        ended = len(self._outcomes)
+        ended = len(self._ended)
         passed_s = monotonic() - self._started_mono_s
         left = published.total - ended
         return ExperimentStatus(
@@ -231,7 +262,7 @@ class ExperimentResults:
             ended=ended,
             failed=self._failed,
             left_s=left * passed_s / ended if ended and published.total else None,
-            rows=tuple(self._rows),
+            rows=tuple(self._shown),
         )
 
     async def wait_change(self, after: int, timeout_s: float) -> None:
@@ -267,12 +298,11 @@ class ExperimentResults:
     def summary(self) -> dict[str, Any] | None:
         """Return what experiment.json holds, once a trial has ended; also where a full disk has
         taken no more of it."""
-        if not self._outcomes:
+        if not self._ended:
             return None
         from aiperf_svc.adapters.exports.experiment_export import export
-        from aiperf_svc.core.experiments.summary import summarise
 
-        found = summarise(self._outcomes)
+        found = summarise_rows(self._ended)
         return export(found, self._context.config, self._search_report())
 
     def folder(self) -> Path:
@@ -292,10 +322,11 @@ def finished_trials(context: RunContext) -> list[TrialOutcome]:
     """Return the trials that had ended before, in the order of running."""
     if not context.is_resumed:
         return []
+    from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
     from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
 
-    content = _read(context.artifacts / "experiment.json")
-    outcomes = read_outcomes(context.artifacts, content) if content else []
+    found = read_experiment_file(context.artifacts)
+    outcomes = read_outcomes(context.artifacts, found.trials)
     return [each for each in outcomes if each.state == RunState.DONE and each.summary is not None]
 
 

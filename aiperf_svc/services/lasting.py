@@ -49,6 +49,10 @@ class ResultsOfTrials(Protocol):
         """The search that the trials belong to; None without one."""
         ...
 
+    def upload_into(self, folder: str) -> str:
+        """Return where in the bucket the trial with this folder goes."""
+        ...
+
     async def set_results(self, results: TrialResults) -> None:
         """Take the records manager of the trial that has begun. Raises EnvironmentProblem."""
         ...

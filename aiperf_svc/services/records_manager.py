@@ -37,6 +37,7 @@ from aiperf_svc.core.results.summary import EarlyEnd, FinishedRun, Summary, Work
 from aiperf_svc.core.results.telemetry import with_telemetry
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
+from aiperf_svc.core.telemetry.client_series import ClientSeries
 from aiperf_svc.core.verdict.health_log import HealthLog
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.metric_formulas import Columns
@@ -103,6 +104,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._arrived = asyncio.Event()
         self._last_arrival_mono_ns = mono_ns()
         self._telemetry = TelemetryReader(context.inference)
+        self._client_series = ClientSeries()
         search = self.experiment.search if self.experiment is not None else None
         self._detector = EarlyEndDetector(context.inference, search) if search else None
         self._early_end: EarlyEnd | None = None
@@ -162,6 +164,7 @@ class RecordsManager(ResultsService[RunProgress]):
 
     def on_heartbeat(self, beat: Heartbeat) -> None:
         now = wall_ns()
+        self._client_series.add(beat.sender, beat.service, beat.vitals, at_wall_ns=now)
         if self.state is RunState.PROFILING:
             self._health.add(beat.sender, beat.service, beat.vitals, at_wall_ns=now)
         elif self.state is RunState.CONFIGURING:
@@ -207,6 +210,16 @@ class RecordsManager(ResultsService[RunProgress]):
 
     async def _publish_progress(self) -> None:
         self.progress.set_server(*self._telemetry.running_and_waiting())
+        if self.state in (RunState.PROFILING, RunState.DRAINING):
+            counts = [
+                c for each in self._counts.values() for c in each if c.phase is Phase.PROFILING
+            ]
+            self._client_series.sample(
+                wall_ns(),
+                in_flight=sum(c.in_flight for c in counts),
+                completed=sum(c.completed for c in counts),
+                errored=sum(c.errored for c in counts),
+            )
         self.progress.tick(mono_ns())
         self._look_for_early_end()
         await self.repeat_requests()
@@ -268,7 +281,9 @@ class RecordsManager(ResultsService[RunProgress]):
             self.log.warning("%s", self._store.error)
         run = await asyncio.to_thread(self._finished_run, columns)
         summary = await asyncio.to_thread(summarise, columns, self._gaps, run)
-        summary = await asyncio.to_thread(with_telemetry, summary, self._telemetry.logs)
+        summary = await asyncio.to_thread(
+            with_telemetry, summary, self._telemetry.logs, self._client_series.log
+        )
         self.summary_json = json.loads(await asyncio.to_thread(render_json, summary))
         self.progress.set_verdict(summary.verdict.verdict.value)
         # Before the others, which have the space where the disk is too small for all.
@@ -302,9 +317,7 @@ class RecordsManager(ResultsService[RunProgress]):
         )
         s3 = self.context.config.artifacts.s3
         if s3 is not None:
-            into = uploads.folder_of(
-                self.context.config.name, self.context.run_id, summary.first_start_wall_ns
-            )
+            into = self.upload_into(summary.first_start_wall_ns)
             done = uploads.upload(self.context.artifacts, manifest, s3, into=into)
             self.log.info("results uploaded to %s: %d files", done.url, len(manifest.files))
             self.progress.set_uploaded(done.url)

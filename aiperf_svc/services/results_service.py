@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from aiperf_svc.adapters.messaging.bus import UP, Bus
 from aiperf_svc.adapters.results_api.status import Status
+from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.protocol.messages import CancelRequested, RunState, Service, StartRequested
 from aiperf_svc.services.base import BaseService
 from aiperf_svc.services.context import RunContext
@@ -65,6 +66,12 @@ class ResultsService(BaseService, Generic[ProgressT]):
         if self.experiment is not None:
             reason = self.progress.status().reason
             self._finding = await self.experiment.add(self.state, reason, self.summary_json)
+
+    def upload_into(self, started_wall_ns: int) -> str:
+        """Return where in the bucket the files of this run go."""
+        if self.experiment is not None:
+            return self.experiment.upload_into(self.context.artifacts.name)
+        return uploads.folder_of(self.context.config.name, self.context.run_id, started_wall_ns)
 
     async def repeat_requests(self) -> None:
         """Ask again for the end or the start of the run until the published state shows it."""

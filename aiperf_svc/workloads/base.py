@@ -219,6 +219,7 @@ class Workload(ABC, Generic[SpecT]):
     """One line for `aiperf-svc workloads`."""
     spec: type[SpecT]
     tools: ClassVar[tuple[Tool, ...]] = ()
+    """The tools of the spec's defaults; `tools_of` has those of a config."""
     metrics: ClassVar[tuple[MetricInfo, ...]]
     """The first one is the headline."""
     shows_traffic: ClassVar[bool] = False

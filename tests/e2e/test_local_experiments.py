@@ -85,6 +85,9 @@ def test_a_trial_leaves_what_a_run_of_its_config_leaves(
     assert (trial / "config.yaml").read_bytes() == (run / "config.yaml").read_bytes()
     for name in ("profile_export_aiperf.json", "verdict.json"):
         ours, theirs = (json.loads((folder / name).read_text()) for folder in (trial, run))
+        for content in (ours, theirs):
+            # What the server said of itself depends on when it was asked during so short a load.
+            content.get("aiperf_svc", {}).get("system", {}).pop("metrics", None)
         assert shape(ours) == shape(theirs)
     lines = [(folder / "profile_export.jsonl").read_text().splitlines() for folder in (trial, run)]
     assert list(map(len, lines)) == [20, 20]

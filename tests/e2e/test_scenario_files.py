@@ -25,7 +25,7 @@ def test_a_single_stream_run_agrees_with_the_server(tmp_path: Path) -> None:
     folder = artifacts(tmp_path)
     resolved = load_config(folder / "config.yaml")
     result = write_scenario(folder, Scenario.SINGLE_STREAM, resolved)
-    summary = json.loads((folder / FOLDER / "result_summary.json").read_text())
+    summary = json.loads((folder / FOLDER / "performance" / "result_summary.json").read_text())
     assert (summary["n_samples_completed"], summary["n_samples_failed"]) == (len(rows), 0)
     assert {gate.name: gate.is_met for gate in result.gates} == {"duration": False, "queries": True}
     assert "INVALID" in (folder / FOLDER / "mlperf_log_summary.txt").read_text()

@@ -4,7 +4,9 @@ import json
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import local
-from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.options import OtlpTarget, RunOptions
 
 STUB = Path(__file__).parent / "stub_service.py"
 Play = Callable[..., ExitCode]
@@ -70,6 +72,40 @@ def test_a_run_that_goes_well_is_printed_and_leaves_only_its_artifacts(
     assert "Request Count" in out
     assert "profiling: 0 completed" in err
     assert [path.name for path in folder.iterdir()] == ["results"], "no log has a line"
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_metrics_go_to_a_receiver_and_one_that_fails_is_only_said(
+    play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    came: list[tuple[str, str]] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            came.append((self.headers["api-key"], body))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/v1/metrics"
+            assert play("run", otlp=OtlpTarget(url=url, headers={"api-key": "s3cret"})) == 0
+        finally:
+            server.shutdown()
+            serving.join()
+    assert {key for key, _ in came} == {"s3cret"}
+    assert '"stringValue":"aiperf-svc"' in came[-1][1]
+    out, err = capsys.readouterr()
+    said = f"the results were not sent to {url}: the receiver responds with status 500"
+    assert (said in err) is (status == 500)
+    files = [path for path in artifacts_in(tmp_path).rglob("*") if path.is_file()]
+    assert "s3cret" not in out + err + "".join(path.read_text("latin-1") for path in files)
 
 
 def test_per_service_starts_every_service_by_itself(

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import Any
 
 import boto3
 import pytest
+import yaml
 from in_one_loop import stack
 from moto.server import ThreadedMotoServer
 
@@ -117,6 +120,28 @@ async def test_a_run_is_final_when_its_bucket_has_every_file_of_the_manifest(
     written = contents(tmp_path)
     for secret in ENVIRON.values():
         assert not any(secret.encode() in content for content in written)
+
+
+def test_the_bucket_has_a_whole_experiment(tmp_path: Path, store: Store) -> None:
+    folder = tmp_path / "artifacts"
+    with running(MockServerConfig(ttft="2ms", tokens=3)) as mock:
+        content = config(mock.url, store.s3()) | {"experiment": {"repetitions": 2}}
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
+        command = [sys.executable, "-m", "aiperf_svc", "run", str(tmp_path / "config.yaml")]
+        command += ["--local", "--json", "--ui", "none", "--artifact-dir", str(folder)]
+        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    found = json.loads(done.stdout)
+    assert (found["state"], found["artifact_error"]) == ("done", None), done.stderr
+    place = found["uploaded_to"].removeprefix(f"s3://{BUCKET}/")
+    objects = store.objects()
+    assert {key.removeprefix(f"{place}/") for key in objects} - {"manifest.json"} == {
+        entry["name"] for entry in json.loads(objects[f"{place}/manifest.json"])["files"]
+    }
+    (written,) = folder.iterdir()
+    names = ["experiment.json", "report.html"]
+    names += [f"trials/{t['folder']}/verdict.json" for t in found["results"]["trials"]]
+    assert len(names) == 4
+    assert all(objects[f"{place}/{name}"] == (written / name).read_bytes() for name in names)
 
 
 async def test_a_failed_upload_is_told_and_the_results_are_there_by_the_api(

@@ -66,6 +66,7 @@ async def read_once(settings: dict[str, Any]) -> list[SourceLog]:
     [
         ("<html><body>Please log in</body></html>", "line 1 is no sample: <html><body>Please"),
         ("x 1\n" * (MAX_PAGE_BYTES // 4 + 1), "the page is over 4 MiB large"),
+        ("x 1\n" * (50 * 2**20 // 4), "the page is over 4 MiB large"),
         ("", "the page has no samples"),
     ],
 )
@@ -91,18 +92,30 @@ async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path
             "} 512.345", f"}} {500 + number}"
         )
 
-    async with pages(metrics=gpu_page) as gpu_url:
+    def broken(number: int) -> str:
+        return "up 1\n" if number < 3 else "<html>Bad gateway</html>"
+
+    def restarting(number: int) -> str:
+        return f"vllm:generation_tokens_total {number % 6}\n"
+
+    wrong = {"broken": broken, "restarting": restarting}
+    async with pages(metrics=gpu_page, **wrong) as gpu_url:
         with server(ttft="120ms", itl="5ms", tokens=10, slots=3) as mock:
             settings = with_telemetry(
                 config(mock.url, concurrency=4, duration="3s"),
                 gpu_telemetry=[gpu_url],
+                server_metrics=[f"{gpu_url}/{name}" for name in wrong],
                 interval="200ms",
             )
             async with stack(settings, tmp_path) as run:
                 summary = await run.results()
             truth = mock.truth()
     system = summary["aiperf_svc"]["system"]
-    assert [source["problem"] for source in system["sources"]] == ["", ""]
+    problems = {source["url"]: source["problem"] for source in system["sources"]}
+    assert "reads failed: line 1 is no sample: <html>" in problems.pop(f"{gpu_url}/broken")
+    assert "its counters restarted" in problems.pop(f"{gpu_url}/restarting")
+    assert list(problems.values()) == ["", ""]
+    assert all(0.1 < source["update_interval_s"] < 0.4 for source in system["sources"][:1])
     # The server's own slots: three requests run, and the fourth of the users waits.
     assert system["metrics"]["server_running_requests"] == pytest.approx(3, abs=0.5)
     assert system["metrics"]["server_waiting_requests"] == pytest.approx(1, abs=0.5)
@@ -112,16 +125,22 @@ async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path
     lines = [
         json.loads(x) for x in (folder / "server_metrics_export.jsonl").read_text().splitlines()
     ]
-    assert lines[-1]["metrics"]["vllm:request_success"][0]["value"] == truth["completed"]
+    newest = [line for line in lines if line["endpoint_url"].startswith(mock.url)][-1]
+    assert newest["metrics"]["vllm:request_success"][0]["value"] == truth["completed"]
     stats = json.loads((folder / "server_metrics_export.json").read_text())
-    (tokens,) = stats["metrics"]["vllm:generation_tokens"]["series"]
+    series = stats["metrics"]["vllm:generation_tokens"]["series"]
+    (tokens,) = [each for each in series if each["endpoint_url"].startswith(mock.url)]
     assert tokens["stats"]["total"] == 10 * summary["request_count"]["avg"]
     gpus = [json.loads(x) for x in (folder / "gpu_telemetry_export.jsonl").read_text().splitlines()]
     assert {line["gpu_uuid"] for line in gpus} == {"GPU-6f1c0b40", "GPU-6f1c0b41"}
     assert len({line["telemetry_data"]["gpu_power_usage"] for line in gpus}) > 10
     table = read_parquet(folder / "telemetry.parquet").read_all()
     assert set(table.column_names) == {"source", "metric", "labels", "type", "wall_ns", "value"}
-    assert "Running on the server" in (folder / "report.html").read_text()
+    sources = {str(source) for source in table.column("source").to_numpy()}
+    assert {"aiperf-svc", f"{mock.url}/metrics", f"{gpu_url}/metrics"} <= sources
+    report = (folder / "report.html").read_text()
+    assert "Running on the server" in report
+    assert "CPU of the busiest service" in report
     assert (folder / "metrics.om").read_text().endswith("# EOF\n")
     files = json.loads((folder / "manifest.json").read_text())["files"]
     assert "metrics.om" in json.dumps(files)

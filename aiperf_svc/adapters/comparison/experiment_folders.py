@@ -2,19 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-
-from aiperf_svc.adapters.exports.experiment_export import SCHEMA
+from aiperf_svc.adapters.exports.experiment_file import NAME, read_experiment_file
 from aiperf_svc.adapters.report.experiment_words import parameters_text, value_text
 from aiperf_svc.core.experiments.combinations import Parameters, identity
 from aiperf_svc.core.experiments.outcomes import DONE
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
-
-NAME = "experiment.json"
 
 
 class TrialFolder(NamedTuple):
@@ -32,43 +28,14 @@ class FolderGroup(NamedTuple):
     new: list[Path]
 
 
-class _Trial(msgspec.Struct):
-    number: int
-    parameters: dict[str, Any]
-    state: str
-    folder: str
-
-
-class _Experiment(msgspec.Struct):
-    schema_version: str
-    trials: list[_Trial] = []
-    version: str = "unknown"
-
-
-def is_experiment(folder: Path) -> bool:
-    """True if this is the folder of an experiment."""
-    return (folder / NAME).is_file()
-
-
 def read_experiment(folder: Path) -> list[TrialFolder]:
     """Return the trials that ran to their end. Raises ConfigError."""
-    path = folder / NAME
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Experiment)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: broken: {error}") from error
-    if found.schema_version != SCHEMA:
-        raise ConfigError(
-            f"{path}: its schema is {found.schema_version!r}, expected {SCHEMA!r}; compare with "
-            f"the version that wrote it ({found.version})"
-        )
-    done = [each for each in found.trials if each.state == DONE]
+    done = [each for each in read_experiment_file(folder).trials if each.state == DONE]
     for each in done:
-        if each.folder != Path(each.folder).name or not (folder / TRIALS / each.folder).is_dir():
+        if not (folder / TRIALS / each.folder).is_dir():
             raise ConfigError(
-                f"{path}: trial {each.number} has no folder {one_line(each.folder)} in {TRIALS}"
+                f"{folder / NAME}: trial {each.number} has no folder {one_line(each.folder)} in "
+                f"{TRIALS}"
             )
     if not done:
         raise ConfigError(f"{folder}: no trial of this experiment ran to its end")

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiperf_svc.adapters.comparison import inference_run, workload_run
-from aiperf_svc.adapters.comparison.experiment_folders import is_experiment, read_experiment
+from aiperf_svc.adapters.comparison.experiment_folders import read_experiment
+from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.core.compare.measured_run import INFERENCE, MeasuredRun
 from aiperf_svc.domain.errors import ConfigError
 

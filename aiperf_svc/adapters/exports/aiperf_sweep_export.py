@@ -26,6 +26,7 @@ from aiperf_svc.core.experiments.combinations import (
     t_quantile,
 )
 from aiperf_svc.core.experiments.summary import ExperimentSummary
+from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.foreign_text import csv_cell
 
 AGGREGATE_SCHEMA = "1.0"
@@ -56,7 +57,9 @@ def render_aggregate_json(summary: ExperimentSummary, of: Combination) -> bytes:
             "aggregation_type": "confidence",
             **_counts(of.rows),
             "confidence_level": CONFIDENCE,
-            "run_labels": [run_label(row) for row in of.rows if not row.left_out],
+            "run_labels": [run_label(row.number) for row in of.rows if not row.left_out],
+            "variation_label": describe(of.parameters),
+            "variation_values": of.parameters,
         },
         "metrics": _metrics(summary, of),
     }
@@ -142,13 +145,15 @@ def render_sweep_csv(summary: ExperimentSummary) -> bytes:
     return text.getvalue().encode()
 
 
-def run_label(row: TrialRow) -> str:
+def run_label(number: int) -> str:
     """Return the name of a trial's link in profile_runs."""
-    return f"run_{row.number:04}"
+    return f"run_{number:04}"
 
 
 def _counts(rows: Sequence[TrialRow]) -> dict[str, Any]:
-    failed = [{"label": run_label(row), "error": row.left_out} for row in rows if row.left_out]
+    failed = [
+        {"label": run_label(row.number), "error": row.left_out} for row in rows if row.left_out
+    ]
     return {
         "num_profile_runs": len(rows),
         "num_successful_runs": len(rows) - len(failed),

@@ -5,7 +5,7 @@ name for it: `time_to_first_token_p99`.
 """
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import msgspec
 from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
 
 from aiperf_svc import __version__
+from aiperf_svc.adapters.exports.experiment_file import SCHEMA
 from aiperf_svc.adapters.exports.parquet_export import write_stream
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import RowKey
@@ -23,8 +24,6 @@ from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.domain.foreign_text import csv_cell
 
-SCHEMA = "experiment/1"
-"""`schema_version` of experiment.json. The number is raised when a key changes its meaning."""
 FORMAT = "1"
 """Version of the format of experiment.parquet."""
 AGGREGATED = ("avg", "min", "max", "p50", "p90", "p95", "p99", "p99_9")
@@ -52,6 +51,29 @@ def render_json(summary: ExperimentSummary, config: Config, search: SearchReport
     return msgspec.json.encode(export(summary, config, search)) + b"\n"
 
 
+def render_progress(
+    trials: Sequence[msgspec.Raw], config: Config, search: SearchReport | None
+) -> bytes:
+    """Render experiment.json while trials are left, from the trials that have ended, each rendered
+    by `render_trial`. Nothing is said of all trials together."""
+    content = {
+        **_head(config),
+        "search": None if search is None else _search(search),
+        "trials": trials,
+        "config": config.model_dump(mode="json"),
+    }
+    return msgspec.json.encode(content) + b"\n"
+
+
+def render_trial(row: TrialRow) -> msgspec.Raw:
+    """Render a trial as it is in experiment.json."""
+    return msgspec.Raw(msgspec.json.encode(_trial(row)))
+
+
+def _head(config: Config) -> dict[str, Any]:
+    return {"schema_version": SCHEMA, "version": __version__, "name": config.name}
+
+
 def export(
     summary: ExperimentSummary, config: Config, search: SearchReport | None
 ) -> dict[str, Any]:
@@ -59,9 +81,7 @@ def export(
     means, what is best."""
     found = front(summary)
     return {
-        "schema_version": SCHEMA,
-        "version": __version__,
-        "name": config.name,
+        **_head(config),
         "parameters": [{"name": p.name, "values": p.values} for p in summary.parameters],
         "metrics": {
             tag: {"name": info.name, "unit": info.unit, "better": info.better}

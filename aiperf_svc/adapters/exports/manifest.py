@@ -1,6 +1,7 @@
 """`manifest.json`: size and SHA-256 of every file of a run, so that a copy can be checked."""
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -33,9 +34,18 @@ class Manifest(msgspec.Struct, frozen=True):
 def build_manifest(folder: Path, run_id: str, *, known: Manifest | None = None) -> Manifest:
     """List every finished file below `folder`. Files as long as in `known` are not read again:
     results are never changed in place, only logs grow. Raises OSError."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and _counts(folder, path))
-    old = {entry.name: entry for entry in known.files} if known is not None else {}
-    return Manifest(run_id, tuple(_entry(folder, path, old) for path in paths))
+    return Manifest(run_id, list_files(folder, folder, known=known.files if known else ()))
+
+
+def list_files(
+    folder: Path, below: Path, *, known: Iterable[ManifestEntry] = ()
+) -> tuple[ManifestEntry, ...]:
+    """List the finished files below a part of `folder`, or that part itself if it is a file; none
+    if it is not there. Those as long as in `known` are not read again. Raises OSError."""
+    paths = below.rglob("*") if below.is_dir() else (below,)
+    found = sorted(path for path in paths if path.is_file() and _counts(folder, path))
+    old = {entry.name: entry for entry in known}
+    return tuple(_entry(folder, path, old) for path in found)
 
 
 def check_entry(entry: ManifestEntry) -> None:

@@ -1,5 +1,5 @@
-"""A process' own health: CPU, what its quota and its machine's host took of it, delay of its event
-loop, memory, descriptors."""
+"""A process' own health: CPU, what its quota, its machine's host and others on the node took of it,
+delay of its event loop, memory, descriptors."""
 
 import asyncio
 import os
@@ -18,6 +18,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _MACHINE = Path("/proc/stat")
+_PRESSURE = Path("/proc/pressure/cpu")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
@@ -30,6 +31,7 @@ class VitalsProbe:
         self._lag_ns = 0
         self._throttled_at_start_ns = throttled_ns()
         self._stolen_at_start_ns = stolen_ns()
+        self._pressure_at_start_ns = pressure_ns()
         self._last = Vitals()
 
     async def watch_loop(self) -> None:
@@ -55,6 +57,7 @@ class VitalsProbe:
             open_fds=_open_fds(),
             fd_limit=fd_limit(),
             stolen_ns=stolen_ns() - self._stolen_at_start_ns,
+            pressure_ns=pressure_ns() - self._pressure_at_start_ns,
         )
         self._mono_ns, self._cpu_s, self._lag_ns = now, cpu_s, 0
         return self._last
@@ -97,6 +100,16 @@ def stolen_ns(machine: Path = _MACHINE) -> int:
     lines = machine.read_text().splitlines()
     cores = sum(line.startswith("cpu") for line in lines) - 1
     return int(lines[0].split()[8]) * _TICK_NS // cores
+
+
+def pressure_ns(pressure: Path = _PRESSURE) -> int:
+    """Time since the machine was started in which something on it waited for a CPU; 0 where the
+    kernel does not tell."""
+    try:
+        some = pressure.read_text().partition("\n")[0]
+    except OSError:
+        return 0
+    return int(some.rpartition("total=")[2]) * 1_000
 
 
 def _cpu_cgroups(membership: Path, root: Path) -> list[Path]:

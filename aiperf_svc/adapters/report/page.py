@@ -38,6 +38,7 @@ def _sections(summary: Summary) -> list[str]:
     latency = charts.latency_by_percentile(summary, is_wide=len(over_time) % 2 == 0)
     plots = [plot for plot in (latency, *over_time) if plot]
     system_plots = telemetry_charts.draw(summary)
+    client_plots = telemetry_charts.draw_client(summary)
     constants = telemetry_charts.constants(summary)
     shown = {metric.tag for metric in METRICS if metric.in_table}
     rest = {metric.tag for metric in METRICS} - shown
@@ -51,6 +52,7 @@ def _sections(summary: Summary) -> list[str]:
         tables.objectives(summary),
         layout.plots(plots),
         layout.plots(system_plots, title="Server and GPUs"),
+        layout.plots(client_plots, title="Client"),
         "<h2>Metrics</h2>",
         tables.distributions(summary, shown),
         tables.scalars(summary, shown),
@@ -62,7 +64,7 @@ def _sections(summary: Summary) -> list[str]:
         layout.details("Finish reasons", tables.finish_reasons(summary.finish_reasons)),
         layout.details("Accounts", tables.accounts(summary.accounts)),
         layout.details("Configuration", f"<pre>{config}</pre>"),
-        zoom.scripts([*plots, *system_plots]),
+        zoom.scripts([*plots, *system_plots, *client_plots]),
     ]
 
 

@@ -1,7 +1,7 @@
-"""Draws what servers and GPUs said, on the time axis of the other plots over time."""
+"""Draws what servers, GPUs and the own services said, on the time axis of the other plots."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from aiperf_svc.adapters.report import scales, zoom
 from aiperf_svc.adapters.report.layout import cell, row, table
 from aiperf_svc.adapters.report.plots import Hint, Series, figure
 from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.telemetry import client_series
 from aiperf_svc.core.telemetry.series import Plotted, plotted
 
 STYLES = ("a", "b", "c", "d", "e", "a dashed", "b dashed", "c dashed")
@@ -21,13 +22,12 @@ HINTS = 120
 def draw(summary: Summary) -> list[str]:
     """Draw every portable quantity and GPU field that was read during the load, but for GPU
     fields that did not change."""
-    line = summary.timeline
-    if line is None:
-        return []
-    begin_ns = summary.context.profiling.start_wall_ns or summary.first_start_wall_ns
-    length_s = line.width_s * len(line.in_flight)
-    moving = (each for each in _read(summary) if _moves(each))
-    return [drawn for each in moving if (drawn := _plot(each, begin_ns, length_s))]
+    return _drawn(summary, (each for each in _read(summary) if _moves(each)))
+
+
+def draw_client(summary: Summary) -> list[str]:
+    """Draw what this program's own services did."""
+    return _drawn(summary, client_series.plots(summary.client) if summary.client else ())
 
 
 def constants(summary: Summary) -> str:
@@ -40,6 +40,15 @@ def constants(summary: Summary) -> str:
         if len(values)
     ]
     return table("<th>Value</th><th></th>", rows)
+
+
+def _drawn(summary: Summary, wanted: Iterable[Plotted]) -> list[str]:
+    line = summary.timeline
+    if line is None:
+        return []
+    begin_ns = summary.context.profiling.start_wall_ns or summary.first_start_wall_ns
+    length_s = line.width_s * len(line.in_flight)
+    return [drawn for each in wanted if (drawn := _plot(each, begin_ns, length_s))]
 
 
 def _read(summary: Summary) -> Iterator[Plotted]:

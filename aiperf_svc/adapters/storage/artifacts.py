@@ -61,6 +61,11 @@ def write_manifest(folder: Path, run_id: str, *, known: tuple[ManifestEntry, ...
         manifest = build_manifest(folder, run_id, known=Manifest(run_id, known))
     except OSError as error:
         raise unwritable(folder, error) from error
+    save_manifest(folder, manifest)
+    return manifest
+
+
+def save_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write `manifest.json`. Raises EnvironmentProblem."""
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     write_file(folder / MANIFEST, lambda: content)
-    return manifest

@@ -1,4 +1,4 @@
-"""The folder of an experiment: its own files, and the same in AIPerf's layout.
+"""The files of an experiment: its own, and the same in AIPerf's layout.
 
     trials/<trial>/                     a run's folder for each trial
     experiment.json, .csv, .parquet     a row a trial
@@ -7,11 +7,11 @@
     aggregate/[<combination>/]          profile_export_aiperf_aggregate.json and .csv
     sweep_aggregate/                    profile_export_aiperf_sweep.json and .csv
 
-Every file is written atomically, so a reader sees the state after one of the trials.
+Every file is written atomically.
 """
 
 import errno
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,14 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.adapters.exports import aiperf_sweep_export, experiment_export
-from aiperf_svc.adapters.exports.manifest import NAME as MANIFEST
-from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX, ManifestEntry, read_manifest
+from aiperf_svc.adapters.exports.experiment_file import NAME, TrialEntry
+from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
 from aiperf_svc.adapters.report import experiment_page
-from aiperf_svc.adapters.storage.artifacts import write_manifest
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.config.workload import Config
-from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search_report import SearchReport
-from aiperf_svc.core.experiments.summary import ExperimentSummary, summarise
+from aiperf_svc.core.experiments.summary import ExperimentSummary
 from aiperf_svc.core.experiments.trials import TRIALS, Trial
 
 RUNS = "profile_runs"
@@ -37,24 +35,12 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 
 
 def write_experiment(
-    folder: Path,
-    config: Config,
-    outcomes: Sequence[TrialOutcome],
-    search: SearchReport | None = None,
-    *,
-    is_over: bool = True,
+    folder: Path, config: Config, summary: ExperimentSummary, search: SearchReport | None = None
 ) -> None:
-    """Write the files of an experiment, without those of its trials. While it is not over, only
-    those that cost little are written: experiment.json, experiment.csv and the links. Raises
-    EnvironmentProblem."""
-    summary = summarise(outcomes)
-    write_file(
-        folder / "experiment.json", lambda: experiment_export.render_json(summary, config, search)
-    )
+    """Write the files of an experiment, without those of its trials. Raises EnvironmentProblem."""
+    write_file(folder / NAME, lambda: experiment_export.render_json(summary, config, search))
     write_file(folder / "experiment.csv", lambda: experiment_export.render_csv(summary))
-    _write_links(folder, summary.rows)
-    if not is_over:
-        return
+    write_links(folder, {row.number: row.outcome.folder for row in summary.rows})
     write_atomically(
         folder / "experiment.parquet", lambda part: experiment_export.write_parquet(part, summary)
     )
@@ -62,18 +48,18 @@ def write_experiment(
     write_file(folder / "report.html", lambda: experiment_page.render(summary, config, search))
 
 
-def read_outcomes(folder: Path, content: dict[str, Any]) -> list[TrialOutcome]:
-    """Return the trials of an experiment from its folder and the content of experiment.json. One
-    whose results are not there has no summary."""
+def read_outcomes(folder: Path, trials: Iterable[TrialEntry]) -> list[TrialOutcome]:
+    """Return the trials of an experiment with what was measured, from its folder. One whose results
+    are not there has no summary."""
     return [
         TrialOutcome(
-            Trial(each["number"], each["parameters"], each["repetition"]),
-            each["state"],
-            each["reason"],
-            _summary_of(folder / TRIALS / each["folder"]),
-            each["folder"],
+            Trial(each.number, each.parameters, each.repetition),
+            each.state,
+            each.reason,
+            _summary_of(folder / TRIALS / each.folder),
+            each.folder,
         )
-        for each in content["trials"]
+        for each in trials
     ]
 
 
@@ -85,29 +71,11 @@ def _summary_of(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def write_experiment_manifest(folder: Path, run_id: str, *, added: Iterable[str]) -> None:
-    """Write the manifest of an experiment: the files of all trials, and its own. `added` are the
-    folders of the trials that have ended since it was written. Raises EnvironmentProblem."""
-    known = list(_entries(folder, prefix=""))
-    for name in added:
-        known += _entries(folder / TRIALS / name, prefix=f"{TRIALS}/{name}/")
-    # Its own files are written anew with each trial, and may be as long as before.
-    of_trials = tuple(entry for entry in known if entry.name.startswith(f"{TRIALS}/"))
-    write_manifest(folder, run_id, known=of_trials)
-
-
-def _entries(folder: Path, prefix: str) -> Iterator[ManifestEntry]:
-    """The files in a manifest, if there is one."""
-    if (folder / MANIFEST).exists():
-        for entry in read_manifest(folder).files:
-            yield msgspec.structs.replace(entry, name=f"{prefix}{entry.name}")
-
-
 def _write_aggregates(folder: Path, summary: ExperimentSummary) -> None:
     export = aiperf_sweep_export
     for name, of in zip(export.combination_names(summary), summary.combinations, strict=True):
-        if not of.values:
-            continue
+        if not of.values or len(of.rows) == 1:
+            continue  # AIPerf's plots would show a single run twice.
         stem = folder / "aggregate" / name / "profile_export_aiperf_aggregate"
         as_json, as_csv = export.render_aggregate_json, export.render_aggregate_csv
         write_file(stem.with_suffix(".json"), partial(as_json, summary, of))
@@ -118,10 +86,12 @@ def _write_aggregates(folder: Path, summary: ExperimentSummary) -> None:
         write_file(stem.with_suffix(".csv"), lambda: export.render_sweep_csv(summary))
 
 
-def _write_links(folder: Path, rows: Sequence[TrialRow]) -> None:
-    for row in rows:
-        target = Path("..") / TRIALS / row.outcome.folder
-        link = folder / RUNS / aiperf_sweep_export.run_label(row)
+def write_links(folder: Path, folders: dict[int, str]) -> None:
+    """Link AIPerf's names of runs to the folders of these trials, by number. Raises
+    EnvironmentProblem."""
+    for number, name in folders.items():
+        target = Path("..") / TRIALS / name
+        link = folder / RUNS / aiperf_sweep_export.run_label(number)
         try:
             if not link.is_symlink() or link.readlink() != target:
                 _replace_link(link, target)

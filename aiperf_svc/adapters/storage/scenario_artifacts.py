@@ -25,7 +25,8 @@ from aiperf_svc.domain.outcomes import Phase
 
 FOLDER = "mlperf"
 SUMMARY_TEXT = "mlperf_log_summary.txt"
-RESULT_SUMMARY = "result_summary.json"
+RESULT_SUMMARY = "performance/result_summary.json"
+"""Where the submission checker looks for it, beside ENDPOINTS_CONFIG."""
 ENDPOINTS_CONFIG = "config.yaml"
 
 
@@ -49,7 +50,6 @@ def write_scenario(folder: Path, scenario: Scenario, config: BenchmarkConfig) ->
         RESULT_SUMMARY: msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n",
         ENDPOINTS_CONFIG: yaml.safe_dump(endpoints_config(config, result)).encode(),
     }
-    (folder / FOLDER).mkdir(exist_ok=True)
     for name, data in files.items():
         write_file(folder / FOLDER / name, partial(bytes, data))
     return result

@@ -25,6 +25,8 @@ def write_telemetry(folder: Path, summary: Summary) -> None:
     gpus = [log for log in logs if log.has_gpus]
     if gpus:
         _write_lines(folder / "gpu_telemetry_export.jsonl", servers.render_gpu_lines(gpus))
+    if summary.client is not None and summary.client.has_pages:
+        logs.append(summary.client)
     write_atomically(
         folder / "telemetry.parquet",
         lambda part: telemetry_export.write_parquet(part, logs, run_id=summary.context.run_id),

@@ -101,16 +101,17 @@ def read_tolerance(text: str) -> float:
 def _groups(folders: Sequence[Path], to: Sequence[Path] | None, by: str) -> "Sequence[FolderGroup]":
     from aiperf_svc.adapters.comparison import experiment_folders as experiments
     from aiperf_svc.adapters.comparison.run_folders import find_runs
+    from aiperf_svc.adapters.exports.experiment_file import is_experiment
 
-    if len(folders) == 1 and not to and experiments.is_experiment(folders[0]):
+    if len(folders) == 1 and not to and is_experiment(folders[0]):
         return experiments.groups_of_variants(folders[0], by)
     if by:
         raise ConfigError("--by: compares two variants of one experiment; name its folder alone")
     base, new = _sides(folders, to)
     everything = [*base, *new]
-    if all(map(experiments.is_experiment, everything)):
+    if all(map(is_experiment, everything)):
         return experiments.groups_of_sides(base, new)
-    for folder in filter(experiments.is_experiment, everything):
+    for folder in filter(is_experiment, everything):
         experiments.refuse_several_combinations(folder)
     return [experiments.FolderGroup("", find_runs(base), find_runs(new))]
 

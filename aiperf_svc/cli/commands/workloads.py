@@ -11,10 +11,11 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from aiperf_svc import __version__
 from aiperf_svc.config.workload import WorkloadSpec
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.workloads.base import Workload
+from aiperf_svc.workloads.base import Workload, default_image
 from aiperf_svc.workloads.registry import kinds, workload
 
 DESCRIPTION = """List the kinds of workloads, or describe one: its keys with defaults, its metrics,
@@ -74,6 +75,7 @@ def describe(found: Workload[Any]) -> dict[str, Any]:
             for metric in found.metrics
         ],
         "tools": [{"name": tool.name, "package": tool.package} for tool in found.tools],
+        "image": default_image(found.kind, __version__) if found.tools else "",
     }
 
 
@@ -140,4 +142,7 @@ def _print_kind(described: dict[str, Any]) -> None:
             metrics.add_row(metric["tag"], metric["unit"], metric["better"], metric["formula"])
         console.print(metrics)
     for tool in described["tools"]:
-        console.print(f"needs {tool['name']} (Debian package {tool['package']})")
+        package = f" (Debian package {tool['package']})" if tool["package"] else ""
+        console.print(f"needs {tool['name']}{package}")
+    if described["image"]:
+        console.print(f"runs in {described['image']}, or in workload.image", soft_wrap=True)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.models import (
+    MESSAGE_APIS,
     RANKINGS,
     BenchmarkConfig,
     DatasetKind,
@@ -31,6 +32,7 @@ from aiperf_svc.core.datasets.base import (
 from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
 from aiperf_svc.core.datasets.counting import count_inputs
 from aiperf_svc.core.datasets.lengths import draw_lengths
+from aiperf_svc.core.datasets.prefixes import with_prefixes
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.domain.errors import ConfigError, DatasetError
@@ -71,10 +73,11 @@ def synthetic_prompts(
     entries = config.dataset.entries or synthetic.DEFAULT_ENTRIES
     total = entries + own_warmup(config.load.warmup, entries)
     seed, dataset = config.random_seed, config.dataset
-    prompts = synthetic.generate(dataset.input_tokens, total, seed, counter)
+    prompts = synthetic.generate(dataset, total, seed, counter)
     if config.endpoint.type in RANKINGS:
         return synthetic.with_passages(prompts, dataset.passages, seed, counter)
-    return prompts
+    takes_messages = config.endpoint.type in MESSAGE_APIS
+    return with_prefixes(prompts, dataset.prefix, seed, counter, takes_messages=takes_messages)
 
 
 def assemble(

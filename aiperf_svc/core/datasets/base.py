@@ -76,6 +76,11 @@ class Purpose(IntEnum):
     NUMBERS_OF_PASSAGES = 6
     PASSAGE_LENGTHS = 7
     PASSAGE_WORDS = 8
+    MIX = 9
+    TURNS = 10
+    DELAYS = 11
+    PREFIX_WORDS = 12
+    GROUPS = 13
 
 
 _DATASET_KEY = 0xDA7A

@@ -18,8 +18,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import Length, Passages
+from aiperf_svc.config.models import Dataset
+from aiperf_svc.config.prompts import Delay, Passages
 from aiperf_svc.core.datasets.base import (
+    MS_NS,
     PromptConversation,
     PromptTurn,
     Purpose,
@@ -38,6 +40,8 @@ MAX_INPUT_TOKENS = 10_000_000
 
 MAX_PASSAGES = 10_000
 """Largest allowed number of passages of a request."""
+MAX_TURNS = 1_000
+"""Largest allowed number of turns of a conversation."""
 
 _COUNTED_WORDS = 3
 """Number of words at the start of an entry that follow from its index. They distinguish 1,000³
@@ -50,27 +54,72 @@ Int64s = NDArray[np.int64]
 
 
 def generate(
-    length: Length, count: int, seed: int, counter: TokenCounter | None
+    dataset: Dataset, count: int, seed: int, counter: TokenCounter | None
 ) -> list[PromptConversation]:
-    """Return `count` single-turn entries. The first ones do not depend on `count`.
+    """Return `count` entries. The first ones do not depend on `count`.
 
     Raises DatasetError if the tokenizer cannot make a text of a requested length.
     """
-    targets = draw_lengths(length, count, generator(seed, Purpose.INPUT_LENGTHS))
-    texts = _exact_texts(targets, "dataset.input_tokens", generator(seed, Purpose.WORDS), counter)
-    return [
-        PromptConversation(
-            id=default_id(index),
-            turns=(
-                PromptTurn(
-                    Prompt(texts=(text,)),
-                    input_tokens=int(targets[index]) if counter is not None else -1,
-                ),
-            ),
-            place=f"synthetic entry {index}",
+    turns = draw_lengths(dataset.turns.number, count, generator(seed, Purpose.TURNS))
+    if turns.size and int(turns.max()) > MAX_TURNS:
+        raise DatasetError(
+            f"dataset.turns.number: a conversation of {int(turns.max()):,} turns; "
+            f"expected at most {MAX_TURNS:,}"
         )
-        for index, text in enumerate(texts)
-    ]
+    total = int(turns.sum()) * dataset.batch_size
+    inputs, outputs = _lengths(dataset, total, seed)
+    key = "dataset.mix" if dataset.mix else "dataset.input_tokens"
+    texts = exact_texts(inputs, key, generator(seed, Purpose.WORDS), counter)
+    delays_ns = _delays_ns(dataset.turns.delay_ms, int(turns.sum()), seed)
+
+    def turn(place: int) -> PromptTurn:
+        part = slice(place * dataset.batch_size, (place + 1) * dataset.batch_size)
+        return PromptTurn(
+            Prompt(texts=tuple(texts[part]), output_tokens=outputs[part.start]),
+            delay_ns=delays_ns[place],
+            input_tokens=int(inputs[part].sum()) if counter is not None else -1,
+        )
+
+    entries, end = [], 0
+    for index, number in enumerate(turns.tolist()):
+        begin, end = end, end + number
+        entries.append(
+            PromptConversation(
+                id=default_id(index),
+                turns=tuple(turn(place) for place in range(begin, end)),
+                place=f"synthetic entry {index}",
+            )
+        )
+    return entries
+
+
+def _lengths(dataset: Dataset, count: int, seed: int) -> tuple[Int64s, list[int | None]]:
+    """Return the tokens of each text, and the output lengths that a mixture gives them."""
+    if not dataset.mix:
+        rng = generator(seed, Purpose.INPUT_LENGTHS)
+        return draw_lengths(dataset.input_tokens, count, rng), [None] * count
+    weights = np.array([shape.weight for shape in dataset.mix])
+    chosen = generator(seed, Purpose.MIX).choice(
+        len(weights), size=count, p=weights / weights.sum()
+    )
+    inputs = np.empty(count, dtype=np.int64)
+    outputs: list[int | None] = [None] * count
+    for number, shape in enumerate(dataset.mix):
+        # Each kind has lengths for all places, so that its own do not depend on the others.
+        places = np.flatnonzero(chosen == number)
+        rng = generator(seed, Purpose.INPUT_LENGTHS, number)
+        inputs[places] = draw_lengths(shape.input_tokens, count, rng)[places]
+        if shape.output_tokens is not None:
+            rng = generator(seed, Purpose.OUTPUT_LENGTHS, number)
+            drawn = draw_lengths(shape.output_tokens, count, rng)
+            for place in places.tolist():
+                outputs[place] = int(drawn[place])
+    return inputs, outputs
+
+
+def _delays_ns(delay: Delay, count: int, seed: int) -> list[int]:
+    drawn_ms = generator(seed, Purpose.DELAYS).normal(delay.mean, delay.stddev, size=count)
+    return [int(each) for each in np.rint(np.maximum(drawn_ms, 0.0) * MS_NS)]
 
 
 def with_passages(
@@ -92,7 +141,7 @@ def with_passages(
     rng = generator(seed, Purpose.PASSAGE_LENGTHS)
     targets = draw_lengths(passages.tokens, int(numbers.sum()), rng)
     rng = generator(seed, Purpose.PASSAGE_WORDS)
-    texts = _exact_texts(targets, "dataset.passages.tokens", rng, counter)
+    texts = exact_texts(targets, "dataset.passages.tokens", rng, counter)
     completed, end = [], 0
     for entry, number in zip(entries, numbers.tolist(), strict=True):
         begin, end = end, end + number
@@ -106,7 +155,7 @@ def with_passages(
     return completed
 
 
-def _exact_texts(
+def exact_texts(
     targets: Int64s, key: str, rng: np.random.Generator, counter: TokenCounter | None
 ) -> list[str]:
     """Return one text for each target, of exactly so many tokens of the tokenizer; `key` is what

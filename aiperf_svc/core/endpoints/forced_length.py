@@ -92,7 +92,9 @@ class ForcedLength:
 def may_force_length(config: BenchmarkConfig) -> bool:
     """Return whether a dataset of this config can have requests with these members."""
     has_lengths = (
-        config.dataset.output_tokens is not None or config.dataset.kind is not DatasetKind.SYNTHETIC
+        config.dataset.output_tokens is not None
+        or any(shape.output_tokens for shape in config.dataset.mix)
+        or config.dataset.kind is not DatasetKind.SYNTHETIC
     )
     knows_members = config.endpoint.type not in _WITHOUT_MEMBERS
     return config.endpoint.force_output_length and has_lengths and knows_members

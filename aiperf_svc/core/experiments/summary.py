@@ -47,12 +47,20 @@ class ExperimentSummary:
         return tuple(row for row in self.rows if row.left_out)
 
 
-def summarise(outcomes: Sequence[TrialOutcome]) -> ExperimentSummary:
+def row_of(outcome: TrialOutcome) -> TrialRow:
+    """Return the row of a trial, which keeps of its results what summaries need."""
+    measured = None if outcome.summary is None else read_summary(outcome.summary)
+    return TrialRow(outcome._replace(summary=None), measured)
+
+
+def summarise(outcomes: Iterable[TrialOutcome]) -> ExperimentSummary:
+    """Summarise the trials so far."""
+    return summarise_rows(map(row_of, outcomes))
+
+
+def summarise_rows(rows: Iterable[TrialRow]) -> ExperimentSummary:
     """Summarise the trials so far, by the order of their parameters' values."""
-    rows = tuple(
-        TrialRow(each, None if each.summary is None else read_summary(each.summary))
-        for each in sorted(outcomes, key=lambda each: each.trial.number)
-    )
+    rows = tuple(sorted(rows, key=lambda each: each.number))
     known = [row.measured for row in rows if row.measured is not None]
     keys = _in_order([list(each.values) for each in known])
     parameters = _parameters(rows)

@@ -109,6 +109,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What was read from servers and GPU exporters during the run."""
     system: SystemReport | None = None
     """What that says about the system; None without a source."""
+    client: SourceLog | None = None
+    """What this program's own services did over time."""
 
     @property
     def has_succeeded(self) -> bool:

@@ -1,4 +1,4 @@
-"""Adds to a summary what servers and GPU exporters said during the run."""
+"""Adds to a summary what servers, GPU exporters and the own services said during the run."""
 
 from collections.abc import Iterable
 
@@ -11,8 +11,10 @@ from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.sources import judge_source
 
 
-def with_telemetry(summary: Summary, logs: Iterable[SourceLog]) -> Summary:
-    """Return the summary with the verdict on the system. Unchanged without a source."""
+def with_telemetry(summary: Summary, logs: Iterable[SourceLog], client: SourceLog) -> Summary:
+    """Return the summary with what was read of other sources and of the own services, and with the
+    verdict on the system if there is a source."""
+    summary = replace(summary, client=client)
     known = tuple(logs)
     if not known:
         return summary

@@ -119,10 +119,12 @@ def _in_front(logs: list[SourceLog], facts: LoadFacts, metrics: dict[str, float]
     if facts.ttft_mean_ms is None:
         return told("time_in_front", f"{text} requests")
     front = metrics["time_in_front_of_server"] = facts.ttft_mean_ms - server_ms
+    # Around the ends of the load, the pages count other requests than the client does.
+    taken = f"take {front:.4g} ms" if front > 0 else "take no time that can be told"
     return told(
         "time_in_front",
         f"{text} requests, {facts.ttft_mean_ms:.4g} ms at the client: network and queues in front "
-        f"of the server take {front:.4g} ms",
+        f"of the server {taken}",
     )
 
 

@@ -217,6 +217,7 @@ class Launch:
             self._request.plan,
             self._screen.display,
             self._give_start,
+            self._options.run.otlp,
         )
         summary = await self._measuring.follow(
             interrupts=self._interrupts,

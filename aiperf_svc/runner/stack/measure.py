@@ -20,6 +20,8 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.following import Following
+from aiperf_svc.runner.options import OtlpTarget
+from aiperf_svc.runner.otlp import make_sender
 from aiperf_svc.runner.outcome import failed_checks, own_part
 from aiperf_svc.runner.signals import Interrupts
 
@@ -52,11 +54,13 @@ class Measuring:
         plan: StackPlan,
         make_display: Callable[[StackPlan], Display],
         give_start: GiveStart | None = None,
+        otlp: OtlpTarget | None = None,
     ) -> None:
         """`give_start` is needed by a stack that is held."""
         self._cluster, self._outputs = cluster, outputs
         self._plan, self._make_display = plan, make_display
         self._give_start = give_start
+        self._otlp = otlp
         self._open = contextlib.AsyncExitStack()
         self._client: ResultsClient | None = None
         self.status: Status | None = None
@@ -103,6 +107,12 @@ class Measuring:
             is_collected=False,
             unresponsive_s=UNRESPONSIVE_S,
             stopping=STOPPING,
+            sender=make_sender(
+                self._otlp,
+                run_id=self._plan.identity.run_id,
+                name=self._plan.config.name,
+                display=display,
+            ),
         )
         limit = asyncio.create_task(self._limit(deadline_mono_s, timeout_s), name="timeout")
         start = asyncio.create_task(self._start(client, display), name="start")

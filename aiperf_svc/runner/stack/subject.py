@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from aiperf_svc.config.models import BenchmarkConfig, DatasetKind, Length
+from aiperf_svc.config.models import BenchmarkConfig, DatasetKind
+from aiperf_svc.config.prompts import Length
 from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.units import format_duration, format_size
 from aiperf_svc.config.workload import AnyWorkloadConfig
@@ -82,14 +83,35 @@ def _lengths(config: BenchmarkConfig) -> str:
     dataset = config.dataset
     if dataset.kind is not DatasetKind.SYNTHETIC:
         return f"of {dataset.file or dataset.public or dataset.kind}"
-    words = [f"{_length(dataset.input_tokens)} in"]
-    if dataset.output_tokens:
-        forced = ", forced" if config.endpoint.force_output_length else ""
-        words.append(f"{_length(dataset.output_tokens)} out{forced}")
+    forced = ", forced" if config.endpoint.force_output_length else ""
+    if dataset.mix:
+        total = sum(shape.weight for shape in dataset.mix)
+        kinds = (
+            f"{_in_and_out(shape.input_tokens, shape.output_tokens, forced)}"
+            f" ({shape.weight / total:.0%})"
+            for shape in dataset.mix
+        )
+        words = ["; ".join(kinds)]
+    else:
+        words = [_in_and_out(dataset.input_tokens, dataset.output_tokens, forced)]
+    prefix = dataset.prefix
+    if prefix.system_tokens or prefix.system_prompt:
+        words.append("after a system prompt that all share")
+    if prefix.groups:
+        words.append(f"after {prefix.groups:,} prefixes of {prefix.tokens:,}")
+    if dataset.turns.number != Length(mean=1):
+        words.append(f"conversations of {_length(dataset.turns.number)} turns")
     return ", ".join(words)
 
 
+def _in_and_out(length_in: Length, length_out: Length | None, forced: str) -> str:
+    text = f"{_length(length_in)} in"
+    return text if length_out is None else f"{text}, {_length(length_out)} out{forced}"
+
+
 def _length(length: Length) -> str:
+    if length.distribution == "uniform":
+        return f"{length.min:,} to {length.max:,}"
     spread = f" ± {length.stddev:g}" if length.stddev else ""
     return f"{length.mean:g}{spread}"
 

@@ -36,6 +36,7 @@ class MpiPingPong(Workload[MpiPingPongSpec]):
     kind = "mpi-pingpong"
     summary = "latency and bandwidth of MPI messages between two ranks, by message size"
     spec = MpiPingPongSpec
+    tools = (Tool("mpirun", "openmpi-bin"), Tool("python3", "python3-mpi4py"))
     metrics = (
         MetricInfo(
             tag="latency",
@@ -58,10 +59,10 @@ class MpiPingPong(Workload[MpiPingPongSpec]):
 
     def tools_of(self, config: Config) -> tuple[Tool, ...]:
         spec = config.workload
-        mpirun = Tool("mpirun", "openmpi-bin" if spec.mpi == "open-mpi" else "")
-        if spec.program == "imb":
-            return (mpirun, Tool("IMB-MPI1", ""))
-        return (mpirun, Tool("python3", "python3-mpi4py"))
+        mpirun, program = self.tools
+        if spec.mpi != "open-mpi":
+            mpirun = Tool("mpirun", "")
+        return (mpirun, Tool("IMB-MPI1", "") if spec.program == "imb" else program)
 
     def files(self, config: Config) -> dict[str, bytes]:
         if config.workload.program == "imb":

@@ -31,6 +31,7 @@ class Nccl(Workload[NcclSpec]):
     kind = "nccl"
     summary = "bandwidth of a collective operation between GPUs, by nccl-tests"
     spec = NcclSpec
+    tools = (Tool("mpirun", "openmpi-bin"), Tool("all_reduce_perf", ""))
     metrics = (
         MetricInfo(
             tag="bus_bandwidth",
@@ -59,7 +60,7 @@ class Nccl(Workload[NcclSpec]):
         return (Role("rank", spec.ranks),)
 
     def tools_of(self, config: Config) -> tuple[Tool, ...]:
-        return (Tool("mpirun", "openmpi-bin"), Tool(f"{config.workload.operation}_perf", ""))
+        return (self.tools[0], Tool(f"{config.workload.operation}_perf", ""))
 
     def steps(self, config: Config, ranks: Sequence[Rank]) -> tuple[Step, ...]:
         spec = config.workload

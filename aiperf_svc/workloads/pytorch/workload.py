@@ -38,6 +38,7 @@ class PyTorch(Workload[PyTorchSpec]):
     kind = "pytorch"
     summary = "training or evaluation of a model with PyTorch, on CPUs or GPUs"
     spec = PyTorchSpec
+    tools = (Tool("python3", "python3-torchvision"),)
     metrics = (
         MetricInfo(
             tag="samples_per_second",
@@ -95,7 +96,7 @@ class PyTorch(Workload[PyTorchSpec]):
     def tools_of(self, config: Config) -> tuple[Tool, ...]:
         if config.workload.processes > 1:
             return (Tool("torchrun", "python3-torch"),)
-        return (Tool("python3", "python3-torchvision"),)
+        return self.tools
 
     def files(self, config: Config) -> dict[str, bytes]:
         return {_SCRIPT: (resources(__package__) / "on_ranks" / _SCRIPT).read_bytes()}

@@ -41,4 +41,5 @@ def test_all_trials_run_on_the_same_pods_and_each_has_its_results(
         assert accounts["completed"] == trial["values"]["request_count_avg"] > 0
         lines = (own / "profile_export.jsonl").read_text().splitlines()
         assert len(lines) == accounts["completed"]
+    assert (folder / "profile_runs" / "run_0004" / "report.html").exists()
     assert (folder / "experiment.parquet").exists()

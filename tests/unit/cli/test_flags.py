@@ -17,6 +17,7 @@ from aiperf_svc.cli.runs import DISPLAYS
 from aiperf_svc.config.load_config import parse_config, save_config
 from aiperf_svc.config.models import BenchmarkConfig, Objective
 from aiperf_svc.config.names import all_keys, type_at
+from aiperf_svc.config.prompts import Length, Shape
 from aiperf_svc.config.search import Search
 from aiperf_svc.domain.errors import ConfigError
 
@@ -67,6 +68,12 @@ def test_every_flag_writes_a_key_of_the_config_and_no_two_the_same() -> None:
     assert len(names) == len(set(names))
 
 
+def _is_of_a_length(key: str) -> bool:
+    """Whether a key is one of those of a distribution that have no flags."""
+    is_length = "_tokens." in key or ".number." in key or "passages.tokens." in key
+    return is_length and key.endswith((".distribution", ".min", ".max"))
+
+
 def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
     """A new key of the config needs a flag, or a line here."""
     only_in_files = {
@@ -80,9 +87,11 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
         "dataset.max_download",
         "dataset.sha256",
     }
+    only_in_files |= {key for key in all_keys() if _is_of_a_length(key)}
     parts = {
         "load.arrival", "load.warmup", "dataset.input_tokens", "dataset.output_tokens",
         "dataset.passages", "dataset.passages.number", "dataset.passages.tokens",
+        "dataset.prefix", "dataset.turns", "dataset.turns.number", "dataset.turns.delay_ms",
     }  # fmt: skip
     flagged = {flag.key for flag in FLAGS}
     wanted = {
@@ -161,6 +170,32 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     ),
     "--isl": (("--isl", "100"), 100.0),
     "--isl-stddev": (("--isl-stddev", "10"), 10.0),
+    "--seq-dist": (
+        ("--seq-dist", "256,128:60;1024|100,512|5:40"),
+        (
+            Shape(weight=60, input_tokens=Length(mean=256), output_tokens=Length(mean=128)),
+            Shape(
+                weight=40,
+                input_tokens=Length(mean=1024, stddev=100),
+                output_tokens=Length(mean=512, stddev=5),
+            ),
+        ),
+    ),
+    "--batch-size": (("--endpoint-type", "embeddings", "-b", "4"), 4),
+    "--shared-system-prompt-length": (("--shared-system-prompt-length", "100"), 100),
+    "--system-prompt": (("--system-prompt", "Be brief."), "Be brief."),
+    "--num-prefix-prompts": (
+        ("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"),
+        5,
+    ),
+    "--prefix-prompt-length": (
+        ("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"),
+        64,
+    ),
+    "--conversation-turn-mean": (("--conversation-turn-mean", "3"), 3.0),
+    "--conversation-turn-stddev": (("--conversation-turn-stddev", "1"), 1.0),
+    "--conversation-turn-delay-mean": (("--session-turn-delay-mean", "500"), 500.0),
+    "--conversation-turn-delay-stddev": (("--conversation-turn-delay-stddev", "50"), 50.0),
     "--rankings-passages-mean": ((*RANKED, "--rankings-passages-mean", "5"), 5.0),
     "--rankings-passages-stddev": ((*RANKED, "--rankings-passages-stddev", "1"), 1.0),
     "--rankings-passages-prompt-token-mean": (
@@ -263,6 +298,11 @@ def test_a_template_of_aiperf_is_among_the_extra_inputs(tmp_path: Path) -> None:
     text = 'payload_template:{"q": {{ text|tojson }}}'
     inline = config(*CLOSED, "--endpoint-type", "template", "--extra-inputs", text)
     assert inline.endpoint.template == '{"q": {{ text|tojson }}}'
+
+
+@pytest.mark.parametrize("text", ["256,128", "256:60", "a,b:1", "256,128:60;", "1|,2:3"])
+def test_a_mixture_that_is_none_is_refused(text: str) -> None:
+    assert "expected `ISL,OSL:WEIGHT`" in refusal(*CLOSED, "--seq-dist", text)
 
 
 def test_a_template_that_is_no_file_is_refused() -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from aiperf_svc.cli import workload_docs
 from aiperf_svc.cli.commands.workloads import describe
+from aiperf_svc.cli.main import main
+from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.workloads.registry import OWN, workload
 
 PAGES = Path(__file__).parents[3] / "docs" / "workloads"
@@ -41,3 +43,13 @@ def test_the_text_of_a_key_is_its_own() -> None:
 @pytest.mark.parametrize("kind", OWN)
 def test_each_key_has_a_text(kind: str) -> None:
     assert [key["key"] for key in describe(workload(kind))["keys"] if not key["text"]] == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OWN if kind != "command"])
+def test_a_kind_says_which_tools_it_needs_and_which_image_has_them(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["workloads", kind]) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert all(f"needs {tool.name}" in said for tool in workload(kind).tools)
+    assert f"runs in localhost/aiperf-svc-{kind}:" in said

@@ -164,6 +164,45 @@ ONE_MISTAKE = {
         "dataset.passages needs endpoint.type cohere_rankings, hf_tei_rankings or nim_rankings, "
         "not chat",
     ),
+    "a uniform length without limits": (
+        ("dataset.input_tokens", {"distribution": "uniform", "min": 5}),
+        "dataset.input_tokens: distribution uniform needs min and max",
+    ),
+    "a uniform length with a mean": (
+        ("dataset.input_tokens", {"distribution": "uniform", "min": 5, "max": 7, "mean": 8}),
+        "dataset.input_tokens: distribution uniform is given by min and max; leave out mean and "
+        "stddev",
+    ),
+    "limits of a length the wrong way round": (
+        ("dataset.input_tokens", {"mean": 5, "min": 9, "max": 7}),
+        "dataset.input_tokens: min 9 is above max 7",
+    ),
+    "prefixes without a length": (
+        ("dataset.prefix", {"groups": 5}),
+        "dataset.prefix: groups and tokens need each other",
+    ),
+    "two system prompts": (
+        ("dataset.prefix", {"system_prompt": "x", "system_tokens": 5}),
+        "dataset.prefix: system_prompt is the text itself; leave out system_tokens",
+    ),
+    "a mixture beside lengths": (
+        (
+            "dataset",
+            {
+                "mix": [{"weight": 1, "input_tokens": {"mean": 5}}],
+                "output_tokens": {"mean": 5},
+            },
+        ),
+        "dataset: mix has lengths of its own; leave out input_tokens and output_tokens",
+    ),
+    "texts in a batch of an API that takes one": (
+        ("dataset.batch_size", 2),
+        "dataset.batch_size needs endpoint.type embeddings or completions, not chat",
+    ),
+    "prefixes of a file": (
+        ("dataset", {"kind": "single_turn", "file": "x", "prefix": {"system_tokens": 5}}),
+        "dataset: prefix needs kind synthetic, not single_turn",
+    ),
     "a template of an API that has none": (
         ("endpoint.template", "{}"),
         "endpoint: template and type template need each other; not chat",

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
-from aiperf_svc.config.models import Length, Passages
+from aiperf_svc.config.models import Dataset
+from aiperf_svc.config.prompts import Length, Passages
 from aiperf_svc.core.datasets.base import Purpose, generator
 from aiperf_svc.core.datasets.lengths import draw_lengths
 from aiperf_svc.core.datasets.synthetic import generate, with_passages
@@ -18,7 +19,8 @@ from aiperf_svc.domain.errors import DatasetError
 def texts(
     mean: float, count: int, *, stddev: float = 0, seed: int = 0, counter: object = None
 ) -> list[str]:
-    entries = generate(Length(mean=mean, stddev=stddev), count, seed, counter)  # type: ignore[arg-type]
+    dataset = Dataset(input_tokens=Length(mean=mean, stddev=stddev))
+    entries = generate(dataset, count, seed, counter)  # type: ignore[arg-type]
     return [entry.turns[0].prompt.texts[0] for entry in entries]
 
 
@@ -47,14 +49,14 @@ def test_prompts_have_exactly_the_wanted_tokens(
 
 
 def test_input_tokens_are_those_of_the_text(counter: LibraryTokenCounter) -> None:
-    entries = generate(Length(mean=60, stddev=30), 100, 3, counter)
+    entries = generate(Dataset(input_tokens=Length(mean=60, stddev=30)), 100, 3, counter)
     counts = [counter.count(entry.turns[0].prompt.texts[0]) for entry in entries]
     assert [entry.turns[0].input_tokens for entry in entries] == counts
     assert len(set(counts)) > 20
 
 
 def test_without_a_tokenizer_a_word_stands_for_a_token_and_the_count_is_unknown() -> None:
-    (entry,) = generate(Length(mean=40), 1, 0, None)
+    (entry,) = generate(Dataset(input_tokens=Length(mean=40)), 1, 0, None)
     assert len(entry.turns[0].prompt.texts[0].split()) == 40
     assert entry.turns[0].input_tokens == -1
 
@@ -125,7 +127,9 @@ RANKED = Passages(number=Length(mean=5, stddev=2), tokens=Length(mean=9, stddev=
 def test_passages_have_exactly_the_drawn_tokens_and_none_begins_like_another(
     counter: LibraryTokenCounter,
 ) -> None:
-    entries = with_passages(generate(Length(mean=4), 40, 1, counter), RANKED, 1, counter)
+    entries = with_passages(
+        generate(Dataset(input_tokens=Length(mean=4)), 40, 1, counter), RANKED, 1, counter
+    )
     prompts = [entry.turns[0].prompt for entry in entries]
     for entry in entries:
         prompt = entry.turns[0].prompt
@@ -140,12 +144,20 @@ def test_passages_have_exactly_the_drawn_tokens_and_none_begins_like_another(
 
 
 def test_the_first_rankings_do_not_depend_on_their_number() -> None:
-    few = with_passages(generate(Length(mean=4), 5, 1, None), RANKED, 1, None)
-    assert with_passages(generate(Length(mean=4), 50, 1, None), RANKED, 1, None)[:5] == few
+    few = with_passages(generate(Dataset(input_tokens=Length(mean=4)), 5, 1, None), RANKED, 1, None)
+    assert (
+        with_passages(generate(Dataset(input_tokens=Length(mean=4)), 50, 1, None), RANKED, 1, None)[
+            :5
+        ]
+        == few
+    )
 
 
 def test_an_absurd_number_of_passages_is_refused() -> None:
     with pytest.raises(DatasetError, match=r"dataset\.passages\.number: 20,000 passages"):
         with_passages(
-            generate(Length(mean=4), 1, 1, None), Passages(number=Length(mean=20_000)), 1, None
+            generate(Dataset(input_tokens=Length(mean=4)), 1, 1, None),
+            Passages(number=Length(mean=20_000)),
+            1,
+            None,
         )

@@ -11,10 +11,14 @@ from arro3.io import read_parquet
 from fake_trials import outcome, sweep
 
 from aiperf_svc.adapters.exports.aiperf_sweep_export import combination_names
+from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
+from aiperf_svc.adapters.exports.manifest import is_whole, read_manifest
+from aiperf_svc.adapters.storage.artifacts import write_manifest
 from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
+from aiperf_svc.adapters.storage.experiment_folder import ExperimentFolder
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.experiments.summary import summarise
-from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.core.experiments.summary import row_of, summarise
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 
 CONFIG = fake_run.context(fake_run.closed_loop(requests=10)).config
 POINTS = {1: (10.0, 5.0), 2: (20.0, 6.0), 4: (19.0, 7.0)}
@@ -37,7 +41,7 @@ def tables(path: Path) -> list[list[list[str]]]:
 def test_the_json_has_trials_combinations_and_what_is_best(
     tmp_path: Path, outcomes: list[TrialOutcome]
 ) -> None:
-    write_experiment(tmp_path, CONFIG, outcomes)
+    write_experiment(tmp_path, CONFIG, summarise(outcomes))
     found = json.loads((tmp_path / "experiment.json").read_text())
     assert found["schema_version"] == "experiment/1"
     assert found["parameters"] == [{"name": "load.concurrency", "values": [1, 2, 4, 8]}]
@@ -58,7 +62,7 @@ def test_the_json_has_trials_combinations_and_what_is_best(
 def test_csv_and_parquet_have_a_row_a_trial_and_the_same_numbers(
     tmp_path: Path, outcomes: list[TrialOutcome]
 ) -> None:
-    write_experiment(tmp_path, CONFIG, outcomes)
+    write_experiment(tmp_path, CONFIG, summarise(outcomes))
     rows = list(csv.DictReader(StringIO((tmp_path / "experiment.csv").read_text())))
     table = read_parquet(tmp_path / "experiment.parquet").read_all()
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
@@ -77,14 +81,14 @@ def test_a_parameter_that_is_no_number_is_text(tmp_path: Path) -> None:
         outcome(1, {"endpoint.model": "a"}, throughput=1.0),
         outcome(2, {"dataset": {"kind": "x"}}, throughput=2.0),
     ]
-    write_experiment(tmp_path, CONFIG, outcomes)
+    write_experiment(tmp_path, CONFIG, summarise(outcomes))
     table = read_parquet(tmp_path / "experiment.parquet").read_all()
     assert table.column("endpoint.model").to_pylist() == ["a", None]
     assert table.column("dataset").to_pylist() == [None, '{"kind":"x"}']
 
 
 def test_aiperf_reads_the_sweep(tmp_path: Path, outcomes: list[TrialOutcome]) -> None:
-    write_experiment(tmp_path, CONFIG, outcomes)
+    write_experiment(tmp_path, CONFIG, summarise(outcomes))
     stem = tmp_path / "sweep_aggregate" / "profile_export_aiperf_sweep"
     found = json.loads(stem.with_suffix(".json").read_text())
     assert found["aggregation_type"] == "sweep"
@@ -120,13 +124,16 @@ def test_aiperf_reads_the_sweep(tmp_path: Path, outcomes: list[TrialOutcome]) ->
 def test_aiperf_reads_the_aggregate_of_each_combination(
     tmp_path: Path, outcomes: list[TrialOutcome]
 ) -> None:
-    write_experiment(tmp_path, CONFIG, outcomes)
+    write_experiment(tmp_path, CONFIG, summarise(outcomes))
     folders = sorted(path.name for path in (tmp_path / "aggregate").iterdir())
     assert folders == ["concurrency_1", "concurrency_2", "concurrency_4"]
     stem = tmp_path / "aggregate" / "concurrency_4" / AGGREGATE
     found = json.loads(stem.with_suffix(".json").read_text())
     assert found["metadata"]["aggregation_type"] == "confidence"
     assert found["metadata"]["run_labels"] == ["run_0003", "run_0006", "run_0009"]
+    # By these, AIPerf's plots know the load of an aggregate.
+    assert found["metadata"]["variation_label"] == "load.concurrency=4"
+    assert found["metadata"]["variation_values"] == {"load.concurrency": 4}
     assert found["metrics"]["time_to_first_token_p99"]["mean"] == 8.0
     metrics, metadata = tables(stem.with_suffix(".csv"))
     assert metrics[0][0] == "metric"
@@ -135,7 +142,7 @@ def test_aiperf_reads_the_aggregate_of_each_combination(
 
 def test_repetitions_of_one_config_have_one_aggregate_and_no_sweep(tmp_path: Path) -> None:
     outcomes = [outcome(n, {}, repetition=n, throughput=1.0 * n) for n in (1, 2)]
-    write_experiment(tmp_path, CONFIG, outcomes)
+    write_experiment(tmp_path, CONFIG, summarise(outcomes))
     assert (tmp_path / "aggregate" / f"{AGGREGATE}.json").is_file()
     assert not (tmp_path / "sweep_aggregate").exists()
 
@@ -146,18 +153,20 @@ def test_runs_are_links_that_follow_a_second_attempt(tmp_path: Path) -> None:
         (tmp_path / "trials" / name).mkdir(parents=True)
         (tmp_path / "trials" / name / "report.html").write_text(name)
     link = tmp_path / "profile_runs" / "run_0001"
-    write_experiment(tmp_path, CONFIG, [first])
+    write_experiment(tmp_path, CONFIG, summarise([first]))
     assert link.is_symlink()
     assert (link / "report.html").read_text() == "001-r1"
-    write_experiment(tmp_path, CONFIG, [first._replace(attempt_folder="001-r1-attempt2")])
+    write_experiment(
+        tmp_path, CONFIG, summarise([first._replace(attempt_folder="001-r1-attempt2")])
+    )
     assert (link / "report.html").read_text() == "001-r1-attempt2"
     assert [path.name for path in link.parent.iterdir()] == ["run_0001"]
 
 
 def test_a_second_call_leaves_no_other_files(tmp_path: Path, outcomes: list[TrialOutcome]) -> None:
-    write_experiment(tmp_path, CONFIG, outcomes)
+    write_experiment(tmp_path, CONFIG, summarise(outcomes))
     before = sorted(tmp_path.rglob("*"))
-    write_experiment(tmp_path, CONFIG, outcomes)
+    write_experiment(tmp_path, CONFIG, summarise(outcomes))
     assert sorted(tmp_path.rglob("*")) == before
     assert not [path for path in before if path.name.endswith(".part")]
 
@@ -176,15 +185,67 @@ def test_combinations_whose_names_would_be_the_same_have_numbers() -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(EnvironmentProblem, match=r"experiment\.json"):
-        write_experiment(tmp_path / "file", CONFIG, [])
+        write_experiment(tmp_path / "file", CONFIG, summarise([]))
 
 
-def test_while_it_runs_only_the_cheap_files_are_written(
-    tmp_path: Path, outcomes: list[TrialOutcome]
-) -> None:
-    write_experiment(tmp_path, CONFIG, outcomes, is_over=False)
+def test_while_it_runs_the_json_has_the_trials_and_the_manifest_their_files(tmp_path: Path) -> None:
+    folder = ExperimentFolder(tmp_path, CONFIG, "run")
+    first = outcome(1, {"load.concurrency": 1}, throughput=1.0)
+    failed = outcome(2, {"load.concurrency": 2}, state="failed", reason="refused")
+    again = outcome(2, {"load.concurrency": 2}, throughput=2.0)
+    again = again._replace(attempt_folder=f"{failed.folder}-attempt2")
+    rows = [row_of(each) for each in (first, failed, again)]
+    for row in rows:
+        own = tmp_path / "trials" / row.outcome.folder
+        own.mkdir(parents=True)
+        (own / "results").write_text(row.outcome.folder)
+        write_manifest(own, "trial")
+        folder.add(row)
+        folder.write_progress(row, None)
+    progress = json.loads((tmp_path / "experiment.json").read_text())
+    assert [each["state"] for each in progress["trials"]] == ["done", "done"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "experiment.csv",
+        "experiment.json", "manifest.json", "profile_runs", "trials",
+    ]  # fmt: skip
+    listed = read_manifest(tmp_path)
+    assert {entry.name for entry in listed.files} == {
         "experiment.json",
-        "profile_runs",
-    ]
+        *(f"trials/{r.outcome.folder}/{n}" for r in rows for n in ("results", "manifest.json")),
+    }
+    assert all(is_whole(tmp_path / entry.name, entry) for entry in listed.files)
+    assert read_experiment_file(tmp_path).trials[1].folder == again.attempt_folder
+    whole = folder.write_all([rows[0], rows[2]], None)
+    written = json.loads((tmp_path / "experiment.json").read_text())
+    assert written["trials"] == progress["trials"]
+    assert written["config"] == progress["config"]
+    assert all(is_whole(tmp_path / entry.name, entry) for entry in whole.files)
+    names = {entry.name for entry in whole.files}
+    assert {
+        "experiment.csv",
+        "report.html",
+        "sweep_aggregate/profile_export_aiperf_sweep.csv",
+    } < names
+    assert not any(name.startswith("aggregate/") for name in names)  # of single runs
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        ("[", "broken"),
+        ("{}", "broken"),
+        ('{"schema_version": "experiment/9"}', "use the version that wrote it"),
+        (
+            '{"schema_version": "experiment/1", "trials": [{"number": 1, "repetition": 1, '
+            '"parameters": {}, "state": "done", "reason": "", "folder": "../x"}]}',
+            "is no name of a folder",
+        ),
+    ],
+)
+def test_a_folder_that_holds_no_experiment_is_refused(
+    tmp_path: Path, content: str | None, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / "experiment.json").write_text(content)
+    with pytest.raises(ConfigError, match=said):
+        read_experiment_file(tmp_path)

@@ -179,7 +179,7 @@ def test_the_terminal_and_the_file_have_the_answer_of_a_search(tmp_path: Path) -
     text = StringIO()
     print_experiment(summarise(outcomes), Console(file=text, width=120), a_search())
     assert "holds 32 users, breaks at 64" in text.getvalue()
-    write_experiment(tmp_path, CONFIG, outcomes, a_search())
+    write_experiment(tmp_path, CONFIG, summarise(outcomes), a_search())
     found = json.loads((tmp_path / "experiment.json").read_text())["search"]
     assert found["answer"].startswith("holds 32 users, breaks at 64")
     assert [each["value"] for each in found["points"]] == [1.0, 8.0, 32.0, 64.0]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from aiperf_svc.adapters.host.vitals import stolen_ns, throttled_ns
+from aiperf_svc.adapters.host.vitals import pressure_ns, stolen_ns, throttled_ns
 
 
 def cgroup(folder: Path, stats: str) -> None:
@@ -46,3 +46,13 @@ def test_what_a_host_takes_is_the_mean_of_the_cores(tmp_path: Path) -> None:
     machine = tmp_path / "stat"
     machine.write_text("cpu 1 2 3 4 5 6 7 50 0 0\ncpu0 1 2 3 4 5 6 7 40\ncpu1 1 2 3 4 5 6 7 10\n")
     assert stolen_ns(machine) == 250_000_000
+
+
+def test_pressure_is_the_time_in_which_something_waited(tmp_path: Path) -> None:
+    file = tmp_path / "cpu"
+    file.write_text(
+        "some avg10=1.53 avg60=0.87 avg300=0.28 total=12345678\n"
+        "full avg10=0.00 avg60=0.00 avg300=0.00 total=9\n"
+    )
+    assert pressure_ns(file) == 12_345_678_000
+    assert pressure_ns(tmp_path / "not there") == 0

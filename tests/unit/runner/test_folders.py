@@ -1,6 +1,7 @@
 """The private folder goes with its run, the artifacts' folder is new and stays."""
 
 import errno
+import json
 import os
 import shutil
 import stat
@@ -68,6 +69,17 @@ def test_a_folder_into_which_not_all_results_came_is_found_by_its_run(tmp_path: 
     assert folders.unfinished(tmp_path, "run") == broken
     assert folders.unfinished(tmp_path, "another") is None
     assert [path.name for path in whole.iterdir()] == ["logs"]
+
+
+def test_the_runs_of_a_collected_experiment_are_linked(tmp_path: Path) -> None:
+    folder = folders.make_artifact_folder(tmp_path, "a")
+    trial = {"number": 3, "repetition": 1, "parameters": {}, "state": "done", "reason": ""}
+    content = {"schema_version": "experiment/1", "trials": [trial | {"folder": "003-r1"}]}
+    with folders.collecting(folder, "run"):
+        (folder / "trials" / "003-r1").mkdir(parents=True)
+        (folder / "trials" / "003-r1" / "report.html").write_text("it")
+        (folder / "experiment.json").write_text(json.dumps(content))
+    assert (folder / "profile_runs" / "run_0003" / "report.html").read_text() == "it"
 
 
 def test_a_folder_that_a_killed_runner_left_is_removed(temporary: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.adapters.exports.experiment_export import SCHEMA as EXPERIMENT_SCHEMA
+from aiperf_svc.adapters.exports.experiment_file import SCHEMA as EXPERIMENT_SCHEMA
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.outcome import RunOutcome
 

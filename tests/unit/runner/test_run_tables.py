@@ -57,6 +57,16 @@ def test_a_long_table_is_shortened_and_keeps_its_ends() -> None:
     assert "4 MiB" in sizes[-1]
 
 
+def test_many_columns_have_whole_names_and_numbers() -> None:
+    names = [f"in place bandwidth {n}" for n in range(7)]
+    columns = (Column("size", "bytes"), *(Column(name, "bytes/s") for name in names))
+    table = Table(name="by_size", columns=columns, rows=((2.0**20, *[23.66e9] * 7),))
+    text = printed(fake.result(fake.record(fake.reading(tables=(table,)))))
+    assert "…" not in text
+    assert text.count("bandwidth") == len(names)
+    assert "1 MiB" + 7 * " 23.66" in " ".join(text.split())
+
+
 def test_a_failed_step_says_why_and_where_its_output_is() -> None:
     text = printed(fake.result(fake.record(problem="rank 0: exit code 1")))
     assert "rank 0: exit code 1" in text

@@ -78,6 +78,9 @@ def test_the_time_in_front_of_the_server_is_the_difference_of_the_means() -> Non
     report = judged(log, ttft_mean_ms=230.0)
     assert report.metrics["server_time_to_first_token"] == pytest.approx(200.0)
     assert report.metrics["time_in_front_of_server"] == pytest.approx(30.0)
+    assert check(report, "time_in_front").text.endswith("take 30 ms")
+    none = judged(log, ttft_mean_ms=199.0)
+    assert check(none, "time_in_front").text.endswith("take no time that can be told")
 
 
 def test_preemptions_and_a_full_cache_under_load_degrade_and_those_before_do_not() -> None:

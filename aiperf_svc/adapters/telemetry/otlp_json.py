@@ -1,0 +1,122 @@
+"""A run's status and results as OTLP metrics, in the protocol's JSON encoding.
+
+Counters are cumulative sums since the run's start, distributions are summaries with their
+quantiles. Integers of 64 bits are strings, as the encoding has it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from aiperf_svc.adapters.results_api.prometheus_text import Sample, samples
+from aiperf_svc.adapters.results_api.status import Status
+
+CUMULATIVE = 2
+SCOPE = "aiperf_svc"
+RESULT = "aiperf_result_"
+"""Prefix of the metrics of the results."""
+_UNITS = {"sec": "s", "ms": "ms", "tokens": "{token}", "requests": "{request}"}
+_QUANTILES = {
+    "min": 0.0, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75,
+    "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999, "max": 1.0,
+}  # fmt: skip
+
+Json = dict[str, Any]
+
+
+def live(status: Status, origin: Mapping[str, str], *, now_wall_ns: int) -> Json:
+    """Return a request with the values of a status. `origin` are attributes of the run."""
+    times = _times(now_wall_ns - round(status.elapsed_s * 1e9), now_wall_ns)
+    return _request(origin, _live_metrics(samples(status), times))
+
+
+def results(
+    summary: Json, origin: Mapping[str, str], *, elapsed_s: float, now_wall_ns: int
+) -> Json:
+    """Return a request with the metrics of a run's summary: those of requests with their quantiles,
+    single numbers as gauges, numbers of the verdict on the system, and the verdict."""
+    times = _times(now_wall_ns - round(elapsed_s * 1e9), now_wall_ns)
+    return _request(origin, _result_metrics(summary, times))
+
+
+def has_results(summary: Json) -> bool:
+    """True if it is the summary of a run under load: experiments and tools have others."""
+    return isinstance(summary.get("aiperf_svc"), dict) and "request_count" in summary
+
+
+def _times(start_wall_ns: int, now_wall_ns: int) -> Json:
+    return {"startTimeUnixNano": str(start_wall_ns), "timeUnixNano": str(now_wall_ns)}
+
+
+def _request(origin: Mapping[str, str], metrics: Iterable[Json]) -> Json:
+    scope = {"scope": {"name": SCOPE}, "metrics": list(metrics)}
+    return {
+        "resourceMetrics": [
+            {"resource": {"attributes": _attributes(origin)}, "scopeMetrics": [scope]}
+        ]
+    }
+
+
+def _attributes(labels: Mapping[str, str]) -> list[Json]:
+    return [{"key": key, "value": {"stringValue": value}} for key, value in labels.items()]
+
+
+def _live_metrics(found: Iterable[Sample], times: Json) -> Iterator[Json]:
+    metrics: dict[str, Json] = {}
+    for each in found:
+        point = {**times, "asDouble": each.value, "attributes": _attributes(each.labels)}
+        known = metrics.get(each.name)
+        if known is not None:
+            known["sum" if each.kind == "counter" else "gauge"]["dataPoints"].append(point)
+            continue
+        # Receivers such as Prometheus append `_total` again.
+        metric = {"name": each.name.removesuffix("_total"), "description": each.text}
+        metric["unit"] = "s" if each.name.endswith("_seconds") else "1"
+        metrics[each.name] = metric | _data(each.kind, point)
+    yield from metrics.values()
+
+
+def _data(kind: str, point: Json) -> Json:
+    if kind == "gauge":
+        return {"gauge": {"dataPoints": [point]}}
+    whole = {"aggregationTemporality": CUMULATIVE, "isMonotonic": True}
+    return {"sum": {"dataPoints": [point], **whole}}
+
+
+def _result_metrics(summary: Json, times: Json) -> Iterator[Json]:
+    for tag, metric in summary.items():
+        if isinstance(metric, dict) and isinstance(metric.get("avg"), int | float):
+            yield _metric(tag, metric, times)
+    own = summary["aiperf_svc"]
+    for name, value in own.get("system", {}).get("metrics", {}).items():
+        yield _gauge(name, "", value, times)
+    said = {name: str(own.get(name) or "") for name in ("verdict", "cause")}
+    yield _gauge("verdict", "1", 1.0, times, said)
+
+
+def _metric(tag: str, metric: Json, times: Json) -> Json:
+    named = str(metric.get("unit", ""))
+    unit = _UNITS.get(named, named)
+    count, known = metric.get("count"), {name: metric.get(name) for name in _QUANTILES}
+    if not count or known["p50"] is None:
+        return _gauge(tag, unit, metric["avg"], times)
+    quantiles = [
+        {"quantile": _QUANTILES[name], "value": value}
+        for name, value in known.items()
+        if value is not None
+    ]
+    total = metric.get("sum")
+    point = {
+        **times,
+        "count": str(int(count)),
+        "sum": metric["avg"] * count if total is None else total,
+        "quantileValues": quantiles,
+    }
+    return {"name": RESULT + tag, "unit": unit, "summary": {"dataPoints": [point]}}
+
+
+def _gauge(
+    name: str, unit: str, value: float, times: Json, labels: Mapping[str, str] | None = None
+) -> Json:
+    known = {key: label for key, label in (labels or {}).items() if label}
+    point = {**times, "asDouble": value, "attributes": _attributes(known)}
+    return {"name": RESULT + name, "unit": unit, "gauge": {"dataPoints": [point]}}

@@ -1,0 +1,102 @@
+"""What synthetic prompts are like: lengths, mixtures, shared prefixes, conversations."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.base import Model
+
+
+class Length(Model):
+    """A distribution of whole numbers, such as token counts. Values below one become one."""
+
+    mean: Annotated[float, Field(gt=0)]
+    """Of a uniform distribution it follows from the limits."""
+    stddev: Annotated[float, Field(ge=0)] = 0.0
+    distribution: Literal["normal", "lognormal", "uniform"] = "normal"
+    """`mean` and `stddev` are those of the values also where the distribution is lognormal."""
+    min: Annotated[int, Field(gt=0)] | None = None
+    """Smaller values become this one."""
+    max: Annotated[int, Field(gt=0)] | None = None
+    """Larger values become this one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mean_of_limits(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("distribution") != "uniform":
+            return data
+        try:
+            mean = (data["min"] + data["max"]) / 2
+        except (KeyError, TypeError):
+            return {"mean": 1, **data}  # The other validator says what is wrong.
+        return {"mean": mean, **data}
+
+    @model_validator(mode="after")
+    def _limits_fit(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"{{min}} {self.min} is above {{max}} {self.max}")
+        if self.distribution != "uniform":
+            return self
+        if self.min is None or self.max is None:
+            raise ValueError("{distribution} uniform needs {min} and {max}")
+        if self.stddev or self.mean != (self.min + self.max) / 2:
+            raise ValueError(
+                "{distribution} uniform is given by {min} and {max}; leave out {mean} and {stddev}"
+            )
+        return self
+
+
+class Passages(Model):
+    """The texts that a synthetic request asks a server to rank."""
+
+    number: Length = Length(mean=1)
+    """Passages of a request."""
+    tokens: Length = Length(mean=550)
+    """Tokens of a passage."""
+
+
+class Shape(Model):
+    """One kind of request in a mixture."""
+
+    weight: Annotated[float, Field(gt=0)]
+    """Share of the requests, relative to the other weights."""
+    input_tokens: Length
+    output_tokens: Length | None = None
+
+
+class Prefix(Model):
+    """Tokens with which synthetic prompts begin alike, so that a server can take them from its
+    prefix cache. They come before those of `input_tokens`."""
+
+    system_tokens: Annotated[int, Field(ge=0)] = 0
+    """Tokens of a system prompt that all requests share."""
+    system_prompt: Annotated[str, Field(min_length=1)] | None = None
+    """Text of that system prompt, instead of a synthetic one."""
+    groups: Annotated[int, Field(ge=0)] = 0
+    """Number of different prefixes. Each is shared by as many requests as any other."""
+    tokens: Annotated[int, Field(ge=0)] = 0
+    """Tokens of each of these prefixes."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if bool(self.groups) != bool(self.tokens):
+            raise ValueError("{groups} and {tokens} need each other")
+        if self.system_prompt is not None and self.system_tokens:
+            raise ValueError("{system_prompt} is the text itself; leave out {system_tokens}")
+        return self
+
+
+class Delay(Model):
+    """A normal distribution of milliseconds, cut off below zero."""
+
+    mean: Annotated[float, Field(ge=0)] = 0.0
+    stddev: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Turns(Model):
+    """Turns of a synthetic conversation. Each sends the whole history with the real responses."""
+
+    number: Length = Length(mean=1)
+    delay_ms: Delay = Delay()
+    """Pause between a response and the next turn."""

@@ -1,0 +1,124 @@
+"""What this program's own services did over time, to be held against the series of servers: was it
+the client that was slow in that second?
+
+Services are counted together, by kind: the busiest one is what delays requests, and a run may have
+thousands of them.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from aiperf_svc.core.telemetry.log import SourceLog
+from aiperf_svc.core.telemetry.page import Page, Series
+from aiperf_svc.core.telemetry.series import Plotted
+from aiperf_svc.protocol.messages import Service, Vitals
+
+NAME = "aiperf-svc"
+INTERVAL_NS = 1_000_000_000
+SILENT_NS = 3_000_000_000
+"""Age from which on what a service has said is not used: it sends every second."""
+LEAST_NS = 250_000_000
+"""Shortest time over which shares are computed."""
+CPU, LAG, SHARE = (
+    "aiperf_service_cpu_ratio",
+    "aiperf_service_loop_lag_seconds",
+    "aiperf_node_cpu_lost_ratio",
+)
+IN_FLIGHT, COMPLETED, ERRORED = (
+    "aiperf_requests_in_flight",
+    "aiperf_requests_completed_total",
+    "aiperf_requests_errored_total",
+)
+_TYPES = {CPU: "gauge", LAG: "gauge", SHARE: "gauge", IN_FLIGHT: "gauge"} | dict.fromkeys(
+    (COMPLETED, ERRORED), "counter"
+)
+_TITLES = {
+    CPU: ("CPU of the busiest service", "cores"),
+    LAG: ("Event loop delay", "s"),
+    SHARE: ("Waits for the CPU", "share of the time"),
+}
+_CAUSES = {
+    "pressure": "pressure on the node",
+    "stolen": "stolen by the host",
+    "throttled": "over the quota",
+}
+
+
+class _Heard(NamedTuple):
+    """The last that one service said of itself."""
+
+    service: Service
+    vitals: Vitals
+    wall_ns: int
+    shares: dict[str, float]
+    """Shares of the time before, by what took the CPU."""
+
+
+class ClientSeries:
+    """Collects heartbeats, and makes a page of them each second."""
+
+    def __init__(self) -> None:
+        self.log = SourceLog(NAME)
+        self._heard: dict[str, _Heard] = {}
+        self._sampled_ns = 0
+
+    def add(self, sender: str, service: Service, vitals: Vitals, *, at_wall_ns: int) -> None:
+        """Take a heartbeat."""
+        known = self._heard.get(sender)
+        if known is None:
+            self._heard[sender] = _Heard(service, vitals, at_wall_ns, {})
+        elif at_wall_ns - known.wall_ns >= LEAST_NS:
+            shares = _shares(known.vitals, vitals, at_wall_ns - known.wall_ns)
+            self._heard[sender] = _Heard(service, vitals, at_wall_ns, shares)
+
+    def sample(self, wall_ns: int, *, in_flight: int, completed: int, errored: int) -> None:
+        """Note what is known now, once a second."""
+        if wall_ns - self._sampled_ns < INTERVAL_NS:
+            return
+        fresh = [each for each in self._heard.values() if wall_ns - each.wall_ns < SILENT_NS]
+        if not fresh:
+            return
+        self._sampled_ns = wall_ns
+        values = {
+            Series(IN_FLIGHT): float(in_flight),
+            Series(COMPLETED): float(completed),
+            Series(ERRORED): float(errored),
+        }
+        for each in fresh:
+            label = (("service", each.service.value),)
+            _raise(values, Series(CPU, label), each.vitals.cpu_fraction)
+            _raise(values, Series(LAG, label), each.vitals.loop_lag_ns / 1e9)
+            for cause, share in each.shares.items():
+                _raise(values, Series(SHARE, (("cause", cause),)), share)
+        self.log.add(Page(values, _TYPES, None), wall_ns=wall_ns, latency_ns=0)
+
+
+def plots(log: SourceLog) -> Iterable[Plotted]:
+    """Yield the plots of a run's own services: a line for each kind of service, or each cause."""
+    for name, (title, unit) in _TITLES.items():
+        lines = [
+            (_label(each.series), *log.curve(number))
+            for number, each in enumerate(log.series)
+            if each.series.name == name
+        ]
+        if any(curve[2].any() for curve in lines):
+            yield Plotted(name, title, unit, tuple(lines))
+
+
+def _label(series: Series) -> str:
+    ((_, value),) = series.labels
+    return _CAUSES.get(value, value)
+
+
+def _shares(before: Vitals, after: Vitals, elapsed_ns: int) -> dict[str, float]:
+    """Shares of a time in which the CPU was with others. Counters that fell tell nothing."""
+    grown = {
+        "pressure": after.pressure_ns - before.pressure_ns,
+        "stolen": after.stolen_ns - before.stolen_ns,
+        "throttled": after.throttled_ns - before.throttled_ns,
+    }
+    return {cause: min(1.0, max(0, ns) / elapsed_ns) for cause, ns in grown.items()}
+
+
+def _raise(values: dict[Series, float], series: Series, value: float) -> None:
+    values[series] = max(values.get(series, 0.0), value)

@@ -1,0 +1,41 @@
+#!/bin/sh
+# The steps of docs/ci/workflow.yaml, for any forge:
+#
+#   benchmark.sh preview   comment what a change of the stack file means
+#   benchmark.sh run       run the stack; its results become the newest folder in RUNS
+#   benchmark.sh compare   compare the newest run with the last good one, and comment the table
+#
+# STACK     name of the stack, which has at least three repetitions
+# RUNS      folder that the forge keeps from night to night
+# RUN_FLAGS further flags for the run, such as --local (default: none)
+# COMMENT   command that posts the Markdown file whose name it gets (default: cat)
+set -eu
+
+preview() {
+    aiperf-svc preview "$STACK" --markdown > preview.md
+    ${COMMENT:-cat} preview.md
+}
+
+run() {
+    mkdir -p "$RUNS"
+    code=0
+    # shellcheck disable=SC2086  # several flags
+    aiperf-svc run "$STACK" --artifact-dir "$RUNS" ${RUN_FLAGS:-} || code=$?
+    # A missed SLO (4) is a measurement; the comparison says whether that is new.
+    [ "$code" -eq 4 ] || return "$code"
+}
+
+compare() {
+    newest=$(find "$RUNS" -mindepth 1 -maxdepth 1 -type d -name '*-*Z' | sort | tail -n 1)
+    if [ ! -d "$RUNS/good" ]; then
+        echo "the first run: $newest is the one to compare with"
+    else
+        code=0
+        aiperf-svc compare "$RUNS/good/" "$newest" --markdown --fail-on worse > table.md || code=$?
+        ${COMMENT:-cat} table.md
+        [ "$code" -eq 0 ] || return "$code"
+    fi
+    ln -sfn "$(basename "$newest")" "$RUNS/good"
+}
+
+"$1"

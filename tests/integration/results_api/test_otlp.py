@@ -1,0 +1,143 @@
+"""A run's metrics at a receiver of OTLP over HTTP, and what a bad receiver changes: nothing."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from played_run import make_status as status
+
+from aiperf_svc.adapters.telemetry.otlp import OtlpSender
+
+ORIGIN = {"service.name": "aiperf-svc"}
+SUMMARY = {
+    "request_count": {"unit": "requests", "avg": 40.0},
+    "request_latency": {
+        "unit": "ms", "avg": 2.0, "min": 1.0, "p50": 2.0, "p99": 3.0, "max": 3.0, "count": 40,
+    },
+    "input_config": {"avg": "no metric"},
+    "aiperf_svc": {
+        "verdict": "invalid", "cause": "client-bound", "system": {"metrics": {"gpu_power": 400.0}},
+    },
+}  # fmt: skip
+
+
+class Receiver:
+    """What has come."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: dict[str, str] = {}
+        self.response: tuple[int, str] = (200, "{}")
+        self.came = asyncio.Event()
+
+    async def take(self, request: web.Request) -> web.Response:
+        assert request.path == "/v1/metrics"
+        assert request.content_type == "application/json"
+        self.headers = dict(request.headers)
+        self.bodies.append(await request.json())
+        self.came.set()
+        code, text = self.response
+        return web.Response(status=code, text=text, content_type="application/json")
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """The newest of each name."""
+        return {
+            metric["name"]: metric
+            for body in self.bodies
+            for resource in body["resourceMetrics"]
+            for scope in resource["scopeMetrics"]
+            for metric in scope["metrics"]
+        }
+
+
+@asynccontextmanager
+async def receiver() -> AsyncIterator[tuple[Receiver, str]]:
+    found = Receiver()
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", found.take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield found, f"http://127.0.0.1:{runner.addresses[0][1]}/v1/metrics"
+    finally:
+        await runner.cleanup()
+
+
+def sender(url: str, notes: list[str], **options: Any) -> OtlpSender:
+    return OtlpSender(url, {"api-key": "s3cret"}, ORIGIN, note=notes.append, **options)
+
+
+async def test_a_status_is_sent_each_interval_and_the_results_at_the_end() -> None:
+    notes: list[str] = []
+    async with receiver() as (found, url), sender(url, notes, interval_s=0.05) as sending:
+        sending.show(status(completed=7, in_flight=3, elapsed_s=5.0))
+        await asyncio.wait_for(found.came.wait(), 10)
+        live = found.metrics()
+        await sending.finish(SUMMARY)
+    assert notes == []
+    assert found.headers["api-key"] == "s3cret"
+    completed = live["aiperf_requests_completed"]["sum"]
+    assert (completed["aggregationTemporality"], completed["isMonotonic"]) == (2, True)
+    (point,) = completed["dataPoints"]
+    assert point["asDouble"] == 7
+    assert point["attributes"] == [{"key": "phase", "value": {"stringValue": "profiling"}}]
+    assert int(point["timeUnixNano"]) - int(point["startTimeUnixNano"]) == 5 * 10**9
+    assert live["aiperf_requests_in_flight"]["gauge"]["dataPoints"][0]["asDouble"] == 3
+    results = found.metrics()
+    assert results["aiperf_result_request_count"]["gauge"]["dataPoints"][0]["asDouble"] == 40
+    (latency,) = results["aiperf_result_request_latency"]["summary"]["dataPoints"]
+    assert (latency["count"], latency["sum"]) == ("40", 80.0)
+    assert {"quantile": 0.99, "value": 3.0} in latency["quantileValues"]
+    assert results["aiperf_result_gpu_power"]["gauge"]["dataPoints"][0]["asDouble"] == 400
+    assert "client-bound" in json.dumps(results["aiperf_result_verdict"])
+    assert "aiperf_result_input_config" not in results
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        ((500, ""), "the receiver responds with status 500"),
+        ((307, ""), "the receiver responds with status 307"),
+        (
+            (200, '{"partialSuccess": {"rejectedDataPoints": "3", "errorMessage": "too old"}}'),
+            "the receiver rejects 3 points: too old",
+        ),
+    ],
+)
+async def test_a_receiver_that_refuses_is_named_once_and_at_the_end(
+    response: tuple[int, str], reason: str
+) -> None:
+    notes: list[str] = []
+    async with receiver() as (found, url), sender(url, notes, interval_s=0.02) as sending:
+        found.response = response
+        sending.show(status())
+        while len(found.bodies) < 4:
+            found.came.clear()
+            await asyncio.wait_for(found.came.wait(), 10)
+        await sending.finish(SUMMARY)
+    assert notes == [
+        f"metrics are not sent to {url}: {reason}",
+        f"the results were not sent to {url}: {reason}",
+    ]
+
+
+async def test_nobody_there_is_said_and_a_response_that_is_no_json_is_none_of_our_business() -> (
+    None
+):
+    notes: list[str] = []
+    async with sender("http://127.0.0.1:1/v1/metrics", notes) as sending:
+        sending.show(status())
+        await sending.finish(None)
+    assert len(notes) == 1
+    assert "127.0.0.1:1" in notes[0]
+    async with receiver() as (found, url), sender(url, notes) as sending:
+        found.response = (200, "\x00 thanks")
+        sending.show(status())
+        await sending.finish(None)
+    assert len(notes) == 1

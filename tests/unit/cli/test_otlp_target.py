@@ -1,0 +1,49 @@
+"""`--otlp` takes a URL, and its secrets come from the environment only."""
+
+import pytest
+
+from aiperf_svc.cli.otlp import otlp_target
+from aiperf_svc.domain.errors import ConfigError
+
+ALL, METRICS = "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"
+
+
+def test_without_the_flag_nothing_is_read() -> None:
+    assert otlp_target(None, {ALL: "not a header"}) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "whole"),
+    [
+        ("http://collector:4318", "http://collector:4318/v1/metrics"),
+        ("https://collector/", "https://collector/v1/metrics"),
+        ("https://gateway/otlp/v1/metrics", "https://gateway/otlp/v1/metrics"),
+    ],
+)
+def test_a_url_without_a_path_means_where_receivers_take_metrics(url: str, whole: str) -> None:
+    target = otlp_target(url, {})
+    assert target is not None
+    assert target.url == whole
+
+
+def test_headers_come_from_the_environment_with_escapes_and_those_for_metrics_win() -> None:
+    environ = {ALL: "api-key=a%20b%3D, x-team=perf", METRICS: "x-team=bench"}
+    target = otlp_target("http://c:4318", environ)
+    assert target is not None
+    assert target.headers == {"api-key": "a b=", "x-team": "bench"}
+    assert "a b=" not in repr(target)
+
+
+@pytest.mark.parametrize(
+    "url", ["collector:4318", "http://user:key@collector", "http://c:4318/?key=1", "ftp://c", ""]
+)
+def test_a_wrong_url_or_one_with_a_key_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"--otlp: expected a URL .* OTEL_EXPORTER_OTLP_HEADERS"):
+        otlp_target(url, {})
+
+
+@pytest.mark.parametrize("text", ["s3cret", "a b=1", "=1", "key=", "key=a%0D%0Ab"])
+def test_wrong_headers_are_refused_without_their_values(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        otlp_target("http://c:4318", {METRICS: text})
+    assert str(caught.value) == f"{METRICS}: expected NAME=VALUE, separated by commas"

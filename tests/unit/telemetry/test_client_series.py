@@ -1,0 +1,75 @@
+"""The series of the own services tell what the busiest one did, and who else had the CPU."""
+
+from fake_sources import at
+
+from aiperf_svc.core.telemetry import client_series
+from aiperf_svc.core.telemetry.client_series import ClientSeries
+from aiperf_svc.protocol.messages import Service, Vitals
+
+
+def last(series: ClientSeries, name: str, label: str) -> float:
+    (number,) = [
+        number
+        for number, each in enumerate(series.log.series)
+        if each.series.name == name and label in dict(each.series.labels).values()
+    ]
+    return series.log.last(number)
+
+
+def beat(series: ClientSeries, sender: str, second: float, **vitals: float) -> None:
+    health = Vitals(**vitals)  # type: ignore[arg-type]
+    series.add(sender, Service.WORKER, health, at_wall_ns=at(second))
+
+
+def sample(series: ClientSeries, second: float, in_flight: int = 0) -> None:
+    series.sample(at(second), in_flight=in_flight, completed=0, errored=0)
+
+
+def test_the_busiest_of_a_kind_counts() -> None:
+    series = ClientSeries()
+    beat(series, "worker-0", 0, cpu_fraction=0.3, loop_lag_ns=9_000_000)
+    beat(series, "worker-1", 0, cpu_fraction=0.8, loop_lag_ns=2_000_000)
+    sample(series, 0.5, in_flight=7)
+    assert last(series, client_series.CPU, "worker") == 0.8
+    assert last(series, client_series.LAG, "worker") == 0.009
+    assert [plot.name for plot in client_series.plots(series.log)] == [
+        client_series.CPU,
+        client_series.LAG,
+    ]
+
+
+def test_time_that_others_took_is_a_share_of_the_time_between_heartbeats() -> None:
+    series = ClientSeries()
+    for second in range(4):
+        beat(
+            series,
+            "worker-0",
+            second,
+            pressure_ns=second * 250_000_000,
+            stolen_ns=second * 10_000_000,
+        )
+    # A heartbeat that is repeated at once says nothing new.
+    beat(series, "worker-0", 3.1, pressure_ns=750_000_000, stolen_ns=30_000_000)
+    sample(series, 3.2)
+    assert last(series, client_series.SHARE, "pressure") == 0.25
+    assert last(series, client_series.SHARE, "stolen") == 0.01
+    assert last(series, client_series.SHARE, "throttled") == 0.0
+    (plot,) = client_series.plots(series.log)
+    assert [label for label, _, _ in plot.lines] == [
+        "pressure on the node",
+        "stolen by the host",
+        "over the quota",
+    ]
+
+
+def test_a_page_is_made_once_a_second_and_of_services_that_are_there() -> None:
+    series = ClientSeries()
+    sample(series, 0)
+    assert not series.log.has_pages
+    beat(series, "worker-0", 0, cpu_fraction=0.9)
+    for place in range(10):
+        sample(series, place / 5)
+    assert len(series.log.wall_ns) == 2
+    beat(series, "worker-1", 9, cpu_fraction=0.2)
+    sample(series, 10)
+    assert last(series, client_series.CPU, "worker") == 0.2
