@@ -2,10 +2,13 @@
 
 import argparse
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DESCRIPTION = """Describe a trace: rates, lengths, and how much of its prompts repeats a prefix that
 came before, which is the most that a prefix cache without a limit can hit.
@@ -13,6 +16,7 @@ came before, which is the most that a prefix cache without a limit can hit.
 The file is read row by row. `--input-file` of `profile` takes its prompts from it."""
 DEFAULT = "mooncake_trace"
 
+_CHART_LINES = 5
 _ROWS = (
     ("Requests", "requests", ",.0f"),
     ("Left out (no tokens)", "left_out", ",.0f"),
@@ -99,3 +103,17 @@ def _print(described: dict[str, Any]) -> None:
     console.print(counts)
     if lengths.row_count:
         console.print(lengths)
+    if described["arrivals"] is not None:
+        _print_arrivals(described, console)
+
+
+def _print_arrivals(described: dict[str, Any], console: "Console") -> None:
+    """Print the arrivals over time as bars."""
+    from aiperf_svc.runner.bar_chart import bar_chart, joined
+
+    part_s, counts = described["arrivals"]["part_s"], described["arrivals"]["counts"]
+    rates = joined([count / part_s for count in counts], console.width - 2)
+    console.print("Requests/s over the time of the trace")
+    for line in bar_chart(rates, height=_CHART_LINES):
+        console.print(f"  {line}", no_wrap=True)
+    console.print(f"  0 to {part_s * len(counts):,.4g} s, highest bar {max(rates):,.4g}/s")

@@ -15,6 +15,8 @@ from aiperf_svc.core.datasets.traces import TraceRow, has_tokens
 from aiperf_svc.core.stats.percentiles import quantile
 
 _PERCENTILES = (50, 90, 99)
+_PARTS = 128
+"""Parts of the time, at most, for which arrivals are counted."""
 
 
 def summarise_trace(
@@ -58,6 +60,7 @@ class _Times:
         self._second = 0
         self._in_second = 0
         self._peak = 0
+        self._parts = _Parts()
 
     def add(self, timestamp: float) -> None:
         now = timestamp / self._unit
@@ -70,13 +73,15 @@ class _Times:
         self._in_second = self._in_second + 1 if second == self._second else 1
         self._second = second
         self._peak = max(self._peak, self._in_second)
+        self._parts.add(now - self._first)
 
-    def described(self) -> dict[str, float | None]:
-        """The time from the first to the last arrival, the rate, and how the gaps spread."""
+    def described(self) -> dict[str, Any]:
+        """The time from the first to the last arrival, the rate, how the gaps spread, and the
+        arrivals over time."""
         duration = self._last - self._first if self._first is not None else 0.0
         gaps = self._count - 1
         if duration <= 0:
-            return dict.fromkeys(("duration_s", "rate", "peak_rate", "gap_variation"))
+            return dict.fromkeys(("duration_s", "rate", "peak_rate", "gap_variation", "arrivals"))
         mean = duration / gaps
         variance = max(0.0, self._squares / gaps - mean**2)
         return {
@@ -84,7 +89,28 @@ class _Times:
             "rate": gaps / duration,
             "peak_rate": float(self._peak),
             "gap_variation": math.sqrt(variance) / mean,
+            "arrivals": self._parts.described(),
         }
+
+
+class _Parts:
+    """The arrivals in equal parts of the time, whose length doubles when the trace goes on."""
+
+    def __init__(self) -> None:
+        self._part_s = 0.001
+        self._counts = [0] * _PARTS
+
+    def add(self, since_s: float) -> None:
+        while since_s >= self._part_s * _PARTS:
+            pairs = zip(self._counts[::2], self._counts[1::2], strict=True)
+            self._counts = [one + other for one, other in pairs] + [0] * (_PARTS // 2)
+            self._part_s *= 2
+        self._counts[int(since_s / self._part_s)] += 1
+
+    def described(self) -> dict[str, Any]:
+        """The length of a part and the number of arrivals in each."""
+        used = max((place for place, count in enumerate(self._counts) if count), default=0)
+        return {"part_s": self._part_s, "counts": self._counts[: used + 1]}
 
 
 class _Prefixes:

@@ -42,6 +42,15 @@ def test_a_poisson_process_varies_by_one() -> None:
     assert math.isclose(found["gap_variation"], 1, rel_tol=0.05)
 
 
+@pytest.mark.parametrize(("last", "part_s"), [(0.1, 0.001), (3.0, 0.032), (1000.0, 8.192)])
+def test_arrivals_are_counted_in_parts_that_grow_with_the_trace(last: float, part_s: float) -> None:
+    found = described(row(0), row(0.0004), row(0.05), row(last))["arrivals"]
+    assert found["part_s"] == pytest.approx(part_s)
+    assert sum(found["counts"]) == 4
+    assert len(found["counts"]) <= 128
+    assert found["counts"][int(last / part_s)] == 1
+
+
 def test_a_prefix_is_reused_only_if_all_blocks_before_it_are() -> None:
     found = described(row(0, 48, 1, 2, 3), row(1, 40, 1, 2, 9), row(2, 20, 2, 3), row(3, 10, 1))
     assert (found["blocks"], found["distinct_blocks"]) == (9, 6)
@@ -59,7 +68,7 @@ def test_lengths_are_exact_and_rows_without_tokens_are_left_out() -> None:
 def test_what_rows_do_not_tell_is_none() -> None:
     found = described(row(None), row(None))
     assert [key for key, value in found.items() if value is None] == [
-        *("duration_s", "rate", "peak_rate", "gap_variation"),
+        *("duration_s", "rate", "peak_rate", "gap_variation", "arrivals"),
         *("blocks", "distinct_blocks", "prefix_reuse"),
     ]
 
