@@ -20,6 +20,7 @@ from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.services.telemetry_reader import TelemetryReader
 
 DCGM = (Path(__file__).parents[1] / "data/telemetry/dcgm.txt").read_text()
+TTFT = "time_to_first_token_seconds"
 POWER = "DCGM_FI_DEV_POWER_USAGE{"
 
 
@@ -131,6 +132,15 @@ async def test_a_run_has_what_its_server_and_gpus_said_in_all_its_files(tmp_path
     series = stats["metrics"]["vllm:generation_tokens"]["series"]
     (tokens,) = [each for each in series if each["endpoint_url"].startswith(mock.url)]
     assert tokens["stats"]["total"] == 10 * summary["request_count"]["avg"]
+    wide = read_parquet(folder / "server_metrics_export.parquet").read_all()
+    names = ("metric_name", "bucket_le", "timestamp_ns", "bucket_count", "count", "engine")
+    columns = [[value.as_py() for value in wide.column(name)] for name in names]
+    ttft = [row for row in zip(*columns, strict=True) if row[0] == f"vllm:{TTFT}"]
+    whole = [row for row in ttft if row[1] == "+Inf"]
+    assert len({row[2] for row in whole}) == len(whole) > 10
+    assert [row[3] for row in whole] == [row[4] for row in whole]
+    assert 0.8 * truth["completed"] < max(row[4] for row in whole) <= truth["completed"]
+    assert {row[5] for row in ttft} == {"0"}
     gpus = [json.loads(x) for x in (folder / "gpu_telemetry_export.jsonl").read_text().splitlines()]
     assert {line["gpu_uuid"] for line in gpus} == {"GPU-6f1c0b40", "GPU-6f1c0b41"}
     assert len({line["telemetry_data"]["gpu_power_usage"] for line in gpus}) > 10

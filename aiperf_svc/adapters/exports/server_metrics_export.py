@@ -87,7 +87,7 @@ def render_json(summary: Summary) -> bytes:
                 {
                     "type": family.type,
                     "description": "",
-                    "unit": _unit(family.name),
+                    "unit": unit_of(family.name),
                     "series": [],
                 },
             )
@@ -143,7 +143,7 @@ def render_csv(summary: Summary) -> bytes:
             stats: Any = statistics(family, log, begin_ns, end_ns)["stats"]
             values = [_text(stats.get(name)) for name in _STATS[kind]]
             labels = ",".join(f"{name}={value}" for name, value in family.labels)
-            head = [urlsplit(log.url).netloc, family.type, family.name, _unit(family.name) or ""]
+            head = [urlsplit(log.url).netloc, family.type, family.name, unit_of(family.name) or ""]
             rows[kind].append([csv_cell(text) for text in (*head, *values, labels)])
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -159,7 +159,8 @@ def _text(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def _unit(name: str) -> str | None:
+def unit_of(name: str) -> str | None:
+    """Return the unit of a family, by its name."""
     return next((unit for suffix, unit in _UNITS if name.endswith(suffix)), None)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from aiperf_svc.adapters.exports import server_metrics_export as servers
-from aiperf_svc.adapters.exports import telemetry_export
+from aiperf_svc.adapters.exports import server_metrics_parquet, telemetry_export
 from aiperf_svc.adapters.storage.atomic_files import write_atomically, write_file
 from aiperf_svc.core.results.summary import Summary
 
@@ -22,6 +22,10 @@ def write_telemetry(folder: Path, summary: Summary) -> None:
         _write_lines(folder / "server_metrics_export.jsonl", lines)
         write_file(folder / "server_metrics_export.json", lambda: servers.render_json(summary))
         write_file(folder / "server_metrics_export.csv", lambda: servers.render_csv(summary))
+        write_atomically(
+            folder / "server_metrics_export.parquet",
+            lambda part: server_metrics_parquet.write(part, summary),
+        )
     gpus = [log for log in logs if log.has_gpus]
     if gpus:
         _write_lines(folder / "gpu_telemetry_export.jsonl", servers.render_gpu_lines(gpus))
