@@ -15,7 +15,7 @@ from aiperf_svc.plan.topology import Topology
 from aiperf_svc.runner.experiment_lines import position, trial_line
 from aiperf_svc.runner.numbers import count, milliseconds, seconds
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.phase_progress import is_loading, remaining_s, step_line
+from aiperf_svc.runner.phase_progress import in_flight, is_loading, remaining_s, step_line
 
 PLAIN_S = 2.0
 """Seconds between two lines of the plain display within one state."""
@@ -109,7 +109,7 @@ def plain_line(status: Status) -> str:
     parts = [
         f"{status.completed:,}{_of(status.requested_requests)} completed",
         count(status.errored, "error"),
-        f"{status.in_flight:,} in flight",
+        f"{in_flight(status)} in flight",
         f"{status.requests_per_s:,.1f} requests/s",
     ]
     if status.ttft_p50_ms is not None:

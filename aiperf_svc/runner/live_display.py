@@ -12,7 +12,13 @@ from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner.experiment_lines import parameters_text, position
 from aiperf_svc.runner.numbers import milliseconds, seconds
-from aiperf_svc.runner.phase_progress import is_loading, remaining_s, share_done, step_line
+from aiperf_svc.runner.phase_progress import (
+    in_flight,
+    is_loading,
+    remaining_s,
+    share_done,
+    step_line,
+)
 
 STEPS = (
     RunState.CONFIGURING,
@@ -167,20 +173,9 @@ def _counts(status: Status) -> RenderableType:
     return _facts(
         ("requests", f"{status.completed:,}{of}"),
         ("rate", f"{status.requests_per_s:,.1f} /s" if status.requests_per_s else "–"),
-        ("in flight", _in_flight(status)),
+        ("in flight", in_flight(status)),
         ("errors", errors),
     )
-
-
-def _in_flight(status: Status) -> str:
-    """Our own requests in flight, and what the server says that it has."""
-    text = f"{status.in_flight:,}"
-    if status.server_running is not None:
-        text += f" (server {status.server_running:,.0f}"
-        if status.server_waiting:
-            text += f" + {status.server_waiting:,.0f} waiting"
-        text += ")"
-    return text
 
 
 def _times(status: Status) -> RenderableType:

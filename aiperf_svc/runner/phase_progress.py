@@ -58,3 +58,14 @@ def step_line(steps: StepStatus) -> str:
     parts += [steps.text] if steps.text else []
     parts += [f"{steps.failed:,} failed"] if steps.failed else []
     return ", ".join(parts)
+
+
+def in_flight(status: Status) -> str:
+    """Return our own requests in flight, and those that the server says it has."""
+    text = f"{status.in_flight:,}"
+    if status.server_running is not None:
+        text += f" (server {status.server_running:,.0f}"
+        if status.server_waiting:
+            text += f" + {status.server_waiting:,.0f} waiting"
+        text += ")"
+    return text

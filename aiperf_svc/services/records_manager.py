@@ -110,6 +110,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._early_end: EarlyEnd | None = None
         self.progress = RunProgress(context.inference, context.topology)
         self.work = {
+            RunState.CONFIGURING: self._telemetry.started,
             RunState.DRAINING: self._drain,
             RunState.PROCESSING: self._process,
             RunState.DONE: self._end,

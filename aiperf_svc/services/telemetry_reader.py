@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 5.0
 """Longest time for a page. A server that is saturated may take seconds; the run does not wait."""
+FIRST_PAGES_S = 2.0
+"""Longest time for which the load waits for the first page of each source: what a server counted
+before its first page was read is not known."""
 LAST_PAGE_S = 1.0
 """Longest time for the last page, for which the results wait."""
 
@@ -37,6 +40,9 @@ class TelemetryReader:
         self._interval_s = config.telemetry.interval / 1e9
         self._sources = _sources(config)
         self._stopping = asyncio.Event()
+        self._unread = len(self._sources)
+        """Sources of which no read has ended."""
+        self._started = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_over = False
         """True if the results are being made: a page that comes now is too late."""
@@ -58,7 +64,12 @@ class TelemetryReader:
         except Exception:
             log.exception("telemetry has ended; the run goes on without it")
         finally:
+            self._started.set()
             self._ended.set()
+
+    async def started(self) -> None:
+        """Wait until each page was read once, or could not be, within limits."""
+        await is_set_within(self._started, FIRST_PAGES_S)
 
     async def stop(self) -> None:
         """Read every page for the last time, and end."""
@@ -76,9 +87,15 @@ class TelemetryReader:
 
     async def _follow(self, source: SourceLog, client: "pages.PageClient") -> None:
         reader = PageReader()
+        is_first = True
         while not self._stopping.is_set():
             began_ns = monotonic_ns()
             await self._read(source, reader, client, TIMEOUT_S)
+            if is_first:
+                is_first = False
+                self._unread -= 1
+                if not self._unread:
+                    self._started.set()
             if source.is_guess and not source.has_pages:
                 return
             left_s = self._interval_s - (monotonic_ns() - began_ns) / 1e9

@@ -12,7 +12,7 @@ from aiperf_svc.protocol.messages import Service
 from aiperf_svc.runner.display import Plain, final_line, plain_line
 from aiperf_svc.runner.experiment_lines import trial_line
 from aiperf_svc.runner.live_display import LiveDisplay
-from aiperf_svc.runner.phase_progress import remaining_s, share_done
+from aiperf_svc.runner.phase_progress import in_flight, remaining_s, share_done
 
 TOPOLOGY = Topology("compact", (Group("worker", (Service.WORKER,), 3),), 3, 1, "proxy")
 
@@ -23,8 +23,17 @@ def status(**fields: Any) -> Status:
     values |= {"ttft_p50_ms": None, "ttft_p99_ms": None, "latency_p50_ms": None}
     values |= {"requested_requests": None, "requested_duration_s": None, "dataset": {}}
     values |= {"is_cancelling": False, "artifact_error": "", "verdict": None, "steps": None}
-    values |= {"experiment": None}
+    values |= {"experiment": None, "server_running": None, "server_waiting": None}
     return Status(**{**values, **fields})
+
+
+def test_requests_on_the_server_stand_beside_our_own() -> None:
+    assert in_flight(status(in_flight=1_200)) == "1,200"
+    assert in_flight(status(in_flight=8, server_running=8.0)) == "8 (server 8)"
+    assert in_flight(status(in_flight=8, server_running=5.0, server_waiting=3.0)) == (
+        "8 (server 5 + 3 waiting)"
+    )
+    assert "8 (server 8) in flight" in plain_line(status(in_flight=8, server_running=8.0))
 
 
 def test_the_share_counts_requests_whatever_became_of_them() -> None:
