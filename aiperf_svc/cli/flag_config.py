@@ -15,7 +15,7 @@ from aiperf_svc.cli.flags import FLAGS, Flag
 from aiperf_svc.config.load_config import read_config_data
 from aiperf_svc.config.models import CUSTOM, Dataset, DatasetKind
 from aiperf_svc.config.problems import Problem
-from aiperf_svc.config.prompts import Passages, Turns
+from aiperf_svc.config.prompts import Images, Passages, Turns
 from aiperf_svc.config.workload import Config, WorkloadConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.loading import kind_of, parse_any
@@ -179,10 +179,16 @@ def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
         (dataset.get("passages"), "number", Passages().number),
         (dataset.get("passages"), "tokens", Passages().tokens),
         (dataset.get("turns"), "number", Turns().number),
+        (dataset.get("images"), "width", Images().width),
+        (dataset.get("images"), "height", Images().height),
     ):
         lengths = part.get(key) if isinstance(part, dict) else None
         if isinstance(lengths, dict) and lengths.keys() == {"stddev"}:
             lengths["mean"] = default.mean
+    for key in ("images", "sounds"):
+        media = dataset.get(key)
+        if isinstance(media, dict):
+            media.setdefault("number", 1)
 
 
 def _complete_end(load: dict[str, Any], varied: Collection[str]) -> list[str]:

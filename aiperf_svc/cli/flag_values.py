@@ -109,6 +109,15 @@ def mix(text: str) -> list[dict[str, object]]:
     return found
 
 
+def sample_rate(text: str) -> object:
+    """Samples a second; AIPerf has them in kHz."""
+    try:
+        rate = float(text)
+    except ValueError:
+        return text
+    return round(rate * 1000) if rate < 1000 else round(rate)
+
+
 def goodput(texts: Sequence[str]) -> dict[str, str]:
     """Limits by metric, of `metric:limit` each; several in one text are separated by spaces."""
     found: dict[str, str] = {}

@@ -75,11 +75,11 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("none", "the usage is stated once, at the end of a stream", "--per-chunk-usage"),
     ("none", "requests are JSON", "--request-content-type"),
     ("none", "a conversation has no header of its own", "--session-header"),
-    ("none", "prompts are texts",
-     "--uuid-and-strip --download-video-content --audio-batch-size --batch-size-audio "
-     "--audio-length-mean --audio-length-stddev --audio-format --audio-depths "
-     "--audio-sample-rates --audio-num-channels --image-width-mean --image-width-stddev "
-     "--image-height-mean --image-height-stddev --image-batch-size --batch-size-image "
+    ("none", "neither videos nor other forms of pictures and sounds are made",
+     "--uuid-and-strip --download-video-content "
+     "--audio-format --audio-depths "
+     ""
+     ""
      "--image-format --image-source --image-source-sampling --video-batch-size "
      "--batch-size-video --video-duration --video-fps --video-width --video-height "
      "--video-synth-type --video-format --video-codec --video-audio-sample-rate "

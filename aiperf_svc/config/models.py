@@ -14,7 +14,15 @@ from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import SECOND_NS, Model
 from aiperf_svc.config.deployment import RANK_POD, Deployment
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.config.prompts import Length, Passages, Prefix, Shape, Turns
+from aiperf_svc.config.prompts import (
+    Images,
+    Length,
+    Passages,
+    Prefix,
+    Shape,
+    Sounds,
+    Turns,
+)
 from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.telemetry import Telemetry
 from aiperf_svc.config.units import (
@@ -302,6 +310,10 @@ TRACES = (
 """Kinds whose rows have times."""
 
 
+SYNTHETIC_ONLY = ("mix", "prefix", "turns", "images", "sounds", "batch_size")
+"""Keys of a dataset that describe synthetic prompts."""
+
+
 class Dataset(Model):
     """The prompts, built and rendered to bytes once. The prompt of request `i` depends only on `i`
     and the seed."""
@@ -323,6 +335,8 @@ class Dataset(Model):
     passages: Passages = Passages()
     prefix: Prefix = Prefix()
     turns: Turns = Turns()
+    images: Images = Images()
+    sounds: Sounds = Sounds()
     batch_size: Annotated[int, Field(gt=0, le=10_000)] = 1
     """Texts of a synthetic request, for APIs that take several."""
     output_tokens: Length | None = None
@@ -352,9 +366,7 @@ class Dataset(Model):
             raise ValueError(
                 f"{{block_size}} needs {{kind}} mooncake_trace or bailian_trace, not {self.kind}"
             )
-        synthetic = [
-            name for name in ("mix", "prefix", "turns", "batch_size") if self._is_set(name)
-        ]
+        synthetic = [name for name in SYNTHETIC_ONLY if self._is_set(name)]
         if synthetic and self.kind is not DatasetKind.SYNTHETIC:
             raise ValueError(f"{{{synthetic[0]}}} needs {{kind}} synthetic, not {self.kind}")
         if self.mix and (self._is_set("input_tokens") or self.output_tokens is not None):
@@ -468,6 +480,13 @@ class BenchmarkConfig(Model):
             raise ValueError(
                 f"{{dataset.batch_size}} needs {{endpoint.type}} {' or '.join(BATCHES)}, not {kind}"
             )
+        if dataset.images.number and kind not in MESSAGE_APIS:
+            raise ValueError(
+                f"{{dataset.images}} needs {{endpoint.type}} {', '.join(MESSAGE_APIS[:-1])} or "
+                f"{MESSAGE_APIS[-1]}, not {kind}"
+            )
+        if dataset.sounds.number and kind is not EndpointType.CHAT:
+            raise ValueError(f"{{dataset.sounds}} needs {{endpoint.type}} chat, not {kind}")
         if dataset.turns != Turns() and kind is not EndpointType.CHAT:
             raise ValueError(f"{{dataset.turns}} needs {{endpoint.type}} chat, not {kind}")
         if dataset.prefix != Prefix() and kind in (EndpointType.EMBEDDINGS, *RANKINGS):

@@ -100,3 +100,31 @@ class Turns(Model):
     number: Length = Length(mean=1)
     delay_ms: Delay = Delay()
     """Pause between a response and the next turn."""
+
+
+class Images(Model):
+    """Synthetic pictures of each request: noise, as PNG."""
+
+    number: Annotated[int, Field(ge=0, le=1_000)] = 0
+    """Pictures of a request."""
+    width: Length = Length(mean=512)
+    """In pixels."""
+    height: Length = Length(mean=512)
+
+
+class Seconds(Model):
+    """A normal distribution of seconds, cut off below a tenth."""
+
+    mean: Annotated[float, Field(gt=0)] = 10.0
+    stddev: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Sounds(Model):
+    """Synthetic sounds of each request: noise, as 16-bit WAV."""
+
+    number: Annotated[int, Field(ge=0, le=1_000)] = 0
+    """Sounds of a request."""
+    seconds: Seconds = Seconds()
+    sample_rate: Annotated[int, Field(ge=1_000, le=192_000)] = 16_000
+    """Samples a second."""
+    channels: Annotated[int, Field(ge=1, le=2)] = 1

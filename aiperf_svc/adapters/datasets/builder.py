@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from aiperf_svc.adapters.datasets.files import read_lines, read_list, sha256_of
+from aiperf_svc.adapters.datasets.media_files import with_files
 from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, block_size_of
 from aiperf_svc.config.models import BenchmarkConfig, Dataset, DatasetKind
@@ -88,7 +89,7 @@ def _build(config: BenchmarkConfig, name: str, file: str | None) -> BuiltDataset
     path = Path(file).expanduser()
     prompts, left_out = parse(read(path), file, limit=dataset.entries)
     source = Source(name, sha256=sha256_of(path), left_out=left_out)
-    return assemble(config, prompts, source, counter)
+    return assemble(config, with_files(prompts, path.parent), source, counter)
 
 
 def _built_trace(

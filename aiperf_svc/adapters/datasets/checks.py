@@ -11,6 +11,7 @@ from time import monotonic
 import msgspec
 
 from aiperf_svc.adapters.datasets.builder import KINDS
+from aiperf_svc.adapters.datasets.media_files import with_files
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
 from aiperf_svc.config.models import BenchmarkConfig, Load
 from aiperf_svc.core.datasets.assembly import Source, finish, warmup_share
@@ -72,10 +73,10 @@ def check_dataset(config: BenchmarkConfig) -> CheckedFile:
     if config.dataset.kind in FORMATS:
         return _checked_trace(config, file, limit)
     parse, read = KINDS[config.dataset.kind]
-    lines = limit.applied(read(Path(file).expanduser()))
-    prompts, _ = parse(lines, file, limit=config.dataset.entries)
+    path = Path(file).expanduser()
+    prompts, _ = parse(limit.applied(read(path)), file, limit=config.dataset.entries)
     warmup_share(config, Source(file), len(prompts))
-    finish(config, prompts, None, None)
+    finish(config, with_files(prompts, path.parent), None, None)
     return CheckedFile(limit.notice(file))
 
 

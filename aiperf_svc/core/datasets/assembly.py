@@ -32,6 +32,7 @@ from aiperf_svc.core.datasets.base import (
 from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes
 from aiperf_svc.core.datasets.counting import count_inputs
 from aiperf_svc.core.datasets.lengths import draw_lengths
+from aiperf_svc.core.datasets.media import with_media
 from aiperf_svc.core.datasets.prefixes import with_prefixes
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
 from aiperf_svc.core.endpoints.registry import endpoint_of
@@ -77,7 +78,8 @@ def synthetic_prompts(
     if config.endpoint.type in RANKINGS:
         return synthetic.with_passages(prompts, dataset.passages, seed, counter)
     takes_messages = config.endpoint.type in MESSAGE_APIS
-    return with_prefixes(prompts, dataset.prefix, seed, counter, takes_messages=takes_messages)
+    prompts = with_prefixes(prompts, dataset.prefix, seed, counter, takes_messages=takes_messages)
+    return with_media(prompts, dataset.images, dataset.sounds, seed)
 
 
 def assemble(
@@ -205,6 +207,7 @@ def _rendered(
                 f"{entry.place}: a conversation of {len(entry.turns)} turns needs endpoint.type "
                 f"chat, not {config.endpoint.type}"
             )
+        _check_media(entry, config.endpoint.type)
         if any(turn.prompt.passages for turn in entry.turns) and not endpoint.passages_key:
             raise DatasetError(
                 f"{entry.place}: `passages` are ranked; expected endpoint.type "
@@ -230,6 +233,18 @@ def _rendered(
         )
         conversations.append(Conversation(entry.id, turns, head=bodies[0].head))
     return tuple(conversations)
+
+
+def _check_media(entry: PromptConversation, kind: EndpointType) -> None:
+    """Raise DatasetError for pictures and sounds that the API has no place for."""
+    media = [media for turn in entry.turns for media in turn.prompt.media]
+    expected = ""
+    if any(not each.is_image for each in media) and kind is not EndpointType.CHAT:
+        expected = "sounds need endpoint.type chat"
+    elif media and kind not in MESSAGE_APIS:
+        expected = f"pictures need endpoint.type {' or '.join(MESSAGE_APIS)}"
+    if expected:
+        raise DatasetError(f"{entry.place}: {expected}, not {kind}")
 
 
 def _report(

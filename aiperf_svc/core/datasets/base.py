@@ -81,6 +81,10 @@ class Purpose(IntEnum):
     DELAYS = 11
     PREFIX_WORDS = 12
     GROUPS = 13
+    WIDTHS = 14
+    HEIGHTS = 15
+    SOUND_LENGTHS = 16
+    MEDIA = 17
 
 
 _DATASET_KEY = 0xDA7A

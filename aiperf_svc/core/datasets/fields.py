@@ -10,7 +10,10 @@ of a conversation.
     delay                   milliseconds after the previous response; that of a first turn is
                             ignored, since the load decides when a conversation begins
 
-Members that are not known are ignored, as files carry notes of their own; media are refused,
+    image, images           pictures beside a text: paths from the file's folder, or URLs
+    audio, audios           sounds beside a text: paths from the file's folder
+
+Members that are not known are ignored, as files carry notes of their own; videos are refused,
 because leaving them out would measure another load than the file describes.
 """
 
@@ -19,9 +22,8 @@ from typing import Any, Literal
 import msgspec
 
 from aiperf_svc.core.datasets.base import MS_NS, PromptTurn
-from aiperf_svc.core.endpoints.base import Prompt
+from aiperf_svc.core.endpoints.base import Media, Prompt
 
-_MEDIA = ("image", "images", "audio", "audios", "video", "videos")
 LONGEST_DELAY_MS = 86_400_000.0
 
 
@@ -49,10 +51,10 @@ class TurnFields(msgspec.Struct):
     delay: float | None = None
     session_id: str | None = None
     id: str | int | None = None
-    image: Any = None
-    images: Any = None
-    audio: Any = None
-    audios: Any = None
+    image: str | None = None
+    images: list[str] | None = None
+    audio: str | None = None
+    audios: list[str] | None = None
     video: Any = None
     videos: Any = None
 
@@ -62,9 +64,9 @@ PROMPT_MEMBERS = "one of text, prompt, texts, query (with passages), messages or
 
 def turn_of(fields: TurnFields, *, default_role: str = "user") -> PromptTurn:
     """Return the turn that `fields` describe. Raises ValueError that says what is wrong."""
-    media = [name for name in _MEDIA if getattr(fields, name)]
-    if media:
-        raise ValueError(f"`{media[0]}` is not supported, prompts are text only")
+    videos = [name for name in ("video", "videos") if getattr(fields, name)]
+    if videos:
+        raise ValueError(f"`{videos[0]}` is not supported")
     fields = _with_query(fields)
     return PromptTurn(
         prompt=Prompt(
@@ -72,6 +74,7 @@ def turn_of(fields: TurnFields, *, default_role: str = "user") -> PromptTurn:
             passages=_passages(fields),
             messages=_messages(fields, texts),
             payload=fields.payload,
+            media=_media(fields, texts),
             role=fields.role or default_role,
             output_tokens=_output_tokens(fields),
         ),
@@ -89,6 +92,17 @@ def _with_query(fields: TurnFields) -> TurnFields:
         raise ValueError("`texts` with names needs one `query`, of one text, and `passages`")
     return msgspec.structs.replace(
         fields, texts=None, query=found["query"][0], passages=found["passages"]
+    )
+
+
+def _media(fields: TurnFields, texts: tuple[str, ...]) -> tuple[Media, ...]:
+    images = [*filter(None, [fields.image]), *(fields.images or ())]
+    sounds = [*filter(None, [fields.audio]), *(fields.audios or ())]
+    if (images or sounds) and not texts:
+        raise ValueError("pictures and sounds go beside a text; `messages` and `payload` hold them")
+    return (
+        *(Media("image/*", reference=each) for each in images),
+        *(Media("audio/*", reference=each) for each in sounds),
     )
 
 

@@ -55,11 +55,9 @@ def with_prefixes(
             tokens += prefix.tokens + system_tokens
             own = tokens - (system_tokens if takes_messages else 0)
             text = repaired(text, own, counter)
-        if system and takes_messages:
-            messages = ({"role": "system", "content": system}, {"role": "user", "content": text})
-            prompt = msgspec.structs.replace(turn.prompt, texts=(), messages=messages)
-        else:
-            prompt = msgspec.structs.replace(turn.prompt, texts=(text,))
+        prompt = msgspec.structs.replace(
+            turn.prompt, texts=(text,), system=system if takes_messages else ""
+        )
         turn = msgspec.structs.replace(turn, prompt=prompt, input_tokens=tokens)
         completed.append(msgspec.structs.replace(entry, turns=(turn, *entry.turns[1:])))
     return completed

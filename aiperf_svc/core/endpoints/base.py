@@ -68,6 +68,27 @@ class Delta(msgspec.Struct, gc=False):
         return bool(self.content or self.reasoning or self.tool_calls or self.items)
 
 
+class Media(msgspec.Struct, frozen=True):
+    """A picture or a sound in a prompt."""
+
+    type: str
+    """Media type, `image/png`; `image/*` or `audio/*` while only a reference is known."""
+    data: str = ""
+    """The file in base64."""
+    reference: str = ""
+    """URL that the server loads, or path of a file that has not been read yet."""
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it is a picture."""
+        return self.type.startswith("image/")
+
+    @property
+    def url(self) -> str:
+        """URL of it, with the data inside if they are known."""
+        return f"data:{self.type};base64,{self.data}" if self.data else self.reference
+
+
 class Prompt(msgspec.Struct, frozen=True):
     """Content of one request; exactly one of `texts`, `messages` and `payload` is set."""
 
@@ -78,6 +99,10 @@ class Prompt(msgspec.Struct, frozen=True):
     """Whole body, see `finish_body`."""
     passages: tuple[str, ...] = ()
     """Texts to rank; then `texts` holds the query alone."""
+    system: str = ""
+    """System prompt before `texts`, for APIs with messages."""
+    media: tuple[Media, ...] = ()
+    """Pictures and sounds beside `texts`."""
     role: str = "user"
     """Role of the message that `texts` become."""
     output_tokens: int | None = None

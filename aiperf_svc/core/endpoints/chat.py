@@ -14,7 +14,7 @@ import msgspec
 from aiperf_svc.config import models as config
 from aiperf_svc.config.models import EndpointType
 from aiperf_svc.core.endpoints import base
-from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+from aiperf_svc.core.endpoints.base import Delta, Endpoint, Media, Prompt, Rendered
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -140,10 +140,19 @@ def _messages(prompt: Prompt) -> list[Any]:
         return messages
     if prompt.messages:
         return list(prompt.messages)
-    if len(prompt.texts) == 1:
-        return [{"role": prompt.role, "content": prompt.texts[0]}]
-    parts = [{"type": "text", "text": text} for text in prompt.texts]
-    return [{"role": prompt.role, "content": parts}]
+    system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    content: Any = prompt.texts[0]
+    if len(prompt.texts) > 1 or prompt.media:
+        content = [{"type": "text", "text": text} for text in prompt.texts]
+        content += map(_media_part, prompt.media)
+    return [*system, {"role": prompt.role, "content": content}]
+
+
+def _media_part(media: Media) -> dict[str, Any]:
+    if media.is_image:
+        return {"type": "image_url", "image_url": {"url": media.url}}
+    kind = media.type.removeprefix("audio/")
+    return {"type": "input_audio", "input_audio": {"data": media.data, "format": kind}}
 
 
 def append_history(history: bytes, turn_messages: bytes, response: str) -> bytes:

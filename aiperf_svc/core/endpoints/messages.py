@@ -12,7 +12,7 @@ import msgspec
 from aiperf_svc.config import models as config
 from aiperf_svc.config.models import EndpointType
 from aiperf_svc.core.endpoints import base
-from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+from aiperf_svc.core.endpoints.base import Delta, Endpoint, Media, Prompt, Rendered
 
 DEFAULT_MAX_TOKENS: Final = 1024
 """Maximum of output tokens where the dataset has no length: the API requires one, and this is the
@@ -158,9 +158,20 @@ def _messages(prompt: Prompt) -> tuple[list[Any], list[Any]]:
             raise ValueError("the messages API needs a message besides those of the system")
         blocks = [_blocks(each) for each in prompt.messages if each.get("role") == "system"]
         return others, [block for each in blocks for block in each]
-    if len(prompt.texts) == 1:
-        return [{"role": prompt.role, "content": prompt.texts[0]}], []
-    return [{"role": prompt.role, "content": [_text_block(text) for text in prompt.texts]}], []
+    system = [_text_block(prompt.system)] if prompt.system else []
+    content: Any = prompt.texts[0]
+    if len(prompt.texts) > 1 or prompt.media:
+        # Pictures go before the text that is about them.
+        content = [*map(_image_block, prompt.media), *map(_text_block, prompt.texts)]
+    return [{"role": prompt.role, "content": content}], system
+
+
+def _image_block(media: Media) -> dict[str, Any]:
+    if media.data:
+        source = {"type": "base64", "media_type": media.type, "data": media.data}
+    else:
+        source = {"type": "url", "url": media.reference}
+    return {"type": "image", "source": source}
 
 
 def _blocks(message: Any) -> list[Any]:

@@ -183,10 +183,13 @@ def _input(prompt: Prompt) -> str | list[Any]:
         return value
     if prompt.messages:
         return [_message(dict(message)) for message in prompt.messages]
-    if len(prompt.texts) == 1 and prompt.role == "user":
+    is_text = len(prompt.texts) == 1 and not prompt.media and not prompt.system
+    if is_text and prompt.role == "user":
         return prompt.texts[0]
-    parts = [{"type": "text", "text": text} for text in prompt.texts]
-    return [_message({"role": prompt.role, "content": parts})]
+    parts: list[Any] = [{"type": "text", "text": text} for text in prompt.texts]
+    parts += [{"type": "input_image", "image_url": media.url} for media in prompt.media]
+    system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    return [*system, _message({"role": prompt.role, "content": parts})]
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def test_every_flag_writes_a_key_of_the_config_and_no_two_the_same() -> None:
 
 def _is_of_a_length(key: str) -> bool:
     """Whether a key is one of those of a distribution that have no flags."""
-    is_length = "_tokens." in key or ".number." in key or "passages.tokens." in key
+    is_length = any(part in key for part in ("_tokens.", ".number.", ".tokens.", "dataset.images."))
     return is_length and key.endswith((".distribution", ".min", ".max"))
 
 
@@ -92,6 +92,8 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
         "load.arrival", "load.warmup", "dataset.input_tokens", "dataset.output_tokens",
         "dataset.passages", "dataset.passages.number", "dataset.passages.tokens",
         "dataset.prefix", "dataset.turns", "dataset.turns.number", "dataset.turns.delay_ms",
+        "dataset.images", "dataset.images.width", "dataset.images.height",
+        "dataset.sounds", "dataset.sounds.seconds",
     }  # fmt: skip
     flagged = {flag.key for flag in FLAGS}
     wanted = {
@@ -196,6 +198,16 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--conversation-turn-stddev": (("--conversation-turn-stddev", "1"), 1.0),
     "--conversation-turn-delay-mean": (("--session-turn-delay-mean", "500"), 500.0),
     "--conversation-turn-delay-stddev": (("--conversation-turn-delay-stddev", "50"), 50.0),
+    "--image-batch-size": (("--image-batch-size", "2"), 2),
+    "--image-width-mean": (("--image-width-mean", "64"), 64.0),
+    "--image-width-stddev": (("--image-width-stddev", "8"), 8.0),
+    "--image-height-mean": (("--image-height-mean", "64"), 64.0),
+    "--image-height-stddev": (("--image-height-stddev", "8"), 8.0),
+    "--audio-batch-size": (("--audio-batch-size", "2"), 2),
+    "--audio-length-mean": (("--audio-length-mean", "3"), 3.0),
+    "--audio-length-stddev": (("--audio-length-stddev", "0.5"), 0.5),
+    "--audio-sample-rates": (("--audio-sample-rates", "44.1"), 44_100),
+    "--audio-num-channels": (("--audio-num-channels", "2"), 2),
     "--rankings-passages-mean": ((*RANKED, "--rankings-passages-mean", "5"), 5.0),
     "--rankings-passages-stddev": ((*RANKED, "--rankings-passages-stddev", "1"), 1.0),
     "--rankings-passages-prompt-token-mean": (
@@ -303,6 +315,11 @@ def test_a_template_of_aiperf_is_among_the_extra_inputs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["256,128", "256:60", "a,b:1", "256,128:60;", "1|,2:3"])
 def test_a_mixture_that_is_none_is_refused(text: str) -> None:
     assert "expected `ISL,OSL:WEIGHT`" in refusal(*CLOSED, "--seq-dist", text)
+
+
+def test_a_size_of_pictures_asks_for_one() -> None:
+    dataset = config(*CLOSED, "--image-width-mean", "64", "--audio-length-mean", "3").dataset
+    assert (dataset.images.number, dataset.sounds.number) == (1, 1)
 
 
 def test_a_template_that_is_no_file_is_refused() -> None:

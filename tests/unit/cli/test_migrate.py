@@ -79,11 +79,13 @@ def test_commands_of_aiperf_s_documentation_run_as_they_are(command: str) -> Non
 
 def test_what_differs_is_named_with_its_value() -> None:
     migration = moved(
-        "aiperf profile \\\n  --model a/b --image-batch-size 2 --log-level debug \\\n"
+        "aiperf profile \\\n  --model a/b --video-fps 2 --log-level debug \\\n"
         "  --use-server-token-count --concurrency 3 --request-count 9"
     )
     (missing,) = migration.missing
-    assert missing == "--image-batch-size 2: prompts are texts"
+    assert (
+        missing == "--video-fps 2: neither videos nor other forms of pictures and sounds are made"
+    )
     assert [note.partition(":")[0] for note in migration.notes] == [
         "--log-level debug",
         "--use-server-token-count",

@@ -199,6 +199,10 @@ ONE_MISTAKE = {
         ("dataset.batch_size", 2),
         "dataset.batch_size needs endpoint.type embeddings or completions, not chat",
     ),
+    "pictures of a file": (
+        ("dataset", {"kind": "single_turn", "file": "x", "images": {"number": 1}}),
+        "dataset: images needs kind synthetic, not single_turn",
+    ),
     "prefixes of a file": (
         ("dataset", {"kind": "single_turn", "file": "x", "prefix": {"system_tokens": 5}}),
         "dataset: prefix needs kind synthetic, not single_turn",
@@ -289,3 +293,17 @@ def test_no_message_speaks_pydantic(key: str) -> None:
         assert "Input should" not in message
         assert "pydantic" not in message
         assert message.startswith("load")
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "message"),
+    [
+        ("images", "completions", "needs endpoint.type chat, responses or messages, not"),
+        ("sounds", "messages", "needs endpoint.type chat, not"),
+    ],
+)
+def test_pictures_and_sounds_need_an_api_that_takes_them(
+    part: str, kind: str, message: str
+) -> None:
+    data = with_key("endpoint.type", kind) | {"dataset": {part: {"number": 1}}}
+    assert refusal_of(data) == f"dataset.{part} {message} {kind}"

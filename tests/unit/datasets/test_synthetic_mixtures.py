@@ -140,7 +140,7 @@ def made(
     for entry in synthetic_prompts(make(endpoint={"type": kind}, dataset=dataset), counter):
         (turn,) = entry.turns
         prompt = turn.prompt
-        parts = [m["content"] for m in prompt.messages] or list(prompt.texts)
+        parts = [*filter(None, [prompt.system]), *prompt.texts]
         assert sum(counter.count_batch(parts)) == turn.input_tokens
         found.append(parts)
     return found
