@@ -7,36 +7,36 @@ from pathlib import Path
 
 import pytest
 import yaml
+from runs_to_compare import inference_run
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
 PAGES = Path(__file__).parents[2] / "docs" / "ci"
 SCRIPT = PAGES / "benchmark.sh"
+STACK = {
+    "config": {
+        "aiperf:benchmark": {
+            "name": "nightly",
+            "endpoint": {"url": "http://target", "model": "mock-model", "streaming": True},
+            "load": {"requests": 5, "concurrency": 1},
+            "dataset": {"entries": 10, "input_tokens": {"mean": 32}},
+            "slo": {"objectives": [{"metric": "request_latency", "max": "1ns"}]},
+            "experiment": {"repetitions": 3},
+            "deployment": {"target": {"kind": "mock", "args": ["--ttft", "50ms"]}},
+        }
+    }
+}
+"""Its SLO does not hold, which is no failure of a night."""
 
 
 @pytest.fixture
 def forge(tmp_path: Path) -> Path:
     """The place of a job: a stack file, and a command that posts comments to a file."""
     (tmp_path / "stacks").mkdir()
-    set_delay(tmp_path, "150ms")
+    (tmp_path / "stacks" / "Pulumi.nightly.yaml").write_text(yaml.safe_dump(STACK))
     (tmp_path / "post").write_text('#!/bin/sh\ncat "$1" >> comments.md\n')
     (tmp_path / "post").chmod(0o755)
     return tmp_path
-
-
-def set_delay(forge: Path, ttft: str) -> None:
-    benchmark = {
-        "name": "nightly",
-        "endpoint": {"url": "http://target", "model": "mock-model", "streaming": True},
-        "load": {"duration": "1s", "concurrency": 1},
-        "dataset": {"entries": 10, "input_tokens": {"mean": 32}},
-        "experiment": {"repetitions": 3},
-        "deployment": {
-            "target": {"kind": "mock", "args": ["--ttft", ttft, "--itl", "20ms", "--tokens", "3"]}
-        },
-    }
-    content = {"config": {"aiperf:benchmark": benchmark}}
-    (forge / "stacks" / "Pulumi.nightly.yaml").write_text(yaml.safe_dump(content))
 
 
 def step(forge: Path, name: str) -> int:
@@ -62,19 +62,34 @@ def test_a_pull_request_gets_a_comment_with_pods_and_trials(forge: Path) -> None
     assert "3 trials (1 different, 3 times)" in comments(forge)
 
 
-@pytest.mark.alone
+def test_the_first_night_is_the_one_to_compare_with(forge: Path) -> None:
+    assert (step(forge, "run"), step(forge, "compare")) == (0, 0)
+    (run,) = forge.glob("runs/nightly-*Z")
+    assert (forge / "runs" / "good").resolve() == run
+    assert (run / "experiment.json").exists()
+
+
 def test_a_night_that_is_worse_fails_and_the_last_good_run_stays(forge: Path) -> None:
-    assert (step(forge, "run"), step(forge, "compare")) == (0, 0)
-    good = (forge / "runs" / "good").resolve()
-    set_delay(forge, "250ms")
-    assert step(forge, "run") == 0
-    assert step(forge, "compare") == ExitCode.WORSE
+    good = forge / "runs" / "good"
+    assert night(forge, 1, ttft_ms=20.0) == 0
+    assert night(forge, 2, ttft_ms=30.0) == ExitCode.WORSE
     assert "worse" in comments(forge)
-    assert (forge / "runs" / "good").resolve() == good
-    set_delay(forge, "80ms")
-    assert (step(forge, "run"), step(forge, "compare")) == (0, 0)
-    assert "better" in comments(forge)
-    assert (forge / "runs" / "good").resolve() != good
+    assert good.resolve().name == name_of(1)
+    assert night(forge, 3, ttft_ms=20.2) == 0
+    assert good.resolve().name == name_of(3)
+
+
+def night(forge: Path, number: int, *, ttft_ms: float) -> int:
+    """A night whose run was made up: three repetitions with about this time to first token."""
+    for repetition in range(3):
+        run = forge / "runs" / name_of(number) / str(repetition)
+        ttft = ttft_ms * (1 + 0.001 * repetition)
+        inference_run(run, f"{number}-{repetition}", seed=repetition, ttft_ms=ttft)
+    return step(forge, "compare")
+
+
+def name_of(number: int) -> str:
+    return f"nightly-2026110{number}T030000Z"
 
 
 def test_the_workflow_calls_steps_that_the_script_has() -> None:
