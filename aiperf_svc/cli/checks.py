@@ -24,7 +24,7 @@ VISIBLE = re.compile(r"[!-~]*")
 
 def config_problems(config: BenchmarkConfig) -> list[Problem]:
     """Return the problems of a config that do not depend on where it is run."""
-    lines = _slo_problems(config.slo)
+    lines = _slo_problems(config.slo, is_streaming=config.endpoint.streaming)
     if config.endpoint.type in CUSTOM:
         lines += custom_problems(config.endpoint)
     else:
@@ -46,14 +46,14 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
     return found
 
 
-def _slo_problems(slo: Slo) -> list[str]:
+def _slo_problems(slo: Slo, *, is_streaming: bool) -> list[str]:
     """Return one line for each problem of the SLO. The catalog of metrics imports numpy, which
     takes a tenth of a second, so it is only imported if there are objectives."""
     if not slo.objectives and not slo.goodput:
         return []
     from aiperf_svc.core.results.slo import check_slo
 
-    return check_slo(slo)
+    return check_slo(slo, is_streaming=is_streaming)
 
 
 def local_problems(

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +135,26 @@ def test_ctrl_c_keeps_what_was_measured_and_begins_nothing_else(
     command.assert_nothing_is_left()
 
 
+def test_a_second_ctrl_c_leaves_an_experiment_at_once(tmp_path: Path) -> None:
+    with running(MockServerConfig(truth=True, ttft="30s", tokens=2)) as server:
+        command = started(tmp_path, config(server.url, {"repetitions": 3}))
+        command.wait_for_requests(server, 2)
+        command.process.send_signal(signal.SIGINT)
+        command.process.send_signal(signal.SIGTERM)
+        command.finish()
+        assert server.truth()["requests"] == 2
+    assert command.code is ExitCode.INTERRUPTED
+    command.assert_nothing_is_left()
+
+
 def wait_for_trial(command: Command, number: int) -> None:
     """Until a trial has its folder."""
+    wait_until(command, lambda: bool([*command.folder.glob(f"artifacts/*/trials/{number:03}-*")]))
+
+
+def wait_until(command: Command, is_true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
-    while not list(command.folder.glob(f"artifacts/*/trials/{number:03}-*")):
+    while not is_true():
         assert command.process.poll() is None, command.process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -212,13 +228,11 @@ def test_a_killed_experiment_goes_on_with_the_trials_that_are_left(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
     levels = [4, 1, 2]
-    content = config(mock.url, {"product": {"load.concurrency": levels}}, requests=100)
+    experiment = {"product": {"load.concurrency": levels}, "cooldown": "1500ms"}
+    content = config(mock.url, experiment, requests=100)
     command = started(tmp_path, content)
     wait_for_trial(command, 2)
-    services = [os.pidfd_open(pid) for pid in command.processes()]
-    command.process.kill()
-    command.process.communicate()
-    wait_gone(*services)
+    kill(command)
     folder = artifacts(tmp_path)
     (first,) = trials(tmp_path)
     seen = mock.truth()["requests"]
@@ -226,14 +240,27 @@ def test_a_killed_experiment_goes_on_with_the_trials_that_are_left(
     other.finish()
     assert other.code is ExitCode.BAD_CONFIG
     assert "is of another config: random_seed differ" in other.errors
+    once = started(tmp_path, content, "--resume", str(folder))
+    wait_until(once, lambda: len(trials(tmp_path)) == 2)
+    kill(once)  # between two trials
+    assert trials(tmp_path)[0] == first
+    second = trials(tmp_path)[1]
+    assert mock.truth()["requests"] >= seen + 100
     again = started(tmp_path, content, "--resume", str(folder))
     found = again.finish()
     assert again.code in FINISHED, again.errors
     assert [trial["parameters"]["load.concurrency"] for trial in trials(tmp_path)] == levels
-    assert trials(tmp_path)[0] == first
+    assert trials(tmp_path)[:2] == [first, second]
     assert found["results"]["trials"] == trials(tmp_path)
-    assert mock.truth()["requests"] == seen + 100 * 2
     again.assert_nothing_is_left()
+
+
+def kill(command: Command) -> None:
+    """Kill the runner, and wait until its processes are gone."""
+    services = [os.pidfd_open(pid) for pid in command.processes()]
+    command.process.kill()
+    command.process.communicate()
+    wait_gone(*services)
 
 
 def test_a_tool_on_ranks_has_trials_too(tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ from aiperf_svc.config.units import parse_duration_ns
 from aiperf_svc.core.results.survivors import Failures, over_budget, too_few_values
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows
 from aiperf_svc.core.stats.percentiles import Distribution
-from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population, nearest_tags
+from aiperf_svc.domain.metric_catalog import (
+    CATALOG,
+    STREAM,
+    Kind,
+    Metric,
+    Population,
+    nearest_tags,
+)
 
 _NS_PER = {"ms": 1e6, "sec": 1e9}
 
@@ -35,8 +42,9 @@ class ObjectiveResult(msgspec.Struct, frozen=True):
     """Reason why the objective is missed; empty if it holds."""
 
 
-def check_slo(slo: Slo) -> list[str]:
-    """Return every problem of an SLO as one line: what is wrong, and what was expected."""
+def check_slo(slo: Slo, *, is_streaming: bool = True) -> list[str]:
+    """Return every problem of an SLO as one line: what is wrong, and what was expected.
+    `is_streaming` says whether responses stream; without that, some metrics have no data."""
     problems: list[str] = []
     for number, objective in enumerate(slo.objectives):
         where = f"slo.objectives.{number}"
@@ -44,6 +52,8 @@ def check_slo(slo: Slo) -> list[str]:
         if metric is None:
             problems.append(f"{where}.metric: {unknown_metric(objective.metric)}")
             continue
+        if not is_streaming:
+            problems += _absent(f"{where}.metric", metric)
         if metric.kind is Kind.SCALAR and objective.stat != "avg":
             problems.append(
                 f"{where}.stat: {objective.stat!r}: {metric.tag} is one number; leave stat out"
@@ -61,6 +71,8 @@ def check_slo(slo: Slo) -> list[str]:
             problems.append(f"{where}: {tag} has no value for a single request; name one that has")
         else:
             problems += _bad_limit(where, metric, limit)
+            if not is_streaming:
+                problems += _absent(where, metric)
     return problems
 
 
@@ -160,6 +172,12 @@ def _bad_limit(where: str, metric: Metric, limit: float | str | None) -> list[st
     except ValueError as error:
         return [f"{where}: {limit!r}: {error}"]
     return []
+
+
+def _absent(where: str, metric: Metric) -> list[str]:
+    if STREAM not in metric.needs:
+        return []
+    return [f"{where}: {metric.tag!r} has no data without streaming; set endpoint.streaming"]
 
 
 def unknown_metric(tag: str) -> str:

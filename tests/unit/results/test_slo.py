@@ -74,6 +74,25 @@ def test_a_bad_slo_names_key_value_and_what_was_expected(
     assert all(word in problem for word in words), problem
 
 
+def test_a_metric_that_needs_a_stream_is_refused_without_one() -> None:
+    limits = Slo.model_validate(
+        {
+            "objectives": [
+                {"metric": "request_latency", "max": 1},
+                {"metric": "inter_token_latency", "max": 1},
+            ],
+            "goodput": {"time_to_first_token": 1},
+        }
+    )
+    assert check_slo(limits, is_streaming=True) == []
+    assert check_slo(limits, is_streaming=False) == [
+        "slo.objectives.1.metric: 'inter_token_latency' has no data without streaming; set "
+        "endpoint.streaming",
+        "slo.goodput.time_to_first_token: 'time_to_first_token' has no data without streaming; set "
+        "endpoint.streaming",
+    ]
+
+
 def test_objectives_hold_up_to_their_limit() -> None:
     limits = slo(
         objectives=[
