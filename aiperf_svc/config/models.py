@@ -198,6 +198,9 @@ class Load(Model):
     cancelled."""
     ramp: DurationNs = 0
     """Time over which concurrency or rate grows linearly from zero."""
+    samples_per_query: Annotated[int, Field(gt=0, le=1_000)] = 1
+    """Requests that are sent together. The next ones are sent when all of them have ended, which
+    needs as many users, and one worker."""
     warmup: Warmup | None = None
 
     @model_validator(mode="after")
@@ -214,6 +217,8 @@ class Load(Model):
             raise ValueError(
                 "{arrival.pattern} needs {request_rate}: a closed loop has no arrivals"
             )
+        if self.samples_per_query > 1:
+            self._check_queries()
         if self.duration and self.ramp > self.duration:
             ramp, duration = format_duration(self.ramp), format_duration(self.duration)
             raise ValueError(f"{{ramp}} {ramp} is longer than {{duration}} {duration}")
@@ -247,6 +252,19 @@ class Load(Model):
 
     def _has(self, name: str) -> bool:
         return bool(getattr(self, name) != type(self).model_fields[name].default)
+
+    def _check_queries(self) -> None:
+        size = self.samples_per_query
+        if self.is_open_loop or self.concurrency != size or self.ramp:
+            raise ValueError(
+                f"{{samples_per_query}} {size} needs {{concurrency}} {size}, and neither a "
+                "schedule nor {ramp}: one query is on its way at a time"
+            )
+        for limits in (self, self.warmup):
+            if limits is not None and limits.requests is not None and limits.requests % size:
+                raise ValueError(
+                    f"{{samples_per_query}} {size}: {limits.requests} requests are no whole queries"
+                )
 
     @property
     def is_open_loop(self) -> bool:
@@ -507,6 +525,17 @@ class BenchmarkConfig(Model):
                 f"{{dataset.kind}} {self.dataset.kind} needs {{endpoint.type}} chat, "
                 f"not {self.endpoint.type}"
             )
+        if self.load.samples_per_query > 1:
+            if self.workers.max != 1:
+                raise ValueError(
+                    "{load.samples_per_query}: requests that are sent together are sent by one "
+                    "worker; set {workers.max} 1"
+                )
+            if self.dataset.kind in conversations:
+                raise ValueError(
+                    f"{{load.samples_per_query}} sends single requests; {{dataset.kind}} "
+                    f"{self.dataset.kind} has conversations"
+                )
         search = self.experiment.search if self.experiment else None
         if search is not None and search.needs_objectives and not self.slo.objectives:
             raise ValueError(

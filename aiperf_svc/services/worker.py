@@ -63,6 +63,7 @@ from aiperf_svc.services.base import BaseService, every, is_set_within, mono_ns,
 from aiperf_svc.services.clock_probes import probe_clock, take_reply
 from aiperf_svc.services.context import RunContext
 from aiperf_svc.services.load_generator import LoadGenerator
+from aiperf_svc.services.query_generator import QueryGenerator
 
 STARVED_RETURN_S = 0.002
 """Shortest time between returns when users wait for credits."""
@@ -144,7 +145,9 @@ class Worker(BaseService):
         config = self.context.inference
         target = await self._find_target()
         self._entries = entries = EntryCache(target, self._wanted.put_nowait)
-        self._generator = generator = LoadGenerator(
+        is_of_queries = config.load.samples_per_query > 1
+        make_generator = QueryGenerator if is_of_queries else LoadGenerator
+        self._generator = generator = make_generator(
             run_id=self.context.run_id,
             entries=entries,
             is_streaming=config.endpoint.streaming,

@@ -120,7 +120,10 @@ def _as_asked(config: Config, experiment: Experiment | None) -> Config:
 
     if experiment.scenario is not None:
         load = scenario_load(Scenario(experiment.scenario), config.load)
-        config = config.model_copy(update={"load": load})
+        changed: dict[str, Any] = {"load": load}
+        if load.samples_per_query > 1:  # One worker sends them together.
+            changed["workers"] = config.workers.model_copy(update={"min": 1, "max": 1})
+        config = config.model_copy(update=changed)
     if experiment.search is not None:
         try:
             slo = searched_slo(experiment.search, config.slo)

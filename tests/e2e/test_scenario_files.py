@@ -1,5 +1,6 @@
 """The files of a scenario, made of a run as a user starts it, against what the server did."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -12,6 +13,33 @@ from aiperf_svc.config.load_config import load_config
 from aiperf_svc.core.experiments.scenarios import Scenario
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
+
+
+def test_the_samples_of_a_query_wait_for_each_other(tmp_path: Path) -> None:
+    queries = 12
+    config = MockServerConfig(ttft="uniform:20ms,120ms", itl="5ms", tokens=3, truth=True)
+    with running(config) as mock:
+        flags = ("--scenario", "multi-stream", "--concurrency", "8")
+        command = Command(tmp_path, mock.url, *flags, "--request-count", str(8 * queries))
+        command.finish()
+        assert command.code in FINISHED, command.errors
+        rows = sorted(mock.truth(rows=True)["rows"], key=lambda row: row["arrival_wall_ns"])
+    assert len(rows) == 8 * queries
+    served = [rows[at : at + 8] for at in range(0, len(rows), 8)]
+    for before, after in itertools.pairwise(served):
+        end = max(row["end_wall_ns"] for row in before)
+        assert end <= min(row["arrival_wall_ns"] for row in after)
+    (folder,) = (artifacts(tmp_path) / "trials").iterdir()
+    text = (folder / FOLDER / "mlperf_log_summary.txt").read_text()
+    assert "MultiStream" in text
+    assert f"{queries} queries, at least 662" in text
+    summary = json.loads((folder / FOLDER / "performance" / "result_summary.json").read_text())
+    slowest = [
+        max(row["end_wall_ns"] for row in query) - min(row["arrival_wall_ns"] for row in query)
+        for query in served
+    ]
+    assert summary["latency"]["max"] >= max(slowest)
+    assert summary["n_samples_completed"] == 8 * queries
 
 
 def test_a_single_stream_run_agrees_with_the_server(tmp_path: Path) -> None:

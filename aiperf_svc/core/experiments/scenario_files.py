@@ -17,6 +17,7 @@ from aiperf_svc.core.experiments.scenarios import LEAST_DURATION_NS, Scenario
 
 _TITLES = {
     Scenario.SINGLE_STREAM: "SingleStream",
+    Scenario.MULTI_STREAM: "MultiStream",
     Scenario.SERVER: "Server",
     Scenario.INTERACTIVE: "Interactive",
     Scenario.OFFLINE: "Offline",

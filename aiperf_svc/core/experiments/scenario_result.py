@@ -16,6 +16,7 @@ from aiperf_svc.core.experiments.scenarios import (
     LEAST_DURATION_NS,
     LEAST_SAMPLES,
     LIMITS,
+    SAMPLES_PER_QUERY,
     Scenario,
     known_model,
 )
@@ -40,6 +41,8 @@ class Samples(NamedTuple):
     last_due_ns: int
     ended_ns: int
     """End of the last response."""
+    queries_ns: Floats
+    """Latency of each query: from the start of its first sample to the end of its last one."""
 
     @property
     def tpot_ns(self) -> Floats:
@@ -144,12 +147,26 @@ def samples_of(columns: Mapping[str, NDArray[Any]], scenario: Scenario) -> Sampl
         began_ns=int(due.min()) if len(due) else 0,
         last_due_ns=int(due.max()) if len(due) else 0,
         ended_ns=int(ends.max()) if len(ends) else int(due.max()) if len(due) else 0,
+        queries_ns=_queries(columns, done) if scenario is Scenario.MULTI_STREAM else latency,
     )
+
+
+def _queries(columns: Mapping[str, NDArray[Any]], done: NDArray[np.bool_]) -> Floats:
+    """Return the latency of each query that was sent, infinite if a sample has no response."""
+    order = np.argsort(columns["index"], kind="stable")
+    number = columns["index"][order] // SAMPLES_PER_QUERY
+    begins = np.flatnonzero(np.diff(number, prepend=-1))
+    if not len(begins):
+        return np.empty(0)
+    ends, starts = last_content(columns)[order], columns["start_wall_ns"][order]
+    took = np.maximum.reduceat(ends, begins) - np.minimum.reduceat(starts, begins)
+    is_whole = np.logical_and.reduceat(done[order], begins)
+    return np.where(is_whole, took.astype(np.float64), np.inf)
 
 
 def scenario_result(scenario: Scenario, samples: Samples, model: str) -> ScenarioResult:
     """Judge a run as a scenario. `model` is the name of the model that was asked for."""
-    latency, ttft, tpot = map(Series.of, (samples.latency_ns, samples.ttft_ns, samples.tpot_ns))
+    latency, ttft, tpot = map(Series.of, (samples.queries_ns, samples.ttft_ns, samples.tpot_ns))
     duration_ns = max(0, samples.ended_ns - samples.began_ns)
     completed = len(samples.latency_ns) - samples.failed
     known = samples.tokens[~np.isnan(samples.tokens)]
@@ -159,6 +176,9 @@ def scenario_result(scenario: Scenario, samples: Samples, model: str) -> Scenari
     if scenario is Scenario.SINGLE_STREAM:
         metric, unit = "early-stopping 90th percentile latency", "ns"
         value = latency.estimate(90.0)
+    elif scenario is Scenario.MULTI_STREAM:
+        metric, unit = "early-stopping 99th percentile latency of queries", "ns"
+        value = latency.estimate(99.0)
     elif scenario is Scenario.OFFLINE:
         metric = "tokens"
     return ScenarioResult(
@@ -201,7 +221,7 @@ def _gates(
         least = early_stopping.least_queries(scenario.percentile)
         if scenario is Scenario.OFFLINE:
             least = LEAST_SAMPLES.get(known or "", 1)
-        queries = len(samples.latency_ns)
+        queries = len(samples.queries_ns)
         yield Gate("queries", queries >= least, f"{queries:,} queries, at least {least:,}")
         return
     limits = LIMITS[known].get(scenario) if known else None

@@ -9,6 +9,8 @@ from aiperf_svc.config.models import Load
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 
+SAMPLES_PER_QUERY = 8
+"""Samples of a query of multi-stream."""
 LEAST_DURATION_NS = 600 * 10**9
 """Shortest run of MLPerf. A user may take less, and then the result says so."""
 
@@ -97,11 +99,18 @@ def scenario_load(scenario: Scenario, load: Load) -> Load:
     of the config. Raises ConfigError for what the scenario needs or cannot use."""
     match scenario:
         case Scenario.MULTI_STREAM:
-            raise ConfigError(
-                "experiment.scenario 'multi-stream': a query is eight requests sent together, and "
-                "the next query begins when all eight have ended; a load has no such barrier; use "
-                "single-stream, or a closed loop with load.concurrency 8 under a name of its own"
-            )
+            if load.request_rate is not None or load.concurrency != SAMPLES_PER_QUERY:
+                raise ConfigError(
+                    f"experiment.scenario 'multi-stream' sends {SAMPLES_PER_QUERY} requests when "
+                    f"the {SAMPLES_PER_QUERY} before have ended; set load.concurrency "
+                    f"{SAMPLES_PER_QUERY} and leave out load.request_rate"
+                )
+            if load.requests is not None and load.requests % SAMPLES_PER_QUERY:
+                raise ConfigError(
+                    f"load.requests {load.requests}: the scenario multi-stream has queries of "
+                    f"{SAMPLES_PER_QUERY} samples; give a multiple of it"
+                )
+            return load.model_copy(update={"samples_per_query": SAMPLES_PER_QUERY})
         case Scenario.SERVER | Scenario.INTERACTIVE:
             return _server(scenario, load)
         case Scenario.SINGLE_STREAM:

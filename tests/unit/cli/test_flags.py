@@ -83,6 +83,7 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
         "endpoint.tls",
         "endpoint.tls.ca",  # --tls-ca-file
         "endpoint.source_addresses",
+        "load.samples_per_query",  # --scenario multi-stream
         "dataset.url",
         "dataset.max_download",
         "dataset.sha256",

@@ -127,3 +127,24 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     latin = tmp_path / "latin.yaml"
     latin.write_bytes(b"name: caf\xe9")
     assert refused(latin) == f"{latin}: not UTF-8 text (byte 9)"
+
+
+@pytest.mark.parametrize(
+    ("load", "more", "said"),
+    [
+        ({"concurrency": 4}, {"workers": {"max": 1}}, "needs concurrency 8"),
+        ({"concurrency": 8, "request_rate": 5}, {"workers": {"max": 1}}, "neither a schedule"),
+        ({"concurrency": 8, "requests": 20}, {"workers": {"max": 1}}, "no whole queries"),
+        ({"concurrency": 8}, {}, "set workers.max 1"),
+        (
+            {"concurrency": 8},
+            {"workers": {"max": 1}, "dataset": {"kind": "multi_turn", "file": "f"}},
+            "has conversations",
+        ),
+    ],
+)
+def test_queries_of_several_samples_need_one_worker_and_as_many_users(
+    tmp_path: Path, load: dict[str, Any], more: dict[str, Any], said: str
+) -> None:
+    data = {**SMALL, **more, "load": {"duration": "9s", "samples_per_query": 8} | load}
+    assert said in refused(written(tmp_path, data))

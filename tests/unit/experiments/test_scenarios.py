@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import fake_run
 import numpy as np
 import pytest
 
@@ -11,9 +12,15 @@ from aiperf_svc.core.experiments.scenario_files import (
     result_summary,
     summary_text,
 )
-from aiperf_svc.core.experiments.scenario_result import Samples, Series, scenario_result
+from aiperf_svc.core.experiments.scenario_result import (
+    Samples,
+    Series,
+    samples_of,
+    scenario_result,
+)
 from aiperf_svc.core.experiments.scenarios import Scenario, known_model, scenario_load
 from aiperf_svc.domain.errors import ConfigError
+from aiperf_svc.domain.outcomes import Outcome
 
 MS, S = 10**6, 10**9
 MODEL = "meta-llama/Llama-2-70b-chat-hf"
@@ -27,7 +34,7 @@ def samples(count: int, *, slow: int = 0, failed: int = 0, seconds: float = 700.
     for values, bad in ((ttft, np.inf), (latency, np.inf), (tokens, np.nan)):
         values[count - failed :] = bad
     last = int(seconds * S)
-    return Samples(latency, ttft, tokens, failed, 0, last, last + 2 * S)
+    return Samples(latency, ttft, tokens, failed, 0, last, last + 2 * S, latency)
 
 
 def gates(scenario: Scenario, found: Samples, model: str = MODEL) -> dict[str, bool]:
@@ -40,6 +47,39 @@ def test_a_server_run_within_its_limits() -> None:
     assert result.tpot.percentile(99.0) == pytest.approx(50 * MS)
     assert result.value == pytest.approx(10 * 10_000 / 702)
     assert result.ttft.estimate(99.0) == S
+
+
+def test_the_latency_of_a_query_is_that_of_its_slowest_sample() -> None:
+    rng = np.random.default_rng(1)
+    start = fake_run.START_NS + np.repeat(np.arange(700) * S, 8)
+    took = rng.integers(10 * MS, 90 * MS, 5_600)
+    rows = fake_run.make_rows(
+        5_600,
+        due_wall_ns=start,
+        start_wall_ns=start,
+        first_token_wall_ns=start + MS,
+        last_token_wall_ns=start + took,
+        end_wall_ns=start + took,
+        output_tokens=10,
+    )
+    rows["outcome"][3] = Outcome.ERRORED
+    shuffled = fake_run.columns_of(rng.permutation(rows))
+    found = samples_of(shuffled, Scenario.MULTI_STREAM)
+    result = scenario_result(Scenario.MULTI_STREAM, found, MODEL)
+    slowest = np.sort(took.reshape(700, 8).max(axis=1)[1:])
+    assert result.latency.ordered[:-1].tolist() == slowest.tolist()
+    assert np.isinf(result.latency.ordered[-1])  # a sample of the first query failed
+    assert (result.completed, result.failed) == (5_599, 1)
+    assert result.value is None  # of so few, the slowest query is the estimate
+    rows["outcome"][3] = Outcome.COMPLETED
+    whole = samples_of(fake_run.columns_of(rows), Scenario.MULTI_STREAM)
+    value = scenario_result(Scenario.MULTI_STREAM, whole, MODEL).value
+    assert value == took.reshape(700, 8).max()
+    assert {gate.name: gate.is_met for gate in result.gates} == {"duration": True, "queries": True}
+    few = scenario_result(
+        Scenario.MULTI_STREAM, found._replace(queries_ns=found.queries_ns[:661]), MODEL
+    )
+    assert [gate.text for gate in few.gates if not gate.is_met] == ["661 queries, at least 662"]
 
 
 def test_a_value_at_the_limit_is_not_below_it() -> None:
@@ -108,7 +148,8 @@ def test_loads_of_the_scenarios() -> None:
 @pytest.mark.parametrize(
     ("scenario", "parts", "named"),
     [
-        (Scenario.MULTI_STREAM, {"concurrency": 8, "duration": "9s"}, "no such barrier"),
+        (Scenario.MULTI_STREAM, {"concurrency": 4, "duration": "9s"}, "set load.concurrency 8"),
+        (Scenario.MULTI_STREAM, {"concurrency": 8, "requests": 20}, "a multiple of it"),
         (Scenario.SERVER, {"concurrency": 8, "duration": "9s"}, "needs load.request_rate"),
         (Scenario.SERVER, {"request_rate": 8, "concurrency": 9, "duration": "9s"}, "leave it out"),
         (
