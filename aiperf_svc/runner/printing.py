@@ -22,12 +22,12 @@ def print_outcome(outcome: RunOutcome, options: RunOptions) -> None:
     width = None if stream.isatty() else WIDTH
     print_results(outcome, Console(file=stream, width=width, highlight=False, markup=False))
     if options.json:
-        _print_json(outcome.as_json())
+        print_json(outcome.as_json())
 
 
 def print_failure(run_id: str, error: AiperfError) -> None:
     """The JSON object of a run that could not be finished."""
-    _print_json(
+    print_json(
         {
             "run_id": run_id,
             "exit_code": int(error.exit_code),
@@ -38,5 +38,6 @@ def print_failure(run_id: str, error: AiperfError) -> None:
     )
 
 
-def _print_json(content: dict[str, object]) -> None:
+def print_json(content: dict[str, object]) -> None:
+    """Print one JSON object on standard output."""
     print(msgspec.json.format(msgspec.json.encode(content)).decode(), flush=True)

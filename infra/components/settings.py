@@ -60,6 +60,11 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
             "aiperf:kubeconfig holds the file's content, which would be kept in the state in "
             "clear; expected its path"
         )
+    if config.get("clusters"):
+        raise pulumi.RunError(
+            "aiperf:clusters names several clusters, and `pulumi` makes one stack in one of them; "
+            "`aiperf-svc run` makes a stack in each"
+        )
     try:
         plan = plan_any_stack(
             parse_any(config.require_object("benchmark"), "aiperf:benchmark"),

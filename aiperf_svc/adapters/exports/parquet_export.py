@@ -20,6 +20,7 @@ from aiperf_svc.core.results.summary import FinishedRun
 from aiperf_svc.domain.finish_reasons import FinishReason
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome, Phase
+from aiperf_svc.protocol.messages import ClockEstimate
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag
 
 ROW_GROUP = 1 << 18
@@ -99,6 +100,22 @@ def read_records(path: Path) -> dict[str, NDArray[Any]]:
     """Read the columns of a `records.parquet` into memory."""
     table = read_parquet(path, batch_size=ROW_GROUP).read_all()
     return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def read_clocks(path: Path) -> list[tuple[int, list[ClockEstimate]]]:
+    """Read the estimates of each worker's clock, by its rank, from a `records.parquet`."""
+    known = read_parquet(path, batch_size=ROW_GROUP).schema.metadata
+    clocks = json.loads(known[CLOCKS_KEY.encode()])
+    return [
+        (
+            int(rank),
+            [
+                ClockEstimate(at_wall_ns=at, offset_ns=offset, uncertainty_ns=uncertainty)
+                for at, offset, uncertainty in clock["offsets"]
+            ],
+        )
+        for rank, clock in clocks.items()
+    ]
 
 
 def _field(name: str) -> Field:

@@ -4,8 +4,8 @@ import argparse
 import os
 import sys
 
+from aiperf_svc.cli.clusters import StackPlace, in_each, places_of
 from aiperf_svc.cli.stacks import add_cluster_flags
-from aiperf_svc.domain.exit_codes import ExitCode
 
 DESCRIPTION = """Stop the run of a stack that is up. What was measured is kept: `aiperf-svc results`
 fetches it. The stack stays."""
@@ -23,14 +23,16 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.runner import signals
     from aiperf_svc.runner.stack.attached import attach
 
-    async def cancel() -> str:
-        where = {"kubeconfig": args.kubeconfig, "context": args.context}
-        async with attach(args.stack, environ=os.environ, **where) as attached:
+    async def cancel(place: StackPlace) -> None:
+        where = {"kubeconfig": place.kubeconfig, "context": place.context}
+        async with attach(place.stack, environ=os.environ, **where) as attached:
             status = await attached.client.status()
             if RunState(status.state).is_final:
-                return f"the run is over ({status.state}): there is nothing to stop"
-            await attached.client.cancel("cancelled by `aiperf-svc cancel`")
-            return "the run stops and keeps what it has measured"
+                said = f"the run is over ({status.state}): there is nothing to stop"
+            else:
+                await attached.client.cancel("cancelled by `aiperf-svc cancel`")
+                said = "the run stops and keeps what it has measured"
+        print(f"stack {place.stack}: {said}", file=sys.stderr)
 
-    print(f"stack {args.stack}: {signals.run(cancel())}", file=sys.stderr)
-    return int(ExitCode.OK)
+    _, code = signals.run(in_each(places_of(args.stack, args), cancel))
+    return int(code)

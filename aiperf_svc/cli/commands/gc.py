@@ -3,8 +3,14 @@
 import argparse
 import os
 import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from aiperf_svc.cli.clusters import places_of
 from aiperf_svc.cli.stacks import add_cluster_flags
+
+if TYPE_CHECKING:
+    from aiperf_svc.runner.stack.garbage import Collected, GarbageRequest
 
 DESCRIPTION = """Remove what earlier runs left: objects found by label, then the state.
 
@@ -29,16 +35,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_flags(parser)
 
 
+async def _all(requests: "list[GarbageRequest]") -> "Collected":
+    """Remove what each request names, one cluster after the other. One that cannot be reached is
+    told, and the others go on."""
+    from aiperf_svc.domain.errors import EnvironmentProblem
+    from aiperf_svc.runner.stack.garbage import Collected, collect_garbage
+
+    done = Collected()
+    for request in requests:
+        try:
+            done.add(await collect_garbage(request))
+        except EnvironmentProblem as error:
+            if len(requests) == 1:
+                raise
+            done.refused |= dict.fromkeys(request.stacks, str(error))
+    return done
+
+
 def run(args: argparse.Namespace) -> int:
     """Remove, and say what is left."""
     import json
 
     from aiperf_svc.runner import signals
     from aiperf_svc.runner.stack import terminal
-    from aiperf_svc.runner.stack.garbage import GarbageRequest, collect_garbage
+    from aiperf_svc.runner.stack.garbage import GarbageRequest
 
+    places = [place for stack in args.stacks for place in places_of(stack, args)]
     request = GarbageRequest(
-        stacks=tuple(args.stacks),
+        stacks=tuple(place.stack for place in places if not place.cluster),
         environ=dict(os.environ),
         kubeconfig=args.kubeconfig,
         context=args.context,
@@ -46,8 +70,14 @@ def run(args: argparse.Namespace) -> int:
         force=args.force,
         yes=args.yes,
     )
+    elsewhere = [
+        replace(request, stacks=(place.stack,), kubeconfig=place.kubeconfig, context=place.context)
+        for place in places
+        if place.cluster
+    ]
+    requests = [request, *elsewhere] if request.stacks or not elsewhere else elsewhere
     with terminal.ignore_closed_stderr():
-        done = signals.run(collect_garbage(request))
+        done = signals.run(_all(requests))
     if done.folders:
         print(f"removed: temporary files of killed runs, {done.folders} folders", file=sys.stderr)
     for name, found in done.removed.items():

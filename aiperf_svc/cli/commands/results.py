@@ -4,6 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
+from aiperf_svc.cli.clusters import StackPlace, in_each, places_of
 from aiperf_svc.cli.stacks import add_cluster_flags
 
 DESCRIPTION = """Fetch the results of a stack that is up: after `pulumi up`, or `run --keep`.
@@ -33,13 +34,46 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.runner.outcome import RunOutcome
     from aiperf_svc.runner.stack.attached import attach, fetch
 
-    async def fetched() -> RunOutcome:
-        where = {"kubeconfig": args.kubeconfig, "context": args.context}
-        async with attach(args.stack, environ=os.environ, **where) as attached:
+    places = places_of(args.stack, args)
+    if len(places) > 1:
+        return _of_all_clusters(places, args)
+
+    async def fetched(place: StackPlace) -> RunOutcome:
+        where = {"kubeconfig": place.kubeconfig, "context": place.context}
+        async with attach(place.stack, environ=os.environ, **where) as attached:
             return await fetch(attached, parent=args.artifact_dir)
 
-    outcome = signals.run(fetched())
+    outcome = signals.run(fetched(places[0]))
     if outcome.artifacts is not None:
         manifests.refresh(outcome.artifacts)
     printing.print_outcome(outcome, RunOptions(json=args.json))
     return int(outcome.exit_code)
+
+
+def _of_all_clusters(places: list[StackPlace], args: argparse.Namespace) -> int:
+    from aiperf_svc.domain.errors import AiperfError
+    from aiperf_svc.runner import folders, signals
+    from aiperf_svc.runner.common_start import measure_offset
+    from aiperf_svc.runner.joint_outcome import JointRun, failed_outcome, finish
+    from aiperf_svc.runner.options import RunOptions
+    from aiperf_svc.runner.stack.attached import attach, fetch
+
+    folder = folders.make_dated_folder(args.artifact_dir, args.stack)
+
+    async def fetched(place: StackPlace) -> JointRun:
+        where = {"kubeconfig": place.kubeconfig, "context": place.context}
+        async with attach(place.stack, environ=os.environ, **where) as attached:
+            outcome = await fetch(attached, parent=folder, name=place.cluster)
+            offset = await measure_offset(attached.client)
+        return JointRun(
+            name=place.cluster, where=place.context or "", outcome=outcome, offset=offset
+        )
+
+    found, _ = signals.run(in_each(places, fetched))
+    runs = [
+        JointRun(name=place.cluster, where=place.context or "", outcome=failed_outcome(each))
+        if isinstance(each, AiperfError)
+        else each
+        for place, each in zip(places, found, strict=True)
+    ]
+    return int(finish("clusters", args.stack, folder, runs, RunOptions(json=args.json)))

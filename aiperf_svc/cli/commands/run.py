@@ -86,6 +86,12 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     options = life_options(args)
     notices(draft)
 
+    from aiperf_svc.config.clusters import read_clusters
+
+    if places := read_clusters(request.settings, str(args.config)):
+        from aiperf_svc.runner.stack.clusters import run_in_clusters
+
+        return int(run_in_clusters(request, places, options))
     from aiperf_svc.runner.stack.run import run_stack
 
     return int(run_stack(request, options))

@@ -52,16 +52,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_stack(path: Path, config: "Config") -> None:
     """Plan the stack as `run` does. Raises ConfigError."""
+    from aiperf_svc.config.clusters import read_clusters
     from aiperf_svc.plan.identity import check_stack_name
+    from aiperf_svc.runner.stack.clusters import cluster_members
     from aiperf_svc.runner.stack.project import read_settings, stack_name
     from aiperf_svc.runner.stack.request import StackRequest
 
-    stack = stack_name(path)
+    stack, settings = stack_name(path), read_settings(path)
+    places = read_clusters(settings, str(path))
     try:
         check_stack_name(stack)
         request = StackRequest(
-            stack=stack, config=config, benchmark={}, settings=read_settings(path), environ={}
+            stack=stack, config=config, benchmark={}, settings=settings, environ={}
         )
         _ = request.plan
+        if places:
+            cluster_members(request, places)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

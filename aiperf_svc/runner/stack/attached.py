@@ -67,9 +67,9 @@ async def attach(
             yield Attached(stack=stack, client=client, outputs=outputs)
 
 
-async def fetch(attached: Attached, *, parent: Path) -> RunOutcome:
-    """Download every result file into a new folder, or into the folder of an interrupted download.
-    Raises EnvironmentProblem if the run is not over."""
+async def fetch(attached: Attached, *, parent: Path, name: str = "") -> RunOutcome:
+    """Download every result file into `parent/name`; without a name, into a new folder or that of
+    an interrupted download. Raises EnvironmentProblem if the run is not over."""
     status = await attached.client.status()
     if not status.is_settled:
         raise EnvironmentProblem(
@@ -79,8 +79,11 @@ async def fetch(attached: Attached, *, parent: Path) -> RunOutcome:
     summary, folder = None, None
     run_id = str(attached.outputs["runId"])
     if status.results_ready:
-        folder = folders.unfinished(parent, run_id)
-        folder = folder or folders.make_artifact_folder(parent, attached.stack)
+        if name:
+            folder = folders.make_folder(parent / name)
+        else:
+            folder = folders.unfinished(parent, run_id)
+            folder = folder or folders.make_artifact_folder(parent, attached.stack)
         with folders.collecting(folder, run_id):
             summary = await attached.client.summary()
             await attached.client.download_all(folder)
@@ -92,4 +95,5 @@ async def fetch(attached: Attached, *, parent: Path) -> RunOutcome:
         artifacts=folder,
         artifact_error=status.artifact_error,
         uploaded_to=status.uploaded_to,
+        more={"stack": attached.stack},
     )

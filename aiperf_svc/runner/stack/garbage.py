@@ -59,6 +59,17 @@ class Collected:
     """Number of temporary folders of killed runs that were removed from this machine. The
     Kubernetes provider leaves the cluster's key in them."""
 
+    def add(self, other: "Collected") -> None:
+        """Add the outcome in another cluster."""
+        self.removed |= other.removed
+        self.left |= other.left
+        self.not_checked |= other.not_checked
+        self.refused |= other.refused
+        self.not_touched += other.not_touched
+        self.unknown += other.unknown
+        self.declined |= other.declined
+        self.folders += other.folders
+
     @property
     def exit_code(self) -> ExitCode:
         """Exit code for the outcome; the first that applies."""

@@ -1,0 +1,54 @@
+"""The report of several runs at once."""
+
+from html import escape
+from urllib.parse import quote
+
+from aiperf_svc.adapters.report import joint_words as words
+from aiperf_svc.adapters.report import layout
+from aiperf_svc.core.results.joint_result import Joint, JointMember, JointRow, rows
+
+
+def render(joint: Joint) -> bytes:
+    """Render the page."""
+    count = f"{len(joint.members)} {joint.kind}"
+    notes = [words.how(joint), *joint.notes]
+    parts = [
+        layout.header(joint.name, [count, words.start(joint)]),
+        _members(joint),
+        "<h2>Each and the total</h2>",
+        _table(joint, is_short=True),
+        *(f'<p class="note">{escape(_sentence(note))}</p>' for note in notes if note),
+        layout.details("All metrics", _table(joint, is_short=False)),
+    ]
+    return layout.document(joint.name, parts)
+
+
+def _members(joint: Joint) -> str:
+    lines = [
+        f'<tr class="{member.verdict or "invalid"}"><th>{_name(member)}</th>'
+        f'<td class="text">{escape(member.where)}</td>'
+        f'<td class="wide">{escape(words.outcome(member))}</td></tr>'
+        for member in joint.members
+    ]
+    head = '<th>Name</th><th class="text">Where</th><th class="text">Outcome</th>'
+    return layout.table(head, lines)
+
+
+def _name(member: JointMember) -> str:
+    if not member.folder:
+        return escape(member.name)
+    return f'<a href="{quote(member.folder)}/report.html">{escape(member.name)}</a>'
+
+
+def _table(joint: Joint, *, is_short: bool) -> str:
+    head = "".join(f"<th>{escape(member.name)}</th>" for member in joint.members)
+    lines = [_row(row) for row in rows(joint, is_short=is_short)]
+    return layout.table(f"<th>Metric</th>{head}<th>total</th>", lines)
+
+
+def _row(row: JointRow) -> str:
+    return layout.row(row.name, row.unit, "".join(map(layout.cell, (*row.values, row.total))))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."

@@ -1,0 +1,126 @@
+"""The folder of several runs at once: a run's folder for each, and what they are together.
+
+<name>/         the folder of a run for each of them
+joint.json      a column for each run and their total
+joint.csv
+report.html
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from aiperf_svc.adapters.exports import joint_export
+from aiperf_svc.adapters.exports.json_export import distribution, wall_ns
+from aiperf_svc.adapters.exports.parquet_export import read_clocks, read_records
+from aiperf_svc.adapters.report import joint_page
+from aiperf_svc.adapters.storage.atomic_files import write_file
+from aiperf_svc.core.results.joint import Part, Total, add_up_parts, spread_ns
+from aiperf_svc.core.results.joint_result import Joint, JointMember, Metrics, worst
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
+
+RECORDS = "records.parquet"
+NO_RECORDS = "the total is not known: no run has records"
+
+
+class FinishedMember(NamedTuple):
+    """One of the runs when all have ended."""
+
+    member: JointMember
+    """Without its metrics."""
+    summary: Mapping[str, Any] | None
+    """Content of profile_export_aiperf.json, or of results.json."""
+    folder: Path | None
+    ahead_ns: int = 0
+    uncertainty_ns: int = 0
+
+
+def write_joint(folder: Path, joint: Joint) -> None:
+    """Write the files of all runs together. Raises EnvironmentProblem."""
+    write_file(folder / "joint.json", lambda: joint_export.render_json(joint))
+    write_file(folder / "joint.csv", lambda: joint_export.render_csv(joint))
+    write_file(folder / "report.html", lambda: joint_page.render(joint))
+
+
+def join(
+    kind: Literal["clusters", "targets"],
+    name: str,
+    exit_code: int,
+    finished: Sequence[FinishedMember],
+) -> Joint:
+    """Return what the runs are together, from their summaries and the records in their folders."""
+    members = tuple(_with_metrics(each) for each in finished)
+    counted = [each for each in finished if _has_records(each)]
+    parts = [_part(each) for each in counted]
+    total = add_up_parts(parts) if parts else None
+    left_out = [m.name for m, f in zip(members, finished, strict=True) if not _has_records(f)]
+    notes = [f"the total is without {', '.join(left_out)}"] if parts and left_out else []
+    if total is None:
+        notes.append(NO_RECORDS)
+    elif not total.interval_s:
+        notes.append("the loads have no time in common: the total has no rates")
+    uncertainties = [each.uncertainty_ns for each in counted]
+    return Joint(
+        kind=kind,
+        name=name,
+        exit_code=exit_code,
+        verdict=worst([member.verdict for member in members]),
+        start_spread_ms=spread_ns(parts) / 1e6 if len(parts) > 1 else None,
+        start_uncertainty_ms=max(uncertainties) / 1e6 if len(parts) > 1 else None,
+        interval_s=total.interval_s if total is not None else None,
+        total_of=tuple(each.member.name for each in counted),
+        total=_total_metrics(total) if total is not None else {},
+        notes=tuple(notes),
+        members=members,
+    )
+
+
+def _has_records(each: FinishedMember) -> bool:
+    return each.folder is not None and (each.folder / RECORDS).is_file()
+
+
+def _part(each: FinishedMember) -> Part:
+    assert each.folder is not None
+    assert each.summary is not None
+    path, summary = each.folder / RECORDS, each.summary
+    return Part(
+        scalars={
+            metric.tag: float(summary[metric.tag]["avg"])
+            for metric in METRICS
+            if metric.kind is Kind.SCALAR and metric.tag in summary
+        },
+        columns=read_records(path),
+        clocks=ClockMap(read_clocks(path)),
+        ahead_ns=each.ahead_ns,
+        begin_wall_ns=wall_ns(summary["start_time"]),
+        end_wall_ns=wall_ns(summary["end_time"]),
+    )
+
+
+def _with_metrics(each: FinishedMember) -> JointMember:
+    return replace(each.member, metrics=_metrics(each.summary or {}))
+
+
+def _metrics(summary: Mapping[str, Any]) -> Metrics:
+    if "metrics" in summary:  # of a tool on ranks
+        return {metric["info"]["tag"]: _of_tool(metric) for metric in summary["metrics"]}
+    return {metric.tag: summary[metric.tag] for metric in METRICS if metric.tag in summary}
+
+
+def _of_tool(metric: Mapping[str, Any]) -> dict[str, Any]:
+    stats = {name: metric[name] for name in ("avg", "min", "max", "p50", "count")}
+    return {"name": metric["info"]["name"], "unit": metric["info"]["unit"], **stats}
+
+
+def _total_metrics(total: Total) -> Metrics:
+    found: Metrics = {}
+    for metric in METRICS:
+        if metric.tag in total.scalars:
+            unit = CATALOG[metric.tag].unit
+            found[metric.tag] = {"unit": unit, "avg": total.scalars[metric.tag]}
+        elif metric.tag in total.metrics:
+            found[metric.tag] = distribution(total.metrics[metric.tag])
+    return found

@@ -1,0 +1,68 @@
+"""The clusters of a stack that is run in several at once: `aiperf:clusters` in its file."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from aiperf_svc.config.base import Model
+from aiperf_svc.config.problems import Problem
+from aiperf_svc.domain.errors import ConfigError
+
+CLUSTERS_KEY = "aiperf:clusters"
+"""Key of the clusters in a stack file."""
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_OTHERS = ("aiperf:context", "aiperf:kubeconfig")
+
+
+class ClusterPlace(Model):
+    """One of the clusters."""
+
+    context: str = Field(min_length=1)
+    """Context of the kubeconfig."""
+    kubeconfig: str | None = None
+    """Path of the kubeconfig; None: `KUBECONFIG`, or the default one."""
+    name: str = ""
+    """Ends the stack's name there and names its column; empty: made of the context."""
+
+    @property
+    def short(self) -> str:
+        """The name, or what of the context can be part of one."""
+        return self.name or re.sub(r"[^a-z0-9]+", "-", self.context.lower()).strip("-")
+
+
+def read_clusters(settings: Mapping[str, Any], source: str) -> tuple[ClusterPlace, ...]:
+    """Return the clusters of a stack file, given its content; none if it is for one cluster. Raises
+    ConfigError, which begins with `source`."""
+    config = settings.get("config") or {}
+    if CLUSTERS_KEY not in config:
+        return ()
+    try:
+        found = TypeAdapter(tuple[ClusterPlace, ...]).validate_python(config[CLUSTERS_KEY])
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, (CLUSTERS_KEY, *first["loc"])))
+        expected = "; expected a list such as [{context: eu}, {context: us}]"
+        raise ConfigError(f"{source}: {Problem(key, first['msg'] + expected).line({})}") from error
+    problems = [*_problems(found)]
+    problems += [f"{key}: {CLUSTERS_KEY} names it for each" for key in _OTHERS if key in config]
+    if problems:
+        raise ConfigError(f"{source}: {problems[0]}")
+    return found
+
+
+def _problems(places: tuple[ClusterPlace, ...]) -> list[str]:
+    if len(places) < 2:
+        return [f"{CLUSTERS_KEY}: expected two clusters or more; one is chosen by aiperf:context"]
+    names = [place.short for place in places]
+    wrong = [name for name in names if not _NAME.fullmatch(name)]
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    return [
+        *(
+            f"{CLUSTERS_KEY}: {name!r} cannot end a stack's name; give one with `name:`, of small "
+            "letters, digits and hyphens"
+            for name in wrong
+        ),
+        *(f"{CLUSTERS_KEY}: two are called {name}; give them a `name:` each" for name in twice),
+    ]

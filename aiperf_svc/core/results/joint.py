@@ -1,0 +1,148 @@
+"""The total of several runs that went on at the same time, such as one from each cluster.
+
+Counts are added. Percentiles are those of all requests together, computed from the records of every
+run: percentiles of parts cannot be averaged. Rates count what completed in the interval that all
+runs have in common, so that a run which began or ended alone adds nothing to them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aiperf_svc.core.results.distributions import distributions
+from aiperf_svc.core.results.summary import MetricSummary
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows
+from aiperf_svc.domain.metric_catalog import Population
+from aiperf_svc.domain.metric_formulas import Columns
+from aiperf_svc.domain.outcomes import Outcome, Phase
+
+ADDED = (
+    "request_count",
+    "error_request_count",
+    "completed_request_count",
+    "unsent_request_count",
+    "cancelled_request_count",
+    "timed_out_request_count",
+    "lost_request_count",
+    "capped_request_count",
+    "retried_request_count",
+    "good_request_count",
+    "requested_rate",
+    "total_isl",
+    "total_osl",
+    "total_output_tokens",
+    "total_reasoning_tokens",
+    "total_usage_prompt_tokens",
+    "total_usage_completion_tokens",
+    "total_usage_total_tokens",
+    "usage_discrepancy_count",
+    "osl_mismatch_count",
+)
+"""Single numbers whose total is their sum. Where one run does not know a number, the total does not
+either."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One of the runs, with its records."""
+
+    scalars: Mapping[str, float]
+    """Its single numbers by tag."""
+    columns: Columns
+    clocks: ClockMap
+    ahead_ns: int = 0
+    """How far its clock is ahead of the one that is common to all."""
+    begin_wall_ns: int
+    """Its first request, by its own clock."""
+    end_wall_ns: int
+    """The end of its load, by its own clock."""
+
+    @property
+    def interval_ns(self) -> tuple[int, int]:
+        """Begin and end of the load by the common clock."""
+        return self.begin_wall_ns - self.ahead_ns, self.end_wall_ns - self.ahead_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Total:
+    """All runs together."""
+
+    scalars: dict[str, float]
+    metrics: dict[str, MetricSummary]
+    interval_s: float
+    """Length of the interval that all runs have in common; 0: there is none, and no rates."""
+
+
+def add_up_parts(parts: Sequence[Part]) -> Total:
+    """Return the total of at least one run."""
+    numbers = {
+        tag: sum(part.scalars[tag] for part in parts)
+        for tag in ADDED
+        if all(tag in part.scalars for part in parts)
+    }
+    finished = numbers.get("completed_request_count", 0.0)
+    if finished:
+        numbers["request_error_rate"] = 100.0 * numbers["error_request_count"] / finished
+    interval_ns = common_interval_ns(parts)
+    seconds = (interval_ns[1] - interval_ns[0]) / 1e9
+    if seconds > 0:
+        numbers |= _rates(parts, interval_ns, numbers)
+    return Total(scalars=numbers, metrics=_pooled(parts), interval_s=max(0.0, seconds))
+
+
+def common_interval_ns(parts: Sequence[Part]) -> tuple[int, int]:
+    """Return the latest begin and the earliest end, by the common clock."""
+    begins, ends = zip(*(part.interval_ns for part in parts), strict=True)
+    return max(begins), min(ends)
+
+
+def spread_ns(parts: Sequence[Part]) -> int:
+    """Return the time between the first requests of the first run and of the last one."""
+    begins = [part.interval_ns[0] for part in parts]
+    return max(begins) - min(begins)
+
+
+def _pooled(parts: Sequence[Part]) -> dict[str, MetricSummary]:
+    """Return the distributions over the requests of all runs."""
+    names = parts[0].columns.keys()
+    together = {
+        name: np.concatenate([np.asarray(part.columns[name]) for part in parts]) for name in names
+    }
+    unsent = sum(_unsent_without_row(part) for part in parts)
+    return distributions(PhaseRows(together, phase=Phase.PROFILING), unsent_without_row=unsent)
+
+
+def _unsent_without_row(part: Part) -> int:
+    rows = PhaseRows(part.columns, phase=Phase.PROFILING).chunks()
+    known = sum(int(np.count_nonzero(c["outcome"] == Outcome.UNSENT)) for c in rows)
+    return max(0, int(part.scalars.get("unsent_request_count", 0)) - known)
+
+
+def _rates(
+    parts: Sequence[Part], interval_ns: tuple[int, int], numbers: Mapping[str, float]
+) -> dict[str, float]:
+    """Return what completed in the interval, per second."""
+    begin, end = interval_ns
+    requests, given, made = 0, 0, 0
+    for part in parts:
+        for chunk in PhaseRows(part.columns, phase=Phase.PROFILING).chunks(Population.COMPLETED):
+            ended = part.clocks.to_timing(chunk["end_wall_ns"], chunk["worker"]) - part.ahead_ns
+            inside = chunk.where((ended >= begin) & (ended <= end))
+            requests += inside.rows
+            given += _sum(inside, "input_tokens")
+            made += _sum(inside, "output_tokens")
+    seconds = (end - begin) / 1e9
+    rates = {"benchmark_duration": seconds, "request_throughput": requests / seconds}
+    if "total_isl" in numbers:
+        rates["input_token_throughput"] = given / seconds
+    if "total_osl" in numbers:
+        rates["output_token_throughput"] = made / seconds
+    if "total_isl" in numbers and "total_osl" in numbers:
+        rates["total_token_throughput"] = (given + made) / seconds
+    return rates
+
+
+def _sum(chunk: Chunk, name: str) -> int:
+    return int(np.maximum(chunk[name], 0).sum(dtype=np.int64)) if chunk.rows else 0

@@ -1,0 +1,114 @@
+"""The result of several runs at once: a column for each, and one for their total."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
+
+SCHEMA = "joint/1"
+SHORT = {
+    "request_count": ("avg",),
+    "error_request_count": ("avg",),
+    "request_error_rate": ("avg",),
+    "goodput": ("avg",),
+    "request_throughput": ("avg",),
+    "output_token_throughput": ("avg",),
+    "time_to_first_token": ("p50", "p99"),
+    "request_latency": ("p50", "p99"),
+    "inter_token_latency": ("p50", "p99"),
+    "output_sequence_length": ("avg",),
+}
+"""Rows of a short table: metrics and their statistics."""
+STATS = ("avg", "p50", "p90", "p95", "p99", "p99_9")
+"""Statistics of a distribution in a long table."""
+_WORSE = (Severity.INVALID, Severity.DEGRADED, Severity.VALID)
+
+Metrics = dict[str, dict[str, Any]]
+"""Unit and statistics by tag, as in profile_export_aiperf.json."""
+
+
+class JointMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the runs."""
+
+    name: str
+    where: str
+    """The context of its cluster, or the address of its target."""
+    folder: str
+    """Folder of its results, relative to that of the joint result; empty: it has none."""
+    stack: str = ""
+    state: str
+    reason: str
+    """Why it failed or ended early."""
+    exit_code: int
+    verdict: str | None
+    cause: str = ""
+    clock_ahead_ms: float | None = None
+    """How far its clock is ahead of that of the machine which started all."""
+    clock_uncertainty_ms: float | None = None
+    metrics: Metrics = {}
+
+
+class Joint(msgspec.Struct, frozen=True, kw_only=True):
+    """All runs, and their total."""
+
+    schema_version: str = SCHEMA
+    kind: Literal["clusters", "targets"]
+    name: str
+    exit_code: int
+    verdict: str | None
+    """The worst of those that have one."""
+    start_spread_ms: float | None = None
+    """Time between the first requests of the first run and of the last one; their clocks are known
+    to `start_uncertainty_ms`."""
+    start_uncertainty_ms: float | None = None
+    interval_s: float | None = None
+    """Length of the time that all loads have in common, over which the total's rates are."""
+    total_of: tuple[str, ...] = ()
+    """Names of the runs in the total."""
+    total: Metrics = {}
+    notes: tuple[str, ...] = ()
+    members: tuple[JointMember, ...]
+
+
+class JointRow(msgspec.Struct, frozen=True):
+    """A statistic of a metric in every run and in total."""
+
+    name: str
+    unit: str
+    values: tuple[float | None, ...]
+    total: float | None
+
+
+def rows(joint: Joint, *, is_short: bool) -> list[JointRow]:
+    """Return the rows of a table, those without a number left out."""
+    found = [
+        _row(joint, tag, stat, is_single=len(stats) == 1)
+        for tag, stats in _wanted(joint, is_short=is_short).items()
+        for stat in stats
+    ]
+    return [row for row in found if any(value is not None for value in (*row.values, row.total))]
+
+
+def worst(verdicts: list[str | None]) -> str | None:
+    """Return the worst of some verdicts; None if there is none."""
+    return next((each.value for each in _WORSE if each in verdicts), None)
+
+
+def _wanted(joint: Joint, *, is_short: bool) -> dict[str, tuple[str, ...]]:
+    if is_short:
+        wanted = dict(SHORT)
+    else:
+        wanted = {m.tag: ("avg",) if m.kind is Kind.SCALAR else STATS for m in METRICS}
+    tags = (tag for member in joint.members for tag in member.metrics)
+    return wanted | {tag: ("avg",) for tag in tags if tag not in CATALOG}
+
+
+def _row(joint: Joint, tag: str, stat: str, *, is_single: bool) -> JointRow:
+    columns = [*(member.metrics for member in joint.members), joint.total]
+    values = tuple(column.get(tag, {}).get(stat) for column in columns)
+    known = next((column[tag] for column in columns if tag in column), {})
+    name = CATALOG[tag].name if tag in CATALOG else str(known.get("name", tag))
+    suffix = "" if is_single else f" {stat.replace('_', '.')}"
+    return JointRow(name + suffix, str(known.get("unit", "")), values[:-1], values[-1])

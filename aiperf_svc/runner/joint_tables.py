@@ -1,0 +1,37 @@
+"""Prints several runs at once on a terminal: a column for each and one for the total."""
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from aiperf_svc.adapters.report import joint_words as words
+from aiperf_svc.core.results.joint_result import Joint, rows
+from aiperf_svc.domain.foreign_text import one_line
+from aiperf_svc.runner.numbers import number
+
+
+def print_joint(joint: Joint, console: Console) -> None:
+    """Print the table, and how each run ended."""
+    console.print(f"\n{one_line(joint.name)}: {len(joint.members)} {joint.kind}", style="bold")
+    found = rows(joint, is_short=True)
+    if found:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("")
+        for member in joint.members:
+            table.add_column(one_line(member.name), justify="right", no_wrap=True)
+        if joint.total:
+            table.add_column("total", justify="right", no_wrap=True)
+        table.add_column("unit", no_wrap=True)
+        for row in found:
+            values = (*row.values, row.total) if joint.total else row.values
+            table.add_row(one_line(row.name), *map(number, values), one_line(row.unit))
+        console.print(table)
+    for member in joint.members:
+        style = {"valid": "green", "degraded": "yellow"}.get(member.verdict or "", "bold red")
+        line = Text.assemble((f"{one_line(member.name)}: ", "bold"))
+        line.append(one_line(words.outcome(member)), style)
+        console.print(line, soft_wrap=True)
+    for text in (words.start(joint), *joint.notes, words.how(joint)):
+        if text:
+            console.print(text, style="dim", soft_wrap=True)

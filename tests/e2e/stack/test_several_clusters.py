@@ -1,0 +1,119 @@
+"""One stack in several clusters: one start, one result, and a cluster that fails. The clusters are
+contexts of one kubeconfig."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from real_cluster import Cluster
+from real_runner import UP, Runner
+from real_stack import Config
+
+from aiperf_svc.config.clusters import CLUSTERS_KEY
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+"""The verdict depends on what else the machine does."""
+START_MS = 100.0
+"""Longest time between the first requests of two stacks that share two cores."""
+
+
+def in_clusters(runner: Runner, *contexts: str) -> None:
+    """Give the runner's file these clusters, and its command a kubeconfig that knows them: `east`
+    and `west` are the test's cluster, and nobody answers for `nowhere`."""
+    content = yaml.safe_load(runner.file.read_text())
+    content["config"][CLUSTERS_KEY] = [{"context": context} for context in contexts]
+    runner.file.write_text(yaml.safe_dump(content))
+    known = yaml.safe_load(Path(runner.environ["KUBECONFIG"]).read_text())
+    own = next(e["context"] for e in known["contexts"] if e["name"] == runner.cluster.context)
+    known["clusters"].append({"name": "nowhere", "cluster": {"server": "https://127.0.0.1:1"}})
+    known["contexts"] += [
+        {"name": "east", "context": own},
+        {"name": "west", "context": own},
+        {"name": "nowhere", "context": {**own, "cluster": "nowhere"}},
+    ]
+    file = runner.folder / "kubeconfig"
+    file.write_text(yaml.safe_dump(known))
+    runner.environ["KUBECONFIG"] = str(file)
+
+
+def joint_of(runner: Runner) -> tuple[Path, dict[str, Any]]:
+    (path,) = runner.artifacts.glob("*/joint.json")
+    content: dict[str, Any] = json.loads(path.read_bytes())
+    return path.parent, content
+
+
+@pytest.fixture
+def runner(
+    make_runner: Callable[[], Runner], monkeypatch: pytest.MonkeyPatch, cluster: Cluster
+) -> Iterator[Runner]:
+    """One whose commands name no context, which the stack's file does."""
+    made = make_runner()
+    monkeypatch.setattr(made, "_command", lambda *arguments: (*made.program, *arguments))
+    yield made
+    for name in ("east", "west", "nowhere"):
+        assert cluster.left_of(f"{made.name}-{name}") == []
+
+
+def test_two_clusters_start_together_and_make_one_result(runner: Runner) -> None:
+    in_clusters(runner, "east", "west")
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--json") as command:
+        command.wait_for(UP)
+        ended = command.end()
+    said = json.loads(ended.out)
+    assert ended.code in FINE
+    assert [each["left"] for each in said["members"]] == [[], []]
+    folder, joint = joint_of(runner)
+    assert joint == said["results"]
+    print(f"first requests: {joint['start_spread_ms']} ms ± {joint['start_uncertainty_ms']} ms")
+    assert joint["start_spread_ms"] < START_MS + joint["start_uncertainty_ms"]
+    own = [
+        json.loads((folder / name / "profile_export_aiperf.json").read_bytes())
+        for name in ("east", "west")
+    ]
+    for tag in ("request_count", "total_isl", "total_osl"):
+        assert joint["total"][tag]["avg"] == sum(each[tag]["avg"] for each in own)
+    counts = [each["request_latency"]["count"] for each in own]
+    assert joint["total"]["request_latency"]["count"] == sum(counts)
+    assert (folder / "report.html").is_file()
+    assert (folder / "east" / "report.html").is_file()
+
+
+def test_a_cluster_that_fails_is_said_and_the_results_of_the_other_stand(runner: Runner) -> None:
+    in_clusters(runner, "east", "nowhere")
+    ended = runner.call("run", runner.name, "--yes", "--ui", "plain")
+    assert ended.code == ExitCode.BENCHMARK_FAILED
+    assert "nowhere  error: " in ended.errors
+    folder, joint = joint_of(runner)
+    assert joint["total_of"] == ["east"]
+    assert joint["notes"] == ["the total is without nowhere"]
+    east, nowhere = joint["members"]
+    assert (east["state"], nowhere["state"], nowhere["folder"]) == ("done", "failed", "")
+    assert joint["total"]["request_count"] == east["metrics"]["request_count"]
+    assert not (folder / "nowhere").exists()
+
+
+def kept(benchmark: Config) -> None:
+    benchmark["load"].update(duration="3m")
+
+
+def test_status_cancel_results_and_gc_know_the_stacks_of_all_clusters(
+    runner: Runner, cluster: Cluster
+) -> None:
+    in_clusters(runner, "east", "west")
+    runner.change(kept)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", "--keep") as command:
+        command.wait_for("profiling: ")
+        status = runner.call("status", runner.name)
+        assert [line.split()[0] for line in status.out.splitlines()] == ["east", "west"]
+        assert runner.call("cancel", runner.name).code == ExitCode.OK
+        assert command.end().code == ExitCode.INTERRUPTED
+    assert cluster.of_stack(f"{runner.name}-east") != []
+    fetched = runner.call("results", runner.name, "--artifact-dir", "fetched", "--json")
+    results = json.loads(fetched.out)["results"]
+    assert results["total_of"] == ["east", "west"]
+    assert runner.call("gc", runner.name, "--yes").code == ExitCode.OK

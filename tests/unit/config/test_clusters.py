@@ -1,0 +1,45 @@
+"""The clusters of a stack file."""
+
+import pytest
+
+from aiperf_svc.config.clusters import CLUSTERS_KEY, read_clusters
+from aiperf_svc.domain.errors import ConfigError
+
+
+def settings(clusters: object, **more: object) -> dict[str, object]:
+    return {"config": {CLUSTERS_KEY: clusters, **more}}
+
+
+def test_each_has_a_name_that_can_end_a_stacks_name() -> None:
+    contexts = [{"context": "Prod_EU.1"}, {"context": "us", "name": "america", "kubeconfig": "k"}]
+    eu, us = read_clusters(settings(contexts), "f")
+    assert (eu.short, us.short, us.context, us.kubeconfig) == ("prod-eu-1", "america", "us", "k")
+
+
+def test_a_stack_without_them_is_for_one_cluster() -> None:
+    assert read_clusters({"config": {"aiperf:context": "eu"}}, "f") == ()
+    assert read_clusters({}, "f") == ()
+
+
+@pytest.mark.parametrize(
+    ("clusters", "more", "words"),
+    [
+        ([{"context": "eu"}], {}, "expected two clusters or more"),
+        ([{"context": "eu"}, {"context": "EU"}], {}, "two are called eu; give them a `name:`"),
+        ([{"context": "eu"}, {"context": "us", "name": "U S"}], {}, "'U S' cannot end a stack's"),
+        ([{"context": "eu"}, {"context": "..."}], {}, "'' cannot end a stack's name"),
+        ([{"context": "eu"}, {"contxt": "us"}], {}, "aiperf:clusters.1.context"),
+        ("eu,us", {}, "expected a list such as"),
+        (None, {}, "expected a list such as"),
+        ([{"context": "eu"}, {"context": "us"}], {"aiperf:context": "x"}, "names it for each"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_remedy(
+    clusters: object, more: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_clusters(settings(clusters, **more), "stacks/Pulumi.x.yaml")
+    line = str(caught.value)
+    assert line.startswith("stacks/Pulumi.x.yaml: ")
+    assert words in line
+    assert "\n" not in line

@@ -1,0 +1,150 @@
+"""The total of several runs: sums are exact, percentiles are those of all requests, rates are over
+the common time."""
+
+import fake_run
+import numpy as np
+import pytest
+
+from aiperf_svc.core.results.joint import Part, add_up_parts, common_interval_ns, spread_ns
+from aiperf_svc.core.results.joint_result import Joint, JointMember, rows, worst
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.records import Rows
+
+SECOND = 10**9
+TIMES = [name for name in fake_run.make_rows(0).dtype.names or () if name.endswith("_wall_ns")]
+
+
+def shifted(rows: Rows, by_ns: int) -> Rows:
+    """The same run by a clock that is so far ahead."""
+    moved = rows.copy()
+    for name in TIMES:
+        moved[name] = np.where(rows[name] != 0, rows[name] + by_ns, 0)
+    return moved
+
+
+def part(rows: Rows, *, ahead_ns: int = 0) -> Part:
+    summary = summarise(fake_run.columns_of(rows), None, fake_run.context(rows))
+    sent = rows[(rows["phase"] == Phase.PROFILING) & (rows["start_wall_ns"] != 0)]
+    return Part(
+        scalars=summary.scalars,
+        columns=fake_run.columns_of(rows),
+        clocks=ClockMap(),
+        ahead_ns=ahead_ns,
+        begin_wall_ns=int(sent["start_wall_ns"].min()),
+        end_wall_ns=int(sent["end_wall_ns"].max()),
+    )
+
+
+@pytest.fixture(scope="module")
+def fast() -> Rows:
+    return fake_run.closed_loop(requests=3_000, concurrency=20)
+
+
+@pytest.fixture(scope="module")
+def slow() -> Rows:
+    rows = fake_run.closed_loop(requests=400, concurrency=3)
+    rows["last_token_wall_ns"] += SECOND
+    rows["end_wall_ns"] += SECOND
+    return rows
+
+
+def test_counts_are_the_sums_of_all_runs(fast: Rows, slow: Rows) -> None:
+    parts = [part(fast), part(slow)]
+    total = add_up_parts(parts)
+    for tag in ("request_count", "completed_request_count", "total_isl", "total_osl"):
+        assert total.scalars[tag] == parts[0].scalars[tag] + parts[1].scalars[tag]
+    assert total.scalars["request_count"] > 3_000
+
+
+def test_percentiles_are_those_of_all_requests_and_no_average(fast: Rows, slow: Rows) -> None:
+    total = add_up_parts([part(fast), part(slow)])
+    values = [
+        (rows["last_token_wall_ns"] - rows["start_wall_ns"])[
+            (rows["phase"] == Phase.PROFILING) & (rows["outcome"] == Outcome.COMPLETED)
+        ]
+        / 1e6
+        for rows in (fast, slow)
+    ]
+    together = np.concatenate(values)
+    measured = total.metrics["request_latency"].distribution
+    assert measured.count == len(together)
+    for stat, q in (("p50", 50), ("p99", 99)):
+        assert measured.stats[stat] == pytest.approx(np.percentile(together, q), rel=1e-3)
+    averaged = np.mean([np.percentile(each, 99) for each in values])
+    assert measured.stats["p99"] != pytest.approx(averaged, rel=1e-2)
+
+
+def test_a_run_alone_is_its_own_total(fast: Rows) -> None:
+    alone = part(fast)
+    total = add_up_parts([alone])
+    own = summarise(fake_run.columns_of(fast), None, fake_run.context(fast))
+    for tag in ("request_latency", "time_to_first_token", "inter_token_latency"):
+        stats = own.metrics[tag].distribution.stats
+        assert total.metrics[tag].distribution.stats == pytest.approx(stats, nan_ok=True)
+    assert total.scalars["request_throughput"] == pytest.approx(
+        own.scalars["request_throughput"], rel=0.01
+    )
+
+
+def test_rates_are_over_the_common_time_by_the_common_clock(fast: Rows) -> None:
+    ahead_ns = 90 * SECOND
+    begin, end = part(fast).interval_ns
+    late_ns = (end - begin) // 2
+    first = part(fast)
+    second = part(shifted(fast, ahead_ns + late_ns), ahead_ns=ahead_ns)
+    assert common_interval_ns([first, second]) == (begin + late_ns, end)
+    assert spread_ns([first, second]) == late_ns
+    total = add_up_parts([first, second])
+    assert total.interval_s == pytest.approx((end - begin - late_ns) / 1e9)
+    done = fast[(fast["phase"] == Phase.PROFILING) & (fast["outcome"] == Outcome.COMPLETED)]
+    inside = np.count_nonzero(done["end_wall_ns"] >= begin + late_ns)
+    inside += np.count_nonzero(done["end_wall_ns"] + late_ns <= end)
+    assert total.scalars["request_throughput"] == pytest.approx(inside / total.interval_s)
+
+
+def test_loads_that_have_no_time_in_common_have_no_rates(fast: Rows) -> None:
+    total = add_up_parts([part(fast), part(shifted(fast, 3600 * SECOND))])
+    assert total.interval_s == 0
+    assert "request_throughput" not in total.scalars
+    assert total.scalars["request_count"] == 2 * part(fast).scalars["request_count"]
+
+
+def test_what_one_run_does_not_know_the_total_does_not_either(fast: Rows) -> None:
+    known, unknown = part(fast), part(fast)
+    scalars = {tag: value for tag, value in unknown.scalars.items() if tag != "total_osl"}
+    unknown = Part(
+        scalars=scalars,
+        columns=unknown.columns,
+        clocks=unknown.clocks,
+        begin_wall_ns=unknown.begin_wall_ns,
+        end_wall_ns=unknown.end_wall_ns,
+    )
+    total = add_up_parts([known, unknown])
+    assert "total_osl" not in total.scalars
+    assert "output_token_throughput" not in total.scalars
+    assert "total_isl" in total.scalars
+
+
+def test_a_row_has_a_column_for_each_run_and_the_total() -> None:
+    latency = {"unit": "ms", "p50": 3.0, "p99": 9.0}
+    tool = {"name": "Bandwidth", "unit": "bit/s", "avg": 4.0}
+    members = tuple(
+        JointMember(
+            name=name, where="", folder="", state="done", reason="", exit_code=0, verdict=None,
+            metrics=metrics,
+        )
+        for name, metrics in (("eu", {"request_latency": latency}), ("us", {"bandwidth": tool}))
+    )  # fmt: skip
+    joint = Joint(kind="clusters", name="x", exit_code=0, verdict=None, members=members)
+    assert [(row.name, row.values, row.total) for row in rows(joint, is_short=True)] == [
+        ("Request Latency p50", (3.0, None), None),
+        ("Request Latency p99", (9.0, None), None),
+        ("Bandwidth", (None, 4.0), None),
+    ]
+
+
+def test_the_verdict_of_all_is_the_worst() -> None:
+    assert worst(["valid", None, "invalid", "degraded"]) == "invalid"
+    assert worst([None]) is None
