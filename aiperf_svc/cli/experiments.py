@@ -15,12 +15,13 @@ def distinct_configs(
     source: str,
     names: Mapping[str, str] | None = None,
 ) -> "list[Config]":
-    """Check a config, and each different one of its trials, and return those of the trials.
+    """Check a config, and each different one of its trials or targets, and return these.
 
     `check` returns the problems of one of them. Raises ConfigError with those of the config, or
-    with the trials that are refused.
+    with the trials or the target that are refused.
     """
     from aiperf_svc.config.load_config import refusal
+    from aiperf_svc.workloads.target_configs import target_configs
     from aiperf_svc.workloads.trial_configs import refuse_trials, trial_configs, trial_name
 
     if problems := check(config):
@@ -32,4 +33,8 @@ def distinct_configs(
         if config.experiment is not None and (problems := check(each.config))
     ]
     refuse_trials(errors, len(found))
-    return [each.config for each in found.values()]
+    targets = target_configs(config)
+    for target in targets:
+        if problems := check(target.config):
+            raise refusal(problems, f"target {target.name}", names=names)
+    return [each.config for each in (targets or found.values())]

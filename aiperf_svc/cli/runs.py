@@ -213,6 +213,7 @@ def _run(
 ) -> int:
     from aiperf_svc.runner.local import run_local
     from aiperf_svc.runner.options import RunOptions
+    from aiperf_svc.workloads.target_configs import target_configs
 
     options = RunOptions(
         ui=ui,
@@ -223,6 +224,11 @@ def _run(
         resume=args.resume,
         otlp=otlp_target(args.otlp),
     )
+    if targets := target_configs(config):
+        from aiperf_svc.runner.local_targets import run_local_targets
+
+        parent = Path(config.artifacts.dir)
+        return int(run_local_targets(targets, options, parent=parent, name=config.name))
     return int(run_local(config, options, forks=forks))
 
 

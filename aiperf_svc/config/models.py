@@ -24,6 +24,7 @@ from aiperf_svc.config.prompts import (
     Turns,
 )
 from aiperf_svc.config.ranks import Ranks
+from aiperf_svc.config.several_targets import NamedTarget, problem_of
 from aiperf_svc.config.telemetry import Telemetry
 from aiperf_svc.config.units import (
     DurationNs,
@@ -472,9 +473,18 @@ class BenchmarkConfig(Model):
     random_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     experiment: Experiment | None = None
     """Trials of this config; the other keys are then those of the first one."""
+    targets: tuple[NamedTarget, ...] = ()
+    """Targets that are measured at the same time, each by a run of this config of its own."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
+        if problem := problem_of(self.targets):
+            raise ValueError(problem)
+        if self.targets and self.experiment is not None:
+            raise ValueError(
+                "{targets}: the trials of an {experiment} would not start together; leave out one "
+                "of both"
+            )
         if self.endpoint.type in WITHOUT_STREAMS and self.endpoint.streaming:
             raise ValueError(
                 f"{{endpoint.streaming}}: the {self.endpoint.type} API does not stream"

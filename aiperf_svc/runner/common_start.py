@@ -6,11 +6,12 @@ half of the shortest round trip of the middle of that request.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from time import time_ns
 from typing import NamedTuple
 
-from aiperf_svc.adapters.results_api.run_api import ApiUnavailable, RunApi
+from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.protocol.messages import RunState
 
@@ -23,6 +24,10 @@ LEAD_S = 5.0
 start reaches every service of each run."""
 POLL_S = 1.0
 RETRY_S = 0.2
+
+
+GiveStart = Callable[[RunApi, Callable[[str], None]], Awaitable[None]]
+"""Gives a held run its start, and says so. Raises BenchmarkFailed, ApiRefused."""
 
 
 class Offset(NamedTuple):
@@ -77,6 +82,43 @@ class CommonStart:
             f"starts with the others; its clock is {offset.ns / 1e6:+.2f} ms from this machine's, "
             f"± {offset.uncertainty_ns / 1e6:.2f} ms"
         )
+
+
+@asynccontextmanager
+async def given(
+    give_start: GiveStart | None, api: RunApi, say: Callable[[str], None]
+) -> AsyncIterator[list[BenchmarkFailed]]:
+    """Have a held run started while the context is open. A run that cannot be is stopped, and the
+    list then holds the reason."""
+    failures: list[BenchmarkFailed] = []
+
+    async def start() -> None:
+        if give_start is None:
+            return
+        try:
+            await give_start(api, say)
+        except (BenchmarkFailed, ApiRefused) as error:
+            failures.append(BenchmarkFailed(str(error)))
+            say(str(error))
+            await cancel(api, "no start")
+
+    starting = asyncio.create_task(start(), name="start")
+    try:
+        yield failures
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+
+async def cancel(api: RunApi, reason: str) -> None:
+    """Stop a run, as soon as it can be told so."""
+    while True:
+        try:
+            await api.cancel(reason)
+        except (ApiUnavailable, ApiRefused):
+            await asyncio.sleep(RETRY_S)
+        else:
+            return
 
 
 async def measure_offset(api: RunApi) -> Offset:

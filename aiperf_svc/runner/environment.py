@@ -89,6 +89,8 @@ class LocalRun:
                 "AIPERF_CLI_COMMAND": self.options.cli_command,
             }
         )
+        if self.options.is_held:
+            given["AIPERF_HELD"] = "1"
         if self.options.resume is not None:
             given["AIPERF_RESUMES"] = "1"
         if self.options.verbose:

@@ -8,7 +8,8 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +25,8 @@ from aiperf_svc.plan.ceiling import beyond_ceiling
 from aiperf_svc.plan.topology import Facts, Topology
 from aiperf_svc.protocol.messages import RunState, Service
 from aiperf_svc.runner import folders, log_tails, manifests, printing
-from aiperf_svc.runner.display import make_display
+from aiperf_svc.runner.common_start import GiveStart, given
+from aiperf_svc.runner.display import Display, make_display
 from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.following import Following
 from aiperf_svc.runner.fork_server import ForkServer
@@ -84,7 +86,8 @@ def run_local(
         )
         run.write_files()
         try:
-            outcome = asyncio.run(_Launch(run, command, forks).run(problem))
+            launch = LocalLaunch(run, command, forks)
+            outcome = asyncio.run(launch.run(problem))
         except AiperfError as error:
             if options.json:
                 printing.print_failure(run.run_id, error)
@@ -127,7 +130,7 @@ def _artifact_folder(config: Config, private: Path, resumed: Path | None) -> tup
     return artifacts, artifacts / "logs", ""
 
 
-class _Launch:
+class LocalLaunch:
     """The processes of one run."""
 
     def __init__(self, run: LocalRun, command: Sequence[str], forks: ForkServer | None) -> None:
@@ -140,10 +143,18 @@ class _Launch:
         """What each process is, by name."""
         self._replaced: Counter[str] = Counter()
 
-    async def run(self, artifact_error: str) -> RunOutcome:
-        """From the first process to the last one gone."""
+    async def run(
+        self,
+        artifact_error: str,
+        *,
+        counting: Callable[[], AbstractContextManager[Interrupts]] = Interrupts,
+        show: Callable[[LocalRun], Display] | None = None,
+        give_start: GiveStart | None = None,
+    ) -> RunOutcome:
+        """From the first process to the last one gone. `show` makes another display than the usual
+        one; `give_start` starts a run that is held."""
         status, summary, is_over = None, None, False
-        with Interrupts() as interrupts:
+        with counting() as interrupts:
             try:
                 orders = self._orders()
                 if self._forks is not None:
@@ -153,12 +164,13 @@ class _Launch:
                 # This takes as long to import as the services to start: both at the same time.
                 import_module("aiperf_svc.runner.tables")
 
-                display = make_display(self._run.options, self._run.title, self._run.topology)
+                display = show(self._run) if show is not None else self._display()
+                client = LocalResultsClient(self._run.results_socket)
                 try:
                     if self._forks is not None:
                         await self._adopt(self._forks, orders, interrupts)
                     following = Following(
-                        LocalResultsClient(self._run.results_socket),
+                        client,
                         processes=self._processes,
                         control=self._control,
                         logs=self._run.logs,
@@ -173,7 +185,8 @@ class _Launch:
                             display=display,
                         ),
                     )
-                    summary = await following.run()
+                    async with given(give_start, client, display.note):
+                        summary = await following.run()
                     status, is_over = following.status, following.is_over
                 finally:
                     display.close()
@@ -190,6 +203,9 @@ class _Launch:
                 uploaded_to=status.uploaded_to if status else "",
                 was_interrupted=interrupts.count > 0,
             )
+
+    def _display(self) -> Display:
+        return make_display(self._run.options, self._run.title, self._run.topology)
 
     def _orders(self) -> dict[str, Order]:
         """What the processes are to be, by name."""

@@ -31,5 +31,7 @@ class RunOptions:
     """Folder of the experiment to go on with."""
     otlp: OtlpTarget | None = None
     """Where the metrics of the run are sent."""
+    is_held: bool = False
+    """Whether the load waits until it is given a start."""
     verbose: bool = False
     """Debug lines in the logs."""

@@ -13,7 +13,7 @@ def start(joint: Joint) -> str:
     if joint.start_spread_ms is None or joint.start_uncertainty_ms is None:
         return ""
     return (
-        f"first requests within {joint.start_spread_ms:.1f} ms of each other, "
+        f"first measured requests within {joint.start_spread_ms:.1f} ms of each other, "
         f"by clocks that are known to ± {joint.start_uncertainty_ms:.1f} ms"
     )
 

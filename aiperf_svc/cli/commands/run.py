@@ -87,11 +87,16 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     notices(draft)
 
     from aiperf_svc.config.clusters import read_clusters
+    from aiperf_svc.config.models import BenchmarkConfig
 
     if places := read_clusters(request.settings, str(args.config)):
         from aiperf_svc.runner.stack.clusters import run_in_clusters
 
         return int(run_in_clusters(request, places, options))
+    if isinstance(request.config, BenchmarkConfig) and request.config.targets:
+        from aiperf_svc.runner.stack.targets import run_stack_targets
+
+        return int(run_stack_targets(request, options))
     from aiperf_svc.runner.stack.run import run_stack
 
     return int(run_stack(request, options))

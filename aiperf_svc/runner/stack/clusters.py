@@ -2,20 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from aiperf_svc.config.clusters import CLUSTERS_KEY, ClusterPlace
+from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
-from aiperf_svc.runner import folders, signals
-from aiperf_svc.runner.common_start import CommonStart
-from aiperf_svc.runner.joint_outcome import JointRun, finish
-from aiperf_svc.runner.stack import summary, terminal
-from aiperf_svc.runner.stack.changes import Comparison
+from aiperf_svc.runner.stack.joint_run import run_members
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
-from aiperf_svc.runner.stack.side_by_side import Member, run_side_by_side
+from aiperf_svc.runner.stack.side_by_side import Member
 
 
 def cluster_members(request: StackRequest, places: Sequence[ClusterPlace]) -> tuple[Member, ...]:
@@ -25,6 +21,8 @@ def cluster_members(request: StackRequest, places: Sequence[ClusterPlace]) -> tu
             f"{CLUSTERS_KEY}: the trials of an experiment would not start together; leave out one "
             "of both"
         )
+    if isinstance(request.config, BenchmarkConfig) and request.config.targets:
+        raise ConfigError(f"{CLUSTERS_KEY}: for one target in each cluster; leave out `targets`")
     if request.context or request.kubeconfig:
         raise ConfigError(f"--context, --kubeconfig: {CLUSTERS_KEY} names the clusters")
     settings = dict(request.settings)
@@ -41,7 +39,7 @@ def cluster_members(request: StackRequest, places: Sequence[ClusterPlace]) -> tu
             context=place.context,
             is_held=True,
         )
-        members.append(Member(name=place.short, request=own))
+        members.append(Member(name=place.short, where=place.context, request=own))
     return tuple(members)
 
 
@@ -55,42 +53,4 @@ def run_in_clusters(
 ) -> ExitCode:
     """Run the stack in all clusters and print the joint result. Raises ConfigError and
     EnvironmentProblem for what is wrong before anything is made."""
-    members = cluster_members(request, places)
-    for member in members:
-        member.request.check_secrets()
-    with terminal.ignore_closed_stderr():
-        if not _is_agreed(members, options):
-            return ExitCode.INTERRUPTED
-        config = request.config
-        folder = folders.make_dated_folder(Path(config.artifacts.dir), config.name)
-        return _run(members, options, folder, name=config.name)
-
-
-def _is_agreed(members: Sequence[Member], options: StackOptions) -> bool:
-    """Show what is created in each cluster, and ask once for all of them."""
-    first = members[0].request
-    names = ", ".join(f"{m.request.stack} in {m.request.context}" for m in members)
-    terminal.say(summary.as_text(first.plan, Comparison(base="nothing")))
-    terminal.say(f"  in each of {len(members)} clusters: {names}")
-    if options.yes or not terminal.can_ask():
-        return True
-    return signals.run(terminal.ask("Create these stacks?"))
-
-
-def _run(members: Sequence[Member], options: StackOptions, folder: Path, *, name: str) -> ExitCode:
-    members = [
-        replace(member, request=replace(member.request, folder=folder / member.name))
-        for member in members
-    ]
-    start = CommonStart(member.name for member in members)
-    outcomes = signals.run(run_side_by_side(members, options, limit=len(members), start=start))
-    runs = [
-        JointRun(
-            name=member.name,
-            where=member.request.context or "",
-            outcome=outcome,
-            offset=start.offsets.get(member.name),
-        )
-        for member, outcome in zip(members, outcomes, strict=True)
-    ]
-    return finish("clusters", name, folder, runs, options.run)
+    return run_members("clusters", request.config, cluster_members(request, places), options)

@@ -16,6 +16,7 @@ from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner import folders
+from aiperf_svc.runner.common_start import GiveStart
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import bring_up, measure, summary, terminal
@@ -47,7 +48,7 @@ class Launch:
         interrupts: Interrupts,
         screen: Screen,
         *,
-        give_start: measure.GiveStart | None = None,
+        give_start: GiveStart | None = None,
     ) -> None:
         self._request, self._options, self._home = request, options, home
         self._cluster, self._cli, self._interrupts = cluster, cli, interrupts

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ from aiperf_svc.adapters.cluster.watching.run_losses import Loss
 from aiperf_svc.adapters.cluster.watching.run_watch import RunWatch
 from aiperf_svc.adapters.exports.manifest import Manifest
 from aiperf_svc.adapters.results_api.client import ResultsClient
-from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
+from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, BenchmarkFailed
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders
+from aiperf_svc.runner.common_start import GiveStart, cancel, given
 from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.following import Following
 from aiperf_svc.runner.options import OtlpTarget
@@ -27,7 +28,6 @@ from aiperf_svc.runner.signals import Interrupts
 
 STOPPING = "stopping: what was measured is collected, then the stack goes; once more to collect "
 STOPPING += "nothing"
-RETRY_S = 0.5
 UNRESPONSIVE_S = 90.0
 """Longest time without a response of the results' pod. A lost pod is made again, maybe on another
 node, and then reports how the run took its loss."""
@@ -38,10 +38,6 @@ between two attempts."""
 LOSSES_OF_RANKS = frozenset({"run", "rank-lost", "oom", "step-failed"})
 """Checks of a benchmark on ranks that fail when a rank is lost, or processes of it. A run may end
 with the step that lost them, before the cluster says so."""
-
-
-GiveStart = Callable[[RunApi, Callable[[str], None]], Awaitable[None]]
-"""Gives a held run its start, and says so. Raises BenchmarkFailed, ApiRefused."""
 
 
 class Measuring:
@@ -115,14 +111,13 @@ class Measuring:
             ),
         )
         limit = asyncio.create_task(self._limit(deadline_mono_s, timeout_s), name="timeout")
-        start = asyncio.create_task(self._start(client, display), name="start")
         try:
-            self.summary = await self._unless_lost(following, display)
+            async with given(self._give_start, client, display.note) as failures:
+                self.summary = await self._unless_lost(following, display)
+            self.failure = self.failure or next(iter(failures), None)
         finally:
             self.status = following.status
             limit.cancel()
-            start.cancel()
-            await asyncio.gather(limit, start, return_exceptions=True)
             display.close()
         return self.summary
 
@@ -200,35 +195,14 @@ class Measuring:
         with contextlib.suppress(AiperfError, OSError):
             await self._open.aclose()
 
-    async def _start(self, client: ResultsClient, display: Display) -> None:
-        """Have a held run started. One that cannot be is stopped."""
-        if self._give_start is None:
-            return
-        try:
-            await self._give_start(client, display.note)
-        except (BenchmarkFailed, ApiRefused) as error:
-            self.failure = self.failure or BenchmarkFailed(str(error))
-            display.note(str(error))
-            await self._cancel("no start")
-
     async def _limit(self, deadline_mono_s: float | None, timeout_s: float | None) -> None:
         """Stop the run at the deadline. What was measured until then is kept."""
         if deadline_mono_s is None:
             return
         await asyncio.sleep(max(0.0, deadline_mono_s - time.monotonic()))
         self.failure = BenchmarkFailed(f"--timeout: stopped {timeout_s:g} s after the start of up")
-        await self._cancel("--timeout")
-
-    async def _cancel(self, reason: str) -> None:
-        """Stop the run, as soon as it can be told so."""
         assert self._client is not None
-        while True:
-            try:
-                await self._client.cancel(reason)
-            except (ApiUnavailable, ApiRefused):
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+        await cancel(self._client, "--timeout")
 
 
 def _result(run: "asyncio.Task[dict[str, Any] | None]", watch: RunWatch) -> dict[str, Any] | None:

@@ -7,11 +7,11 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import manifests, printing, signals
+from aiperf_svc.runner.common_start import GiveStart
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import terminal
 from aiperf_svc.runner.stack.launch import Launch
-from aiperf_svc.runner.stack.measure import GiveStart
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.screen import Screen, WholeScreen

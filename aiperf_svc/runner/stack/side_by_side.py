@@ -30,6 +30,8 @@ class Member:
 
     name: str
     """Shown before each of its lines."""
+    where: str = ""
+    """The context of its cluster, or the address of its target."""
     request: StackRequest
 
 

@@ -14,12 +14,12 @@ from rich.console import Console
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner.common_start import GiveStart
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import side_by_side
 from aiperf_svc.runner.stack.live_board import ROWS, LiveTable
-from aiperf_svc.runner.stack.measure import GiveStart
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.screen import Screen

@@ -1,0 +1,146 @@
+"""Measures several targets from this machine at the same time: a set of processes for each, one
+start, one result."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from aiperf_svc.adapters.host.machine import local_facts
+from aiperf_svc.domain.errors import AiperfError, ConfigError, LeakError
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.topology import Facts
+from aiperf_svc.runner import folders, log_tails, manifests
+from aiperf_svc.runner.common_start import CommonStart
+from aiperf_svc.runner.environment import LocalRun
+from aiperf_svc.runner.joint_outcome import JointRun, failed_outcome, finish
+from aiperf_svc.runner.local import SERVICE_COMMAND, LocalLaunch
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.stack.board import Board, MemberScreen, make_board
+from aiperf_svc.runner.stack.stages import Stage
+from aiperf_svc.workloads.planning import plan_any
+from aiperf_svc.workloads.target_configs import TargetConfig
+
+LEAD_S = 2.0
+"""Time from the moment at which all runs are ready to their start: all is on this machine."""
+
+
+def run_local_targets(
+    targets: Sequence[TargetConfig], options: RunOptions, *, parent: Path, name: str
+) -> ExitCode:
+    """Run all targets and print the joint result. Raises ConfigError if this machine has too few
+    cores, EnvironmentProblem if no folder can be made."""
+    if options.resume is not None:
+        raise ConfigError("--resume: for an experiment; several targets have no trials")
+    facts = share_of(local_facts(), len(targets))
+    folder = folders.make_dated_folder(parent, name)
+    runs = asyncio.run(_run_all(targets, replace(options, is_held=True), facts, folder))
+    return finish("targets", name, folder, runs, options)
+
+
+def share_of(facts: Facts, count: int) -> Facts:
+    """Return what each of `count` sets of processes has of this machine. Raises ConfigError if that
+    is less than a core: they would measure each other."""
+    if facts.cores < count:
+        raise ConfigError(
+            f"targets: {count} runs at the same time need {count} cores, and this machine has "
+            f"{facts.cores:g}; run them on a cluster, or let one run send to all of them in turn "
+            "(endpoint.urls)"
+        )
+    memory = facts.memory_bytes // count
+    return msgspec.structs.replace(facts, cores=facts.cores / count, memory_bytes=memory)
+
+
+async def _run_all(
+    targets: Sequence[TargetConfig], options: RunOptions, facts: Facts, folder: Path
+) -> list[JointRun]:
+    start = CommonStart([target.name for target in targets], lead_s=LEAD_S)
+    names = [target.name for target in targets]
+    with Interrupts() as interrupts, make_board(options, names) as board:
+        runs = [
+            _run(target, options, facts, folder / target.name, interrupts, board, start)
+            for target in targets
+        ]
+        outcomes = await asyncio.gather(*runs)
+    return [
+        JointRun(
+            name=target.name,
+            where=target.config.endpoint.url,
+            outcome=outcome,
+            offset=start.offsets.get(target.name),
+        )
+        for target, outcome in zip(targets, outcomes, strict=True)
+    ]
+
+
+async def _run(
+    target: TargetConfig,
+    options: RunOptions,
+    facts: Facts,
+    artifacts: Path,
+    interrupts: Interrupts,
+    board: Board,
+    start: CommonStart,
+) -> RunOutcome:
+    """Run one target. Errors become outcomes."""
+    screen = board.screen(target.name)
+    screen.begin(Stage.RUN)
+    try:
+        outcome = await _launched(
+            target, options, facts, artifacts, interrupts, board, screen, start
+        )
+    except AiperfError as error:
+        screen.say(f"error: {error}")
+        outcome = failed_outcome(error)
+        if isinstance(error, LeakError):
+            outcome = replace(outcome, left=(str(error),))
+    start.leave(target.name)
+    screen.end(outcome)
+    return outcome
+
+
+async def _launched(
+    target: TargetConfig,
+    options: RunOptions,
+    facts: Facts,
+    artifacts: Path,
+    interrupts: Interrupts,
+    board: Board,
+    screen: MemberScreen,
+    start: CommonStart,
+) -> RunOutcome:
+    @contextmanager
+    def counting() -> Iterator[Interrupts]:
+        yield interrupts
+
+    folders.make_folder(artifacts)
+    with folders.private_folder() as private:
+        run = LocalRun(
+            config=target.config,
+            topology=plan_any(target.config, facts),
+            options=options,
+            private=private,
+            artifacts=artifacts,
+            logs=artifacts / "logs",
+        )
+        run.write_files()
+        launch = LocalLaunch(run, SERVICE_COMMAND, None)
+        try:
+            outcome = await launch.run(
+                "",
+                counting=counting,
+                show=lambda _: board.display(screen),
+                give_start=lambda api, say: start.give(target.name, api, say),
+            )
+        finally:
+            log_tails.remove_empty(run.logs)
+            is_empty = folders.remove_if_empty(artifacts)
+    if is_empty:
+        return replace(outcome, artifacts=None)
+    manifests.refresh(artifacts)
+    return outcome

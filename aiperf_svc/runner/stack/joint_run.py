@@ -1,0 +1,63 @@
+"""Runs several stacks with one start, from the question to the joint result."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from aiperf_svc.config.workload import Config
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner import folders, signals
+from aiperf_svc.runner.common_start import CommonStart
+from aiperf_svc.runner.joint_outcome import JointRun, finish
+from aiperf_svc.runner.stack import summary, terminal
+from aiperf_svc.runner.stack.changes import Comparison
+from aiperf_svc.runner.stack.options import StackOptions
+from aiperf_svc.runner.stack.side_by_side import Member, run_side_by_side
+
+
+def run_members(
+    kind: Literal["clusters", "targets"],
+    config: Config,
+    members: Sequence[Member],
+    options: StackOptions,
+) -> ExitCode:
+    """Run held stacks at once and print their joint result, which is kept in a new folder as
+    `config` says. Raises ConfigError and EnvironmentProblem for what is wrong before anything is
+    made."""
+    for member in members:
+        member.request.check_secrets()
+    with terminal.ignore_closed_stderr():
+        if not _is_agreed(kind, members, options):
+            return ExitCode.INTERRUPTED
+        folder = folders.make_dated_folder(Path(config.artifacts.dir), config.name)
+        runs = _run(members, options, folder)
+    return finish(kind, config.name, folder, runs, options.run)
+
+
+def _is_agreed(kind: str, members: Sequence[Member], options: StackOptions) -> bool:
+    """Show what each stack creates, and ask once for all of them."""
+    terminal.say(summary.as_text(members[0].request.plan, Comparison(base="nothing")))
+    names = ", ".join(f"{member.request.stack} ({member.where})" for member in members)
+    terminal.say(f"  the same for each of {len(members)} {kind}: {names}")
+    if options.yes or not terminal.can_ask():
+        return True
+    return signals.run(terminal.ask("Create these stacks?"))
+
+
+def _run(members: Sequence[Member], options: StackOptions, folder: Path) -> list[JointRun]:
+    placed = [
+        replace(member, request=replace(member.request, folder=folder / member.name))
+        for member in members
+    ]
+    start = CommonStart(member.name for member in members)
+    outcomes = signals.run(run_side_by_side(placed, options, limit=len(placed), start=start))
+    return [
+        JointRun(
+            name=member.name,
+            where=member.where,
+            outcome=outcome,
+            offset=start.offsets.get(member.name),
+        )
+        for member, outcome in zip(members, outcomes, strict=True)
+    ]

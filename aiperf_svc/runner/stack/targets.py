@@ -1,0 +1,38 @@
+"""Measures several targets from a cluster at the same time: a stack for each, one start, one
+result."""
+
+import copy
+from dataclasses import replace
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.identity import check_stack_name
+from aiperf_svc.runner.stack.joint_run import run_members
+from aiperf_svc.runner.stack.options import StackOptions
+from aiperf_svc.runner.stack.request import StackRequest, secrets_from
+from aiperf_svc.runner.stack.side_by_side import Member
+from aiperf_svc.workloads.target_configs import TargetConfig, target_configs
+
+
+def run_stack_targets(request: StackRequest, options: StackOptions) -> ExitCode:
+    """Run a stack for each target and print the joint result. Raises ConfigError and
+    EnvironmentProblem for what is wrong before anything is made."""
+    members = [_member(request, target) for target in target_configs(request.config)]
+    return run_members("targets", request.config, members, options)
+
+
+def _member(request: StackRequest, target: TargetConfig) -> Member:
+    stack = f"{request.stack}-{target.name}"
+    check_stack_name(stack)
+    (written,) = [t for t in request.benchmark["targets"] if t["name"] == target.name]
+    benchmark = copy.deepcopy(dict(request.benchmark))
+    del benchmark["targets"]
+    benchmark["endpoint"] = {**benchmark["endpoint"], **written["endpoint"]}
+    own = replace(
+        request,
+        stack=stack,
+        config=target.config,
+        benchmark=benchmark,
+        secrets={**secrets_from(target.config, request.environ), **request.secrets},
+        is_held=True,
+    )
+    return Member(name=target.name, where=target.config.endpoint.url, request=own)

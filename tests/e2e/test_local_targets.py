@@ -1,0 +1,75 @@
+"""Several targets at once on this machine: a run for each, one start, one result."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from running_command import Command, artifacts
+
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import RunningMockServer, running
+
+LATE = 0.1
+"""Most of the common time by which one load may begin after the other."""
+
+
+@pytest.fixture(scope="module")
+def mock() -> Iterator[RunningMockServer]:
+    with running(MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=5)) as server:
+        yield server
+
+
+def started(folder: Path, mock: RunningMockServer, **load: Any) -> Command:
+    """Two targets, which are the same server."""
+    content = {
+        "name": "two",
+        "endpoint": {"url": mock.url, "model": "mock", "streaming": True},
+        "load": {"concurrency": 2} | load,
+        "dataset": {"input_tokens": {"mean": 32}, "entries": 10},
+        "targets": [
+            {"name": "there", "endpoint": {"url": mock.url}},
+            {"name": "same", "endpoint": {"url": mock.url, "streaming": False}},
+        ],
+    }
+    path = folder.parent / f"{folder.name}.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return Command(folder, None, words=("profile", "--config", str(path)))
+
+
+@pytest.mark.alone
+def test_targets_start_together_and_the_total_is_exact(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    command = started(tmp_path, mock, duration="3s")
+    said = command.finish()
+    assert command.code in (ExitCode.OK, ExitCode.VERDICT_INVALID), command.errors
+    folder = artifacts(tmp_path)
+    joint = json.loads((folder / "joint.json").read_bytes())
+    assert said["results"] == joint
+    own = [
+        json.loads((folder / name / "profile_export_aiperf.json").read_bytes())
+        for name in ("there", "same")
+    ]
+    for tag in ("request_count", "total_isl", "total_osl"):
+        assert joint["total"][tag]["avg"] == sum(each[tag]["avg"] for each in own)
+    assert joint["total"]["request_count"]["avg"] <= mock.truth()["requests"]
+    assert joint["start_spread_ms"] < LATE * joint["interval_s"] * 1e3
+    command.assert_nothing_is_left()
+
+
+def test_ctrl_c_stops_all_targets_and_keeps_what_they_measured(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    command = started(tmp_path, mock, duration="10m")
+    command.wait_for_requests(mock, mock.truth()["requests"] + 10)
+    command.process.send_signal(signal.SIGINT)
+    said = command.finish()
+    assert command.code == ExitCode.INTERRUPTED
+    assert said["results"]["total_of"] == ["there", "same"]
+    assert said["results"]["total"]["request_count"]["avg"] > 0
+    command.assert_nothing_is_left()
