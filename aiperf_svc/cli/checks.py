@@ -42,7 +42,8 @@ def config_problems(config: BenchmarkConfig) -> list[Problem]:
         text += "or endpoint.api_key_env, in the header that --api-key-header or "
         text += "endpoint.api_key_header names"
         found.append(Problem(key, text))
-    found += _url_problems(config.endpoint.url)
+    for url in config.endpoint.all_urls:
+        found += _url_problems(url)
     return found
 
 

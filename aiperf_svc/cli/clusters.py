@@ -1,12 +1,12 @@
-"""Functions for commands about a stack that is up in several clusters: its one name stands for the
-stack in each of them."""
+"""Functions for commands about a stack that was run as several, in several clusters or for several
+targets: its one name stands for all of them."""
 
 import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -19,29 +19,44 @@ class StackPlace:
     """A stack and its cluster."""
 
     stack: str
-    cluster: str = ""
-    """Name of the cluster among several; empty: there is one."""
+    name: str = ""
+    """Name of the cluster or target among several; empty: there is one stack."""
+    where: str = ""
+    """The context of its cluster, or the address of its target."""
+    kind: Literal["clusters", "targets"] = "clusters"
     kubeconfig: str | None = None
     context: str | None = None
 
     def line(self, text: str) -> str:
-        """Return a line about the stack, which begins with the cluster's name if there is one."""
-        return f"{self.cluster}  {text}" if self.cluster else text
+        """Return a line about the stack, which begins with the name that it has among several."""
+        return f"{self.name}  {text}" if self.name else text
 
 
 def places_of(stack: str, args: argparse.Namespace) -> list[StackPlace]:
-    """Return the stack in each cluster that its file names, or in the one that `--context` chooses
-    of them. Raises ConfigError."""
+    """Return the stacks that a stack's file stands for; of those in several clusters only the one
+    that `--context` chooses, if it is given. Raises ConfigError."""
     from aiperf_svc.config.clusters import read_clusters
-    from aiperf_svc.config.load_config import STACKS
+    from aiperf_svc.config.load_config import STACK_KEY, STACKS
     from aiperf_svc.config.yaml_files import read_yaml
     from aiperf_svc.runner.stack.clusters import member_stack
 
     path = STACKS / f"Pulumi.{stack}.yaml"
     content = read_yaml(path) if path.is_file() else None
-    clusters = read_clusters(content, str(path)) if isinstance(content, dict) else ()
+    content = content if isinstance(content, dict) else {}
+    here = {"kubeconfig": args.kubeconfig, "context": args.context}
+    clusters = read_clusters(content, str(path))
     if not clusters:
-        return [StackPlace(stack=stack, kubeconfig=args.kubeconfig, context=args.context)]
+        benchmark = (content.get("config") or {}).get(STACK_KEY) or {}
+        return [
+            StackPlace(
+                stack=f"{stack}-{each['name']}",
+                name=each["name"],
+                where=str(each["endpoint"].get("url", "")),
+                kind="targets",
+                **here,
+            )
+            for each in benchmark.get("targets") or ()
+        ] or [StackPlace(stack=stack, **here)]
     chosen = [each for each in clusters if args.context in (None, each.context)]
     if not chosen:
         contexts = ", ".join(each.context for each in clusters)
@@ -49,7 +64,8 @@ def places_of(stack: str, args: argparse.Namespace) -> list[StackPlace]:
     return [
         StackPlace(
             stack=member_stack(stack, each),
-            cluster=each.short,
+            name=each.short,
+            where=each.context,
             kubeconfig=args.kubeconfig or each.kubeconfig,
             context=each.context,
         )
@@ -60,14 +76,14 @@ def places_of(stack: str, args: argparse.Namespace) -> list[StackPlace]:
 async def in_each(
     places: list[StackPlace], work: Callable[[StackPlace], Awaitable[T]]
 ) -> tuple[list[T | AiperfError], ExitCode]:
-    """Do the work in all clusters at once. Returns what it returned, or its error, which was
-    printed, and the first exit code of an error. Raises the error if there is one cluster."""
+    """Do the work for all stacks at once. Returns its results, or its errors, which were printed,
+    and the first exit code of an error. Raises the error if there is one stack."""
 
     async def tried(place: StackPlace) -> T | AiperfError:
         try:
             return await work(place)
         except AiperfError as error:
-            if not place.cluster:
+            if not place.name:
                 raise
             print(f"error: {place.line(str(error))}", file=sys.stderr)
             return error

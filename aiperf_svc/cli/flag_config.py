@@ -29,6 +29,10 @@ ENDS = ("requests", "duration")
 SWEEPS, SEARCH = "experiment.product", "experiment.search"
 
 
+URL = "endpoint.url"
+"""Key of the first address; those that follow it on the command line are `endpoint.urls`."""
+
+
 @dataclass
 class Draft:
     """A config before it is checked."""
@@ -118,6 +122,10 @@ def _take(data: dict[str, Any], flag: Flag, given: Any, earlier: dict[str, str])
         sweeps.vary(data, {flag.key: value})
     elif flag.key == SWEEPS:
         sweeps.vary(data, value)
+    elif flag.key == URL:
+        sweeps.keep(data, flag.key)
+        put(data, flag.key, value[0])
+        put(data, "endpoint.urls", value[1:])
     else:
         sweeps.keep(data, flag.key)
         put(data, flag.key, value)

@@ -21,9 +21,9 @@ class Flag:
     """Dotted path in the config; empty for flags that are about this program, not the test."""
     text: str
     metavar: str = "N"
-    kind: Literal["value", "switch", "off", "list"] = "value"
-    """A switch is true or, as `--no-…`, false; `off` only makes its key false; a list may be given
-    several times."""
+    kind: Literal["value", "switch", "off", "list", "again"] = "value"
+    """A switch is true or, as `--no-…`, false; `off` only makes its key false; a list has several
+    values and may be given several times; `again` has one value each time."""
     read: Callable[[Any], Any] | None = None
     """Converts the text to the key's value. Raises ValueError that says what is expected."""
 
@@ -48,8 +48,8 @@ DURATION = "TIME"
 
 TARGET = (
     Flag(("--url", "-u"), "endpoint.url",
-        "address of the server, http://host:port; http:// may be left out", "URL",
-        read=values.url),
+        "address of the server, http://host:port; http:// may be left out; several get requests in "
+        "turn", "URL", kind="again", read=values.pages),
     Flag(("--model", "-m", "--model-names"), "endpoint.model", "model to ask for", "NAME"),
     Flag(("--endpoint-type",), "endpoint.type",
         "API to speak: chat (default), completions, embeddings, responses, messages, "

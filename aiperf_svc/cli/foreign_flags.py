@@ -33,6 +33,7 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("same", "the services talk through files in a private folder",
      "--zmq-host --zmq-ipc-path --zmq-dual-bind"),
     ("same", "the times of each connection are metrics of every run", "--show-trace-timing"),
+    ("same", "several addresses get requests in turn", "--url-strategy"),
     ("other", "--verbose shows the services' logs", "--log-level --extra-verbose -vv"),
     ("other", "--connections keep-alive or per-request", "--connection-reuse-strategy"),
     ("other", "--dataset-order sequential or shuffled", "--dataset-sampling-strategy"),
@@ -68,7 +69,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--warmup-prefill-concurrency-ramp-duration --warmup-request-rate-ramp-duration "
      "--num-warmup-sessions --profile-run-disable-warmup-after-first"),
     ("none", "one model is asked for", "--model-selection-strategy"),
-    ("none", "one URL is measured", "--url-strategy"),
     ("none", "nothing is asked of the server before and after a phase",
      "--reset-kv-cache --reset-kv-cache-timeout-seconds --reset-kv-cache-path --server-profiler "
      "--server-profiler-timeout-seconds --server-profiler-start-path --server-profiler-stop-path"),

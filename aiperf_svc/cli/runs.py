@@ -60,7 +60,13 @@ def add_flags(parser: argparse.ArgumentParser, title: str, flags: tuple[Flag, ..
                 action="extend",
             )
         else:
-            group.add_argument(*flag.names, dest=flag.destination, help=text, metavar=flag.metavar)
+            group.add_argument(
+                *flag.names,
+                dest=flag.destination,
+                help=text,
+                metavar=flag.metavar,
+                action="append" if flag.kind == "again" else "store",
+            )
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:

@@ -91,6 +91,8 @@ class Endpoint(Model):
 
     url: Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")]
     """Base URL; a path in it goes before the endpoint's own path (`/v1/chat/completions`)."""
+    urls: tuple[Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")], ...] = ()
+    """Further base URLs. Requests go to `url` and to these in turn."""
     type: EndpointType = EndpointType.CHAT
     model: Annotated[str, Field(min_length=1)]
     streaming: bool = False
@@ -127,8 +129,15 @@ class Endpoint(Model):
     source_addresses: tuple[str, ...] = ()
     """Local addresses to connect from, in turn; one address reaches about 28,000 connections."""
 
+    @property
+    def all_urls(self) -> tuple[str, ...]:
+        """All base URLs."""
+        return (self.url, *self.urls)
+
     @model_validator(mode="after")
     def _describes_its_api(self) -> Self:
+        if len(set(self.all_urls)) < len(self.all_urls):
+            raise ValueError("{urls}: one of the addresses is given twice; name each once")
         if (self.template is not None) != (self.type is EndpointType.TEMPLATE):
             raise ValueError(f"{{template}} and {{type}} template need each other; not {self.type}")
         for name in ("response_field", "output_tokens_field"):

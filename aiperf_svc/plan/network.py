@@ -101,9 +101,9 @@ def _of_kind(
     """Return the policies that only this kind of benchmark needs, and notes for reviewers."""
     if not isinstance(config, BenchmarkConfig):
         return [_between_ranks(hosted)], []
-    to_target, notes = _to_target(config, hosted)
+    to_targets, notes = _to_targets(config, hosted)
     clients = _clients(config, topology)
-    policies = [Policy("to-target", clients, egress=(to_target,))]
+    policies = [Policy("to-target", clients, egress=to_targets)]
     if config.deployment.target.kind != "none":
         policies.append(_target(config, clients, hosted))
     downloads, download_notes = _downloads(config, topology)
@@ -207,24 +207,29 @@ def _uploads(config: Config, topology: Topology) -> tuple[list[Policy], list[str
     return [Policy("upload", (pod,), egress=(rule,))], notes
 
 
-def _to_target(config: BenchmarkConfig, hosted: set[str]) -> tuple[Rule, list[str]]:
-    """Allow the connections from the workers to the target, as narrowly as it is known in
-    advance."""
+def _to_targets(config: BenchmarkConfig, hosted: set[str]) -> tuple[tuple[Rule, ...], list[str]]:
+    """Allow the connections from the workers to each address of the target, as narrowly as it is
+    known in advance."""
     target = config.deployment.target
-    host, port, _ = address_of(config.endpoint.url)
     if target.kind != "none":
-        return Rule(_pods((HOST,), hosted), (target.port,)), []
+        return (Rule(_pods((HOST,), hosted), (target.port,)),), []
     if target.pods:
         peer = NamespacePods(target.pods.namespace, target.pods.labels)
-        return Rule((peer,), (target.pods.port,) if target.pods.port else ()), []
-    return _way(
-        host,
-        port,
-        target.egress_cidrs,
-        who="workers",
-        remedy="deployment.target.egress_cidrs",
-        pods_remedy="deployment.target.pods",
-    )
+        return (Rule((peer,), (target.pods.port,) if target.pods.port else ()),), []
+    rules, notes = list[Rule](), list[str]()
+    for url in config.endpoint.all_urls:
+        host, port, _ = address_of(url)
+        rule, found = _way(
+            host,
+            port,
+            target.egress_cidrs,
+            who="workers",
+            remedy="deployment.target.egress_cidrs",
+            pods_remedy="deployment.target.pods",
+        )
+        rules += [rule] if rule not in rules else []
+        notes += [note for note in found if note not in notes]
+    return tuple(rules), notes
 
 
 def _way(

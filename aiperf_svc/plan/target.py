@@ -58,6 +58,11 @@ def resolve_url(config: BenchmarkConfig, identity: Identity) -> str:
     """
     url, target = config.endpoint.url, config.deployment.target
     parts = urlsplit(url)
+    if target.kind != "none" and config.endpoint.urls:
+        raise ConfigError(
+            "endpoint.urls: the stack has one target of its own (deployment.target.kind: "
+            f"{target.kind}); leave out one of both"
+        )
     if target.kind == "none":
         if parts.hostname == HOST:
             raise ConfigError(

@@ -14,19 +14,8 @@ from aiperf_svc.runner.numbers import number
 def print_joint(joint: Joint, console: Console) -> None:
     """Print the table, and how each run ended."""
     console.print(f"\n{one_line(joint.name)}: {len(joint.members)} {joint.kind}", style="bold")
-    found = rows(joint, is_short=True)
-    if found:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        table.add_column("")
-        for member in joint.members:
-            table.add_column(one_line(member.name), justify="right", no_wrap=True)
-        if joint.total:
-            table.add_column("total", justify="right", no_wrap=True)
-        table.add_column("unit", no_wrap=True)
-        for row in found:
-            values = (*row.values, row.total) if joint.total else row.values
-            table.add_row(one_line(row.name), *map(number, values), one_line(row.unit))
-        console.print(table)
+    if rows(joint, is_short=True):
+        console.print(joint_table(joint))
     for member in joint.members:
         style = {"valid": "green", "degraded": "yellow"}.get(member.verdict or "", "bold red")
         line = Text.assemble((f"{one_line(member.name)}: ", "bold"))
@@ -35,3 +24,18 @@ def print_joint(joint: Joint, console: Console) -> None:
     for text in (words.start(joint), *joint.notes, words.how(joint)):
         if text:
             console.print(text, style="dim", soft_wrap=True)
+
+
+def joint_table(joint: Joint) -> Table:
+    """Return a column for each run or target and, where it is known, for the total."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("")
+    for member in joint.members:
+        table.add_column(one_line(member.name), justify="right", overflow="fold")
+    if joint.total:
+        table.add_column("total", justify="right", no_wrap=True)
+    table.add_column("unit", no_wrap=True)
+    for row in rows(joint, is_short=True):
+        values = (*row.values, row.total) if joint.total else row.values
+        table.add_row(one_line(row.name), *map(number, values), one_line(row.unit))
+    return table

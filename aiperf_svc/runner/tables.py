@@ -74,6 +74,7 @@ def _print_summary(summary: dict[str, Any], console: Console) -> None:
         console.print(_distributions(summary, console.width))
     console.print(_scalars(summary))
     _print_notes(summary, console)
+    _print_targets(summary, console)
     if summary.get("error_summary"):
         console.print(_errors(summary["error_summary"]))
     if own_part(summary).get("slo"):
@@ -86,13 +87,27 @@ def _print_summary(summary: dict[str, Any], console: Console) -> None:
     _print_verdict(own_part(summary), console)
 
 
+def _print_targets(summary: dict[str, Any], console: Console) -> None:
+    if own_part(summary).get("targets"):
+        # Only runs with several targets need this.
+        from aiperf_svc.core.results.joint_result import of_targets
+        from aiperf_svc.runner.joint_tables import joint_table
+
+        console.print(joint_table(of_targets(summary)))
+
+
 def _title(summary: dict[str, Any]) -> str:
     config = own_part(summary).get("config", {})
     endpoint = config.get("endpoint", {})
-    words = [config.get("name"), endpoint.get("url"), endpoint.get("model"), endpoint.get("type")]
+    words = [config.get("name"), _urls(endpoint), endpoint.get("model"), endpoint.get("type")]
     if endpoint.get("streaming"):
         words.append("streaming")
     return " · ".join(one_line(str(word)) for word in words if word)
+
+
+def _urls(endpoint: dict[str, Any]) -> str:
+    more = len(endpoint.get("urls") or ())
+    return f"{endpoint.get('url')} and {more} more" if more else str(endpoint.get("url") or "")
 
 
 # --- metrics -------------------------------------------------------------------------------------

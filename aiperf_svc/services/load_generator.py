@@ -23,6 +23,7 @@ import numpy as np
 from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.entry_cache import Entry, EntryCache
 from aiperf_svc.adapters.inference.request import Request
+from aiperf_svc.adapters.inference.several_targets import SeveralTargets
 from aiperf_svc.core.load.credit_queue import CreditQueue, PackedPairs
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.domain.request_ids import TURN_BASE, id_prefix
@@ -78,13 +79,13 @@ class LoadGenerator:
         self._connection_limit = connection_limit
         self._extend_history = extend_history
         self._on_starved = on_starved
-        self.client: InferenceClient = None  # type: ignore[assignment]  # given by `attach`
+        self.client: InferenceClient | SeveralTargets = None  # type: ignore[assignment]  # given by `attach`
         self._order = counter()
         self._is_held_back = False
         self._reset(Phase.PROFILING)
         self._is_open = False
 
-    def attach(self, client: InferenceClient) -> None:
+    def attach(self, client: InferenceClient | SeveralTargets) -> None:
         """Set the client whose ends and timer are handled here."""
         self.client = client
 

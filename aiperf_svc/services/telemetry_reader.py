@@ -127,7 +127,8 @@ def _sources(config: BenchmarkConfig) -> list[SourceLog]:
     found = {url: SourceLog(url, is_gpu=True) for url in telemetry.gpu_telemetry}
     found |= {url: SourceLog(url) for url in telemetry.server_metrics}
     if telemetry.target:
-        parts = urlsplit(config.endpoint.url)
-        url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/metrics"
-        found.setdefault(url, SourceLog(url, is_guess=True))
+        for target in config.endpoint.all_urls:
+            parts = urlsplit(target)
+            url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/metrics"
+            found.setdefault(url, SourceLog(url, is_guess=True))
     return list(found.values())

@@ -21,8 +21,10 @@ from aiperf_svc.adapters.inference.forced_length_probe import probe
 from aiperf_svc.adapters.inference.name_lookup import look_up_apart
 from aiperf_svc.adapters.inference.readiness import why_not_ready
 from aiperf_svc.adapters.inference.request import Request
-from aiperf_svc.adapters.inference.resolved_target import Target, resolve_target
+from aiperf_svc.adapters.inference.resolved_target import Target, at_url, resolve_target
+from aiperf_svc.adapters.inference.several_targets import SeveralTargets
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
+from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.core.control.clock_offset import ClockOffset
 from aiperf_svc.core.control.control_intervals import (
@@ -33,6 +35,7 @@ from aiperf_svc.core.control.control_intervals import (
 from aiperf_svc.core.endpoints.chat import append_history
 from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
 from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.core.load.target_choice import shift_of
 from aiperf_svc.core.records.outbox import RecordOutbox
 from aiperf_svc.core.responses.text import response_text
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
@@ -78,6 +81,9 @@ look-up, because thousands of workers ask one resolver. A time without failures 
 LONGEST_LOOKUP_S = 30.0
 
 
+Client = InferenceClient | SeveralTargets
+
+
 class Worker(BaseService):
     """Sends the requests that it is granted, when they are due."""
 
@@ -92,7 +98,9 @@ class Worker(BaseService):
         self._dataset = bus.connect(zmq.REQ, Port.DATASET_FRONT)
         self._wanted: asyncio.Queue[int] = asyncio.Queue()
         self._clock = ClockOffset()
-        self._client: InferenceClient | None = None
+        self._client: Client | None = None
+        self._configs: list[BenchmarkConfig] = []
+        """The config for each URL of the target."""
         self._generator: LoadGenerator | None = None
         self._entries: EntryCache | None = None
         self._past: dict[Phase, WorkerCounts] = {}
@@ -143,7 +151,9 @@ class Worker(BaseService):
 
     async def _configure(self) -> None:
         config = self.context.inference
-        target = await self._find_target()
+        self._configs = [at_url(config, url) for url in config.endpoint.all_urls]
+        targets = [await self._find_target(each) for each in self._configs]
+        target = targets[0]
         self._entries = entries = EntryCache(target, self._wanted.put_nowait)
         is_of_queries = config.load.samples_per_query > 1
         make_generator = QueryGenerator if is_of_queries else LoadGenerator
@@ -155,13 +165,7 @@ class Worker(BaseService):
             extend_history=self._extend_history,
             on_starved=self._return_now.set,
         )
-        self._client = client = InferenceClient(
-            target,
-            on_end=generator.on_end,
-            on_timer=generator.on_timer,
-            on_batch=self._on_batch,
-            poll_every_ns=poll_interval_ns(self.context.topology.workers_a_core),
-        )
+        self._client = client = self._make_client(targets, generator)
         generator.attach(client)
         asyncio.get_running_loop().add_reader(client.fd, client.run_ready)
         await self._credits.send(encode(WorkerAttached(*self.header)))
@@ -171,9 +175,9 @@ class Worker(BaseService):
         entries.fetch_what_fits()
         await self._until(lambda: entries.is_ready and self._clock.is_known)
 
-    async def _find_target(self) -> Target:
+    async def _find_target(self, config: BenchmarkConfig) -> Target:
         """Return the target, which is ready if the config says to wait for that."""
-        config, run_id = self.context.inference, self.context.run_id
+        run_id = self.context.run_id
         wait_ns = config.endpoint.wait_for_server
         deadline_mono_ns = mono_ns() + wait_ns
         while True:
@@ -199,6 +203,17 @@ class Worker(BaseService):
                 )
             self._progress = f"waiting for the server: {said}"
             await asyncio.sleep(ASK_AGAIN_S)
+
+    def _make_client(self, targets: list[Target], generator: LoadGenerator) -> Client:
+        given: dict[str, Any] = {
+            "on_end": generator.on_end,
+            "on_timer": generator.on_timer,
+            "on_batch": self._on_batch,
+            "poll_every_ns": poll_interval_ns(self.context.topology.workers_a_core),
+        }
+        if len(targets) == 1:
+            return InferenceClient(targets[0], **given)
+        return SeveralTargets(targets, shift=shift_of(self.context.inference), **given)
 
     async def _decide_forced_length(self, target: Target) -> Decision:
         finding = said = ""
@@ -249,21 +264,27 @@ class Worker(BaseService):
         pause_s = LOOKUP_S
         while True:
             await asyncio.sleep(pause_s)
-            client = self._client
-            if client is None or not client.addresses.wants_lookup:
-                pause_s = LOOKUP_S
-                continue
-            pause_s = min(2 * pause_s, LONGEST_LOOKUP_S)
-            try:
-                found = await look_up_apart(self.context.inference)
-            except ConfigError as error:
-                self.log.warning("the target's addresses stay as they are: %s", error)
-                continue
-            before = [address.name for address in client.addresses.in_use]
-            client.addresses.replace(found)
-            after = [address.name for address in client.addresses.in_use]
-            if after != before:
-                self.log.info("the target's addresses are now %s", ", ".join(after))
+            parts = self._client.parts if self._client is not None else []
+            failing = [
+                (part, config)
+                for part, config in zip(parts, self._configs, strict=False)
+                if part.addresses.wants_lookup
+            ]
+            pause_s = min(2 * pause_s, LONGEST_LOOKUP_S) if failing else LOOKUP_S
+            for part, config in failing:
+                await self._look_up(part, config)
+
+    async def _look_up(self, client: InferenceClient, config: BenchmarkConfig) -> None:
+        try:
+            found = await look_up_apart(config)
+        except ConfigError as error:
+            self.log.warning("the target's addresses stay as they are: %s", error)
+            return
+        before = [address.name for address in client.addresses.in_use]
+        client.addresses.replace(found)
+        after = [address.name for address in client.addresses.in_use]
+        if after != before:
+            self.log.info("the target's addresses are now %s", ", ".join(after))
 
     # --- clock -----------------------------------------------------------------------------------
 
@@ -290,7 +311,8 @@ class Worker(BaseService):
                     # Before the first phase the generator counts, nothing, for a phase to come.
                     self._past.pop(message.phase, None)
                 client = generator.client
-                client.addresses.begin_with(message.worker_rank)
+                for part in client.parts:
+                    part.addresses.begin_with(message.worker_rank)
                 if message.phase is Phase.PROFILING:
                     uses = client.address_uses()
                     self._requests_before = {use.address: use.requests for use in uses}

@@ -25,6 +25,7 @@ SHAPE_KEYS: dict[Place, tuple[str, ...]] = {
         "workload.secret_env",
         # They decide what the pods may reach, or which secrets they have.
         "endpoint.url",
+        "endpoint.urls",
         "endpoint.api_key_env",
         "tokenizer.name",
         "dataset.public",

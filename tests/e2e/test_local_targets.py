@@ -1,7 +1,8 @@
-"""Several targets at once on this machine: a run for each, one start, one result."""
+"""Several targets on this machine: a run for each with one start, or one run over all of them."""
 
 import json
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,4 +73,36 @@ def test_ctrl_c_stops_all_targets_and_keeps_what_they_measured(
     assert command.code == ExitCode.INTERRUPTED
     assert said["results"]["total_of"] == ["there", "same"]
     assert said["results"]["total"]["request_count"]["avg"] > 0
+    command.assert_nothing_is_left()
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address at which nobody listens, and nobody else will."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+
+
+def test_one_run_asks_each_address_in_turn_and_one_that_is_down_has_its_share_of_errors(
+    mock: RunningMockServer, nobody: str, tmp_path: Path
+) -> None:
+    with running(MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=5)) as other:
+        before = mock.truth()["requests"]
+        flags = ("-u", nobody, "-u", other.url, "--concurrency", "4", "--request-count", "60")
+        command = Command(tmp_path, mock.url, *flags, "--random-seed", "4")
+        said = command.finish()
+        served = [mock.truth()["requests"] - before, 0, other.truth()["requests"]]
+    results = said["results"]
+    targets = results["aiperf_svc"]["targets"]
+    assert [each["url"] for each in targets] == [mock.url, nobody, other.url]
+    assert [each["request_count"]["avg"] for each in targets] == served == [20, 0, 20]
+    assert [each["error_request_count"]["avg"] for each in targets] == [0, 20, 0]
+    assert results["request_count"]["avg"] == 40
+    assert results["error_request_count"]["avg"] == 20
+    counts = [each.get("request_latency", {}).get("count", 0) for each in targets]
+    assert results["request_latency"]["count"] == sum(counts)
+    accounts = results["aiperf_svc"]["accounts"]
+    assert (accounts["granted"], accounts["completed"], accounts["errored"]) == (60, 40, 20)
+    assert accounts["violations"] == []
     command.assert_nothing_is_left()

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.config.models import BenchmarkConfig
-from aiperf_svc.core.results.summary import FinishedRun, MetricSummary, Summary
+from aiperf_svc.core.results.summary import FinishedRun, MetricSummary, Summary, TargetResult
 from aiperf_svc.core.telemetry.findings import SystemReport
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
@@ -62,6 +62,7 @@ def export(summary: Summary) -> dict[str, Any]:
             "topology": context.topology,
             "target_addresses": [msgspec.structs.asdict(each) for each in context.target_addresses],
             "config": context.config.model_dump(mode="json"),
+            **({"targets": [_target(each) for each in summary.targets]} if summary.targets else {}),
             **({"system": system(summary.system)} if summary.system is not None else {}),
         },
     }
@@ -78,13 +79,18 @@ def system(report: SystemReport) -> dict[str, Any]:
     }
 
 
-def _metrics(summary: Summary) -> dict[str, Any]:
+def _target(result: TargetResult) -> dict[str, Any]:
+    return {"url": result.url, **_metrics(result)}
+
+
+def _metrics(summary: Summary | TargetResult) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    concurrency = summary.concurrency if isinstance(summary, Summary) else {}
     for metric in METRICS:
         if metric.kind is Kind.SCALAR and metric.tag in summary.scalars:
             found[metric.tag] = {"unit": metric.unit, "avg": summary.scalars[metric.tag]}
-        elif metric.kind is Kind.TIMED and summary.concurrency:
-            stats = {name: summary.concurrency[name] for name in TIMED_STATS}
+        elif metric.kind is Kind.TIMED and concurrency:
+            stats = {name: concurrency[name] for name in TIMED_STATS}
             found[metric.tag] = {"unit": metric.unit, **stats}
         elif metric.tag in summary.metrics:
             found[metric.tag] = distribution(summary.metrics[metric.tag])
@@ -132,7 +138,7 @@ def input_config(config: BenchmarkConfig) -> dict[str, Any]:
     return {
         "models": {"items": [{"name": config.endpoint.model}]},
         "endpoint": {
-            "urls": [config.endpoint.url],
+            "urls": list(config.endpoint.all_urls),
             "type": config.endpoint.type.value,
             "streaming": config.endpoint.streaming,
         },

@@ -55,7 +55,10 @@ class InferenceClient:
         on_timer: Callable[[int], None],
         on_batch: Callable[[bytes, bytes, bytes, int], None],
         poll_every_ns: int,
+        records: RawRecords | None = None,
+        first_id: int = 0,
     ) -> None:
+        """`records` are those of several clients, whose request ids differ by `first_id`."""
         self._target = target
         self._on_timer = on_timer
         self._poll_every_ns = poll_every_ns
@@ -67,11 +70,11 @@ class InferenceClient:
         self._pool = pool = ConnectionPool(target, epoll)
         # The pool's own, without the way over it.
         self._connections, self._closing = pool.by_fd, pool.closing
-        self._records = records = RawRecords(on_batch)
+        self._records = records = records or RawRecords(on_batch)
         self._in_flight = in_flight = RequestsInFlight(
             pool, records, epoll, on_end, keeps_connections=target.keep_alive
         )
-        self._writer = writer = RequestWriter(target, pool, in_flight)
+        self._writer = writer = RequestWriter(target, pool, in_flight, first_id=first_id)
         self._reader = ResponseReader(
             epoll, pool, records, in_flight, writer, self._take_timer_event
         )
@@ -91,6 +94,11 @@ class InferenceClient:
     def fd(self) -> int:
         """Return the descriptor that is readable when `run_ready` has work."""
         return self._epoll.fileno()
+
+    @property
+    def parts(self) -> "list[InferenceClient]":
+        """Return the client of each target: this one."""
+        return [self]
 
     @property
     def addresses(self) -> TargetAddresses:

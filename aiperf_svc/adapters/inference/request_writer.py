@@ -27,11 +27,18 @@ class RequestWriter:
     """Writes requests, on connections of the pool. Requests that cannot be written end in
     `in_flight`."""
 
-    def __init__(self, target: Target, pool: ConnectionPool, in_flight: RequestsInFlight) -> None:
+    def __init__(
+        self,
+        target: Target,
+        pool: ConnectionPool,
+        in_flight: RequestsInFlight,
+        *,
+        first_id: int = 0,
+    ) -> None:
         self._tls_context, self._server_name = target.tls_context, target.server_name
         self._pool, self._in_flight = pool, in_flight
         self._idle = pool.idle
-        self._last_id = 0
+        self._last_id = first_id
         self.requests_sent = 0
         """Requests written, including those that are sent again."""
         self.retries = 0

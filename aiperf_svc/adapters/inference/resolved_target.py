@@ -72,6 +72,12 @@ def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None =
     )
 
 
+def at_url(config: BenchmarkConfig, url: str) -> BenchmarkConfig:
+    """Return the config of the one URL among several."""
+    endpoint = config.endpoint.model_copy(update={"url": url, "urls": ()})
+    return config.model_copy(update={"endpoint": endpoint})
+
+
 def tls_context(tls: Tls) -> ssl.SSLContext:
     """Return what decides whether a server's certificate is accepted. Raises ConfigError when the
     authorities to trust cannot be read."""

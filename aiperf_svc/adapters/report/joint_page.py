@@ -16,9 +16,9 @@ def render(joint: Joint) -> bytes:
         layout.header(joint.name, [count, words.start(joint)]),
         _members(joint),
         "<h2>Each and the total</h2>",
-        _table(joint, is_short=True),
+        columns(joint, is_short=True),
         *(f'<p class="note">{escape(_sentence(note))}</p>' for note in notes if note),
-        layout.details("All metrics", _table(joint, is_short=False)),
+        layout.details("All metrics", columns(joint, is_short=False)),
     ]
     return layout.document(joint.name, parts)
 
@@ -40,7 +40,8 @@ def _name(member: JointMember) -> str:
     return f'<a href="{quote(member.folder)}/report.html">{escape(member.name)}</a>'
 
 
-def _table(joint: Joint, *, is_short: bool) -> str:
+def columns(joint: Joint, *, is_short: bool) -> str:
+    """Render a column for each run or target and for the total."""
     head = "".join(f"<th>{escape(member.name)}</th>" for member in joint.members)
     lines = [_row(row) for row in rows(joint, is_short=is_short)]
     return layout.table(f"<th>Metric</th>{head}<th>total</th>", lines)

@@ -4,7 +4,7 @@ from aiperf_svc.core.results.joint_result import Joint, JointMember
 
 HOW = (
     "Counts of the total are sums. Its percentiles are those of all requests together. Its rates "
-    "count what completed in the time that all loads have in common"
+    "are over the time that all loads have in common"
 )
 
 

@@ -7,8 +7,9 @@ Every text that came from outside (names, URLs, error messages) is escaped.
 from html import escape
 
 from aiperf_svc.adapters.exports import config_export
-from aiperf_svc.adapters.exports.json_export import error_summary, iso_time
-from aiperf_svc.adapters.report import charts, layout, tables, telemetry_charts, zoom
+from aiperf_svc.adapters.exports.json_export import error_summary, export, iso_time
+from aiperf_svc.adapters.report import charts, joint_page, layout, tables, telemetry_charts, zoom
+from aiperf_svc.core.results.joint_result import of_targets
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import METRICS
@@ -56,6 +57,7 @@ def _sections(summary: Summary) -> list[str]:
         "<h2>Metrics</h2>",
         tables.distributions(summary, shown),
         tables.scalars(summary, shown),
+        _targets(summary),
         tables.errors(errors) if errors else "",
         layout.details("All other metrics", _others(summary, rest)),
         layout.details("All checks of the verdict", layout.checks(summary.verdict.checks)),
@@ -66,6 +68,13 @@ def _sections(summary: Summary) -> list[str]:
         layout.details("Configuration", f"<pre>{config}</pre>"),
         zoom.scripts([*plots, *system_plots, *client_plots]),
     ]
+
+
+def _targets(summary: Summary) -> str:
+    """A column for each of several targets."""
+    if not summary.targets:
+        return ""
+    return f"<h2>Targets</h2>{joint_page.columns(of_targets(export(summary)), is_short=True)}"
 
 
 def _system(summary: Summary) -> str:
@@ -91,7 +100,7 @@ def _header(summary: Summary) -> str:
         asked.append(load.schedule_text)
     if load.concurrency is not None:
         asked.append(f"{load.concurrency:,} concurrent")
-    facts = [config.endpoint.model, config.endpoint.url, ", ".join(asked)]
+    facts = [config.endpoint.model, " and ".join(config.endpoint.all_urls), ", ".join(asked)]
     facts.append(f"{iso_time(summary.first_start_wall_ns)[:19].replace('T', ' ')} UTC")
     if context.was_cancelled:
         facts.append("stopped by the user")

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
     places = [place for stack in args.stacks for place in places_of(stack, args)]
     request = GarbageRequest(
-        stacks=tuple(place.stack for place in places if not place.cluster),
+        stacks=tuple(place.stack for place in places if not place.name),
         environ=dict(os.environ),
         kubeconfig=args.kubeconfig,
         context=args.context,
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     elsewhere = [
         replace(request, stacks=(place.stack,), kubeconfig=place.kubeconfig, context=place.context)
         for place in places
-        if place.cluster
+        if place.name
     ]
     requests = [request, *elsewhere] if request.stacks or not elsewhere else elsewhere
     with terminal.ignore_closed_stderr():

@@ -75,12 +75,20 @@ def migrated(words: Sequence[str]) -> Migration:
     parser = Parser("profile", profile.DESCRIPTION)
     profile.add_arguments(parser)
     known = {name for action in parser._actions for name in action.option_strings}
+    again = {
+        name
+        for action in parser._actions
+        if isinstance(action, argparse._AppendAction) and action.nargs is None
+        for name in action.option_strings
+    }
     migration = Migration()
     given = dict(_flags(words))
     for flag, values in _flags(words):
         name, _, _ = flag.partition("=")
         advice = advice_for(name)
-        if name in known:
+        if name in again and len(values) > 1:
+            migration.arguments += [word for value in values for word in (flag, value)]
+        elif name in known:
             migration.arguments += [flag, *values]
         elif advice is None:
             raise ConfigError(f"{name} is a flag neither of AIPerf 0.13 nor of this program")

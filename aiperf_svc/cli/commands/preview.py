@@ -3,10 +3,14 @@
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiperf_svc.cli.stacks import add_request_flags, committed_request
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from aiperf_svc.runner.stack.request import StackRequest
 
 DESCRIPTION = """Say what a stack will create, ask of the cluster and cost, and what is different
 from what is deployed. Needs no cluster.
@@ -51,6 +55,21 @@ def run(args: argparse.Namespace) -> int:
         compared = preview.compare_with_deployed(request)
     format_ = summary.as_markdown if args.markdown else summary.as_text
     print(format_(request.plan, compared).rstrip("\n"))
+    if several := _several(request, args.config):
+        print(several)
     if request.config.experiment is not None:
         print("\n" + preview.trials_text(request.config, members, is_markdown=args.markdown))
     return int(ExitCode.OK)
+
+
+def _several(request: "StackRequest", path: Path) -> str:
+    """Return which stacks are made of the file; empty if it is one."""
+    from aiperf_svc.config.clusters import read_clusters
+    from aiperf_svc.runner.stack.clusters import cluster_members
+    from aiperf_svc.runner.stack.joint_run import same_for
+    from aiperf_svc.runner.stack.targets import target_members
+
+    if places := read_clusters(request.settings, str(path)):
+        return same_for("clusters", cluster_members(request, places))
+    members = target_members(request)
+    return same_for("targets", members) if members else ""

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
     places = places_of(args.stack, args)
     if len(places) > 1:
-        return _of_all_clusters(places, args)
+        return _of_all(places, args)
 
     async def fetched(place: StackPlace) -> RunOutcome:
         where = {"kubeconfig": place.kubeconfig, "context": place.context}
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     return int(outcome.exit_code)
 
 
-def _of_all_clusters(places: list[StackPlace], args: argparse.Namespace) -> int:
+def _of_all(places: list[StackPlace], args: argparse.Namespace) -> int:
     from aiperf_svc.domain.errors import AiperfError
     from aiperf_svc.runner import folders, signals
     from aiperf_svc.runner.common_start import measure_offset
@@ -63,17 +63,15 @@ def _of_all_clusters(places: list[StackPlace], args: argparse.Namespace) -> int:
     async def fetched(place: StackPlace) -> JointRun:
         where = {"kubeconfig": place.kubeconfig, "context": place.context}
         async with attach(place.stack, environ=os.environ, **where) as attached:
-            outcome = await fetch(attached, parent=folder, name=place.cluster)
+            outcome = await fetch(attached, parent=folder, name=place.name)
             offset = await measure_offset(attached.client)
-        return JointRun(
-            name=place.cluster, where=place.context or "", outcome=outcome, offset=offset
-        )
+        return JointRun(name=place.name, where=place.where, outcome=outcome, offset=offset)
 
     found, _ = signals.run(in_each(places, fetched))
     runs = [
-        JointRun(name=place.cluster, where=place.context or "", outcome=failed_outcome(each))
+        JointRun(name=place.name, where=place.where, outcome=failed_outcome(each))
         if isinstance(each, AiperfError)
         else each
         for place, each in zip(places, found, strict=True)
     ]
-    return int(finish("clusters", args.stack, folder, runs, RunOptions(json=args.json)))
+    return int(finish(places[0].kind, args.stack, folder, runs, RunOptions(json=args.json)))

@@ -35,13 +35,13 @@ def run(args: argparse.Namespace) -> int:
 
     def show(place: StackPlace, status: Status) -> None:
         if args.json:
-            named = {"cluster": place.cluster} if place.cluster else {}
+            named = {"name": place.name} if place.name else {}
             content = {**named, **msgspec.to_builtins(status)}
             print(msgspec.json.encode(content).decode(), flush=True)
             return
         line = final_line(status) if status.is_settled else plain_line(status)
         print(one_line(place.line(line)), flush=True)
-        if status.is_settled and status.results_ready and not place.cluster:
+        if status.is_settled and status.results_ready and not place.name:
             print(f"results: aiperf-svc results {args.stack}", flush=True)
 
     async def look(place: StackPlace) -> bool:

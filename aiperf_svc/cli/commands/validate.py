@@ -53,20 +53,27 @@ def run(args: argparse.Namespace) -> int:
 def _check_stack(path: Path, config: "Config") -> None:
     """Plan the stack as `run` does. Raises ConfigError."""
     from aiperf_svc.config.clusters import read_clusters
+    from aiperf_svc.config.load_config import STACK_KEY
     from aiperf_svc.plan.identity import check_stack_name
     from aiperf_svc.runner.stack.clusters import cluster_members
     from aiperf_svc.runner.stack.project import read_settings, stack_name
     from aiperf_svc.runner.stack.request import StackRequest
+    from aiperf_svc.runner.stack.targets import target_members
 
     stack, settings = stack_name(path), read_settings(path)
     places = read_clusters(settings, str(path))
     try:
         check_stack_name(stack)
         request = StackRequest(
-            stack=stack, config=config, benchmark={}, settings=settings, environ={}
+            stack=stack,
+            config=config,
+            benchmark=settings["config"][STACK_KEY],
+            settings=settings,
+            environ={},
         )
         _ = request.plan
         if places:
             cluster_members(request, places)
+        target_members(request)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -67,7 +67,7 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
         duration_ns=limits.duration or 0,
         grace_ns=limits.grace_period,
         ramp_ns=0 if phase is Phase.WARMUP else load.ramp,
-        is_target_near=is_loopback(address_of(config.endpoint.url).host),
+        is_target_near=all(is_loopback(address_of(url).host) for url in config.endpoint.all_urls),
     )
 
 

@@ -1,8 +1,8 @@
 """The total of several runs that went on at the same time, such as one from each cluster.
 
 Counts are added. Percentiles are those of all requests together, computed from the records of every
-run: percentiles of parts cannot be averaged. Rates count what completed in the interval that all
-runs have in common, so that a run which began or ended alone adds nothing to them.
+run: percentiles of parts cannot be averaged. Rates are over the interval that all runs have in
+common, so that a run which began or ended alone adds nothing to them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from aiperf_svc.core.results.summary import MetricSummary
 from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows
 from aiperf_svc.domain.metric_catalog import Population
-from aiperf_svc.domain.metric_formulas import Columns
+from aiperf_svc.domain.metric_formulas import Columns, Floats
 from aiperf_svc.domain.outcomes import Outcome, Phase
 
 ADDED = (
@@ -123,17 +123,17 @@ def _unsent_without_row(part: Part) -> int:
 def _rates(
     parts: Sequence[Part], interval_ns: tuple[int, int], numbers: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return what completed in the interval, per second."""
-    begin, end = interval_ns
-    requests, given, made = 0, 0, 0
+    """Return what completed, per second of the interval. A request counts by the share of its time
+    that lies in the interval: if whole requests counted, those that ended together just after it
+    would be missing."""
+    requests = given = made = 0.0
     for part in parts:
         for chunk in PhaseRows(part.columns, phase=Phase.PROFILING).chunks(Population.COMPLETED):
-            ended = part.clocks.to_timing(chunk["end_wall_ns"], chunk["worker"]) - part.ahead_ns
-            inside = chunk.where((ended >= begin) & (ended <= end))
-            requests += inside.rows
-            given += _sum(inside, "input_tokens")
-            made += _sum(inside, "output_tokens")
-    seconds = (end - begin) / 1e9
+            shares = _shares_inside(part, chunk, interval_ns)
+            requests += float(shares.sum())
+            given += float((shares * np.maximum(chunk["input_tokens"], 0)).sum())
+            made += float((shares * np.maximum(chunk["output_tokens"], 0)).sum())
+    seconds = (interval_ns[1] - interval_ns[0]) / 1e9
     rates = {"benchmark_duration": seconds, "request_throughput": requests / seconds}
     if "total_isl" in numbers:
         rates["input_token_throughput"] = given / seconds
@@ -144,5 +144,12 @@ def _rates(
     return rates
 
 
-def _sum(chunk: Chunk, name: str) -> int:
-    return int(np.maximum(chunk[name], 0).sum(dtype=np.int64)) if chunk.rows else 0
+def _shares_inside(part: Part, chunk: Chunk, interval_ns: tuple[int, int]) -> Floats:
+    """Return the share of each request's time that lies in the interval of the common clock."""
+    start, end = (
+        part.clocks.to_timing(chunk[name], chunk["worker"]) - part.ahead_ns
+        for name in ("start_wall_ns", "end_wall_ns")
+    )
+    inside = np.minimum(end, interval_ns[1]) - np.maximum(start, interval_ns[0])
+    shares: Floats = np.maximum(inside, 0) / np.maximum(end - start, 1)
+    return shares

@@ -1,5 +1,6 @@
 """The result of several runs at once: a column for each, and one for their total."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -79,6 +80,25 @@ class JointRow(msgspec.Struct, frozen=True):
     unit: str
     values: tuple[float | None, ...]
     total: float | None
+
+
+def of_targets(content: Mapping[str, Any]) -> Joint:
+    """Return the targets of one run beside each other, from its profile_export_aiperf.json."""
+    members = tuple(
+        JointMember(
+            name=each["url"].partition("://")[2],
+            where=each["url"],
+            folder="",
+            state="",
+            reason="",
+            exit_code=0,
+            verdict=None,
+            metrics={tag: each[tag] for tag in CATALOG if tag in each},
+        )
+        for each in content["aiperf_svc"]["targets"]
+    )
+    total = {tag: content[tag] for tag in CATALOG if tag in content}
+    return Joint(kind="targets", name="", exit_code=0, verdict=None, members=members, total=total)
 
 
 def rows(joint: Joint, *, is_short: bool) -> list[JointRow]:

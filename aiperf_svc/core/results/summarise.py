@@ -5,6 +5,7 @@ from msgspec.structs import asdict, replace
 
 from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.accounts import Accounts, balance
+from aiperf_svc.core.results.by_target import by_target
 from aiperf_svc.core.results.distributions import distributions, pooled
 from aiperf_svc.core.results.objective_batches import objective_batches
 from aiperf_svc.core.results.scalars import scalars, steady_state_throughput
@@ -90,6 +91,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         first_start_wall_ns=totals.first_start if totals.sent else window.begin_ns,
         last_end_wall_ns=window.end_ns,
         finish_reasons=named_reasons(totals.finish_reasons),
+        targets=by_target(columns, clocks, context, window),
     )
     failures = Failures(
         completed=totals.completed,

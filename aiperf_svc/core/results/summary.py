@@ -88,6 +88,14 @@ class MetricSummary(msgspec.Struct, frozen=True):
         return self.distribution.stats.get(name)
 
 
+class TargetResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of one of several targets."""
+
+    url: str
+    metrics: dict[str, MetricSummary]
+    scalars: dict[str, float]
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The results of one run in memory. Exports and report only write what is here."""
 
@@ -107,6 +115,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Number of requests that ended with each `FinishReason`, by its name in lower case."""
     telemetry: tuple[SourceLog, ...] = ()
     """What was read from servers and GPU exporters during the run."""
+    targets: tuple[TargetResult, ...] = ()
+    """Results of each target, if there are several."""
     system: SystemReport | None = None
     """What that says about the system; None without a source."""
     client: SourceLog | None = None

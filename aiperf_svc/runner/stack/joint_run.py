@@ -12,6 +12,7 @@ from aiperf_svc.runner.common_start import CommonStart
 from aiperf_svc.runner.joint_outcome import JointRun, finish
 from aiperf_svc.runner.stack import summary, terminal
 from aiperf_svc.runner.stack.changes import Comparison
+from aiperf_svc.runner.stack.launch import NOTHING_MADE
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.side_by_side import Member, run_side_by_side
 
@@ -29,6 +30,7 @@ def run_members(
         member.request.check_secrets()
     with terminal.ignore_closed_stderr():
         if not _is_agreed(kind, members, options):
+            terminal.say(NOTHING_MADE)
             return ExitCode.INTERRUPTED
         folder = folders.make_dated_folder(Path(config.artifacts.dir), config.name)
         runs = _run(members, options, folder)
@@ -38,11 +40,16 @@ def run_members(
 def _is_agreed(kind: str, members: Sequence[Member], options: StackOptions) -> bool:
     """Show what each stack creates, and ask once for all of them."""
     terminal.say(summary.as_text(members[0].request.plan, Comparison(base="nothing")))
-    names = ", ".join(f"{member.request.stack} ({member.where})" for member in members)
-    terminal.say(f"  the same for each of {len(members)} {kind}: {names}")
+    terminal.say(f"  {same_for(kind, members)}")
     if options.yes or not terminal.can_ask():
         return True
     return signals.run(terminal.ask("Create these stacks?"))
+
+
+def same_for(kind: str, members: Sequence[Member]) -> str:
+    """Return which stacks are made."""
+    names = ", ".join(f"{member.request.stack} ({member.where})" for member in members)
+    return f"the same for each of {len(members)} {kind}: {names}"
 
 
 def _run(members: Sequence[Member], options: StackOptions, folder: Path) -> list[JointRun]:

@@ -26,7 +26,7 @@ async def with_target_pods(
     deployment, target = config.deployment, config.deployment.target
     if target.kind != "none" or target.pods or target.egress_cidrs:
         return request
-    if not deployment.network_policies:
+    if not deployment.network_policies or config.endpoint.urls:
         return request
     pods = await find_target_pods(cluster, config.endpoint.url)
     if pods is None:

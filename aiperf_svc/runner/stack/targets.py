@@ -16,8 +16,13 @@ from aiperf_svc.workloads.target_configs import TargetConfig, target_configs
 def run_stack_targets(request: StackRequest, options: StackOptions) -> ExitCode:
     """Run a stack for each target and print the joint result. Raises ConfigError and
     EnvironmentProblem for what is wrong before anything is made."""
-    members = [_member(request, target) for target in target_configs(request.config)]
-    return run_members("targets", request.config, members, options)
+    return run_members("targets", request.config, target_members(request), options)
+
+
+def target_members(request: StackRequest) -> list[Member]:
+    """Return the stack of each target, whose name ends with the target's; none without `targets`.
+    Raises ConfigError."""
+    return [_member(request, target) for target in target_configs(request.config)]
 
 
 def _member(request: StackRequest, target: TargetConfig) -> Member:

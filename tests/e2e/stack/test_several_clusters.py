@@ -55,7 +55,7 @@ def runner(
     made = make_runner()
     monkeypatch.setattr(made, "_command", lambda *arguments: (*made.program, *arguments))
     yield made
-    for name in ("east", "west", "nowhere"):
+    for name in ("east", "west", "nowhere", "whole", "parts"):
         assert cluster.left_of(f"{made.name}-{name}") == []
 
 
@@ -97,6 +97,29 @@ def test_a_cluster_that_fails_is_said_and_the_results_of_the_other_stand(runner:
     assert not (folder / "nowhere").exists()
 
 
+def with_targets(benchmark: Config) -> None:
+    benchmark["targets"] = [
+        {"name": "parts", "endpoint": {"streaming": True}},
+        {"name": "whole", "endpoint": {"streaming": False}},
+    ]
+
+
+def test_each_target_is_measured_by_a_stack_of_its_own(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner.change(with_targets)
+    monkeypatch.undo()  # one cluster, which the flag names
+    ended = runner.call("run", runner.name, "--yes", "--ui", "plain")
+    assert ended.code in FINE
+    _, joint = joint_of(runner)
+    assert joint["total_of"] == ["parts", "whole"]
+    parts, whole = joint["members"]
+    assert "time_to_first_token" in parts["metrics"]
+    assert "time_to_first_token" not in whole["metrics"]
+    counts = [each["metrics"]["request_count"]["avg"] for each in (parts, whole)]
+    assert joint["total"]["request_count"]["avg"] == sum(counts)
+
+
 def kept(benchmark: Config) -> None:
     benchmark["load"].update(duration="3m")
 
@@ -109,7 +132,7 @@ def test_status_cancel_results_and_gc_know_the_stacks_of_all_clusters(
     with runner.start("run", runner.name, "--yes", "--ui", "plain", "--keep") as command:
         command.wait_for("profiling: ")
         status = runner.call("status", runner.name)
-        assert [line.split()[0] for line in status.out.splitlines()] == ["east", "west"]
+        assert sorted(line.split()[0] for line in status.out.splitlines()) == ["east", "west"]
         assert runner.call("cancel", runner.name).code == ExitCode.OK
         assert command.end().code == ExitCode.INTERRUPTED
     assert cluster.of_stack(f"{runner.name}-east") != []

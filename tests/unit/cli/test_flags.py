@@ -10,6 +10,7 @@ import pytest
 
 from aiperf_svc.cli import flag_docs
 from aiperf_svc.cli.arguments import Parser
+from aiperf_svc.cli.checks import config_problems
 from aiperf_svc.cli.commands import profile
 from aiperf_svc.cli.flag_config import Draft, read_draft
 from aiperf_svc.cli.flags import FLAGS
@@ -78,6 +79,7 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
     """A new key of the config needs a flag, or a line here."""
     only_in_files = {
         "endpoint.api_key_env",  # --api-key
+        "endpoint.urls",  # --url again
         "endpoint.connect_timeout",
         "endpoint.request_usage",
         "endpoint.tls",
@@ -296,8 +298,21 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
 def test_what_a_flag_says_is_in_the_config(flag: Any) -> None:
     arguments, expected = VALUES[flag.name]
-    # The last of a flag given twice wins, so the target's may be there already.
-    assert attrgetter(flag.key)(config(*CLOSED, *arguments)) == expected
+    # The last of a flag given twice wins, so the target's may be there already. Addresses add up.
+    given = CLOSED[2:] if flag.key == "endpoint.url" else CLOSED
+    assert attrgetter(flag.key)(config(*given, *arguments)) == expected
+
+
+def test_an_address_that_is_given_again_is_asked_in_turn() -> None:
+    endpoint = config(*CLOSED, "-u", "b:2", "--url", "http://c:3/x").endpoint
+    assert (endpoint.url, endpoint.urls) == ("http://h:1", ("http://b:2", "http://c:3/x"))
+    assert endpoint.all_urls == ("http://h:1", "http://b:2", "http://c:3/x")
+    assert "one of the addresses is given twice" in refusal(*CLOSED, "-u", "h:1")
+    assert "expected a port from 1 to 65,535" in refusal_of_checks(*CLOSED, "-u", "h:99999")
+
+
+def refusal_of_checks(*arguments: str) -> str:
+    return "\n".join(problem.text for problem in config_problems(config(*arguments)))
 
 
 def test_a_template_of_aiperf_is_among_the_extra_inputs(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_profile_ignores_what_changes_nothing_and_says_so(
     args = parser().parse(
         ["--model", "m", "--no-gpu-telemetry", "--wait-for-model-mode", "models", "--url", "h"]
     )
-    assert (args.model, args.url) == ("m", "h")
+    assert (args.model, args.url) == ("m", ["h"])
     said = capsys.readouterr().err
     assert "note: --no-gpu-telemetry changes nothing: " in said
     assert "note: --wait-for-model-mode changes nothing: " in said
@@ -154,3 +154,11 @@ def test_the_documented_tables_are_those_of_the_code(
     path = Path(__file__).parents[3] / "docs" / "from-aiperf.md"
     mark = "<!-- Everything below is printed from aiperf_svc/cli/foreign_flags.py. -->\n"
     assert_printed(path, mark, flag_docs.tables_of_aiperf())
+
+
+def test_several_addresses_are_said_one_by_one() -> None:
+    found = moved(
+        "aiperf profile --model m --url a:1 b:2 --url-strategy round_robin --concurrency 1"
+    )
+    assert found.arguments[2:6] == ["--url", "a:1", "--url", "b:2"]
+    assert found.missing == []

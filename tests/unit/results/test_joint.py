@@ -88,6 +88,13 @@ def test_a_run_alone_is_its_own_total(fast: Rows) -> None:
     )
 
 
+def test_runs_that_end_a_moment_apart_have_the_sum_of_their_rates(fast: Rows) -> None:
+    first, second = part(fast), part(shifted(fast, 200_000))
+    total = add_up_parts([first, second])
+    sums = sum(each.scalars["request_throughput"] for each in (first, second))
+    assert total.scalars["request_throughput"] == pytest.approx(sums, rel=0.01)
+
+
 def test_rates_are_over_the_common_time_by_the_common_clock(fast: Rows) -> None:
     ahead_ns = 90 * SECOND
     begin, end = part(fast).interval_ns
@@ -99,9 +106,12 @@ def test_rates_are_over_the_common_time_by_the_common_clock(fast: Rows) -> None:
     total = add_up_parts([first, second])
     assert total.interval_s == pytest.approx((end - begin - late_ns) / 1e9)
     done = fast[(fast["phase"] == Phase.PROFILING) & (fast["outcome"] == Outcome.COMPLETED)]
-    inside = np.count_nonzero(done["end_wall_ns"] >= begin + late_ns)
-    inside += np.count_nonzero(done["end_wall_ns"] + late_ns <= end)
-    assert total.scalars["request_throughput"] == pytest.approx(inside / total.interval_s)
+    start, ended = done["start_wall_ns"], done["end_wall_ns"]
+    lengths = ended - start
+    first_shares = np.clip(ended - np.maximum(start, begin + late_ns), 0, None) / lengths
+    second_shares = np.clip(np.minimum(ended + late_ns, end) - start - late_ns, 0, None) / lengths
+    expected = (first_shares.sum() + second_shares.sum()) / total.interval_s
+    assert total.scalars["request_throughput"] == pytest.approx(expected)
 
 
 def test_loads_that_have_no_time_in_common_have_no_rates(fast: Rows) -> None:

@@ -1,0 +1,166 @@
+"""Sends requests to several targets in turn: a client for each, behind the interface of one.
+
+Which target a request goes to follows from the index of its credit (`core.load.target_choice`), so
+no record has to say it. A run with one target does not come here: its worker has the one client.
+"""
+
+import select
+from collections.abc import Callable, Sequence
+
+from aiperf_svc.adapters.inference.client import InferenceClient
+from aiperf_svc.adapters.inference.in_flight import OnEnd
+from aiperf_svc.adapters.inference.raw_records import RawRecords
+from aiperf_svc.adapters.inference.request import Request
+from aiperf_svc.adapters.inference.resolved_target import Target
+from aiperf_svc.core.load.target_addresses import add_up
+from aiperf_svc.protocol.messages import AddressUse
+
+IDS_OF_ONE = 1 << 48
+"""Request ids of one client, so that those of all clients differ."""
+
+
+class SeveralTargets:
+    """Sends each request to one of `targets`, and is used as an `InferenceClient`."""
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        *,
+        shift: int,
+        on_end: OnEnd,
+        on_timer: Callable[[int], None],
+        on_batch: Callable[[bytes, bytes, bytes, int], None],
+        poll_every_ns: int,
+    ) -> None:
+        """`shift` is added to the index of a request to find its target."""
+        records = RawRecords(on_batch)
+        self.parts = [
+            InferenceClient(
+                target,
+                on_end=on_end,
+                on_timer=on_timer,
+                on_batch=on_batch,
+                poll_every_ns=poll_every_ns,
+                records=records,
+                first_id=number * IDS_OF_ONE,
+            )
+            for number, target in enumerate(targets)
+        ]
+        self._first, self._count, self._shift = self.parts[0], len(targets), shift
+        self._heads = [target.head for target in targets]
+        self._head_bytes = len(self._heads[0])
+        """Requests are prepared for the first target."""
+        self._epoll = select.epoll()
+        for part in self.parts:
+            self._epoll.register(part.fd, select.EPOLLIN)
+
+    @property
+    def fd(self) -> int:
+        """Return the descriptor that is readable when `run_ready` has work."""
+        return self._epoll.fileno()
+
+    def address_uses(self) -> tuple[AddressUse, ...]:
+        """Return the use of each address so far; one that several targets have is counted once."""
+        return add_up(use for part in self.parts for use in part.address_uses())
+
+    @property
+    def last_seq(self) -> int:
+        """Return the number of the request that ended last."""
+        return self._first.last_seq
+
+    @property
+    def in_flight(self) -> int:
+        """Return the number of requests that were sent and have not ended."""
+        return sum(part.in_flight for part in self.parts)
+
+    @property
+    def requests_sent(self) -> int:
+        """Return the number of requests written, including those that were sent again."""
+        return sum(part.requests_sent for part in self.parts)
+
+    @property
+    def retries(self) -> int:
+        """Return the number of requests that had to be sent again."""
+        return sum(part.retries for part in self.parts)
+
+    @property
+    def held_back_ns(self) -> int:
+        """Return the total time in which responses were held back."""
+        return self._first.held_back_ns
+
+    @property
+    def clock_steps_ns(self) -> int:
+        """Return the sum of the steps of this worker's clock."""
+        return self._first.clock_steps_ns
+
+    @property
+    def ended_near_steps(self) -> int:
+        """Return the number of requests that ended near such a step."""
+        return self._first.ended_near_steps
+
+    def send(self, request: Request) -> None:
+        """Write a request to its target."""
+        number = (request.index + self._shift) % self._count
+        if number:
+            request.payload = self._heads[number] + request.payload[self._head_bytes :]
+            request.bytes_out = len(request.payload)
+        self.parts[number].send(request)
+
+    def preconnect(self, count: int) -> bool:
+        """Connect ahead until there are so many connections, the same number to each target."""
+        each = -(-count // self._count)
+        made = [part.preconnect(each) for part in self.parts]
+        return all(made)
+
+    def poll_often(self, is_on: bool) -> None:
+        """Poll often because a phase begins, or stop that at its end."""
+        for part in self.parts:
+            part.poll_often(is_on)
+
+    def wake_at(self, wall_ns: int | None) -> None:
+        """Set the time at which `on_timer` is called; None: never."""
+        self._first.wake_at(wall_ns)
+
+    def cancel_in_flight(self, message: str) -> None:
+        """End every request in flight as cancelled."""
+        for part in self.parts:
+            part.cancel_in_flight(message)
+
+    def hold_back(self) -> None:
+        """Stop reading responses that are in their middle until `go_on`."""
+        for part in self.parts:
+            part.hold_back()
+
+    def go_on(self) -> None:
+        """Resume reading all responses."""
+        for part in self.parts:
+            part.go_on()
+
+    def revoke_unwritten(self) -> int:
+        """Take back the requests that wait for a connection. Returns their number."""
+        return sum(part.revoke_unwritten() for part in self.parts)
+
+    def close(self) -> None:
+        """Close every socket."""
+        self._epoll.close()
+        for part in self.parts:
+            part.close()
+
+    def run_ready(self) -> None:
+        """Handle everything that is ready now."""
+        for part in self.parts:
+            part.run_ready()
+
+    def housekeeping(self) -> None:
+        """Do what is due about every 50 ms."""
+        for part in self.parts:
+            part.housekeeping()
+
+    def expire(self) -> None:
+        """End requests and connects that took too long."""
+        for part in self.parts:
+            part.expire()
+
+    def flush(self) -> None:
+        """Ship the records that wait for a full batch."""
+        self._first.flush()

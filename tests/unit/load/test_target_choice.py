@@ -1,0 +1,28 @@
+"""Which of several targets a request goes to."""
+
+import numpy as np
+
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.load.target_choice import shift_of, target_numbers
+
+
+def config(seed: int, *urls: str) -> BenchmarkConfig:
+    data = {
+        "endpoint": {"url": "http://a:1", "urls": list(urls), "model": "m"},
+        "load": {"concurrency": 1, "requests": 1},
+        "random_seed": seed,
+    }
+    return parse_config(data, "test")
+
+
+def test_each_target_has_its_turn_from_a_place_that_the_seed_chooses() -> None:
+    index = np.arange(7, dtype=np.uint64)
+    for seed, numbers in ((0, [0, 1, 2, 0, 1, 2, 0]), (4, [1, 2, 0, 1, 2, 0, 1])):
+        chosen = config(seed, "http://b:1", "http://c:1")
+        assert target_numbers(chosen, index).tolist() == numbers
+        assert [(i + shift_of(chosen)) % 3 for i in range(7)] == numbers
+
+
+def test_one_target_has_all_requests() -> None:
+    assert target_numbers(config(5), np.arange(4, dtype=np.uint64)).tolist() == [0, 0, 0, 0]

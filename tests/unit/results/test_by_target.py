@@ -1,0 +1,71 @@
+"""The results of each of several targets of one run."""
+
+import fake_run
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from aiperf_svc.adapters.exports.json_export import export
+from aiperf_svc.adapters.report import page
+from aiperf_svc.core.results.joint_result import of_targets, rows
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.records import Rows
+
+URLS = ("http://a:1", "http://b:1/base", "http://c:1")
+
+
+@pytest.fixture(scope="module")
+def records() -> Rows:
+    return fake_run.closed_loop(requests=1_000, concurrency=10)
+
+
+def summary(records: Rows, *urls: str) -> Summary:
+    context = fake_run.context(records)
+    endpoint = context.config.endpoint.model_copy(update={"url": urls[0], "urls": urls[1:]})
+    config = context.config.model_copy(update={"endpoint": endpoint})
+    return summarise(fake_run.columns_of(records), None, replace(context, config=config))
+
+
+def test_every_request_is_in_one_target_and_the_counts_add_up(records: Rows) -> None:
+    found = summary(records, *URLS)
+    assert [each.url for each in found.targets] == list(URLS)
+    for tag in ("request_count", "error_request_count", "total_isl", "total_osl"):
+        assert sum(each.scalars[tag] for each in found.targets) == found.scalars[tag]
+    counts = [each.metrics["request_latency"].distribution.count for each in found.targets]
+    assert sum(counts) == found.metrics["request_latency"].distribution.count
+    assert min(counts) > 0
+
+
+def test_a_target_has_the_percentiles_of_its_own_requests(records: Rows) -> None:
+    found = summary(records, *URLS)
+    shift = found.context.config.random_seed % len(URLS)
+    done = records[
+        (records["phase"] == Phase.PROFILING) & (records["outcome"] == Outcome.COMPLETED)
+    ]
+    for number, each in enumerate(found.targets):
+        mine = done[(done["index"] + shift) % len(URLS) == number]
+        latency_ms = (mine["last_token_wall_ns"] - mine["start_wall_ns"]) / 1e6
+        stats = each.metrics["request_latency"].distribution.stats
+        assert stats["avg"] == pytest.approx(float(np.mean(latency_ms)))
+
+
+def test_one_target_has_no_table(records: Rows) -> None:
+    found = summary(records, URLS[0])
+    assert found.targets == ()
+    assert "targets" not in export(found)["aiperf_svc"]
+    assert "<h2>Targets</h2>" not in page.render(found).decode()
+
+
+def test_the_table_has_a_column_for_each_target_and_the_total(records: Rows) -> None:
+    found = summary(records, *URLS)
+    joint = of_targets(export(found))
+    assert [member.name for member in joint.members] == ["a:1", "b:1/base", "c:1"]
+    first = rows(joint, is_short=True)[0]
+    assert (
+        first.total == sum(value or 0 for value in first.values) == found.scalars["request_count"]
+    )
+    shown = page.render(found).decode()
+    assert "<h2>Targets</h2>" in shown
+    assert "<th>b:1/base</th>" in shown
