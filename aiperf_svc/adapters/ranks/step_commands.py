@@ -124,8 +124,8 @@ class StepCommands:
     # --- stages ----------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Empty the work folder, put the files there, start the servers and wait until each
-        listens."""
+        """Empty the work folder, put the files there, make the commands' processes, start the
+        servers and wait until each listens."""
         work = self._place.folder / "work"
         await asyncio.to_thread(_empty, work)
         for name, data in self._files.items():
