@@ -1,9 +1,11 @@
-"""Measures what an experiment costs beside its loads: the time between two loads, and memory.
+"""Measures what an experiment costs beside its loads: the time between two loads, memory, and what
+is open.
 
     python -m benchmarks.trials --trials 50 --duration 2
 
 A trial's load ends with its last response, and the next one's begins with its first request, by the
-times in the results. The memory is that of all processes of the experiment, read once a second.
+times in the results. Memory and open files (sockets and pipes too) are those of all processes of
+the experiment, read once a second.
 """
 
 import argparse
@@ -39,9 +41,11 @@ def main() -> None:
         command += ["--benchmark-duration", str(args.duration)]
         command += ["--repetitions", str(args.trials), "--artifact-dir", folder]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-        memory = []
+        memory, files = [], []
         while process.poll() is None:
-            memory.append(resident_mib(process.pid))
+            processes = descendants(process.pid)
+            memory.append(resident_mib(processes))
+            files.append(open_files(processes))
             time.sleep(1)
         assert process.returncode in (0, 5), process.returncode
         (artifacts,) = Path(folder).iterdir()
@@ -51,10 +55,11 @@ def main() -> None:
         f"{args.trials} trials: {statistics.median(gaps):.2f} s from load to load (median; "
         f"longest {max(gaps):.2f} s)"
     )
-    quarter = max(1, len(memory) // 4)
-    early = statistics.median(memory[quarter : 2 * quarter])
-    late = statistics.median(memory[-quarter:-1] or memory)
-    print(f"memory {early:.0f} MiB in the second quarter, {late:.0f} MiB in the last one")
+    for name, series in (("memory in MiB", memory), ("open files", files)):
+        quarter = max(1, len(series) // 4)
+        early = statistics.median(series[quarter : 2 * quarter])
+        late = statistics.median(series[-quarter:-1] or series)
+        print(f"{name}: {early:.0f} in the second quarter, {late:.0f} in the last one")
 
 
 def gaps_s(artifacts: Path) -> list[float]:
@@ -70,8 +75,8 @@ def gaps_s(artifacts: Path) -> list[float]:
     return [(spans[i + 1][0] - spans[i][1]) / 1e9 for i in range(len(spans) - 1)]
 
 
-def resident_mib(root: int) -> float:
-    """Return the resident memory of a process and its descendants."""
+def descendants(root: int) -> dict[int, int]:
+    """Return the ids of a process and its descendants, with their resident pages."""
     parents: dict[int, int] = {}
     pages: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -81,7 +86,21 @@ def resident_mib(root: int) -> float:
     found = {root}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return sum(pages.get(pid, 0) for pid in found) * PAGE / 2**20
+    return {pid: pages.get(pid, 0) for pid in found}
+
+
+def resident_mib(processes: dict[int, int]) -> float:
+    """Return the resident memory of these processes."""
+    return sum(processes.values()) * PAGE / 2**20
+
+
+def open_files(processes: dict[int, int]) -> int:
+    """Return the number of files, sockets and pipes that these processes have open."""
+    count = 0
+    for pid in processes:
+        with suppress(OSError):
+            count += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    return count
 
 
 if __name__ == "__main__":

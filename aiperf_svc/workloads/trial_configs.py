@@ -114,17 +114,18 @@ def _as_asked(config: Config, experiment: Experiment | None) -> Config:
     """Return a trial's config with what a search or a scenario needs of it. Raises ConfigError."""
     if experiment is None or not isinstance(config, BenchmarkConfig):
         return config
-    # What they know of metrics takes long to import, and few runs search.
-    from aiperf_svc.core.experiments.criteria import searched_slo
-    from aiperf_svc.core.experiments.scenarios import Scenario, scenario_load
-
     if experiment.scenario is not None:
+        from aiperf_svc.core.experiments.scenarios import Scenario, scenario_load
+
         load = scenario_load(Scenario(experiment.scenario), config.load)
         changed: dict[str, Any] = {"load": load}
         if load.samples_per_query > 1:  # One worker sends them together.
             changed["workers"] = config.workers.model_copy(update={"min": 1, "max": 1})
         config = config.model_copy(update=changed)
     if experiment.search is not None:
+        # What it knows of metrics takes long to import, and few experiments search.
+        from aiperf_svc.core.experiments.criteria import searched_slo
+
         try:
             slo = searched_slo(experiment.search, config.slo)
         except ValueError as error:
