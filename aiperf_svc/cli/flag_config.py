@@ -74,6 +74,9 @@ def read_draft(
             _take(draft.data, flag, given, draft.given)
         except ValueError as error:
             draft.problems.append(Problem(flag.key, str(error)))
+            if flag.key.startswith("load."):
+                # What the text is meant to say is not missing.
+                put(draft.data, flag.key, given)
     if kind_of(draft.data) != INFERENCE:
         return draft
     _complete_endpoint(draft)
@@ -204,7 +207,7 @@ def _complete_end(load: dict[str, Any], varied: Collection[str]) -> list[str]:
     set."""
     if any(load.get(name) is not None or f"load.{name}" in varied for name in ENDS):
         return []
-    if load.get("fixed_schedule"):
+    if any(load.get(name) for name in ("fixed_schedule", "stages", "rate_series")):
         return []
     if "load.concurrency" in varied or "load.request_rate" in varied:
         load["duration"] = f"{OPEN_LOOP_S}s"

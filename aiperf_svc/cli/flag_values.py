@@ -129,6 +129,43 @@ def goodput(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def stages(texts: Sequence[str]) -> list[dict[str, str]]:
+    """Stages of a load, of `RATE:TIME` each."""
+    found = []
+    for text in " ".join(texts).replace(",", " ").split():
+        rate, colon, duration = text.partition(":")
+        if not colon or not rate or not duration:
+            raise ValueError(f"{text!r}: expected RATE:TIME such as 10:30s")
+        found.append({"rate": rate, "duration": duration})
+    return found
+
+
+def rate_series(file: str) -> list[dict[str, str]]:
+    """The points of a rate that changes, of a CSV file. Its first line may name the columns."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise ValueError(f"{file}: cannot be read: {reason}") from error
+    found: list[dict[str, str]] = []
+    for number, line in enumerate(lines, start=1):
+        fields = [field.strip() for field in line.split(",")]
+        if fields == [""]:
+            continue
+        try:
+            if len(fields) != 2:
+                raise ValueError
+            at, rate = map(float, fields)
+        except ValueError:
+            if number == 1 and len(fields) == 2:
+                continue
+            raise ValueError(
+                f"{file}:{number}: {line!r}: expected SECONDS,RATE such as 60,12.5"
+            ) from None
+        found.append({"at": f"{at:.9f}s", "rate": f"{rate:g}"})
+    return found
+
+
 def milliseconds(text: str) -> str:
     """A time; a number without a unit is milliseconds, as in traces and in AIPerf."""
     try:

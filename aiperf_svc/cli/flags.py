@@ -104,6 +104,12 @@ LOAD = (
         "spacing in open loop: constant, poisson (default) or gamma", "PATTERN"),
     Flag(("--burstiness", "--arrival-smoothness", "--vllm-burstiness"), "load.arrival.burstiness",
         "shape of gamma: 1 is Poisson, below 1 burstier, above 1 more regular"),
+    Flag(("--stages",), "load.stages",
+        "open loop: one rate after the other, `RATE:TIME` each: 10:30s 50:2m", "STAGE", "list",
+        values.stages),
+    Flag(("--rate-series",), "load.rate_series",
+        "open loop: a rate that changes linearly between the points of this CSV file with a line "
+        "`SECONDS,RATE` for each", "FILE", read=values.rate_series),
     Flag(("--fixed-schedule",), "load.fixed_schedule",
         "open loop: send each row of a trace at its own time, until the last row", kind="switch"),
     Flag(("--fixed-schedule-auto-offset",), "load.fixed_schedule_auto_offset",

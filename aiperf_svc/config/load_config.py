@@ -107,7 +107,9 @@ def parse_as(
         config, problems = _checked(model, data)
     if config is not None and not known:
         return config
-    raise refusal([*known, *problems], source, names=names)
+    told = tuple(f"{problem.key}." for problem in known if problem.key)
+    others = [each for each in problems if not f"{each.key}.".startswith(told)]
+    raise refusal([*known, *others], source, names=names)
 
 
 def _template_checked(

@@ -178,6 +178,20 @@ class Warmup(Model):
         return self
 
 
+class Stage(Model):
+    """A time with one rate."""
+
+    rate: Annotated[float, Field(ge=0)]
+    duration: PositiveDurationNs
+
+
+class RatePoint(Model):
+    """A point of a rate that changes."""
+
+    at: DurationNs
+    rate: Annotated[float, Field(ge=0)]
+
+
 class Load(Model):
     """The amount of load and its duration.
 
@@ -189,6 +203,11 @@ class Load(Model):
 
     concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
     request_rate: Annotated[float, Field(gt=0)] | None = None
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)] | None = None
+    """Open loop: one rate after the other. The load ends with the last stage."""
+    rate_series: Annotated[tuple[RatePoint, ...], Field(min_length=2)] | None = None
+    """Open loop: a rate that changes linearly from point to point; two points at one time are a
+    jump. The load ends with the last point."""
     arrival: Arrival = Arrival()
     fixed_schedule: bool = False
     """Send each row of the dataset's trace at its own time. The load ends with the last row."""
@@ -215,7 +234,7 @@ class Load(Model):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.fixed_schedule:
+        if self.fixed_schedule or self.rate_points:
             return self
         if self.concurrency is None and self.request_rate is None:
             raise ValueError(
@@ -260,6 +279,25 @@ class Load(Model):
             )
         return self
 
+    @model_validator(mode="after")
+    def _rates_fit(self) -> Self:
+        given = [name for name in ("stages", "rate_series") if self._has(name)]
+        if not given:
+            return self
+        others = ("request_rate", "stages", "rate_series", "fixed_schedule", "ramp")
+        for name in (each for each in others if each != given[0] and self._has(each)):
+            raise ValueError(
+                f"{{{name}}} and {{{given[0]}}} both say when requests are sent; give one of them"
+            )
+        times = [point.at for point in self.rate_series or ()]
+        if times and (times[0] != 0 or times != sorted(times) or times[-1] == 0):
+            raise ValueError(
+                "{rate_series}: expected points in the order of their times, the first at 0s"
+            )
+        if not any(rate for _, rate in self.rate_points):
+            raise ValueError(f"{{{given[0]}}}: every rate is 0; nothing would be sent")
+        return self
+
     def _has(self, name: str) -> bool:
         return bool(getattr(self, name) != type(self).model_fields[name].default)
 
@@ -279,7 +317,30 @@ class Load(Model):
     @property
     def is_open_loop(self) -> bool:
         """Whether requests are due by the clock rather than by the previous response."""
-        return self.request_rate is not None or self.fixed_schedule
+        return self.request_rate is not None or self.fixed_schedule or bool(self.rate_points)
+
+    @property
+    def rate_points(self) -> tuple[tuple[int, float], ...]:
+        """Times in ns and rates of a rate that changes; empty if it does not."""
+        points = [(point.at, point.rate) for point in self.rate_series or ()]
+        start = 0
+        for stage in self.stages or ():
+            points += [(start, stage.rate), (start + stage.duration, stage.rate)]
+            start += stage.duration
+        return tuple(points)
+
+    @property
+    def peak_rate(self) -> float | None:
+        """Highest rate of an open loop; None in closed loop, or if a trace decides."""
+        rates = [rate for _, rate in self.rate_points]
+        return max(rates) if rates else self.request_rate
+
+    @property
+    def end(self) -> int | None:
+        """Time after which nothing is sent; None if only a number of requests or a trace ends the
+        load."""
+        ends = [self.duration, self.rate_points[-1][0] if self.rate_points else None]
+        return min((each for each in ends if each is not None), default=None)
 
     @property
     def longest_schedule(self) -> int | None:
@@ -288,6 +349,14 @@ class Load(Model):
             return None
         length = self.fixed_schedule_end_offset - (self.fixed_schedule_start_offset or 0)
         return round(length / self.replay_speedup)
+
+    @property
+    def rates_text(self) -> str:
+        """A rate that changes, in words."""
+        if self.stages:
+            return ", ".join(f"{s.rate:g}/s for {format_duration(s.duration)}" for s in self.stages)
+        rates = [rate for _, rate in self.rate_points]
+        return f"{min(rates):g} to {max(rates):g} requests/s in {len(rates)} points"
 
     @property
     def schedule_text(self) -> str:

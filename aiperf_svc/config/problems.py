@@ -32,6 +32,7 @@ _EXPECTED = {
     "model_attributes_type": "keys with values",
     "tuple_type": "a list",
     "list_type": "a list",
+    "too_short": "a longer list",
 }
 _LIMITS = {
     "greater_than": ("above", "gt"),

@@ -13,7 +13,7 @@ def beyond_ceiling(config: BenchmarkConfig, facts: Facts, topology: Topology) ->
     This is a warning and not an error: the ceiling was measured with the server on the same cores,
     and a server elsewhere leaves them to the client. The verdict decides.
     """
-    rate = config.load.request_rate
+    rate = config.load.peak_rate
     if rate is None or not facts.is_calibrated:
         return []
     needed = math.ceil(rate / facts.worker_requests_per_s)

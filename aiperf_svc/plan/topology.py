@@ -149,8 +149,8 @@ def _worker_count(config: BenchmarkConfig, facts: Facts) -> int:
             f"raise the limit above {RESERVED_FDS} (ulimit -n)"
         )
     wanted = math.ceil((load.concurrency or 1) / per_worker)
-    if load.request_rate is not None:
-        wanted = max(wanted, math.ceil(load.request_rate / facts.worker_requests_per_s))
+    if load.peak_rate is not None:
+        wanted = max(wanted, math.ceil(load.peak_rate / facts.worker_requests_per_s))
         if load.concurrency is not None:
             wanted = min(wanted, max(1, load.concurrency // CAPPED_SLOTS_PER_WORKER))
     elif facts.where == "local":

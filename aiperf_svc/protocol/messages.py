@@ -162,7 +162,8 @@ class PhaseReport(Value, frozen=True):
     granted_to_lost: dict[str, int] = msgspec.field(default_factory=dict)
     """Those granted to lost workers, by id. A lost worker's own last report may be older."""
     scheduled: int = 0
-    """Conversations that a fixed schedule has in the phase, or until its stop; 0: there is none."""
+    """Conversations that a fixed schedule has in the phase, or until its stop, or that a rate that
+    changes lets expect; 0: the load has neither."""
     scheduled_rate: float = 0.0
     """Their number per second; 0: they take no time."""
 

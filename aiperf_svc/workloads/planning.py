@@ -111,7 +111,7 @@ def trial_times(config: Config, replay_ns: ReplayNs = no_length) -> TrialTimes:
     length_ns = replay_ns(config) or config.load.longest_schedule
     if not times.is_bounded and (length_ns is None or (warmup and not warmup.duration)):
         return TrialTimes(None, None)
-    load_ns = min(each for each in (config.load.duration, length_ns) if each is not None)
+    load_ns = min(each for each in (config.load.end, length_ns) if each is not None)
     expected = load_ns + ((warmup.duration or 0) if warmup else 0)
     return TrialTimes(expected, times.load if times.is_bounded else None)
 

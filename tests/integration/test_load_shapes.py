@@ -141,6 +141,23 @@ async def test_what_was_due_and_could_not_be_sent_is_counted_unsent(tmp_path: Pa
     assert summary["aiperf_svc"]["verdict"] != "valid"
 
 
+async def test_stages_have_their_rates_on_the_servers_side(tmp_path: Path) -> None:
+    stages = [{"rate": 100, "duration": "1s"}, {"rate": 300, "duration": "1s"}]
+    load = {"stages": stages, "arrival": {"pattern": "constant"}}
+    with server(tokens=1) as mock:
+        async with stack(config(mock.url, **load), tmp_path) as run:
+            summary = await run.results()
+        arrivals = np.sort([row["arrival_wall_ns"] for row in mock.truth(rows=True)["rows"]])
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["issued"] == 400
+    assert summary["requested_rate"]["avg"] == pytest.approx(200)
+    due = np.sort(list(due_times(tmp_path).values()))
+    assert np.histogram((due - due[0]) / 1e9, [0, 1, 2])[0].tolist() == pytest.approx(
+        [100, 300], abs=1
+    )
+    assert (arrivals[: len(due)] >= due[: len(arrivals)]).all()
+
+
 def trace(folder: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """A trace of these rows as the dataset."""
     path = folder / "trace.jsonl"

@@ -4,6 +4,7 @@ The file is read once, within `CHECK_S` and, if its kind is held while it is rea
 What comes after that is checked when the dataset is built.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import monotonic
@@ -13,6 +14,7 @@ import msgspec
 from aiperf_svc.adapters.datasets.builder import KINDS
 from aiperf_svc.adapters.datasets.media_files import with_files
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
+from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.models import BenchmarkConfig, Load
 from aiperf_svc.core.datasets.assembly import Source, finish, warmup_share
 from aiperf_svc.core.load.fixed_schedule import due_times
@@ -47,9 +49,12 @@ class CheckedFiles:
         return [found.notice for found in self._files.values() if found.notice]
 
     def replay_ns(self, config: BenchmarkConfig) -> int | None:
-        """Return how long a config's fixed schedule is; None if that is unknown."""
+        """Return how long a config's fixed schedule is, in whole seconds; None if that is
+        unknown."""
         length_ns = self._files[_key(config)].replay_ns
-        return None if length_ns is None else round(length_ns / config.load.replay_speedup)
+        if length_ns is None:
+            return None
+        return math.ceil(length_ns / config.load.replay_speedup / SECOND_NS) * SECOND_NS
 
 
 def _key(config: BenchmarkConfig) -> str:

@@ -96,6 +96,8 @@ def _header(summary: Summary) -> str:
     asked = []
     if load.request_rate is not None:
         asked.append(f"{load.request_rate:,.6g} requests/s ({load.arrival.pattern})")
+    if load.rate_points:
+        asked.append(f"{load.rates_text} ({load.arrival.pattern})")
     if load.fixed_schedule:
         asked.append(load.schedule_text)
     if load.concurrency is not None:

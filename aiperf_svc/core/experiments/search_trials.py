@@ -87,7 +87,7 @@ def longer(load: Load) -> dict[str, Any]:
     time, else by its number of requests. A trace that is replayed to its end cannot be longer."""
     if load.duration:
         return {"load.duration": f"{load.duration * LONGER / 1e9:g}s"}
-    if load.requests is None:
+    if load.requests is None or load.rate_points:
         return {}
     return {"load.requests": load.requests * LONGER}
 

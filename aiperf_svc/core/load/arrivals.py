@@ -4,7 +4,7 @@ Arrival `i` is due at a time that depends on the load, the seed and `i` alone. G
 mean one (constant, exponential, or gamma of a given shape) and summed; the sum is then mapped
 through the inverse of the expected count of arrivals by time t, which is `rate * t` after the ramp
 and `rate * t^2 / (2 * ramp)` within it (time change of a Poisson process: Çinlar, Introduction to
-Stochastic Processes, 1975, ch. 4.7).
+Stochastic Processes, 1975, ch. 4.7). A rate that changes has a `RateCurve` instead.
 """
 
 from typing import Literal
@@ -12,8 +12,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from aiperf_svc.core.load.rate_curve import RateCurve
+
 BLOCK = 4_096
 """Number of arrivals drawn at once."""
+
+_NEVER_S = 4e9
+"""Time after which nothing is due, within 64 bits of nanoseconds."""
 
 Pattern = Literal["constant", "poisson", "gamma"]
 
@@ -24,15 +29,15 @@ class Arrivals:
     def __init__(
         self,
         *,
-        rate: float,
+        rate: float | RateCurve,
         pattern: Pattern,
         burstiness: float = 1.0,
         ramp_ns: int = 0,
         seed: int,
         stream: int,
     ) -> None:
-        """Set up the schedule of one phase: `rate` per second; `stream` separates the phases of one
-        seed."""
+        """Set up the schedule of one phase: `rate` per second, or a curve, which has no ramp;
+        `stream` separates the phases of one seed."""
         self._rate = rate
         self._pattern = pattern
         self._burstiness = burstiness
@@ -64,6 +69,9 @@ class Arrivals:
         if self._pattern == "constant":
             # The first one is due at the start, not one gap later.
             expected = expected - 1.0
+        if isinstance(self._rate, RateCurve):
+            due_s = np.minimum(self._rate.times(expected), _NEVER_S)
+            return np.rint(due_s * 1e9).astype(np.int64)
         due_s = expected / self._rate
         if self._ramp_s > 0:
             within = self._rate * self._ramp_s / 2

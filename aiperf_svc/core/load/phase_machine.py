@@ -25,6 +25,7 @@ from aiperf_svc.core.load.arrivals import Arrivals
 from aiperf_svc.core.load.credit_ledger import CreditLedger, ended_credits
 from aiperf_svc.core.load.fixed_schedule import FixedSchedule
 from aiperf_svc.core.load.phase_plan import PhasePlan
+from aiperf_svc.core.load.rate_curve import curve_of
 from aiperf_svc.protocol.messages import CreditsReturned, PhaseReport, WorkerCounts
 
 ANNOUNCE_NS = 500_000_000
@@ -189,10 +190,15 @@ class PhaseMachine:
         )
 
     def _scheduled(self) -> tuple[int, float]:
-        """Return the number of conversations and the rate of a fixed schedule, until the stop."""
+        """Return the number of conversations that are planned until the stop, and their rate, if
+        the rate is not one number of the config."""
+        until_ns = self.stop_wall_ns - self.start_wall_ns if self.stop_wall_ns else None
+        if self.plan.rate_points:
+            until_s = (until_ns or self.plan.duration_ns) / 1e9
+            expected = curve_of(self.plan.rate_points).expected(until_s)
+            return round(expected), expected / until_s if until_s > 0 else 0.0
         if self._schedule is None:
             return 0, 0.0
-        until_ns = self.stop_wall_ns - self.start_wall_ns if self.stop_wall_ns else None
         return self._schedule.planned(credits=self.plan.credits, before_ns=until_ns)
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -348,10 +354,11 @@ def _schedule(plan: PhasePlan) -> FixedSchedule | None:
 
 
 def _arrivals(plan: PhasePlan) -> Arrivals | None:
-    if plan.request_rate is None:
+    rate = curve_of(plan.rate_points) if plan.rate_points else plan.request_rate
+    if rate is None:
         return None
     return Arrivals(
-        rate=plan.request_rate,
+        rate=rate,
         pattern=plan.arrival.pattern,
         burstiness=plan.arrival.burstiness,
         ramp_ns=plan.ramp_ns,

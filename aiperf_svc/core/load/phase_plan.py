@@ -4,8 +4,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import Arrival, BenchmarkConfig
+from aiperf_svc.config.models import Arrival, BenchmarkConfig, Load
 from aiperf_svc.config.urls import address_of, is_loopback
+from aiperf_svc.core.load.rate_curve import curve_of
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import DatasetShape
 
@@ -24,6 +25,8 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Total over all workers: users in closed loop, the cap in open loop (0: none)."""
     request_rate: float | None = None
     """Conversations per second in open loop; None: closed loop, or a fixed schedule."""
+    rate_points: tuple[tuple[int, float], ...] = ()
+    """Times in ns and rates of a rate that changes, in place of `request_rate`."""
     schedule_ns: bytes = b""
     """Due time of each conversation of a fixed schedule, from the start of the phase, as int64
     little-endian; empty: there is none."""
@@ -40,7 +43,8 @@ class PhasePlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_open_loop(self) -> bool:
         """True if requests are due by the clock rather than by the previous response."""
-        return self.request_rate is not None or bool(self.schedule_ns)
+        has_rate = self.request_rate is not None or bool(self.rate_points)
+        return has_rate or bool(self.schedule_ns)
 
 
 def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> PhasePlan | None:
@@ -55,20 +59,30 @@ def plan_phase(phase: Phase, config: BenchmarkConfig, shape: DatasetShape) -> Ph
     if load.fixed_schedule and (credits is None or credits > scheduled):
         # A trace is replayed once.
         credits, last_turns = scheduled, 0
+    is_warmup = phase is Phase.WARMUP
     return PhasePlan(
         phase=phase,
         credits=credits,
         last_turns=last_turns,
         concurrency=load.concurrency or 0,
-        request_rate=load.request_rate,
+        request_rate=_mean_rate(load) if is_warmup else load.request_rate,
+        rate_points=() if is_warmup else load.rate_points,
         schedule_ns=shape.due_ns,
         arrival=load.arrival,
         random_seed=config.random_seed,
-        duration_ns=limits.duration or 0,
+        duration_ns=(limits.duration if is_warmup else load.end) or 0,
         grace_ns=limits.grace_period,
-        ramp_ns=0 if phase is Phase.WARMUP else load.ramp,
+        ramp_ns=0 if is_warmup else load.ramp,
         is_target_near=all(is_loopback(address_of(url).host) for url in config.endpoint.all_urls),
     )
+
+
+def _mean_rate(load: Load) -> float | None:
+    """Return the rate of a warmup: the load's, or the mean of one that changes."""
+    points = load.rate_points
+    if not points:
+        return load.request_rate
+    return curve_of(points).expected(points[-1][0] / 1e9) / (points[-1][0] / 1e9)
 
 
 def turns_of(phase: Phase, shape: DatasetShape) -> Turns:

@@ -51,7 +51,8 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     credits_granted: int | None = None
     """Credits granted by the timing manager in the profiling phase."""
     scheduled_rate: float = 0.0
-    """Conversations per second of a fixed schedule; 0: there is none, or it takes no time."""
+    """Conversations per second until the stop, of a fixed schedule or of a rate that changes; 0:
+    the load has neither."""
     lost_services: tuple[str, ...] = ()
     health: tuple[Health, ...] = ()
     errors: tuple[ErrorSample, ...] = ()

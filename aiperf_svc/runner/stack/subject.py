@@ -55,6 +55,8 @@ def load_line(plan: StackPlan) -> str:
     load, words = plan.inference.load, []
     if load.request_rate is not None:
         words.append(f"{load.request_rate:g} requests/s")
+    if load.rate_points:
+        words.append(load.rates_text)
     if load.fixed_schedule:
         words.append(load.schedule_text)
     if load.concurrency is not None:

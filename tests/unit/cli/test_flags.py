@@ -16,7 +16,7 @@ from aiperf_svc.cli.flag_config import Draft, read_draft
 from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.runs import DISPLAYS
 from aiperf_svc.config.load_config import parse_config, save_config
-from aiperf_svc.config.models import BenchmarkConfig, Objective
+from aiperf_svc.config.models import BenchmarkConfig, Objective, RatePoint, Stage
 from aiperf_svc.config.names import all_keys, type_at
 from aiperf_svc.config.prompts import Length, Shape
 from aiperf_svc.config.search import Search
@@ -89,6 +89,11 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
         "dataset.url",
         "dataset.max_download",
         "dataset.sha256",
+        # Parts of --stages and --rate-series.
+        "load.stages.rate",
+        "load.stages.duration",
+        "load.rate_series.at",
+        "load.rate_series.rate",
     }
     only_in_files |= {key for key in all_keys() if _is_of_a_length(key)}
     parts = {
@@ -114,6 +119,7 @@ def test_help_lists_every_choice(flag: Any) -> None:
             assert choice in flag.text
 
 
+RATES = Path(__file__).parents[2] / "data" / "rate_series.csv"
 REPLAY = (
     "--fixed-schedule",
     "--input-file",
@@ -154,6 +160,18 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--burstiness": (
         ("--request-rate", "1", "--arrival-pattern", "gamma", "--burstiness", "0.5"),
         0.5,
+    ),
+    "--stages": (
+        ("--stages", "5:2s", "9:1m"),
+        (Stage(rate=5, duration="2s"), Stage(rate=9, duration="1m")),
+    ),
+    "--rate-series": (
+        ("--rate-series", str(RATES)),
+        (
+            RatePoint(at=0, rate=10),
+            RatePoint(at="30.5s", rate=20),
+            RatePoint(at="60s", rate=0),
+        ),
     ),
     "--fixed-schedule": ((*REPLAY,), True),
     "--fixed-schedule-auto-offset": ((*REPLAY, "--no-fixed-schedule-auto-offset"), False),
@@ -351,10 +369,35 @@ def test_without_an_end_a_closed_loop_sends_ten_requests_for_each_user() -> None
     ]
 
 
-def test_without_an_end_a_replay_ends_with_its_trace() -> None:
-    made = draft(*TARGET, *REPLAY)
+@pytest.mark.parametrize(
+    "flags",
+    [REPLAY, ("--stages", "5:2s"), ("--rate-series", str(RATES))],
+    ids=lambda flags: flags[0],
+)
+def test_a_load_with_times_of_its_own_ends_with_them(flags: tuple[str, ...]) -> None:
+    made = draft(*TARGET, *flags)
     load = made.parse().load
     assert (load.requests, load.duration, made.notices) == (None, None, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("0,1\n5", "{file}:2: '5': expected SECONDS,RATE such as 60,12.5"),
+        ("0,1\n5,x", "{file}:2: '5,x': expected SECONDS,RATE such as 60,12.5"),
+        ("1,1\n5,2", "expected points in the order of their times, the first at 0s"),
+        ("0,1\n5,2\n4,2", "expected points in the order of their times, the first at 0s"),
+        ("0,0\n5,0", "every rate is 0; nothing would be sent"),
+    ],
+)
+def test_a_bad_file_of_rates_is_refused_in_one_line(
+    tmp_path: Path, content: str, line: str
+) -> None:
+    file = tmp_path / "rates.csv"
+    file.write_text(content)
+    with pytest.raises(ConfigError) as raised:
+        draft(*TARGET, "--rate-series", str(file)).parse()
+    assert str(raised.value) == f"--rate-series: {line.format(file=file)}"
 
 
 @pytest.mark.parametrize(
@@ -388,6 +431,11 @@ def test_without_an_end_a_replay_ends_with_its_trace() -> None:
             ("--concurrency", "1", "--replay-speedup", "2"),
             "--replay-speedup needs --fixed-schedule",
         ),
+        (
+            ("--stages", "5:2s", "--request-rate", "9"),
+            "--request-rate and --stages both say when requests are sent; give one of them",
+        ),
+        (("--stages", "5"), "--stages: '5': expected RATE:TIME such as 10:30s"),
         (
             ("--fixed-schedule",),
             "--fixed-schedule needs the times of a trace, and --custom-dataset-type is synthetic; "

@@ -139,6 +139,18 @@ def test_a_replay_deals_its_times_out_and_ends_with_the_last() -> None:
     assert report.scheduled_rate == pytest.approx(3 / 0.9)
 
 
+def test_stages_are_granted_at_their_rates_and_are_what_was_planned() -> None:
+    points = ((0, 10.0), (S, 10.0), (S, 20.0), (2 * S, 20.0))
+    arrival = Arrival(pattern="constant")
+    machine = started("a", concurrency=0, rate_points=points, arrival=arrival, duration_ns=2 * S)
+    first = machine.handle(TimePassed(machine.start_wall_ns + S))
+    assert isinstance(first[0], GrantCredits)
+    # 10 in the first second, and 5 of the next 250 ms.
+    assert first[0].count == 15
+    assert machine.report().scheduled == 30
+    assert machine.report().scheduled_rate == pytest.approx(15)
+
+
 def test_a_replay_that_is_stopped_was_planned_until_the_stop() -> None:
     schedule = due(*(time * S for time in range(100)))
     machine = started("a", concurrency=0, schedule_ns=schedule, credits=100, duration_ns=4 * S)

@@ -83,6 +83,20 @@ def test_a_replay_runs_each_row_once_at_most(
     assert (plan.is_open_loop, plan.schedule_ns, warmup.schedule_ns) == (True, due, due)
 
 
+def test_a_load_of_stages_ends_with_the_last_and_its_warmup_has_their_mean_rate() -> None:
+    stages = [{"rate": 10, "duration": "2s"}, {"rate": 40, "duration": "1s"}]
+    load = config(stages=stages, warmup={"requests": 5}, concurrency=9)
+    plan, warmup = (plan_phase(phase, load, shape()) for phase in (Phase.PROFILING, Phase.WARMUP))
+    assert plan is not None
+    assert warmup is not None
+    assert plan.rate_points == ((0, 10), (2 * S, 10), (2 * S, 40), (3 * S, 40))
+    assert (plan.duration_ns, plan.is_open_loop, plan.concurrency) == (3 * S, True, 9)
+    assert (warmup.request_rate, warmup.rate_points, warmup.duration_ns) == (20.0, (), 0)
+    shorter = plan_phase(Phase.PROFILING, config(stages=stages, duration="1s"), shape())
+    assert shorter is not None
+    assert shorter.duration_ns == S
+
+
 @pytest.mark.parametrize(
     ("requests", "turns", "expected"),
     [
