@@ -7,7 +7,7 @@ numbered, so that a client can wait for the next change.
 
 import asyncio
 from collections import deque
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,7 +123,9 @@ class RunProgress:
     def set_state(self, state: RunStatePublished) -> None:
         """Set the state of the run."""
         if state.state is not self._state:
-            self._phase_mono_ns = monotonic_ns()
+            # A load that starts with others starts later than its state.
+            wait_ns = max(0, state.start_wall_ns - time_ns())
+            self._phase_mono_ns = monotonic_ns() + wait_ns
             self._rate_points.clear()
         self._state, self._reason = state.state, state.reason
         self._exit_code = state.exit_code
@@ -199,7 +201,7 @@ class RunProgress:
             phase=phase.name.lower(),
             is_cancelling=self._is_cancelling,
             elapsed_s=(now - self._started_mono_ns) / 1e9,
-            phase_elapsed_s=(now - self._phase_mono_ns) / 1e9 if self._phase_mono_ns else 0.0,
+            phase_elapsed_s=max(0, now - self._phase_mono_ns) / 1e9 if self._phase_mono_ns else 0.0,
             requested_requests=limits.requests,
             requested_duration_s=limits.duration / 1e9 if limits.duration else None,
             completed=sum(c.completed for c in counts),

@@ -380,6 +380,13 @@ def test_a_kubeconfigs_content_is_refused() -> None:
         record(STACK, config)
 
 
+def test_a_file_for_several_clusters_is_refused() -> None:
+    clusters = [{"context": "eu"}, {"context": "us"}]
+    config = {"aiperf:benchmark": _benchmark(), "aiperf:clusters": clusters}
+    with pytest.raises(pulumi.RunError, match="`aiperf-svc run` makes a stack in each"):
+        record(STACK, config)
+
+
 def test_a_bad_benchmark_is_one_message_that_names_the_key() -> None:
     benchmark = _benchmark() | {"laod": {}}
     with pytest.raises(pulumi.RunError, match=r"aiperf:benchmark.*laod"):

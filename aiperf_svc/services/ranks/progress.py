@@ -59,7 +59,9 @@ class StepsProgress:
     def set_state(self, state: RunStatePublished) -> None:
         """Take where the run is."""
         if self._state is None or state.state is not self._state.state:
-            self._phase_mono_ns = monotonic_ns()
+            # A load that starts with others starts later than its state.
+            wait_ns = max(0, state.start_wall_ns - time_ns())
+            self._phase_mono_ns = monotonic_ns() + wait_ns
         self._state = state
         self._bump()
 
@@ -97,7 +99,7 @@ class StepsProgress:
             phase="profiling",
             is_cancelling=state.is_cancelling if state else False,
             elapsed_s=(now - self._started_mono_ns) / 1e9,
-            phase_elapsed_s=(now - self._phase_mono_ns) / 1e9 if self._phase_mono_ns else 0.0,
+            phase_elapsed_s=max(0, now - self._phase_mono_ns) / 1e9 if self._phase_mono_ns else 0.0,
             requested_requests=None,
             requested_duration_s=None,
             completed=0,

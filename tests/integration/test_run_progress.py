@@ -1,0 +1,32 @@
+"""What is shown of a run while it goes on."""
+
+from pathlib import Path
+from time import time_ns
+
+from controller_context import controller_context
+
+from aiperf_svc.protocol.messages import RunState, RunStatePublished
+from aiperf_svc.services.run_progress import RunProgress
+
+CONFIG = {
+    "endpoint": {"url": "http://127.0.0.1:1", "model": "mock"},
+    "load": {"concurrency": 1, "duration": "30s"},
+}
+
+
+def test_the_time_of_a_load_that_starts_with_others_begins_with_the_load(tmp_path: Path) -> None:
+    context = controller_context(CONFIG, tmp_path, run_id="0123456789ab")
+    progress = RunProgress(context.inference, context.topology)
+    elapsed = []
+    for number, state, start_wall_ns in (
+        (2, RunState.WARMUP, time_ns() + 3600 * 10**9),
+        (3, RunState.PROFILING, time_ns() - 3600 * 10**9),
+    ):
+        progress.set_state(
+            RunStatePublished(
+                "run", "controller", 1, number=number, state=state, start_wall_ns=start_wall_ns
+            )
+        )
+        elapsed.append(progress.status().phase_elapsed_s)
+    assert elapsed[0] == 0
+    assert 0 <= elapsed[1] < 3600
