@@ -152,9 +152,10 @@ async def test_stages_have_their_rates_on_the_servers_side(tmp_path: Path) -> No
     assert accounts["issued"] == 400
     assert summary["requested_rate"]["avg"] == pytest.approx(200)
     due = np.sort(list(due_times(tmp_path).values()))
-    assert np.histogram((due - due[0]) / 1e9, [0, 1, 2])[0].tolist() == pytest.approx(
-        [100, 300], abs=1
-    )
+    # What a busy machine could not write before the stop is unsent, and has no line.
+    sent = [100, 300 - accounts["unsent"]]
+    counts = np.histogram((due - due[0]) / 1e9, [0, 1, 2])[0]
+    assert counts.tolist() == pytest.approx(sent, abs=1)
     assert (arrivals[: len(due)] >= due[: len(arrivals)]).all()
 
 
