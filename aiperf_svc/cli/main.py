@@ -23,6 +23,7 @@ COMMANDS = {
     "status": "how far the run of a stack is",
     "results": "fetch the results of a stack that is up",
     "cancel": "stop the run of a stack, keep what was measured",
+    "check-cluster": "say whether a cluster is fit for a benchmark: nodes, GPUs, network",
     "gc": "remove what earlier stacks left in a cluster",
     "validate": "check stack files and configs without starting anything",
     "compare": "say whether the runs on one side are better or worse than those on the other",

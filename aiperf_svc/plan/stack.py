@@ -163,7 +163,7 @@ def plan_stack(
     check_ttl(deployment, times)
     _check_secrets(config)
     used = ImagePlan(
-        _checked(image) or deployment.image.name or f"localhost/aiperf-svc:{version}",
+        services_image(image or deployment.image.name or "", version=version),
         deployment.image.pull_policy,
         deployment.image.pull_secrets,
     )
@@ -300,12 +300,13 @@ def _plaintext_warnings(config: Config) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _checked(image: str) -> str:
+def services_image(image: str, *, version: str) -> str:
+    """Return the image of the services: the given one, else this version's. Raises ConfigError."""
     try:
         check_digest(image)
     except ValueError as error:
-        raise ConfigError(f"the image in AIPERF_IMAGE: {error}") from error
-    return image
+        raise ConfigError(f"the services' image: {error}") from error
+    return image or f"localhost/aiperf-svc:{version}"
 
 
 def _unpinned(config: Config, services: ImagePlan, pods: tuple[PodPlan, ...]) -> list[str]:

@@ -12,7 +12,6 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.evidence import save_evidence as save_cluster_evidence
 from aiperf_svc.adapters.cluster.evidence import save_logs as save_cluster_logs
-from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
 from aiperf_svc.adapters.cluster.teardown.inventory import Inventory, is_name_of, take_inventory
 from aiperf_svc.adapters.cluster.teardown.leaks import find_roots
@@ -23,6 +22,7 @@ from aiperf_svc.adapters.cluster.watching.startup_watch import (
 from aiperf_svc.adapters.pulumi.cli import PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.adapters.pulumi.error_text import causes, in_few_lines
 from aiperf_svc.config.base import SECOND_NS
+from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan, non_defaults
 from aiperf_svc.runner.signals import Interrupts

@@ -6,7 +6,7 @@ import pytest
 from cluster_plans import make_plan, named, node
 
 from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms
-from aiperf_svc.adapters.cluster.preflight.check import Check
+from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.stack import StackPlan
 

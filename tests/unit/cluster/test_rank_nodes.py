@@ -6,8 +6,8 @@ import pytest
 from cluster_plans import node
 
 from aiperf_svc.adapters.cluster.preflight.capacity import rooms
-from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.adapters.cluster.preflight.rank_nodes import judge_rank_nodes
+from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.workloads.loading import parse_any
 from aiperf_svc.workloads.planning import plan_any_stack
 

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from cluster_plans import make_plan, named
 
-from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.adapters.cluster.preflight.target_probe import PROGRAM, judge_probe, probe_pod
 from aiperf_svc.adapters.cluster.preflight.target_service import (
     ServiceAddress,
     judge_service,
     service_address,
 )
+from aiperf_svc.core.cluster.check import Check
 
 URL = "http://llm.inference.svc.cluster.local:8000"
 

@@ -2,9 +2,9 @@
 and quotas without making the pod."""
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
-from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.adapters.cluster.preflight.rights import denied, probe_rights
 from aiperf_svc.adapters.cluster.preflight.target_probe import idle_pod
+from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.stack import StackPlan
 

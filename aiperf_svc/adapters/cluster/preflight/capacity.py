@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.quantities import format_quantity, parse_quantity
-from aiperf_svc.adapters.cluster.preflight.check import Check, State
 from aiperf_svc.config.placement import Toleration
+from aiperf_svc.core.cluster.check import Check, State
 from aiperf_svc.plan.identity import STACK_LABEL
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
@@ -32,34 +32,38 @@ class Room(msgspec.Struct):
 def rooms(nodes: Iterable[Object], pods: Iterable[Object], *, stack: str) -> list[Room]:
     """Return the schedulable nodes and what other pods leave of them. The stack's own pods do not
     count, since they are replaced."""
-    used: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for pod in pods:
-        is_own = (pod["metadata"].get("labels") or {}).get(STACK_LABEL) == stack
-        node = pod.get("spec", {}).get("nodeName")
-        if (
-            node
-            and not is_own
-            and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
-        ):
-            used[node]["pods"] += 1
-            for resource, value in _requests(pod).items():
-                used[node][resource] += value
+    others = (p for p in pods if (p["metadata"].get("labels") or {}).get(STACK_LABEL) != stack)
+    used = used_by_node(others)
     return [
         Room(
             name=node["metadata"]["name"],
             labels=node["metadata"].get("labels") or {},
             taints=node.get("spec", {}).get("taints") or [],
             free={
-                resource: parse_quantity(value) - used[node["metadata"]["name"]][resource]
+                resource: parse_quantity(value)
+                - used.get(node["metadata"]["name"], {}).get(resource, 0.0)
                 for resource, value in node["status"]["allocatable"].items()
             },
         )
         for node in nodes
-        if not node.get("spec", {}).get("unschedulable") and _is_ready(node)
+        if not node.get("spec", {}).get("unschedulable") and is_ready(node)
     ]
 
 
-def _is_ready(node: Object) -> bool:
+def used_by_node(pods: Iterable[Object]) -> dict[str, dict[str, float]]:
+    """Return what pods that have not ended request, by node and resource; also their number."""
+    used: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for pod in pods:
+        node = pod.get("spec", {}).get("nodeName")
+        if node and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+            used[node]["pods"] += 1
+            for resource, value in _requests(pod).items():
+                used[node][resource] += value
+    return {node: dict(each) for node, each in used.items()}
+
+
+def is_ready(node: Object) -> bool:
+    """Return whether a node is ready for pods."""
     conditions = node["status"].get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 

@@ -5,11 +5,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight import rights
 from aiperf_svc.adapters.cluster.preflight.admission import try_admission
 from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms
-from aiperf_svc.adapters.cluster.preflight.check import Check
+from aiperf_svc.adapters.cluster.preflight.exporters import find_exporters
 from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     judge_image,
     judge_mesh,
@@ -17,10 +19,14 @@ from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     judge_pod_security,
     judge_time_left,
 )
+from aiperf_svc.adapters.cluster.preflight.node_facts import read_nodes
 from aiperf_svc.adapters.cluster.preflight.quotas import judge_limit_ranges, judge_quotas
 from aiperf_svc.adapters.cluster.preflight.rank_nodes import judge_rank_nodes
 from aiperf_svc.adapters.cluster.preflight.target_checks import check_image, check_target
 from aiperf_svc.adapters.cluster.preflight.tokenizer_check import check_tokenizer
+from aiperf_svc.core.cluster.check import Check
+from aiperf_svc.core.cluster.facts import NodeFacts
+from aiperf_svc.core.cluster.gpu_checks import judge_exporters, judge_gpus
 from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
 
@@ -161,6 +167,16 @@ class _Preflight:
         self._tell(judge_capacity(self._plan, free, can_grow=can_grow, knows_pods=knows_pods))
         if self._plan.ranks is not None:
             self._tell(judge_rank_nodes(self._plan.ranks, nodes, free, can_grow=can_grow))
+        if self._plan.totals.gpus:
+            await self._gpus(read_nodes(nodes, pods))
+
+    async def _gpus(self, nodes: tuple[NodeFacts, ...]) -> None:
+        """Say what the cluster's GPUs are. Whether those that are asked for are there is for the
+        check of the capacity."""
+        exporters = await find_exporters(self._cluster)
+        for check in (*judge_gpus(nodes), judge_exporters(nodes, exporters, {})):
+            is_failed = check.state == "failed"
+            self._tell(msgspec.structs.replace(check, state="warning") if is_failed else check)
 
     async def _can_grow(self) -> bool:
         groups = await self._cluster.get("/apis")

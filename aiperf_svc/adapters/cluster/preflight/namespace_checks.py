@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.config.units import format_duration
+from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.stack import StackPlan
 
 Object = Mapping[str, Any]

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aiperf_svc.adapters.cluster.api.quantities import format_quantity, parse_quantity
-from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.config.target import HOST
+from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.pods import PodPlan, Requests
 from aiperf_svc.plan.stack import StackPlan
 

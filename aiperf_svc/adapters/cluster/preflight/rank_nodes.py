@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiperf_svc.adapters.cluster.preflight.capacity import Room, admits
-from aiperf_svc.adapters.cluster.preflight.check import Check
+from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.pods import PodPlan
 
 NAME = "rank nodes"

@@ -12,7 +12,6 @@ import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight.admission import try_admission
-from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.adapters.cluster.preflight.rights import denied, probe_rights
 from aiperf_svc.adapters.cluster.preflight.target_probe import (
     IMAGE,
@@ -29,6 +28,7 @@ from aiperf_svc.adapters.cluster.preflight.target_service import (
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.target import TargetPods
 from aiperf_svc.config.urls import address_of
+from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.network import is_bare_name
 from aiperf_svc.plan.stack import StackPlan
 

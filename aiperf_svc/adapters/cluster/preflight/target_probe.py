@@ -7,22 +7,18 @@ the stack, the pod does nothing: that it runs shows that the image can be pulled
 
 import asyncio
 import secrets
-import time
 from typing import Any
 
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused, Unreachable
-from aiperf_svc.adapters.cluster.preflight.check import Check
-from aiperf_svc.adapters.cluster.watching.startup_failure import (
-    IMAGE_STATES,
-    StartupFailureDetector,
-    pod_problems,
+from aiperf_svc.adapters.cluster.preflight.pod_wait import ended_words, has_ended, wait_for_pod
+from aiperf_svc.adapters.cluster.preflight.restricted_pods import (
+    restricted_container,
+    restricted_pod,
 )
-from aiperf_svc.config.units import format_cpu, format_size
 from aiperf_svc.config.urls import address_of
-from aiperf_svc.domain.foreign_text import one_line
-from aiperf_svc.plan.identity import TTL_ANNOTATION
+from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.network import PREFLIGHT
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.messages import Service
@@ -33,8 +29,6 @@ CONNECT_S = 10
 DEADLINE_S = 90
 """Deadline of the pod itself, so that it ends even if the runner is gone."""
 POLL_S = 0.5
-USER = 65_532
-"""User of the pod, the same as in the stack's own pods."""
 PROGRAM = """
 import socket, ssl, sys, time
 host, port, tls, verify, wait = sys.argv[1], int(sys.argv[2]), *sys.argv[3:5], float(sys.argv[5])
@@ -77,63 +71,17 @@ def idle_pod(plan: StackPlan, name: str) -> dict[str, Any]:
     admit this one."""
     group = next(each for each in plan.topology.groups if Service.WORKER in each.services)
     worker = next(pod for pod in plan.services if pod.name == group.name)
-    placement, size = worker.placement, plan.deadline.requests
-    memory, limit = {"memory": format_size(size.memory_bytes)}, size.cpu_limit_millis
-    disk, most = format_size(size.storage_bytes), format_size(size.storage_limit_bytes)
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "labels": {**plan.identity.labels(PREFLIGHT), "sidecar.istio.io/inject": "false"},
-            # `gc` removes what a killed runner could not.
-            "annotations": {"linkerd.io/inject": "disabled", TTL_ANNOTATION: str(DEADLINE_S)},
-        },
-        "spec": {
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": DEADLINE_S,
-            "terminationGracePeriodSeconds": 0,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "imagePullSecrets": [{"name": each} for each in worker.image.pull_secrets],
-            "nodeSelector": placement.node_selector,
-            "tolerations": [
-                {k: v for k, v in each.model_dump().items() if v} for each in placement.tolerations
-            ],
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": USER,
-                "runAsGroup": USER,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [
-                {
-                    "name": PREFLIGHT,
-                    "image": worker.image.name,
-                    "imagePullPolicy": worker.image.pull_policy,
-                    "command": ["python", "-c", ""],
-                    "terminationMessagePolicy": "FallbackToLogsOnError",
-                    "resources": {
-                        "requests": {
-                            "cpu": format_cpu(size.cpu_millis),
-                            **memory,
-                            "ephemeral-storage": disk,
-                        },
-                        "limits": {
-                            **({"cpu": format_cpu(limit)} if limit else {}),
-                            **memory,
-                            "ephemeral-storage": most,
-                        },
-                    },
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "readOnlyRootFilesystem": True,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                }
-            ],
-        },
-    }
+    container = restricted_container(
+        PREFLIGHT, ("python", "-c", ""), image=worker.image, requests=plan.deadline.requests
+    )
+    return restricted_pod(
+        name,
+        [container],
+        labels=plan.identity.labels(PREFLIGHT),
+        image=worker.image,
+        placement=worker.placement,
+        deadline_s=DEADLINE_S,
+    )
 
 
 async def probe_target(cluster: Cluster, plan: StackPlan, *, namespace: str) -> Check:
@@ -172,19 +120,14 @@ async def _run(
 
 
 async def _wait(cluster: Cluster, path: str) -> tuple[Check, dict[str, Any] | None]:
-    detector = StartupFailureDetector(unschedulable_s=CONNECT_S)
-    end_mono_s = time.monotonic() + DEADLINE_S
-    while time.monotonic() < end_mono_s:
-        pod = await cluster.get(path)
-        if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-            return Check(NAME, "ok", "it has ended"), pod
-        line = detector.handle([pod], [], now_s=time.monotonic())
-        if line and any(each.state in IMAGE_STATES for each in pod_problems(pod, CONNECT_S)):
-            return Check(IMAGE, "failed", line), None
-        if line:
-            words = f"the pod that would try it does not start: {line}"
-            return Check(NAME, "not checked", words), None
-        await asyncio.sleep(POLL_S)
+    found = await wait_for_pod(cluster, path, until=has_ended, longest_s=DEADLINE_S)
+    if found.pod is not None:
+        return Check(NAME, "ok", "it has ended"), found.pod
+    if found.is_image_missing:
+        return Check(IMAGE, "failed", found.failure), None
+    if found.failure:
+        words = f"the pod that would try it does not start: {found.failure}"
+        return Check(NAME, "not checked", words), None
     words = f"the pod that would try it did not end in {DEADLINE_S} s"
     return Check(NAME, "not checked", words), None
 
@@ -208,14 +151,6 @@ def judge_idle(plan: StackPlan, pod: dict[str, Any]) -> Check:
         return Check(IMAGE, "ok", f"{name} has been run by a node of the cluster")
     why = ended_words(pod)
     return Check(IMAGE, "failed", f"{name}: Python does not start in it: {why}", WRONG_IMAGE)
-
-
-def ended_words(pod: dict[str, Any]) -> str:
-    """Return the final message of a pod that has ended."""
-    statuses = pod["status"].get("containerStatuses") or [{}]
-    ended = statuses[0].get("state", {}).get("terminated") or {}
-    said = one_line(ended.get("message") or pod["status"].get("message") or "")
-    return said or str(ended.get("reason", "no response"))
 
 
 def judge_probe(plan: StackPlan, pod: dict[str, Any]) -> Check:

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.cluster.preflight.check import Check
 from aiperf_svc.config.target import TargetPods
+from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.stack import StackPlan
 
 Object = Mapping[str, Any]

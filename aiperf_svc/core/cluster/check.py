@@ -1,4 +1,4 @@
-"""The result of one preflight check."""
+"""The result of one check of a cluster."""
 
 from typing import Literal
 

@@ -1,0 +1,72 @@
+"""Finds the pods of GPU exporters by the labels that their usual installations give them."""
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster, Refused
+from aiperf_svc.core.cluster.facts import Exporter
+
+Object = Mapping[str, Any]
+LABELS = {
+    "app.kubernetes.io/name": ("dcgm-exporter", "gke-managed-dcgm-exporter"),
+    "app": ("nvidia-dcgm-exporter", "dcgm-exporter"),
+}
+"""Labels of dcgm-exporter's chart, of GKE's own and of the GPU operator's exporters."""
+PORT = 9400
+"""Port of dcgm-exporter, if its container names none."""
+
+
+async def find_exporters(cluster: Cluster) -> tuple[Exporter, ...] | None:
+    """Return the exporters that run in the cluster; None if pods of all namespaces may not be
+    listed. Raises Unreachable."""
+    pods: dict[str, Object] = {}
+    for label, values in LABELS.items():
+        selector = f"{label} in ({','.join(values)})"
+        try:
+            found = await cluster.get("/api/v1/pods", labelSelector=selector)
+        except Refused:
+            return None
+        pods |= {each["metadata"]["uid"]: each for each in found["items"]}
+    return exporters_of(pods.values())
+
+
+def exporters_of(pods: Iterable[Object]) -> tuple[Exporter, ...]:
+    """Return the exporters among pods, sorted by node. Pods that do not run are left out."""
+    found = (_exporter(each) for each in pods)
+    return tuple(sorted((e for e in found if e is not None), key=lambda e: (e.node, e.pod)))
+
+
+def _exporter(pod: Object) -> Exporter | None:
+    status, labels = pod.get("status", {}), pod["metadata"].get("labels") or {}
+    address, label = status.get("podIP"), _label(labels)
+    if status.get("phase") != "Running" or not address or label is None:
+        return None
+    port = _port(pod)
+    host = f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
+    return Exporter(
+        namespace=pod["metadata"]["namespace"],
+        pod=pod["metadata"]["name"],
+        node=pod["spec"].get("nodeName", ""),
+        url=f"http://{host}:{port}/metrics",
+        label=label,
+        port=port,
+    )
+
+
+def _label(labels: Mapping[str, str]) -> tuple[str, str] | None:
+    known = ((key, labels.get(key, "")) for key in LABELS)
+    return next(((key, value) for key, value in known if value in LABELS[key]), None)
+
+
+def _port(pod: Object) -> int:
+    """Return the port that is called metrics or is dcgm-exporter's, else the only one."""
+    ports = [
+        (each.get("name", ""), int(each["containerPort"]))
+        for container in pod["spec"].get("containers") or ()
+        for each in container.get("ports") or ()
+    ]
+    named = [number for name, number in ports if "metrics" in name or number == PORT]
+    if named:
+        return named[0]
+    return ports[0][1] if len(ports) == 1 else PORT

@@ -1,0 +1,76 @@
+"""What a cluster shows of its nodes, its GPU exporters and its network, for the checks."""
+
+import msgspec
+
+
+class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs of one resource on one node."""
+
+    resource: str
+    """Extended resource: `nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`."""
+    product: str
+    """Type of the GPUs by the node's labels; empty if they do not say."""
+    capacity: int
+    allocatable: int
+    """GPUs that pods may ask for. A device plugin that is gone leaves the capacity and sets this to
+    zero."""
+    used: int | None
+    """GPUs that pods have asked for; None if pods may not be listed."""
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One node."""
+
+    name: str
+    is_ready: bool
+    is_open: bool = True
+    """False for a node that is closed for new pods (cordoned)."""
+    pressures: tuple[str, ...] = ()
+    """Conditions that say that it is short of something: `MemoryPressure`."""
+    clock_ahead_s: int | None = None
+    """How far its clock is ahead of the API server's, to a second; None if unknown."""
+    gpus: tuple[NodeGpus, ...] = ()
+    is_labelled_gpu: bool = False
+    """True if a label says that it has a GPU, whatever its device plugin offers."""
+
+    @property
+    def has_gpus(self) -> bool:
+        """True if it has GPUs, whether or not pods can use them."""
+        return self.is_labelled_gpu or any(each.capacity for each in self.gpus)
+
+
+class Exporter(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of a GPU exporter that runs."""
+
+    namespace: str
+    pod: str
+    node: str
+    url: str
+    """Its page, by the pod's own address."""
+    label: tuple[str, str]
+    """Label by which it was found."""
+    port: int
+
+
+class GpuPage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod has read on the page of an exporter."""
+
+    failure: str = ""
+    """Why there was no page; empty if there was one."""
+    gpus: int = 0
+    xids: tuple[tuple[str, int], ...] = ()
+    """GPUs with an Xid error, each with the number of its last one."""
+
+
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod has found that connected to two ports of another one: a policy allows one of
+    them."""
+
+    not_tried: str = ""
+    """Why no pod could try; empty if one has."""
+    allowed: str = ""
+    """Error of the connection to the port that is allowed; empty if it succeeded."""
+    forbidden: str = ""
+    """Error of the connection to the port that is not; empty if it succeeded."""
+    pages: dict[str, GpuPage] = {}
+    """Page of each exporter by its URL."""

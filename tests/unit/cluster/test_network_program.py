@@ -1,0 +1,87 @@
+"""The program of the pods that try a network, on this machine's own."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from aiperf_svc.adapters.cluster.preflight import network_objects, network_program
+
+PAGE = """# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="a"} 5
+DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="a"} 0
+DCGM_FI_DEV_XID_ERRORS{gpu="1",UUID="b",err_msg="x y"} 79
+"""
+
+
+@pytest.fixture
+def page_url() -> Iterator[str]:
+    """A server of DCGM's page at /metrics, and of a page without GPUs elsewhere."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(PAGE.encode() if self.path == "/metrics" else b"up 1\n")
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def connect(allowed: int, forbidden: int, *urls: str) -> dict[str, object]:
+    """Run the program as the pod does, from its text."""
+    program = Path(network_program.__file__).read_text()
+    arguments = ("connect", "127.0.0.1", str(allowed), str(forbidden), *urls)
+    out = subprocess.check_output((sys.executable, "-c", program, *arguments), text=True)
+    found: dict[str, object] = json.loads(out)
+    return found
+
+
+def test_a_port_that_refuses_beside_one_that_accepts_is_told_with_its_error(page_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as allowed, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        ports = allowed.getsockname()[1], closed.getsockname()[1]
+        found = connect(*ports, f"{page_url}/metrics", f"{page_url}/other", "http://127.0.0.1:1/")
+    assert (found["allowed"], found["forbidden"]) == ("", "[Errno 111] Connection refused")
+    pages = found["pages"]
+    assert isinstance(pages, dict)
+    assert pages[f"{page_url}/metrics"] == {"gpus": 2, "xids": [["1", 79]]}
+    assert pages[f"{page_url}/other"] == {"failure": "its page has no GPU"}
+    assert "refused" in pages["http://127.0.0.1:1/"]["failure"]
+
+
+def test_two_open_ports_are_tried_until_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(network_program, "DIFFER_S", 0.0)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        ports = one.getsockname()[1], other.getsockname()[1]
+        found = network_program.connect("127.0.0.1", *ports)
+    assert found == {"allowed": "", "forbidden": ""}
+
+
+def test_the_policy_forbids_one_of_the_two_ports_that_the_pod_listens_at() -> None:
+    objects = network_objects.plan_objects("abc", image="i", version="1")
+    ((_, policy),) = [each for each in objects.manifests() if each[1]["kind"] == "NetworkPolicy"]
+    listener = objects.listener("p")
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= (
+        listener["metadata"]["labels"].items()
+    )
+    command = listener["spec"]["containers"][0]["command"]
+    allowed = policy["spec"]["ingress"][0]["ports"][0]["port"]
+    # The allowed port opens last: when it is open, the other one is as well.
+    assert command[-2:] == [str(network_objects.FORBIDDEN_PORT), str(allowed)]
