@@ -48,8 +48,8 @@ DURATION = "TIME"
 
 TARGET = (
     Flag(("--url", "-u"), "endpoint.url",
-        "address of the server, http://host:port; http:// may be left out; several get requests in "
-        "turn", "URL", kind="again", read=values.pages),
+        "address of the server, http://host:port; http:// may be left out; again for more, which "
+        "get requests in turn", "URL", kind="again", read=values.pages),
     Flag(("--model", "-m", "--model-names"), "endpoint.model", "model to ask for", "NAME"),
     Flag(("--endpoint-type",), "endpoint.type",
         "API to speak: chat (default), completions, embeddings, responses, messages, "

@@ -78,8 +78,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("none", "neither videos nor other forms of pictures and sounds are made",
      "--uuid-and-strip --download-video-content "
      "--audio-format --audio-depths "
-     ""
-     ""
      "--image-format --image-source --image-source-sampling --video-batch-size "
      "--batch-size-video --video-duration --video-fps --video-width --video-height "
      "--video-synth-type --video-format --video-codec --video-audio-sample-rate "
@@ -99,11 +97,13 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("none", "a turn of a replay is sent after the response before it, and after its delay",
      "--open-loop-replay --open-loop-strict --ignore-trace-delays"),
     ("none", "a trace is read as it is, without synthesis",
-     "--synthesis-speedup-ratio --synthesis-prefix-len-multiplier "
+     "--synthesis-prefix-len-multiplier "
      "--synthesis-prefix-root-multiplier --synthesis-prompt-len-multiplier "
      "--synthesis-output-len-multiplier --synthesis-max-isl --synthesis-max-osl "
      "--omit-kv-hints --force-min-tokens"),
-    ("none", "delays of turns are not scaled", "--conversation-turn-delay-ratio "
+    ("other", "--replay-speedup", "--synthesis-speedup-ratio"),
+    ("none", "delays of turns are scaled by --replay-speedup only, with the times of their trace",
+     "--conversation-turn-delay-ratio "
      "--session-delay-ratio"),
     ("none", "synthetic prompts are made of common words", "--prompt-corpus"),
     ("other", "prompts of a run all begin differently, unless a prefix is asked for",
@@ -113,11 +113,14 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--user-context-prompt-length"),
     ("other", "dataset.input_tokens in a file: distribution uniform, with min and max",
      "--random-range-ratio --random-corpus-style"),
-    ("none", "the load is --concurrency or --request-rate",
-     "--prefill-concurrency --prefill-concurrency-ramp-duration --request-rate-series "
+    ("other", "--rate-series FILE", "--request-rate-series"),
+    ("none", "the load is --concurrency, --request-rate, --stages, --rate-series or "
+     "--fixed-schedule",
+     "--prefill-concurrency --prefill-concurrency-ramp-duration "
      "--user-centric-rate --num-users --request-cancellation-rate --request-cancellation-delay"),
+    ("other", "--otlp URL", "--otel-url"),
     ("none", "runs are not sent to other services",
-     "--otel-url --stream --otel-resource-attributes --gen-ai-provider --mlflow-tracking-uri "
+     "--stream --otel-resource-attributes --gen-ai-provider --mlflow-tracking-uri "
      "--mlflow-experiment --mlflow-run-name --mlflow-tag --mlflow-parent-run-id "
      "--mlflow-artifact-glob --wandb-project --wandb-entity --wandb-run-name --wandb-tag"),
     ("none", "chunks of responses are counted, not kept", "--export-http-trace"),

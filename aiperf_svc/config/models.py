@@ -234,6 +234,8 @@ class Load(Model):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        if self.samples_per_query > 1:
+            self._check_queries()
         if self.fixed_schedule or self.rate_points:
             return self
         if self.concurrency is None and self.request_rate is None:
@@ -246,8 +248,6 @@ class Load(Model):
             raise ValueError(
                 "{arrival.pattern} needs {request_rate}: a closed loop has no arrivals"
             )
-        if self.samples_per_query > 1:
-            self._check_queries()
         if self.duration and self.ramp > self.duration:
             ramp, duration = format_duration(self.ramp), format_duration(self.duration)
             raise ValueError(f"{{ramp}} {ramp} is longer than {{duration}} {duration}")

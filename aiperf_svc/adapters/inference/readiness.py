@@ -40,7 +40,9 @@ def why_not_ready(config: BenchmarkConfig, target: Target, run_id: str) -> str:
         before, after = target.request(rendered.whole)
         request = before + f"{run_id}-ready".encode() + after
         status, body = exchange(url, target, request, timeout_s=REQUEST_TIMEOUT_S)
-    except (OSError, ProtocolViolation) as error:
+    except OSError as error:
+        return one_line(f"{url}: {error.strerror or error}")
+    except ProtocolViolation as error:
         return one_line(f"{url}: {error}")
     return "" if status < 400 else one_line(f"a request: status {status}: {error_message(body)}")
 

@@ -138,7 +138,8 @@ def _complete(migration: Migration, given: dict[str, list[str]]) -> None:
     if not {"--url", "-u"} & given.keys():
         migration.arguments += ["--url", DEFAULT_URL]
         migration.notes.append(f"--url {DEFAULT_URL}: AIPerf's default")
-    if not {"--concurrency", "--request-rate"} & given.keys():
+    is_replay = "--fixed-schedule" in given
+    if not ({"--concurrency", "--request-rate"} & given.keys() or is_replay):
         migration.arguments += ["--concurrency", "1"]
         migration.notes.append("--concurrency 1: AIPerf's default")
     if not {"--tokenizer", "--use-server-token-count"} & given.keys() and "/" in "".join(model):
@@ -147,7 +148,14 @@ def _complete(migration: Migration, given: dict[str, list[str]]) -> None:
             f"--tokenizer {' '.join(model)}: AIPerf loads the model's; without it, output tokens "
             "are those that the server states"
         )
-    if not {"--request-count", "--num-requests", "--benchmark-duration"} & given.keys():
+    kind = "".join(given.get("--custom-dataset-type", ()))
+    if kind.replace("-", "_") == "mooncake_trace" and not is_replay:
+        migration.notes.append(
+            "--custom-dataset-type mooncake_trace: where its rows have times, AIPerf sends them "
+            "then; here that is --fixed-schedule in place of --concurrency or --request-rate"
+        )
+    ends = {"--request-count", "--num-requests", "--benchmark-duration"}
+    if not (ends & given.keys() or is_replay):
         migration.notes.append(
             "no --request-count: 10 requests for each user here, in AIPerf 2 and at least 10"
         )

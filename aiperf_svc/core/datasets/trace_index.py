@@ -63,26 +63,33 @@ def in_schedule(
     rows: Iterable[TraceRow], load: Load, units_per_second: float
 ) -> Iterator[TraceRow]:
     """Yield the rows that a fixed schedule has, with times: those between its offsets. Reading ends
-    with the first row after the end. Raises DatasetError for a row without a time that does not
-    continue a session."""
+    with the first row after the end. A row without a time is left out if no row of its session
+    before it is sent. Raises DatasetError for a row without a time that does not continue a
+    session."""
     start_s = (load.fixed_schedule_start_offset or 0) / 1e9
     end = load.fixed_schedule_end_offset
     end_s = float("inf") if end is None else end / 1e9
-    sessions: set[str] = set()
+    known: set[str] = set()
+    begun: set[str] = set()
+    """Sessions of which a row is sent."""
     for row in rows:
-        if row.timestamp is None:
-            if row.session not in sessions:
+        if row.timestamp is None and row.session not in begun:
+            if row.session not in known:
                 raise DatasetError(
                     f"{row.place}: a row without `timestamp`, which load.fixed_schedule needs; "
                     "give it one, or use load.request_rate or load.concurrency"
                 )
-        elif row.timestamp / units_per_second > end_s:
-            return
-        elif row.timestamp / units_per_second < start_s:
             continue
+        time_s = None if row.timestamp is None else row.timestamp / units_per_second
+        if time_s is not None and time_s > end_s:
+            return
+        is_in = time_s is None or time_s >= start_s
         if row.session is not None:
-            sessions.add(row.session)
-        yield row
+            known.add(row.session)
+            if is_in and has_tokens(row):
+                begun.add(row.session)
+        if is_in:
+            yield row
 
 
 def index_rows(

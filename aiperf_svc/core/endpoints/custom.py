@@ -29,6 +29,8 @@ _USUAL = (
     "result",
     "generated_text",
 )
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
+"""What is no output; the number 0 is one."""
 _PROMPT_TOKENS = "usage.prompt_tokens || usage.input_tokens"
 _OUTPUT_TOKENS = "usage.completion_tokens || usage.output_tokens"
 _FINISH = "choices[0].finish_reason || finish_reason || stop_reason"
@@ -171,8 +173,16 @@ class _Parser:
             response = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise base.malformed(error, data) from None
+        try:
+            return self._found_in(response, data)
+        except ValueError as error:
+            # A function of a query does not take what the response has there.
+            raise base.malformed(error, data) from None
+
+    def _found_in(self, response: Any, data: bytes) -> Delta:
         delta = Delta()
-        found = next(filter(None, (query(response) for query in self._output)), None)
+        outputs = (query(response) for query in self._output)
+        found = next((output for output in outputs if output not in _NOTHING), None)
         if isinstance(found, str):
             delta.content = found
         elif isinstance(found, list):
@@ -198,7 +208,7 @@ def _query(key: str, text: str) -> Query:
     try:
         search: Query = jmespath.compile(text).search
     except JMESPathError as error:
-        first_line = str(error).partition("\n")[0]
+        first_line = str(error).partition("\n")[0].rstrip(":")
         raise ValueError(f"{key}: {text!r}: no JMESPath query: {first_line}") from None
     return search
 

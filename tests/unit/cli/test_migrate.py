@@ -77,6 +77,14 @@ def test_commands_of_aiperf_s_documentation_run_as_they_are(command: str) -> Non
     read_draft(parser().parse(migration.arguments)).parse()
 
 
+def test_a_replay_has_neither_a_default_of_users_nor_of_requests() -> None:
+    trace = "aiperf profile -m m --url h:1 --input-file t --custom-dataset-type mooncake_trace"
+    replay = moved(f"{trace} --fixed-schedule")
+    assert "--concurrency" not in replay.arguments
+    assert (replay.notes, replay.missing) == ([], [])
+    assert any("AIPerf sends them then" in note for note in moved(trace).notes)
+
+
 def test_what_differs_is_named_with_its_value() -> None:
     migration = moved(
         "aiperf profile \\\n  --model a/b --video-fps 2 --log-level debug \\\n"

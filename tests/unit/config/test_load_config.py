@@ -141,6 +141,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             {"workers": {"max": 1}, "dataset": {"kind": "multi_turn", "file": "f"}},
             "has conversations",
         ),
+        (
+            {"concurrency": 8, "stages": [{"rate": 5, "duration": "9s"}]},
+            {"workers": {"max": 1}},
+            "neither a schedule nor",
+        ),
     ],
 )
 def test_queries_of_several_samples_need_one_worker_and_as_many_users(

@@ -215,6 +215,22 @@ def test_a_schedule_needs_times_but_for_turns_that_continue_a_session() -> None:
         list(in_schedule([*talk, row(5, session="b", number=7)], load, 1.0))
 
 
+def test_a_turn_without_a_time_is_left_out_with_the_row_that_it_continues() -> None:
+    late = row(5, timestamp=2.0, session="b")
+    early = [
+        row(5, timestamp=0.5, session="a"),
+        late,
+        row(5, session="a", delay_ns=3),
+        row(5, session="b", delay_ns=3),
+    ]
+    load = replay(fixed_schedule=True, fixed_schedule_start_offset="1s").load
+    assert list(in_schedule(early, load, 1.0)) == [late, early[3]]
+
+    silent = [row(5, timestamp=0.5, session="a", output_length=0), *early[1:]]
+    load = replay(fixed_schedule=True).load
+    assert list(in_schedule(silent, load, 1.0)) == [silent[0], late, early[3]]
+
+
 def test_a_later_turn_is_due_after_its_delay_or_else_at_its_own_time() -> None:
     rows = [
         row(5, timestamp=2.0, session="a"),

@@ -155,6 +155,20 @@ def test_a_response_without_the_query_s_place_names_the_query() -> None:
         raw().parse_body(b'{"other": 1}')
 
 
+def test_a_function_that_does_not_take_what_it_finds_makes_the_response_malformed() -> None:
+    with pytest.raises(MalformedResponse, match=r"length\(\)"):
+        raw(response_field="length(missing)").parse_body(b'{"text": "x"}')
+    with pytest.raises(MalformedResponse, match=r"length\(\)"):
+        raw(output_tokens_field="length(missing)").parse_event(b'{"text": "x"}')
+
+
+def test_the_number_zero_is_an_output_and_what_is_empty_is_none() -> None:
+    assert raw(response_field="score").parse_body(b'{"score": 0}').content == "0"
+    for empty in (b'""', b"[]", b"{}", b"null"):
+        with pytest.raises(MalformedResponse, match="no output at 'score'"):
+            raw(response_field="score").parse_body(b'{"score": %s}' % empty)
+
+
 def test_an_event_without_output_is_no_token_and_an_error_is_an_error() -> None:
     assert not raw().parse_event(b'{"choices": [{"delta": {"role": "assistant"}}]}').has_output
     assert raw().parse_event(b'{"error": {"message": "no"}}').error == "no"
