@@ -172,15 +172,22 @@ def _show(config: "Config", args: argparse.Namespace, files: "CheckedFiles | Non
     from aiperf_svc.adapters.host.machine import local_facts
     from aiperf_svc.runner import trial_lists
     from aiperf_svc.workloads.planning import no_length, plan_any
+    from aiperf_svc.workloads.shapes import shapes_of
     from aiperf_svc.workloads.trial_configs import trial_configs
 
-    plan_any(config, local_facts())
+    shapes, facts = shapes_of(config, "local"), local_facts()
+    for shape in shapes:
+        plan_any(shape, facts)
     members = trial_configs(config)
     lengths = files.replay_ns if files is not None else no_length
     if args.json:
         print(json.dumps(trial_lists.as_json(config, members, lengths), default=str))
     else:
         print("\n".join(trial_lists.as_lines(config, members, lengths)))
+        if len(shapes) > 1:
+            print("one after the other, each with processes of its own:")
+            for number in range(1, len(shapes) + 1):
+                print(f"  {trial_lists.shape_title(shapes, number)}")
     return int(ExitCode.OK)
 
 
@@ -219,6 +226,7 @@ def _run(
 ) -> int:
     from aiperf_svc.runner.local import run_local
     from aiperf_svc.runner.options import RunOptions
+    from aiperf_svc.workloads.shapes import shapes_of
     from aiperf_svc.workloads.target_configs import target_configs
 
     options = RunOptions(
@@ -235,6 +243,11 @@ def _run(
 
         parent = Path(config.artifacts.dir)
         return int(run_local_targets(targets, options, parent=parent, name=config.name))
+    shapes = shapes_of(config, "local")
+    if len(shapes) > 1:
+        from aiperf_svc.runner.local_shapes import run_shapes
+
+        return int(run_shapes(config, shapes, options, forks=forks))
     return int(run_local(config, options, forks=forks))
 
 

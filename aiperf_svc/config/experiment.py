@@ -43,6 +43,16 @@ Axes = Annotated[tuple[dict[str, tuple[Any, ...]], ...], BeforeValidator(_axes)]
 """Keys with the values that each takes."""
 
 
+class Part(Model):
+    """The trials of one shape: those that run in the same processes or pods."""
+
+    trials: tuple[int, ...]
+    """Their numbers among all trials of the experiment."""
+    given: tuple[str, ...] = ()
+    """Keys whose values the rest of the config has already, as these processes or pods need
+    them."""
+
+
 class Experiment(Model):
     """The trials: the union of `product`, `zip` and `explicit`, or those of a search.
 
@@ -76,6 +86,8 @@ class Experiment(Model):
     template: dict[str, Any] = Field(default_factory=dict)
     """Values that the varied keys have in the template, null where it says nothing. Filled in when
     a config is read."""
+    part: Part | None = None
+    """Trials that are run; None: all of them. Filled in when an experiment has several shapes."""
 
     @model_validator(mode="after")
     def _is_an_experiment(self) -> Self:
@@ -144,8 +156,16 @@ class Experiment(Model):
             distinct.setdefault(_canonical(row), row)
         return list(distinct.values())
 
+    @property
+    def size(self) -> int:
+        """Number of trials; 0 for a search."""
+        return len(self.permutations()) * self.repetitions
+
     def first(self) -> dict[str, Any]:
-        """Return what the first permutation sets, which completes the template."""
+        """Return what the first permutation sets, which completes the template; nothing if it is
+        that of a part, which is complete."""
+        if self.part is not None:
+            return {}
         if self.search is not None:
             return {key: found.start for key, found in self.search.ranges.items()}
         return self.permutations()[0]

@@ -13,6 +13,8 @@ from aiperf_svc.domain.errors import ConfigError
 STACK_LABEL = "aiperf.dev/stack"
 RUN_LABEL = "aiperf.dev/run"
 COMPONENT_LABEL = "app.kubernetes.io/component"
+RUN_ID = "AIPERF_RUN_ID"
+"""Variable of the services' pods."""
 TTL_ANNOTATION = "aiperf.dev/ttl-seconds"
 ANCHOR = "anchor"
 """The first object in a namespace. In an existing namespace it owns all others."""
@@ -27,6 +29,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     version: str
     """Version of this program."""
+    label: str = ""
+    """Id that the objects carry if it is not that of the run: that of an experiment whose shapes
+    are runs of their own, so that an object that two shapes share does not change."""
 
     def name(self, what: str) -> str:
         """Return the name of one of the stack's objects."""
@@ -40,7 +45,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             "app.kubernetes.io/version": self.version,
             "app.kubernetes.io/managed-by": "pulumi",
             STACK_LABEL: self.stack,
-            RUN_LABEL: self.run_id,
+            RUN_LABEL: self.label or self.run_id,
         }
         if component:
             labels[COMPONENT_LABEL] = component

@@ -1,13 +1,15 @@
 """The longest times of a stack's start and load, and what depends on them: the least TTL, and how
 long a drain of a node waits."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.identity import Identity
+from aiperf_svc.plan.identity import RUN_LABEL, Identity
 
 
 class DisruptionBudget(msgspec.Struct, frozen=True):
@@ -59,6 +61,19 @@ def step_times(deployment: Deployment, steps_ns: int) -> LongestTimes:
     )
 
 
+def one_after_the_other(times: Sequence[LongestTimes]) -> LongestTimes:
+    """Return the longest times of a stack that starts for each of these in turn."""
+    if len(times) == 1:
+        return times[0]
+    return LongestTimes(
+        start=sum(each.start for each in times),
+        load=sum(each.load for each in times),
+        is_bounded=all(each.is_bounded for each in times),
+        start_keys=times[0].start_keys,
+        what=f"trials of {len(times)} shapes take",
+    )
+
+
 def check_ttl(deployment: Deployment, times: LongestTimes) -> None:
     """Raise ConfigError if the stack would delete itself before its load is over."""
     ttl, start, load = deployment.ttl, times.start, times.load
@@ -74,8 +89,9 @@ def check_ttl(deployment: Deployment, times: LongestTimes) -> None:
 def plan_budget(
     deployment: Deployment, times: LongestTimes, identity: Identity
 ) -> DisruptionBudget | None:
-    """Return the disruption budget of the run; None if drains do not wait."""
+    """Return the disruption budget of a stack that takes these times, all shapes of an experiment
+    included; None if drains do not wait."""
     if not deployment.hold_drains:
         return None
     hold = times.start + times.load if times.is_bounded else None
-    return DisruptionBudget(identity.name(f"benchmark-{identity.run_id[:8]}"), hold)
+    return DisruptionBudget(identity.name(f"benchmark-{identity.labels()[RUN_LABEL][:8]}"), hold)

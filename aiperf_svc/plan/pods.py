@@ -15,7 +15,7 @@ from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.placement import Gpu, Placement, Pod
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT
-from aiperf_svc.plan.identity import ANCHOR, Identity
+from aiperf_svc.plan.identity import ANCHOR, RUN_ID, Identity
 from aiperf_svc.plan.lifetime import DisruptionBudget
 from aiperf_svc.plan.topology import SINGLETONS, Group, Topology
 from aiperf_svc.protocol.messages import Service
@@ -293,7 +293,7 @@ def service_pods(
         if service in SINGLETONS and _ports(group, topology)
     }
     env = PROCESS_ENVIRONMENT | {
-        "AIPERF_RUN_ID": identity.run_id,
+        RUN_ID: identity.run_id,
         "AIPERF_CONFIG": f"{CONFIG_DIR}/config.yaml",
         "AIPERF_TOPOLOGY": f"{CONFIG_DIR}/topology.json",
         "AIPERF_BUS": "tcp://*",

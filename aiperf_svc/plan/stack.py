@@ -27,6 +27,7 @@ from aiperf_svc.plan.lifetime import (
     LongestTimes,
     check_ttl,
     load_times,
+    one_after_the_other,
     plan_budget,
     step_times,
 )
@@ -147,20 +148,25 @@ def plan_stack(
     needs: RankNeeds | None = None,
     trials: Sequence[Config] = (),
     is_held: bool = False,
+    whole: Config | None = None,
+    others: Sequence[LongestTimes] = (),
 ) -> StackPlan:
     """Plan a stack.
 
     `image` replaces the one in the config; a new `generation` makes a new run of an unchanged
     config. `needs` is what the config's workload needs for all trials. `trials` are the configs of
-    the trials that the pods run, one for each; none without an experiment. The load of a stack that
-    `is_held` waits until it is given a start. Raises ConfigError.
+    the trials that the pods run, one for each; none without an experiment. If they are those of one
+    shape, `whole` is the config of all, and `others` are the times of the other shapes, through
+    which the stack lives too. The load of a stack that `is_held` waits until it is given a start.
+    Raises ConfigError.
     """
     check_stack_name(stack)
     config = _in_order(config)
     deployment = config.deployment
     trials = trials or (config,)
-    times = _longest_times(config, needs, trials)
-    check_ttl(deployment, times)
+    times = longest_times(config, trials, steps_ns=needs.steps_ns if needs else 0)
+    lifetime = one_after_the_other([times, *others])
+    check_ttl(deployment, lifetime)
     _check_secrets(config)
     used = ImagePlan(
         services_image(image or deployment.image.name or "", version=version),
@@ -170,7 +176,8 @@ def plan_stack(
     resolved = _resolve(config, Identity(stack=stack, run_id="", version=version))
     images = used.name if needs is None else f"{used.name} {needs.image}"
     run_id = _run_id(resolved, images, generation)
-    identity = Identity(stack=stack, run_id=run_id, version=version)
+    label = "" if whole is None else _run_id(_in_order(whole), image, generation)
+    identity = Identity(stack=stack, run_id=run_id, version=version, label=label)
     topology = _topology(trials, needs)
     files = {
         "config.yaml": yaml.safe_dump(non_defaults(resolved), sort_keys=False),
@@ -180,7 +187,7 @@ def plan_stack(
         largest_load(resolved, trials), topology, identity, used, needs, is_held=is_held
     )
     target = target_pod(resolved, used) if isinstance(resolved, BenchmarkConfig) else None
-    budget = plan_budget(deployment, times, identity)
+    budget = plan_budget(deployment, lifetime, identity)
     deadline = deadline_pod(resolved, identity, used, budget=budget)
     pods = (deadline, *services, *((target,) if target else ()))
     policies, notes = plan_policies(resolved, topology, pods)
@@ -216,15 +223,13 @@ def _in_order(config: Config) -> Config:
     return type(config).model_validate_json(json.dumps(json.loads(plain), sort_keys=True))
 
 
-def _longest_times(
-    config: Config, needs: RankNeeds | None, trials: Sequence[Config]
-) -> LongestTimes:
-    if needs is None:
-        cooldown = config.experiment.cooldown if config.experiment else 0
-        return all_times(
-            [load_times(t) for t in trials if isinstance(t, BenchmarkConfig)], cooldown
-        )
-    return step_times(config.deployment, needs.steps_ns)
+def longest_times(config: Config, trials: Sequence[Config], *, steps_ns: int) -> LongestTimes:
+    """Return the longest times of these trials in the same pods; `steps_ns` are those of all steps
+    of a workload."""
+    if not isinstance(config, BenchmarkConfig):
+        return step_times(config.deployment, steps_ns)
+    cooldown = config.experiment.cooldown if config.experiment else 0
+    return all_times([load_times(t) for t in trials if isinstance(t, BenchmarkConfig)], cooldown)
 
 
 def _topology(trials: Sequence[Config], needs: RankNeeds | None) -> Topology:

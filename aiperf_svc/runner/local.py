@@ -44,6 +44,7 @@ from aiperf_svc.runner.processes import (
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.services.forks import Order
 from aiperf_svc.workloads.planning import plan_any
+from aiperf_svc.workloads.shapes import shapes_of
 
 SERVICE_COMMAND = (sys.executable, "-m", "aiperf_svc", "service")
 END_S, KILL_S = 3.0, 5.0
@@ -60,7 +61,8 @@ def run_local(
     command: Sequence[str] = SERVICE_COMMAND,
     forks: ForkServer | None = None,
 ) -> ExitCode:
-    """Run the benchmark with processes of this machine and print its results.
+    """Run a benchmark, whose trials have one shape, with processes of this machine, and print its
+    results.
 
     The services are forks of `forks`; without it `command` starts each process, with the names of
     its services added. Raises AiperfError for what prevents the run; a run that went on to its end
@@ -71,9 +73,9 @@ def run_local(
 
         resuming.prepare(options.resume, config)
     facts = local_facts()
-    topology = plan_any(config, facts)
-    for warning in _warnings(config, facts, topology):
-        print(f"warning: {warning}", file=sys.stderr)
+    (shape,) = shapes_of(config, "local")
+    topology = plan_any(shape, facts)
+    show_warnings(config, facts, topology)
     with folders.private_folder() as private:
         artifacts, logs, problem = _artifact_folder(config, private, options.resume)
         run = LocalRun(
@@ -105,10 +107,12 @@ def run_local(
     return outcome.exit_code
 
 
-def _warnings(config: Config, facts: Facts, topology: Topology) -> list[str]:
+def show_warnings(config: Config, facts: Facts, topology: Topology) -> None:
+    """Print what may be wrong with a run, which goes on."""
     if not isinstance(config, BenchmarkConfig):
-        return []
-    return [*target_notices(config, os.environ), *beyond_ceiling(config, facts, topology)]
+        return
+    for warning in (*target_notices(config, os.environ), *beyond_ceiling(config, facts, topology)):
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def _artifact_folder(config: Config, private: Path, resumed: Path | None) -> tuple[Path, Path, str]:

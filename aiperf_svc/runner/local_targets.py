@@ -24,6 +24,7 @@ from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.board import Board, MemberScreen, make_board
 from aiperf_svc.runner.stack.stages import Stage
 from aiperf_svc.workloads.planning import plan_any
+from aiperf_svc.workloads.shapes import shapes_of
 from aiperf_svc.workloads.target_configs import TargetConfig
 
 LEAD_S = 2.0
@@ -122,7 +123,7 @@ async def _launched(
     with folders.private_folder() as private:
         run = LocalRun(
             config=target.config,
-            topology=plan_any(target.config, facts),
+            topology=plan_any(shapes_of(target.config, facts.where)[0], facts),
             options=options,
             private=private,
             artifacts=artifacts,

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
+from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import flatten
 from aiperf_svc.core.experiments.trials import TRIALS
@@ -28,7 +29,9 @@ def prepare(folder: Path, config: Config) -> None:
         raise ConfigError(f"--resume: {error}") from error
     old, new = flatten(found.config), flatten(config.model_dump(mode="json"))
     differing = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
-    differing = [key for key in differing if key not in _ELSEWHERE]
+    # What varies is in the experiment; beside it are the values of the shape that was on.
+    own = (*_ELSEWHERE, "experiment.part", *config.experiment.keys)
+    differing = [key for key in differing if not any(is_below(key, each) for each in own)]
     if differing:
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         raise ConfigError(

@@ -8,7 +8,7 @@ from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.config.workload import Config
-from aiperf_svc.core.experiments.trials import value_text
+from aiperf_svc.core.experiments.trials import describe, value_text
 from aiperf_svc.runner.numbers import count
 from aiperf_svc.workloads.planning import (
     ReplayNs,
@@ -17,6 +17,7 @@ from aiperf_svc.workloads.planning import (
     no_length,
     trial_times,
 )
+from aiperf_svc.workloads.shapes import Shape
 from aiperf_svc.workloads.trial_configs import TrialConfig
 
 MOST_ROWS = 40
@@ -62,6 +63,18 @@ def as_lines(
     if len(members) > MOST_ROWS:
         lines.append(f"  … and {len(members) - MOST_ROWS:,} more")
     return lines
+
+
+def shape_title(shapes: Sequence[Shape], number: int) -> str:
+    """Return which shape this is, and its trials: `shape 2 of 3 (workers.max=2): trials 2, 5`."""
+    trials = ", ".join(str(trial.number) for trial in shapes[number - 1].trials)
+    return f"{shape_name(shapes, number)}: trials {trials}"
+
+
+def shape_name(shapes: Sequence[Shape], number: int) -> str:
+    """Return which shape this is: `shape 2 of 3 (workers.max=2)`."""
+    of = describe(shapes[number - 1].parameters)
+    return f"shape {number} of {len(shapes)}" + (f" ({of})" if of else "")
 
 
 def as_json(

@@ -29,7 +29,7 @@ from aiperf_svc.core.experiments.search import Search, TrialResult
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.search_trials import search_machine
 from aiperf_svc.core.experiments.summary import row_of, summarise_rows
-from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of
+from aiperf_svc.core.experiments.trials import TRIALS, Trial, folder_of, plan_trials
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import RunState, TrialPublished
 from aiperf_svc.services.base import wall_ns
@@ -70,6 +70,7 @@ class ExperimentResults:
         self._failed = 0
         self._artifact_error = ""
         self._started_mono_s = monotonic()
+        self._planned = _numbers(context)
         self._cancel_reason = ""
         for each in finished_trials(context):
             result = self._searched(each.summary)
@@ -252,7 +253,8 @@ class ExperimentResults:
             return None
         ended = len(self._ended)
         passed_s = monotonic() - self._started_mono_s
-        left = published.total - ended
+        left = len(self._planned - {each.number for each in self._ended})
+        begun = ended - len(self._resumed)
         return ExperimentStatus(
             number=published.number,
             parameters=published.parameters,
@@ -261,7 +263,7 @@ class ExperimentResults:
             total=published.total,
             ended=ended,
             failed=self._failed,
-            left_s=left * passed_s / ended if ended and published.total else None,
+            left_s=left * passed_s / begun if begun and published.total else None,
             rows=tuple(self._shown),
         )
 
@@ -328,6 +330,13 @@ def finished_trials(context: RunContext) -> list[TrialOutcome]:
     found = read_experiment_file(context.artifacts)
     outcomes = read_outcomes(context.artifacts, found.trials)
     return [each for each in outcomes if each.state == RunState.DONE and each.summary is not None]
+
+
+def _numbers(context: RunContext) -> frozenset[int]:
+    """Return the numbers of the trials that these processes run; none of a search."""
+    experiment = context.config.experiment
+    assert experiment is not None
+    return frozenset(t.number for t in plan_trials(experiment, context.config.random_seed))
 
 
 def trial_of(published: TrialPublished) -> Trial:

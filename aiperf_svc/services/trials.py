@@ -109,7 +109,8 @@ def _machine(context: RunContext) -> ExperimentMachine:
     assert experiment is not None
     ended = finished_trials(context)
     trials = plan_trials(experiment, context.config.random_seed)
-    strategy: Strategy = PlannedTrials(trials, finished={each.trial.number for each in ended})
+    finished = {each.trial.number for each in ended}
+    strategy: Strategy = PlannedTrials(trials, finished=finished, total=experiment.size)
     if experiment.search is not None:
         strategy = SearchTrials(search_machine(context.inference))
         for each in ended:

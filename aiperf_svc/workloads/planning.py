@@ -9,22 +9,22 @@ import msgspec
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.config.workload import Config, WorkloadConfig
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.experiments import largest_topology
 from aiperf_svc.plan.lifetime import load_times
 from aiperf_svc.plan.ranks import RANK_DIR, VOLUME_DIR, RankNeeds
-from aiperf_svc.plan.stack import StackPlan, plan_stack
+from aiperf_svc.plan.stack import StackPlan, longest_times, plan_stack
 from aiperf_svc.plan.topology import Facts, Topology, plan, plan_ranks
 from aiperf_svc.workloads.base import Rank, default_image
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.roles import role_names
-from aiperf_svc.workloads.shapes import one_shape
-from aiperf_svc.workloads.trial_configs import trial_config, trial_configs
+from aiperf_svc.workloads.shapes import Shape, shape_config, shapes_of
+from aiperf_svc.workloads.trial_configs import trial_config
 
 
-def plan_any(config: Config, facts: Facts) -> Topology:
-    """Plan the topology for `config` at a place described by `facts`; for an experiment, one that
-    is large enough for each trial. Raises ConfigError."""
-    (shape,) = one_shape(trial_configs(config), facts.where)
+def plan_any(shape: Shape, facts: Facts) -> Topology:
+    """Plan the topology for trials of one shape at a place described by `facts`: one that is large
+    enough for each. Raises ConfigError."""
     return largest_topology([_plan_trial(each, facts) for each in shape.configs])
 
 
@@ -43,30 +43,51 @@ def plan_any_stack(
     image: str = "",
     workload_image: str = "",
     is_held: bool = False,
+    shape: int = 1,
+    shapes: Sequence[Shape] = (),
 ) -> StackPlan:
-    """Plan a stack of any kind; for an experiment, one whose pods can run each trial.
+    """Plan a stack of any kind; for an experiment, one whose pods can run each trial of one shape.
 
-    `image` and `workload_image` replace those in the config. Other arguments and errors are those
-    of `plan.stack.plan_stack`.
+    `image` and `workload_image` replace those in the config. `shape` is the number of the shape,
+    `shapes` are those of the config if they are known. Other arguments and errors are those of
+    `plan.stack.plan_stack`.
     """
-    (shape,) = one_shape(trial_configs(config), "cluster")
-    configs = longest_trials(config, shape.configs)
+    found = shapes or shapes_of(config, "cluster")
+    check_shape(shape, found)
+    own = shape_config(config, found[shape - 1])
     needs = None
-    if not isinstance(config, BenchmarkConfig):
-        needs = needs_of(config, version=version, image=workload_image)
-        pauses_ns = (len(configs) - 1) * (config.experiment.cooldown if config.experiment else 0)
-        steps_ns = sum(trial_times(each).longest or 0 for each in configs) + pauses_ns
-        needs = msgspec.structs.replace(needs, steps_ns=steps_ns)
+    if not isinstance(own, BenchmarkConfig):
+        needs = needs_of(own, version=version, image=workload_image)
+        needs = msgspec.structs.replace(needs, steps_ns=_all_steps_ns(config, found[shape - 1]))
     return plan_stack(
-        config,
+        own,
         stack=stack,
         version=version,
         generation=generation,
         image=image,
         needs=needs,
-        trials=configs,
+        trials=longest_trials(config, found[shape - 1].configs),
         is_held=is_held,
+        whole=config if len(found) > 1 else None,
+        others=[
+            longest_times(
+                each.configs[0].model_copy(update={"experiment": config.experiment}),
+                longest_trials(config, each.configs),
+                steps_ns=_all_steps_ns(config, each),
+            )
+            for number, each in enumerate(found, start=1)
+            if number != shape
+        ],
     )
+
+
+def check_shape(number: int, shapes: Sequence[Shape]) -> None:
+    """Raise ConfigError if there is no shape of this number."""
+    if not 1 <= number <= len(shapes):
+        raise ConfigError(
+            f"aiperf:shape: {number}: shapes of the trials of this stack are numbered from 1 to "
+            f"{len(shapes)}"
+        )
 
 
 def longest_trials(config: Config, configs: Sequence[Config]) -> tuple[Config, ...]:
@@ -92,6 +113,15 @@ ReplayNs = Callable[[BenchmarkConfig], int | None]
 def no_length(config: BenchmarkConfig) -> int | None:
     """Return the length of a fixed schedule whose trace has not been read: unknown."""
     return None
+
+
+def _all_steps_ns(config: Config, shape: Shape) -> int:
+    """Return the longest time of all steps of a shape's trials, 0 without a workload."""
+    if isinstance(config, BenchmarkConfig):
+        return 0
+    trials = longest_trials(config, shape.configs)
+    pauses_ns = (len(trials) - 1) * (config.experiment.cooldown if config.experiment else 0)
+    return sum(trial_times(each).longest or 0 for each in trials) + pauses_ns
 
 
 class TrialTimes(NamedTuple):

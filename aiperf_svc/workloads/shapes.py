@@ -1,10 +1,11 @@
 """Groups trials by what they need besides the load: those of one shape run, one after the other, in
-the same processes or pods."""
+the same processes or pods. The shapes themselves run one after the other too."""
 
 import json
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from aiperf_svc.config.experiment import Part
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
@@ -12,7 +13,7 @@ from aiperf_svc.core.experiments.trials import Trial
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.roles import role_names
-from aiperf_svc.workloads.trial_configs import TrialConfig
+from aiperf_svc.workloads.trial_configs import TrialConfig, trial_configs, with_trial
 
 Place = Literal["local", "cluster"]
 SHAPE_KEYS: dict[Place, tuple[str, ...]] = {
@@ -65,26 +66,31 @@ def shapes(members: Sequence[TrialConfig], place: Place) -> tuple[Shape, ...]:
     )
 
 
-def one_shape(members: Sequence[TrialConfig], place: Place) -> tuple[Shape]:
-    """Return the only shape. Raises ConfigError if there are several."""
-    first, *others = shapes(members, place)
-    if others:
-        keys = ", ".join(dict.fromkeys(key for each in (first, *others) for key in each.parameters))
+def shapes_of(config: Config, place: Place) -> tuple[Shape, ...]:
+    """Return the shapes of a config's trials; one without an experiment. Raises ConfigError, also
+    for a search in more than one."""
+    found = shapes(trial_configs(config), place)
+    if len(found) > 1 and config.experiment is not None and config.experiment.search is not None:
         what = "processes" if place == "local" else "pods"
+        keys = ", ".join(dict.fromkeys(key for each in found for key in each.parameters))
         raise ConfigError(
-            f"experiment: trials that differ in {keys or 'their ranks'} need other {what}; run "
-            "them as experiments of their own"
+            f"experiment.search: {keys or 'the number of ranks'} needs other {what} for each "
+            "value; search for a load, or list the values in experiment.product"
         )
-    return (first,)
+    return found
 
 
 def shape_config(config: Config, shape: Shape) -> Config:
-    """Return the config of an experiment with the trials of one shape and no others."""
-    assert config.experiment is not None
-    rows = {repr(trial.parameters): trial.parameters for trial in shape.trials}
-    lists = {"product": (), "zip": (), "explicit": tuple(rows.values())}
-    part = config.experiment.model_copy(update=lists)
-    return shape.configs[0].model_copy(update={"experiment": part})
+    """Return the config that the processes or pods of one shape read: the same experiment, of which
+    they run the trials of the shape. It is the config itself if no trial needs others."""
+    experiment = config.experiment
+    if experiment is None or experiment.search is not None:
+        return config
+    part = Part(trials=tuple(t.number for t in shape.trials), given=tuple(shape.parameters))
+    if not part.given and len(part.trials) == experiment.size:
+        return config
+    made = with_trial(config, shape.trials[0].parameters)
+    return made.model_copy(update={"experiment": experiment.model_copy(update={"part": part})})
 
 
 def _parameters(trial: Trial, place: Place) -> dict[str, Any]:

@@ -26,8 +26,14 @@ class TrialConfig(NamedTuple):
 def trial_config(config: Config, parameters: Mapping[str, Any]) -> Config:
     """Return the config of the trial with these parameters, which has no `experiment`. Raises
     ConfigError that names them."""
-    made = _with(_template(config, parameters), parameters, type(config))
-    return _as_asked(made, config.experiment)
+    return _as_asked(with_trial(config, parameters), config.experiment)
+
+
+def with_trial(config: Config, parameters: Mapping[str, Any]) -> Config:
+    """Return the template with the parameters of a trial, without what a search or a scenario adds.
+    Raises ConfigError that names them."""
+    own = _not_given(config.experiment, parameters)
+    return _with(_template(config, own), own, type(config))
 
 
 def trial_configs(
@@ -51,7 +57,8 @@ def trial_configs(
         name = repr(trial.parameters)
         if name not in made and name not in refused:
             try:
-                one = _with(template, trial.parameters, type(config), names)
+                own = _not_given(config.experiment, trial.parameters)
+                one = _with(template, own, type(config), names)
                 made[name] = _as_asked(one, config.experiment)
             except ConfigError as error:
                 refused[name] = str(error)
@@ -88,6 +95,12 @@ def _trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
         Trial(number, dict(zip(search.ranges, corner, strict=True)))
         for number, corner in enumerate(corners, start=1)
     )
+
+
+def _not_given(experiment: Experiment | None, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters whose values the template does not have already."""
+    given = experiment.part.given if experiment is not None and experiment.part else ()
+    return {key: value for key, value in parameters.items() if key not in given}
 
 
 def _template(config: Config, keys: Iterable[str]) -> dict[str, Any]:

@@ -78,10 +78,30 @@ def make_service(plan: PodPlan, place: Place, parent: pulumi.Resource) -> core.S
 
 
 def make_deployment(
-    plan: PodPlan, place: Place, mounted: MountedNames, parent: pulumi.Resource
+    plan: PodPlan,
+    place: Place,
+    mounted: MountedNames,
+    parent: pulumi.Resource,
+    *,
+    is_replaced: bool = False,
 ) -> apps.Deployment:
-    """Create the Deployment of a pod, which Pulumi awaits until every replica is ready."""
+    """Create the Deployment of a pod, which Pulumi awaits until every replica is ready.
+
+    `is_replaced`: a change makes another Deployment. Of one that is updated, Pulumi can take the
+    readiness of the pods before for that of the new ones.
+    """
     identity = place.identity
+    options = place.options(
+        parent,
+        create_timeout_s=plan.ready_timeout_s + AWAIT_MARGIN_S,
+        # The deadline pod runs until the Namespace is being deleted.
+        is_deleted_first=not plan.calls_api,
+    )
+    if is_replaced:
+        options = pulumi.ResourceOptions.merge(
+            options,
+            pulumi.ResourceOptions(replace_on_changes=["spec"], delete_before_replace=True),
+        )
     return apps.Deployment(
         plan.name,
         metadata=place.metadata(plan.name, component=plan.name),
@@ -94,12 +114,7 @@ def make_deployment(
             selector=meta.LabelSelectorArgs(match_labels=identity.selector(plan.name)),
             template=pod_template(plan, identity, mounted),
         ),
-        opts=place.options(
-            parent,
-            create_timeout_s=plan.ready_timeout_s + AWAIT_MARGIN_S,
-            # The deadline pod runs until the Namespace is being deleted.
-            is_deleted_first=not plan.calls_api,
-        ),
+        opts=options,
     )
 
 

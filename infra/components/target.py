@@ -29,6 +29,6 @@ class Target(pulumi.ComponentResource):
         super().__init__("aiperf:stack:Target", name, None, opts)
         service = make_service(args.pod, args.base, self)
         self.deployment = make_deployment(
-            args.pod, args.place.depends_on(service), args.mounted, self
+            args.pod, args.place.depends_on(service), args.mounted, self, is_replaced=True
         )
         self.register_outputs({})

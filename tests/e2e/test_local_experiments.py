@@ -273,3 +273,37 @@ def test_a_tool_on_ranks_has_trials_too(tmp_path: Path) -> None:
     assert command.code in FINISHED, command.errors
     assert [trial["values"]["speed_avg"] for trial in found["results"]["trials"]] == [5, 7]
     command.assert_nothing_is_left()
+
+
+def test_trials_that_need_other_processes_get_them_and_have_one_folder(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    experiment = {"product": {"workers.max": [1, 2], "load.concurrency": [1, 2]}}
+    command = started(tmp_path, config(mock.url, experiment))
+    found = command.finish()
+    assert command.code in FINISHED, command.errors
+    command.assert_nothing_is_left()
+    listed = found["results"]["trials"]
+    assert [(t["number"], t["state"]) for t in listed] == [(n, "done") for n in range(1, 5)]
+    assert trials(tmp_path) == listed
+    assert mock.truth()["requests"] == 20 * 4
+    assert len({trial["run_id"] for trial in listed}) == 4
+    assert "shape 2 of 2 (workers.max=2)" in command.errors
+    assert (artifacts(tmp_path) / "experiment.parquet").exists()
+
+
+def test_an_experiment_in_several_shapes_goes_on_where_it_was_ended(
+    mock: RunningMockServer, tmp_path: Path
+) -> None:
+    experiment = {"product": {"workers.max": [1, 2]}, "repetitions": 2}
+    content = config(mock.url, experiment)
+    assert started(tmp_path, content).finish()["results"]
+    folder = artifacts(tmp_path)
+    known = json.loads((folder / "experiment.json").read_text())
+    known["trials"] = [t for t in known["trials"] if t["number"] != 4]
+    (folder / "experiment.json").write_text(json.dumps(known))
+    again = started(tmp_path, content, "--resume", str(folder))
+    found = again.finish()
+    assert again.code in FINISHED, again.errors
+    assert [trial["number"] for trial in found["results"]["trials"]] == [1, 2, 3, 4]
+    assert mock.truth()["requests"] == 20 * 5

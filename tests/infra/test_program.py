@@ -6,7 +6,7 @@ from typing import Any
 
 import pulumi
 import pytest
-from recording import INFRA, SUFFIX, Manifest, Recording, record
+from recording import INFRA, SUFFIX, Manifest, Recording, record, stack_config
 
 from aiperf_svc.plan.identity import COMPONENT_LABEL, RUN_LABEL, STACK_LABEL
 from aiperf_svc.protocol.messages import Service
@@ -551,3 +551,9 @@ def test_a_key_of_the_stack_changes_the_provider_s_version() -> None:
 def test_a_stack_that_holds_no_drain_has_no_disruption_budget() -> None:
     kinds = {manifest["kind"] for manifest in _record(hold_drains=False).manifests}
     assert "PodDisruptionBudget" not in kinds
+
+
+def test_another_target_is_another_deployment_whose_readiness_is_awaited() -> None:
+    made = record("bench-smoke", stack_config("bench-smoke"))
+    assert made.registration("Deployment", "target").is_deleted_before_replaced
+    assert not made.registration("Deployment", "worker").is_deleted_before_replaced

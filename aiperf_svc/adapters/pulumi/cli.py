@@ -147,6 +147,13 @@ class PulumiCli:
         if ended.code:
             raise PulumiFailed(f"config set --secret {name}", ended)
 
+    async def set_value(self, key: str, value: str) -> None:
+        """Set a value in the stack's file."""
+        name = f"aiperf:{key}"
+        ended = await self._run("config", "set", name, value, "-s", self._stack)
+        if ended.code:
+            raise PulumiFailed(f"config set {name}", ended)
+
     async def forget(self) -> None:
         """Remove the stack, which must be empty, from the state. Its file stays."""
         ended = await self._run("stack", "rm", "-y", "--preserve-config", "-s", self._stack)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiperf_svc.cli.stacks import add_request_flags, committed_request
-from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -34,20 +33,16 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.cli.flag_config import read_draft
     from aiperf_svc.config.load_config import stack_path
     from aiperf_svc.runner.stack import preview, summary
-    from aiperf_svc.workloads.shapes import shapes
     from aiperf_svc.workloads.trial_configs import trial_configs
 
     args.config = stack_path(args.stack)
     request = committed_request(read_draft(args, flags=()), args, args.config)
     members = trial_configs(request.config)
-    found = shapes(members, "cluster")
     if args.json:
-        print(json.dumps(preview.as_json(request, members, found), default=str))
+        print(json.dumps(preview.as_json(request, members), default=str))
         return int(ExitCode.OK)
-    if len(found) > 1:
-        if args.against is not None:
-            raise ConfigError("--against: the trials of this stack need different pods")
-        print(preview.of_shapes(request, members, found, is_markdown=args.markdown))
+    if len(request.plans) > 1 and args.against is None:
+        print(preview.of_shapes(request, members, is_markdown=args.markdown))
         return int(ExitCode.OK)
     if args.against is not None:
         compared = preview.compare_with(request, args.against)

@@ -63,10 +63,13 @@ class Strategy(Protocol):
 class PlannedTrials:
     """Trials that are known from the start."""
 
-    def __init__(self, trials: Iterable[Trial], *, finished: Collection[int] = ()) -> None:
-        """`finished` are the numbers of trials that need not run again."""
+    def __init__(
+        self, trials: Iterable[Trial], *, finished: Collection[int] = (), total: int = 0
+    ) -> None:
+        """`finished` are the numbers of trials that need not run again; `total` is the number of
+        all trials if other processes run some of them."""
         trials = tuple(trials)
-        self.total = len(trials)
+        self.total = total or len(trials)
         self._left = iter([trial for trial in trials if trial.number not in finished])
 
     def next(self) -> Trial | None:

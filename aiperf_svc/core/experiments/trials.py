@@ -51,7 +51,8 @@ def describe(parameters: Mapping[str, Any]) -> str:
 
 
 def plan_trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
-    """Plan the trials of an experiment; none for a search, which chooses them as it goes.
+    """Plan the trials of an experiment, or of its part; none for a search, which chooses them as it
+    goes.
 
     `seed` decides the order of shuffled trials.
     """
@@ -63,9 +64,8 @@ def plan_trials(experiment: Experiment, seed: int) -> tuple[Trial, ...]:
         order = [(row, number) for number in repetitions for row in permutations]
     if experiment.order == "shuffled":
         random.Random(seed).shuffle(order)
-    return tuple(
-        Trial(number, row, repetition) for number, (row, repetition) in enumerate(order, start=1)
-    )
+    numbers = range(1, len(order) + 1) if experiment.part is None else experiment.part.trials
+    return tuple(Trial(number, *order[number - 1]) for number in numbers)
 
 
 def value_text(value: Any) -> str:

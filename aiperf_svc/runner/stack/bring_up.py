@@ -26,7 +26,7 @@ from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.plan.stack import StackPlan, non_defaults
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import deployed, summary
+from aiperf_svc.runner.stack import deployed, shape_lines, summary
 from aiperf_svc.runner.stack.changes import Comparison, changes
 from aiperf_svc.runner.stack.progress import Progress
 from aiperf_svc.runner.stack.request import StackRequest
@@ -69,7 +69,8 @@ async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> st
     found = await compare(request, cli, identity=cluster.identity)
     if not found.is_new_run:
         await refuse_same_run(request, cluster, await cli.export())
-    return summary.as_text(request.plan, found)
+    further = shape_lines.lines(request.shapes, request.plans)
+    return "\n".join([summary.as_text(request.plan, found), *further])
 
 
 async def refuse_same_run(request: StackRequest, cluster: Cluster, state: deployed.Json) -> None:
@@ -183,12 +184,15 @@ async def up(
     cluster: Cluster,
     cli: PulumiCli,
     *,
+    shape: int,
+    is_change: bool,
     unschedulable_s: float,
     interrupts: Interrupts,
     deadline_mono_s: float | None,
     say: Say,
 ) -> bool:
-    """Create the stack. Returns whether it is up: False if the user stopped it.
+    """Create the stack, or change it to another shape. Returns whether it is up: False if the user
+    stopped it. `is_change`: it has been up with another shape.
 
     Raises EnvironmentProblem when it cannot come up, or not in time; StateLocked when nothing was
     created.
@@ -196,16 +200,20 @@ async def up(
     await cli.select(create=True)
     for key, value in request.secrets.items():
         await cli.set_secret(key, value)
+    plan = request.plans[shape - 1]
+    if len(request.plans) > 1:
+        await cli.set_value("shape", str(shape))
     progress, stop = Progress("up", say), asyncio.Event()
     going = asyncio.create_task(cli.up(progress.handle, stop=stop), name="pulumi up")
     failing = asyncio.create_task(
         wait_for_startup_failure(
             cluster,
             stack=request.stack,
-            namespace=request.plan.config.deployment.namespace.name,
+            namespace=plan.config.deployment.namespace.name,
             unschedulable_s=unschedulable_s,
-            longest_s=request.plan.config.deployment.ready_timeout / SECOND_NS,
-            has_ranks=request.plan.ranks is not None,
+            longest_s=plan.config.deployment.ready_timeout / SECOND_NS,
+            has_ranks=plan.ranks is not None,
+            is_change=is_change,
         ),
         name="watch pods",
     )

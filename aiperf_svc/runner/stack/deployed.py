@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.identity import ANCHOR, RUN_LABEL
+from aiperf_svc.plan.identity import ANCHOR, RUN_ID
 
 Json = Mapping[str, Any]
 
@@ -59,11 +59,14 @@ def benchmark_of(state: Json) -> dict[str, Any] | None:
 
 
 def runs_of(state: Json) -> frozenset[str]:
-    """Return the ids of the runs that the pods belong to. There are several if an `up` was
-    interrupted."""
+    """Return the ids of the runs that the services' pods belong to. There are several if an `up`
+    was interrupted."""
     return frozenset(
-        str(each["inputs"]["metadata"]["labels"][RUN_LABEL])
+        str(variable["value"])
         for each in resources(state, "kubernetes:apps/v1:Deployment")
+        for container in each["inputs"]["spec"]["template"]["spec"]["containers"]
+        for variable in container.get("env") or ()
+        if variable["name"] == RUN_ID
     )
 
 

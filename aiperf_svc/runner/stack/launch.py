@@ -14,10 +14,12 @@ from aiperf_svc.adapters.pulumi.cli import PulumiCli
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.messages import RunState
-from aiperf_svc.runner import folders
+from aiperf_svc.runner import folders, trial_lists
 from aiperf_svc.runner.common_start import GiveStart
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.shape_trials import ShapeTrials
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import bring_up, measure, summary, terminal
 from aiperf_svc.runner.stack.options import StackOptions
@@ -31,6 +33,8 @@ T = TypeVar("T")
 ASKS_THE_CLUSTER = (Stage.UP, Stage.COLLECT, Stage.EVIDENCE, Stage.DESTROY, Stage.CHECK)
 """Stages that report a silent API server. `RunWatch` reports it during the run, and before a stack
 exists the silence ends the command."""
+OF_A_SHAPE = (Stage.UP, Stage.RUN, Stage.COLLECT, Stage.EVIDENCE)
+"""Stages that are repeated for each shape."""
 STOPPED = "stopped by the user before there was anything to report"
 NOTHING_MADE = "nothing was created"
 
@@ -52,16 +56,30 @@ class Launch:
     ) -> None:
         self._request, self._options, self._home = request, options, home
         self._cluster, self._cli, self._interrupts = cluster, cli, interrupts
-        self._lifecycle = StackLifecycle(keep=options.keep, keep_on_failure=options.keep_on_failure)
+        experiment = request.config.experiment
+        self._lifecycle = StackLifecycle(
+            keep=options.keep,
+            keep_on_failure=options.keep_on_failure,
+            stops_on_failure=experiment is not None and experiment.on_failure == "stop",
+            shapes=list(range(1, len(request.plans) + 1)),
+        )
         self._screen, self._say = screen, screen.say
         self._give_start = give_start
         self._failure: AiperfError | None = None
+        """The first error."""
+        self._shape_failure: AiperfError | None = None
+        """The first error in the current shape."""
+        self._unmade: dict[int, AiperfError] = {}
+        """Shapes that cannot come up, as was found before anything was made."""
+        self._trials: ShapeTrials | None = None
+        """Of an experiment that has several shapes."""
         self._prepared: RunRecord | None = None
         self._record: RunRecord | None = None
         """Set before the first object may be created."""
         self._artifacts: Path | None = None
         self._measuring: measure.Measuring | None = None
-        self._unschedulable_s = 0.0
+        self._unschedulable_s: dict[int, float] = {}
+        """Time that a pod may stay unschedulable, for each shape."""
         self._deadline_mono_s: float | None = None
         self._artifact_error = ""
         self._is_destroyed = False
@@ -74,6 +92,8 @@ class Launch:
         self._left: tuple[str, ...] = ()
         self._not_checked: tuple[str, ...] = ()
         self._evidence: tuple[Path, ...] = ()
+        self._summary: dict[str, Any] | None = None
+        """Of an experiment that has several shapes."""
         self._took_s: dict[str, float] = {}
 
     async def run(self) -> RunOutcome:
@@ -91,16 +111,19 @@ class Launch:
         lifecycle = self._lifecycle
         try:
             while lifecycle.stage is not Stage.FINISHED:
-                stage, started_mono_s = lifecycle.stage, time.monotonic()
+                stage, shape, started_mono_s = lifecycle.stage, lifecycle.shape, time.monotonic()
                 self._screen.begin(stage)
                 result = await self._end_of(stage, stages[stage])
                 if stage is Stage.COLLECT and result is StageResult.FAILED:
                     lifecycle.has_only_copy = not self._is_uploaded
-                self._took_s[stage.value] = round(time.monotonic() - started_mono_s, 1)
+                took_s = self._took_s.get(stage.value, 0.0) + time.monotonic() - started_mono_s
+                self._took_s[stage.value] = round(took_s, 1)
                 lifecycle.end(stage, result, interrupts=self._interrupts.count)
+                if stage in OF_A_SHAPE and lifecycle.stage not in OF_A_SHAPE[1:]:
+                    self._end_shape(shape)
         finally:
-            if self._measuring is not None:
-                await self._measuring.close()
+            await self._end_measuring()
+            self._write_trials()
             self._remove_if_empty()
         if self._record is None:
             if self._failure is not None:
@@ -131,8 +154,8 @@ class Launch:
     def _failed(self, error: AiperfError, *, cause: Exception | None = None) -> StageResult:
         if cause is not None:
             error.__cause__ = cause
-        if self._failure is None:
-            self._failure = error
+        self._failure = self._failure or error
+        self._shape_failure = self._shape_failure or error
         if self._record is not None:
             # The teardown takes a while, and the final message names the first error only.
             self._say(str(error))
@@ -141,12 +164,27 @@ class Launch:
     # --- before anything is made -----------------------------------------------------------------
 
     async def _preflight(self) -> StageResult:
-        checks = await self._unless_interrupted(
-            bring_up.check(self._cluster, self._request.plan, say=self._say)
-        )
-        if checks is None:
-            return StageResult.INTERRUPTED
-        self._unschedulable_s = bring_up.unschedulable_limit_s(checks, self._request.plan)
+        plans, fitting = self._request.plans, []
+        for number, plan in enumerate(plans, start=1):
+            if number > 1:
+                self._say(trial_lists.shape_name(self._request.shapes, number))
+            try:
+                checks = await self._unless_interrupted(
+                    bring_up.check(self._cluster, plan, say=self._say)
+                )
+            except EnvironmentProblem as error:
+                self._unmade[number] = error
+                continue
+            if checks is None:
+                return StageResult.INTERRUPTED
+            self._unschedulable_s[number] = bring_up.unschedulable_limit_s(checks, plan)
+            fitting.append(number)
+        if not fitting or (self._unmade and self._lifecycle.stops_on_failure):
+            raise next(iter(self._unmade.values()))
+        for number, cause in self._unmade.items():
+            named = trial_lists.shape_name(self._request.shapes, number)
+            self._say(f"{named}: its trials count as failed: {cause}")
+        self._lifecycle.shapes = fitting
         return StageResult.DONE
 
     async def _preview(self) -> StageResult:
@@ -168,28 +206,41 @@ class Launch:
         else:
             parent = Path(request.config.artifacts.dir)
             self._artifacts = folders.make_artifact_folder(parent, request.config.name)
+        if len(request.plans) > 1:
+            self._trials = ShapeTrials(request.config, request.shapes, self._artifacts)
+            for number, error in self._unmade.items():
+                self._trials.fail(number, str(error))
         return StageResult.DONE
 
     # --- the stack and its run -------------------------------------------------------------------
 
     async def _up(self) -> StageResult:
         assert self._prepared is not None
-        if self._options.timeout_s is not None:
+        shape, is_change = self._lifecycle.shape, self._record is not None
+        if is_change:
+            await self._end_measuring()
+        elif self._options.timeout_s is not None:
             self._deadline_mono_s = time.monotonic() + self._options.timeout_s
         earlier = self._home.load(self._request.stack)
-        self._record = self._prepared
+        self._record = self._record or self._prepared
         self._home.save(self._record)
+        if self._trials is not None:
+            self._say(trial_lists.shape_name(self._request.shapes, shape))
         try:
             is_up = await bring_up.up(
                 self._request,
                 self._cluster,
                 self._cli,
-                unschedulable_s=self._unschedulable_s,
+                shape=shape,
+                is_change=is_change,
+                unschedulable_s=self._unschedulable_s[shape],
                 interrupts=self._interrupts,
                 deadline_mono_s=self._deadline_mono_s,
                 say=self._say,
             )
         except bring_up.StateLocked as error:
+            if is_change:
+                raise
             self._record = None
             self._home.forget(self._request.stack)
             if earlier is not None:
@@ -199,6 +250,8 @@ class Launch:
         finally:
             # The teardown of a partly created stack needs these UIDs too.
             await self._find_own()
+            if self._deadline_mono_s is not None and time.monotonic() > self._deadline_mono_s:
+                self._lifecycle.end_shapes()
         return StageResult.DONE if is_up else StageResult.INTERRUPTED
 
     async def _find_own(self) -> None:
@@ -215,7 +268,7 @@ class Launch:
         self._measuring = measure.Measuring(
             self._cluster,
             await self._cli.outputs(),
-            self._request.plan,
+            self._plan,
             self._screen.display,
             self._give_start,
             self._options.run.otlp,
@@ -226,6 +279,8 @@ class Launch:
             timeout_s=self._options.timeout_s,
         )
         status = self._measuring.status
+        if self._measuring.is_out_of_time:
+            self._lifecycle.end_shapes()
         if self._measuring.failure is not None:
             self._failed(self._measuring.failure)
             self._lifecycle.fail_run()
@@ -239,14 +294,16 @@ class Launch:
 
     async def _collect(self) -> StageResult:
         assert self._measuring is not None
-        assert self._artifacts is not None
-        fetched = asyncio.create_task(self._measuring.fetch(self._artifacts), name="fetch results")
+        folder = self._folder
+        fetched = asyncio.create_task(self._measuring.fetch(folder), name="fetch results")
         logs = asyncio.create_task(self._save_logs(), name="save logs")
         try:
             if not await self._ended_before(fetched, interrupts=2):
                 return StageResult.INTERRUPTED
             try:
                 self._say(f"collected {fetched.result()} into {self._artifacts}")
+                if self._trials is not None:
+                    self._trials.move(self._lifecycle.shape)
             except AiperfError as error:
                 self._artifact_error = str(error)
                 return StageResult.FAILED
@@ -262,9 +319,8 @@ class Launch:
     async def _save_logs(self) -> None:
         """Collect the logs of the services. A missing log does not fail the run."""
         assert self._record is not None
-        assert self._artifacts is not None
         try:
-            missing = await bring_up.save_logs(self._cluster, self._record, self._artifacts)
+            missing = await bring_up.save_logs(self._cluster, self._record, self._folder)
         except OSError as error:
             missing = (str(error),)
         for each in missing:
@@ -272,9 +328,9 @@ class Launch:
 
     async def _save_evidence(self) -> StageResult:
         assert self._record is not None
-        assert self._artifacts is not None
+        folder = self._folder
         saving = asyncio.create_task(
-            bring_up.save_evidence(self._cluster, self._cli, self._record, self._artifacts),
+            bring_up.save_evidence(self._cluster, self._cli, self._record, folder),
             name="save evidence",
         )
         if not await self._ended_before(saving, interrupts=2):
@@ -285,14 +341,30 @@ class Launch:
             # A full disk does not make the run fail.
             self._say(f"evidence could not be saved: {error}")
             return StageResult.FAILED
-        self._say(f"saved {len(self._evidence)} files about the failure in {self._artifacts}")
+        self._say(f"saved {len(self._evidence)} files about the failure in {folder}")
         return StageResult.DONE
+
+    def _end_shape(self, shape: int) -> None:
+        """Record what became of the trials of a shape that is over."""
+        error, self._shape_failure = self._shape_failure, None
+        measuring = self._measuring
+        is_stopped = self._lifecycle.was_interrupted or (measuring and measuring.is_out_of_time)
+        if self._trials is not None and error is not None and not is_stopped:
+            self._trials.fail(shape, str(error))
+
+    def _write_trials(self) -> None:
+        """Write the files of an experiment that has several shapes."""
+        if self._trials is None or self._record is None:
+            return
+        try:
+            self._summary = self._trials.write(self._request.plan.identity.run_id)
+        except EnvironmentProblem as error:
+            self._artifact_error = self._artifact_error or str(error)
 
     # --- the way down ----------------------------------------------------------------------------
 
     async def _destroy(self) -> StageResult:
-        if self._measuring is not None:
-            await self._measuring.close()
+        await self._end_measuring()
         notices = asyncio.create_task(self._report_teardown_running(), name="report interrupts")
         try:
             self._say("destroying the stack")
@@ -342,6 +414,23 @@ class Launch:
         assert self._record is not None
         return Teardown(cluster=self._cluster, cli=self._cli, record=self._record, say=self._say)
 
+    @property
+    def _plan(self) -> StackPlan:
+        """The plan of the current shape."""
+        return self._request.plans[self._lifecycle.shape - 1]
+
+    @property
+    def _folder(self) -> Path:
+        """Folder for what is fetched from the current shape."""
+        assert self._artifacts is not None
+        if self._trials is None:
+            return self._artifacts
+        return self._trials.folder_of(self._lifecycle.shape)
+
+    async def _end_measuring(self) -> None:
+        if self._measuring is not None:
+            await self._measuring.close()
+
     # --- helpers ---------------------------------------------------------------------------------
 
     async def _unless_interrupted(self, work: Awaitable[T]) -> T | None:
@@ -371,7 +460,7 @@ class Launch:
 
     def _outcome(self, status: Status | None) -> RunOutcome:
         lifecycle, measuring = self._lifecycle, self._measuring
-        summary = measuring.summary if measuring else None
+        summary = self._summary or (measuring.summary if measuring else None)
         is_unmade = self._record is None
         state = RunState.CANCELLED if lifecycle.was_interrupted or is_unmade else RunState.FAILED
         reason = str(self._failure) if self._failure else ("" if summary else STOPPED)
@@ -381,6 +470,11 @@ class Launch:
         if status is not None and RunState(status.state).is_final and self._failure is None:
             state, reason = RunState(status.state), status.reason
             failure = status.exit_code or failure
+        if self._summary is not None and not lifecycle.was_interrupted:
+            # What failed is in the trials, unless some of them were not begun.
+            is_complete = self._trials is not None and self._trials.is_complete
+            state = RunState.DONE if is_complete else RunState.FAILED
+            failure = ExitCode.BENCHMARK_FAILED
         return RunOutcome(
             run_id=self._request.plan.identity.run_id,
             state=state,

@@ -63,6 +63,8 @@ class Measuring:
         self.summary: dict[str, Any] | None = None
         self.failure: AiperfError | None = None
         """Reason why there may be no results, or incomplete ones."""
+        self.is_out_of_time = False
+        """True if `--timeout` has ended the run."""
         self._has_lost_rank = False
 
     @property
@@ -200,6 +202,7 @@ class Measuring:
         if deadline_mono_s is None:
             return
         await asyncio.sleep(max(0.0, deadline_mono_s - time.monotonic()))
+        self.is_out_of_time = True
         self.failure = BenchmarkFailed(f"--timeout: stopped {timeout_s:g} s after the start of up")
         assert self._client is not None
         await cancel(self._client, "--timeout")

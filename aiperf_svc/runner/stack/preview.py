@@ -8,17 +8,15 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.config.workload import Config
-from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.plan.stack import non_defaults
 from aiperf_svc.runner import signals, trial_lists
-from aiperf_svc.runner.stack import bring_up, summary
+from aiperf_svc.runner.stack import bring_up, shape_lines, summary
 from aiperf_svc.runner.stack.changes import Comparison, changes
 from aiperf_svc.runner.stack.project import read_settings
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.state_home import StateHome
 from aiperf_svc.workloads.loading import load_any
-from aiperf_svc.workloads.shapes import Shape, shape_config
 from aiperf_svc.workloads.trial_configs import TrialConfig
 
 
@@ -58,48 +56,34 @@ def trials_text(config: Config, members: Sequence[TrialConfig], *, is_markdown: 
     return "\n".join(lines)
 
 
-def of_shapes(
-    request: StackRequest,
-    members: Sequence[TrialConfig],
-    shapes: Sequence[Shape],
-    *,
-    is_markdown: bool,
-) -> str:
-    """Describe each set of pods that the trials of an experiment need, and list the trials."""
-    texts = []
+def of_shapes(request: StackRequest, members: Sequence[TrialConfig], *, is_markdown: bool) -> str:
+    """Describe the pods of each shape, what changes from one to the next, and list the trials."""
     format_ = summary.as_markdown if is_markdown else summary.as_text
-    # The text for a terminal has no place for it.
-    reason = "the trials need different pods" if is_markdown else ""
-    for number, shape in enumerate(shapes, start=1):
-        numbers = ", ".join(str(trial.number) for trial in shape.trials)
-        of = describe(shape.parameters)
-        title = f"pods {number} of {len(shapes)}, for {of}: trials {numbers}"
-        plan = _of_shape(request, shape).plan
-        compared = Comparison(base=bring_up.DEPLOYED, not_compared=reason)
-        texts.append(f"{title}\n{format_(plan, compared)}")
-    return "\n".join([*texts, trials_text(request.config, members, is_markdown=is_markdown)])
+    shapes = request.shapes
+    further = list(shape_lines.lines(shapes, request.plans))
+    texts = [
+        trial_lists.shape_title(shapes, 1),
+        format_(request.plan, compare_with_deployed(request)).rstrip("\n"),
+        *(["", "#### Further shapes", "", "```", *further, "```", ""] if is_markdown else further),
+        shape_lines.how_to_run(request.stack, shapes, request.used_shape),
+        "",
+        trials_text(request.config, members, is_markdown=is_markdown),
+    ]
+    return "\n".join(texts)
 
 
-def as_json(
-    request: StackRequest, members: Sequence[TrialConfig], shapes: Sequence[Shape]
-) -> dict[str, Any]:
+def as_json(request: StackRequest, members: Sequence[TrialConfig]) -> dict[str, Any]:
     """Return what a stack needs, and its trials, as the content of a JSON object."""
-    found = []
-    for shape in shapes:
-        plan = (_of_shape(request, shape) if len(shapes) > 1 else request).plan
-        found.append(
-            {
-                "parameters": shape.parameters,
-                "trials": [trial.number for trial in shape.trials],
-                "run_id": plan.identity.run_id,
-                "totals": msgspec.to_builtins(plan.totals),
-                "start_s": plan.times.start / 1e9,
-                "load_s": plan.times.load / 1e9 if plan.times.is_bounded else None,
-                "ttl_s": plan.config.deployment.ttl / 1e9,
-            }
-        )
+    found = [
+        {
+            "parameters": shape.parameters,
+            "trials": [trial.number for trial in shape.trials],
+            "run_id": plan.identity.run_id,
+            "totals": msgspec.to_builtins(plan.totals),
+            "start_s": plan.times.start / 1e9,
+            "load_s": plan.times.load / 1e9 if plan.times.is_bounded else None,
+            "ttl_s": plan.config.deployment.ttl / 1e9,
+        }
+        for shape, plan in zip(request.shapes, request.plans, strict=True)
+    ]
     return {"stack": request.stack, "pods": found, **trial_lists.as_json(request.config, members)}
-
-
-def _of_shape(request: StackRequest, shape: Shape) -> StackRequest:
-    return replace(request, config=shape_config(request.config, shape))

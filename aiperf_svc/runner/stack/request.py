@@ -22,7 +22,8 @@ from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders
 from aiperf_svc.runner.stack import locks, project, terminal
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
-from aiperf_svc.workloads.planning import plan_any_stack
+from aiperf_svc.workloads.planning import check_shape, plan_any_stack
+from aiperf_svc.workloads.shapes import Shape, shapes_of
 
 IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
 NOTHING: dict[str, Any] = {"config": {"aiperf:removal": "true"}}
@@ -71,25 +72,52 @@ class StackRequest:
         """Number of the run among those of an unchanged config."""
         return self.generation or int(self._setting("generation") or 1)
 
+    @property
+    def used_shape(self) -> int:
+        """Number of the shape that the stack's file chooses for `pulumi up`. Raises ConfigError."""
+        given = self._setting("shape") or "1"
+        if not given.isdecimal():
+            raise ConfigError(f"aiperf:shape: {given!r}: expected a whole number from 1")
+        check_shape(int(given), self.shapes)
+        return int(given)
+
     @cached_property
-    def plan(self) -> StackPlan:
-        """The plan of the stack. Raises ConfigError."""
-        return plan_any_stack(
-            self.config,
-            stack=self.stack,
-            version=aiperf_svc.__version__,
-            generation=self.used_generation,
-            image=self.environ.get(IMAGE, ""),
-            workload_image=self.environ.get(WORKLOAD_IMAGE, ""),
-            is_held=self.is_held,
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of the trials, each of which needs pods of its own. Raises ConfigError."""
+        return shapes_of(self.config, "cluster")
+
+    @cached_property
+    def plans(self) -> tuple[StackPlan, ...]:
+        """The plan of the stack for each shape, which `up` brings up one after the other. Raises
+        ConfigError."""
+        return tuple(
+            plan_any_stack(
+                self.config,
+                stack=self.stack,
+                version=aiperf_svc.__version__,
+                generation=self.used_generation,
+                image=self.environ.get(IMAGE, ""),
+                workload_image=self.environ.get(WORKLOAD_IMAGE, ""),
+                is_held=self.is_held,
+                shape=number,
+                shapes=self.shapes,
+            )
+            for number in range(1, len(self.shapes) + 1)
         )
 
     @property
+    def plan(self) -> StackPlan:
+        """The plan of the first shape, or of the only one. Raises ConfigError."""
+        return self.plans[0]
+
+    @property
     def missing_secrets(self) -> tuple[str, ...]:
-        """Keys of the stack's configuration that the plan needs and that have no value."""
+        """Keys of the stack's configuration that a plan needs and that have no value."""
         known = {key.removeprefix("aiperf:") for key in self.settings.get("config", {})}
-        wanted = [key for keys in self.plan.secret_keys.values() for key in keys]
-        return tuple(key for key in wanted if key not in known and key not in self.secrets)
+        wanted = [key for p in self.plans for keys in p.secret_keys.values() for key in keys]
+        return tuple(
+            key for key in dict.fromkeys(wanted) if key not in known and key not in self.secrets
+        )
 
     def check_secrets(self) -> None:
         """Raise ConfigError if a secret is missing."""

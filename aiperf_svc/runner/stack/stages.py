@@ -5,6 +5,9 @@
         └─────┬─────┘        └──────┴────────┴────┴─> evidence ─────┘
               └─> finished
 
+The trials of an experiment may need several shapes of pods. The stages from `up` to `collect` or
+`evidence` are then repeated for each shape, on the same stack, which is destroyed after the last.
+
 As soon as the cluster may hold objects of the stack, every path leads through `destroy` and
 `check`, unless the user asked to keep the stack or it holds the only copy of the results. Evidence
 of a failure, or of a loss that the run survived, is saved before the stack is destroyed.
@@ -58,9 +61,15 @@ class StackLifecycle:
 
     keep: bool = False
     keep_on_failure: bool = False
+    stops_on_failure: bool = False
+    """Whether no shape follows one that failed."""
     stage: Stage = Stage.PREFLIGHT
+    shapes: list[int] = field(default_factory=lambda: [1])
+    """Numbers of the shapes: the current one, and those that follow it."""
     failed_in: Stage | None = None
     """The first stage that failed."""
+    has_shape_failed: bool = False
+    """A stage of the current shape failed."""
     is_suspect: bool = False
     """A part of the stack died during a run that continued."""
     was_interrupted: bool = False
@@ -85,8 +94,8 @@ class StackLifecycle:
         if stage is not self.stage or stage is Stage.FINISHED:
             raise IllegalStep(f"{stage} ended in {self.stage} after {', '.join(self.story)}")
         self.story.append(f"{stage} {result}")
-        if result is StageResult.FAILED and self.failed_in is None:
-            self.failed_in = stage
+        if result is StageResult.FAILED:
+            self._fail_in(stage)
         self.was_interrupted = (
             self.was_interrupted or result is StageResult.INTERRUPTED or interrupts > 0
         )
@@ -110,17 +119,42 @@ class StackLifecycle:
         interrupt_limit = 1 if stage is Stage.UP else 2
         if stage in AFTER and result is StageResult.DONE and interrupts < interrupt_limit:
             return AFTER[stage]
-        if stage is Stage.COLLECT and (self.failed_in or self.is_suspect) and interrupts < 2:
+        is_to_see = self.has_shape_failed or self.is_suspect
+        if stage is Stage.COLLECT and is_to_see and interrupts < 2:
             return Stage.EVIDENCE
-        return self._teardown()
+        return self._next_shape() if self._has_next_shape() else self._teardown()
+
+    @property
+    def shape(self) -> int:
+        """Number of the current shape."""
+        return self.shapes[0]
+
+    def end_shapes(self) -> None:
+        """Begin no other shape."""
+        del self.shapes[1:]
 
     def fail_run(self) -> None:
         """Mark the run as failed although it has results."""
-        self.failed_in = self.failed_in or Stage.RUN
+        self._fail_in(Stage.RUN)
+
+    def _fail_in(self, stage: Stage) -> None:
+        self.failed_in = self.failed_in or stage
+        self.has_shape_failed = True
 
     def suspect_run(self) -> None:
         """Ask for evidence from the cluster although the run succeeded."""
         self.is_suspect = True
+
+    def _has_next_shape(self) -> bool:
+        is_over = self.was_interrupted or self.has_only_copy
+        if self.has_shape_failed and (self.stops_on_failure or self.keep_on_failure):
+            is_over = True
+        return len(self.shapes) > 1 and not is_over
+
+    def _next_shape(self) -> Stage:
+        del self.shapes[0]
+        self.has_shape_failed = self.is_suspect = False
+        return Stage.UP
 
     def _teardown(self) -> Stage:
         wants = self.keep or self.has_only_copy

@@ -43,3 +43,49 @@ def test_all_trials_run_on_the_same_pods_and_each_has_its_results(
         assert len(lines) == accounts["completed"]
     assert (folder / "profile_runs" / "run_0004" / "report.html").exists()
     assert (folder / "experiment.parquet").exists()
+
+
+SLOW = ["--ttft", "200ms", "--itl", "10ms", "--tokens", "16"]
+FAST = ["--ttft", "40ms", "--itl", "10ms", "--tokens", "16"]
+NO_NODE = {"aiperf.test/no-node": "has-it"}
+
+
+def targets(benchmark: dict[str, Any]) -> None:
+    """A server in four variants, of which one ends at once and one has no node to run on."""
+    benchmark["load"]["duration"] = "3s"
+    crashing = ["--no-such-flag"]
+    benchmark["experiment"] = {
+        "explicit": [
+            {"deployment.target.args": SLOW},
+            {"deployment.target.args": crashing},
+            {"deployment.target.args": SLOW, "deployment.target.placement.node_selector": NO_NODE},
+            {"deployment.target.args": FAST},
+        ],
+        "repetitions": 2,
+    }
+    benchmark["deployment"]["ttl"] = "2h"
+
+
+def test_each_shape_comes_up_in_turn_and_one_that_cannot_takes_only_its_own_trials(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(targets)
+    ended = runner.run("--json")
+    assert ended.code == ExitCode.BENCHMARK_FAILED, ended.errors
+    found = json.loads(ended.out)
+    assert found["left"] == []
+    assert cluster.left_of(runner.name) == []
+    trials = found["results"]["trials"]
+    assert [trial["number"] for trial in trials] == list(range(1, 9))
+    states = [trial["state"] for trial in trials]
+    assert states == ["done", "failed", "failed", "done"] * 2, ended.errors
+    assert "has crashed" in trials[1]["reason"]
+    assert "none of 1 nodes has the labels" in trials[2]["reason"]
+    slow, fast = (trials[n]["values"]["time_to_first_token_p50"] for n in (0, 3))
+    assert fast < 150 < slow
+    (folder,) = runner.artifacts.glob("*/")
+    assert len(list((folder / "trials").iterdir())) == 4
+    assert {path.name for path in (folder / "shapes").iterdir()} == {"1", "2", "4"}
+    assert json.loads((folder / "experiment.json").read_bytes()) == found["results"]
+    assert (folder / "report.html").exists()

@@ -42,6 +42,16 @@ def test_a_dry_run_lists_the_trials(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(out.splitlines()) == 4
 
 
+def test_a_dry_run_names_the_trials_that_need_other_processes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main([*PROFILE, "--concurrency", "1,2", "--sweep", "workers.max=1,2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "  shape 1 of 2 (workers.max=1): trials 1, 3",
+        "  shape 2 of 2 (workers.max=2): trials 2, 4",
+    ]
+
+
 def test_a_dry_run_as_json_has_all_trials(capsys: pytest.CaptureFixture[str]) -> None:
     lists = ("--isl", ",".join(map(str, range(1, 61))), "--concurrency", "1,2", "--json")
     assert cli.main([*PROFILE, *lists]) == 0
@@ -67,7 +77,6 @@ def test_a_dry_run_as_json_has_all_trials(capsys: pytest.CaptureFixture[str]) ->
             ("--concurrency", "1", "--sweep", "dataset.kind=synthetic,single_turn"),
             "trial dataset.kind=single_turn: --custom-dataset-type single_turn needs --input-file",
         ),
-        (("--concurrency", "1", "--sweep", "workers.max=1,2"), "in workers.max need other process"),
         (("--concurrency", "1,2", "--kubernetes"), "--dry-run: for a run on this machine"),
     ],
 )
@@ -120,8 +129,10 @@ def test_preview_shows_each_set_of_pods(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert cli.main(["preview", path]) == 0
     out = capsys.readouterr().out
-    assert "pods 1 of 2, for deployment.target.replicas=1: trials 1, 3" in out
-    assert "pods 2 of 2, for deployment.target.replicas=3: trials 2, 4" in out
+    assert "shape 1 of 2 (deployment.target.replicas=1): trials 1, 3" in out
+    assert "shape 2 of 2 (deployment.target.replicas=3): trials 2, 4; 11 pods" in out
+    assert "deployment.target.replicas: (default) → 3" in out
+    assert "`pulumi up` brings up shape 1 and runs its trials; `pulumi config set " in out
     assert cli.main(["preview", path, "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["pods"]
     assert second["totals"]["pods"] == first["totals"]["pods"] + 2

@@ -3,14 +3,18 @@
 from typing import Any
 
 import pytest
+import yaml
 
+from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.trials import plan_trials
 from aiperf_svc.domain.errors import ConfigError
-from aiperf_svc.plan.topology import Facts
+from aiperf_svc.plan.topology import Facts, Topology
+from aiperf_svc.workloads import planning
 from aiperf_svc.workloads.loading import parse_any
-from aiperf_svc.workloads.planning import plan_any, plan_any_stack
-from aiperf_svc.workloads.shapes import shape_config, shapes
-from aiperf_svc.workloads.trial_configs import trial_configs
+from aiperf_svc.workloads.planning import plan_any_stack
+from aiperf_svc.workloads.shapes import shape_config, shapes, shapes_of
+from aiperf_svc.workloads.trial_configs import trial_config, trial_configs
 
 TEMPLATE: dict[str, Any] = {
     "endpoint": {"url": "http://target", "model": "m"},
@@ -31,8 +35,13 @@ def config_of(experiment: dict[str, Any] | None = None, **template: Any) -> Conf
     return parse_any(data | ({"experiment": experiment} if experiment else {}), "f")
 
 
-def stack_of(config: Config) -> Any:
-    return plan_any_stack(config, stack="s", version="1")
+def stack_of(config: Config, **how: Any) -> Any:
+    return plan_any_stack(config, stack="s", version="1", **how)
+
+
+def plan_any(config: Config, facts: Facts) -> Topology:
+    (shape,) = shapes_of(config, facts.where)
+    return planning.plan_any(shape, facts)
 
 
 def test_trials_that_differ_in_load_and_prompts_have_one_shape() -> None:
@@ -76,17 +85,77 @@ def test_the_ranks_of_a_workload_are_its_shape() -> None:
     assert [[t.number for t in each.trials] for each in found] == [[1, 2], [3, 4]]
 
 
-def test_the_experiment_of_one_shape_has_its_trials_and_no_others() -> None:
-    args = [["--ttft", "5ms"], ["--ttft", "9ms"]]
-    config = config_of(
-        {"product": {"load.concurrency": [3, 1], "deployment.target.args": args}, "repetitions": 2}
-    )
-    first, second = shapes(trial_configs(config), "cluster")
-    part = shape_config(config, second)
-    (again,) = shapes(trial_configs(part), "cluster")
-    assert again.configs == second.configs
-    assert first.configs[0] not in again.configs
-    assert parse_any(part.model_dump(mode="json"), "f") == part
+ARGS = [["--ttft", "5ms"], ["--ttft", "9ms"]]
+TWO_TARGETS = {
+    "product": {"load.concurrency": [3, 1], "deployment.target.args": ARGS},
+    "repetitions": 2,
+}
+
+
+def test_a_shape_runs_its_trials_under_their_numbers_and_no_others() -> None:
+    config = config_of(TWO_TARGETS)
+    everything = trial_configs(config)
+    for shape in shapes(everything, "cluster"):
+        part = shape_config(config, shape)
+        # As the services read it.
+        read = parse_any(part.model_dump(mode="json", by_alias=True), "f")
+        assert read == part
+        assert read.experiment is not None
+        trials = plan_trials(read.experiment, read.random_seed)
+        assert trials == shape.trials
+        configs = [trial_config(read, trial.parameters) for trial in trials]
+        assert configs == list(shape.configs)
+
+
+def test_what_a_stack_resolves_is_not_undone_by_the_parameters_of_a_trial() -> None:
+    rows = [{"endpoint.url": url, "load.concurrency": 7} for url in ("http://target", "http://b")]
+    config = config_of({"explicit": rows})
+    plan = stack_of(config, shape=1)
+    read = parse_any(yaml.safe_load(plan.files["config.yaml"]), "f")
+    assert read.experiment is not None
+    (trial,) = plan_trials(read.experiment, 0)
+    found = trial_config(read, trial.parameters)
+    assert isinstance(found, BenchmarkConfig)
+    assert (trial.parameters, found.load.concurrency) == (rows[0], 7)
+    assert found.endpoint.url == plan.config.endpoint.url != "http://target"
+
+
+def test_each_shape_is_a_run_of_its_own_and_their_objects_have_one_label() -> None:
+    config = config_of(TWO_TARGETS)
+    first, second = stack_of(config, shape=1), stack_of(config, shape=2)
+    assert first.identity.run_id != second.identity.run_id
+    assert first.identity.labels() == second.identity.labels()
+    again = stack_of(config, shape=1, generation=2)
+    assert again.identity.labels() != first.identity.labels()
+
+
+def test_a_target_that_two_shapes_share_is_the_same_pod_and_another_is_not() -> None:
+    alike = config_of({"product": {"workers.max": [1, 2]}})
+    assert stack_of(alike, shape=1).target == stack_of(alike, shape=2).target
+    other = config_of(TWO_TARGETS)
+    assert stack_of(other, shape=1).target != stack_of(other, shape=2).target
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_shape_that_there_is_not_is_refused(number: int) -> None:
+    with pytest.raises(ConfigError, match=rf"aiperf:shape: {number}: .* from 1 to 2"):
+        stack_of(config_of(TWO_TARGETS), shape=number)
+
+
+def test_a_stack_lives_through_all_its_shapes() -> None:
+    alone = stack_of(config_of()).times
+    needed_ns = 2 * alone.start + 8 * alone.load
+    fitting = {"ttl": f"{needed_ns // 10**9}s", "target": {"kind": "mock"}}
+    assert stack_of(config_of(TWO_TARGETS, deployment=fitting), shape=2).times.start == alone.start
+    short = fitting | {"ttl": f"{needed_ns // 10**9 - 1}s"}
+    with pytest.raises(ConfigError, match="trials of 2 shapes take up to"):
+        stack_of(config_of(TWO_TARGETS, deployment=short), shape=2)
+
+
+def test_a_search_in_several_shapes_is_refused() -> None:
+    search = {"parameter": "workers.max", "from": 1, "to": 8, "maximize": "goodput"}
+    with pytest.raises(ConfigError, match=r"search: workers.max needs other pods for each value"):
+        shapes_of(config_of({"search": search}), "cluster")
 
 
 @pytest.mark.parametrize("facts", [CLUSTER, Facts(where="local", cores=8)])
@@ -131,14 +200,6 @@ def test_the_steps_of_all_trials_count() -> None:
     experiment = {"product": {"workload.timeout": ["30s", "60s"]}, "cooldown": "5s"}
     together = stack_of(parse_any(data | {"experiment": experiment}, "f")).times
     assert together.load == 3 * alone.load + 5 * 10**9
-
-
-def test_trials_that_need_other_pods_are_not_planned_as_one_stack() -> None:
-    config = config_of({"product": {"deployment.target.replicas": [1, 2]}})
-    with pytest.raises(ConfigError, match=r"differ in deployment.target.replicas need other pods"):
-        stack_of(config)
-    with pytest.raises(ConfigError, match=r"need other processes"):
-        plan_any(config, Facts(where="local"))
 
 
 def test_every_refused_trial_is_listed_before_any_starts() -> None:

@@ -16,9 +16,14 @@ from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
 from aiperf_svc.adapters.cluster.api.objects import ObjectRef
 from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
+from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.summary import summarise
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.signals import Interrupts
@@ -53,10 +58,15 @@ class Played:
         self.interrupts = Interrupts()
         self.report: LeakReport | Exception = CLEAN
         self.up_error: AiperfError | None = None
+        self.up_errors: dict[int, AiperfError] = {}
+        """Those of the shapes that cannot come up."""
+        self.check_errors: dict[str, AiperfError] = {}
+        """What the preflight checks find, by the id of a shape's run."""
+        self.ups: list[int] = []
         self.fetch_error: AiperfError | None = None
         self.uploaded_to = ""
-        self.stops_up = False
-        """The user does."""
+        self.stops_up_of: int | None = None
+        """The shape in whose `up` the user stops it."""
         self.is_destroyed = self.is_mended = True
         self.did: list[str] = []
         self.is_watched = False
@@ -105,7 +115,7 @@ class Played:
 
     # --- as Measuring ---
 
-    has_results, has_losses, failure, summary = True, False, None, SUMMARY
+    has_results, has_losses, is_out_of_time, failure, summary = True, False, False, None, SUMMARY
 
     @property
     def status(self) -> Any:
@@ -121,6 +131,12 @@ class Played:
         self.note_watched("fetch")
         if self.fetch_error:
             raise self.fetch_error
+        if len(self.request.plans) > 1:
+            shape = self.request.shapes[self.ups[-1] - 1]
+            for trial in shape.trials:
+                (folder / "trials" / trial.folder).mkdir(parents=True)
+            ended = [TrialOutcome(trial, "done", "", SUMMARY) for trial in shape.trials]
+            write_experiment(folder, self.request.config, summarise(ended))
         return "all"
 
     async def close(self) -> None:
@@ -138,15 +154,24 @@ def returning(value: Any) -> Callable[..., Awaitable[Any]]:
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     played = Played(tmp_path)
 
-    async def up(*_: Any, **__: Any) -> bool:
+    async def check(_: Cluster, plan: StackPlan, **__: Any) -> tuple[()]:
+        if error := played.check_errors.get(plan.identity.run_id):
+            raise error
+        return ()
+
+    async def up(*_: Any, shape: int, **__: Any) -> bool:
         played.note_watched("up")
+        played.ups.append(shape)
+        if error := played.up_errors.get(shape):
+            raise error
         if played.up_error:
             raise played.up_error
-        if played.stops_up:
+        if played.stops_up_of == shape:
             played.interrupts.add()
-        return not played.stops_up
+        return played.stops_up_of != shape
 
-    for name, value in {"check": (), "preview": "", "first_record": RECORD, "find_own": RECORD,
+    monkeypatch.setattr(bring_up, "check", check)
+    for name, value in {"preview": "", "first_record": RECORD, "find_own": RECORD,
                         "save_evidence": (), "save_logs": ()}.items():  # fmt: skip
         monkeypatch.setattr(bring_up, name, returning(value))
     monkeypatch.setattr(bring_up, "unschedulable_limit_s", lambda *_: 0.0)
@@ -178,7 +203,7 @@ async def test_a_check_that_could_not_be_made_is_the_exit_code_even_of_an_interr
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     played.report = Unreachable("the cluster does not respond")
-    played.stops_up = True
+    played.stops_up_of = 1
     outcome = await played.launched()
     assert outcome.exit_code is ExitCode.ERROR
     assert outcome.as_json()["not_checked"] == ["everything (the cluster does not respond)"]
@@ -270,7 +295,7 @@ async def test_results_that_are_in_a_bucket_keep_no_stack(played: Played) -> Non
 
 
 async def test_a_run_that_was_stopped_early_leaves_no_empty_folder(played: Played) -> None:
-    played.stops_up = True
+    played.stops_up_of = 1
     outcome = await played.launched()
     assert (outcome.exit_code, outcome.artifacts) == (ExitCode.INTERRUPTED, None)
     assert os.listdir(played.request.config.artifacts.dir) == []  # noqa: PTH208
@@ -305,3 +330,98 @@ async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
             held=held,
         )
     assert played.home.ephemeral_stacks() == ()
+
+
+def in_shapes(played: Played, *, on_failure: str = "continue", number: int = 3) -> list[str]:
+    """Give the stack trials of so many shapes, two of each; the ids of their runs."""
+    experiment = {
+        "product": {"workers.max": list(range(1, number + 1))},
+        "repetitions": 2,
+        "on_failure": on_failure,
+    }
+    benchmark = {**played.request.benchmark, "experiment": experiment}
+    config = parse_config(benchmark, "")
+    played.request = StackRequest(stack="s", config=config, benchmark=benchmark, environ={})
+    return [plan.identity.run_id for plan in played.request.plans]
+
+
+def trials_of(outcome: RunOutcome) -> list[tuple[int, str, str]]:
+    assert outcome.summary is not None
+    return [(t["number"], t["state"], t["reason"]) for t in outcome.summary["trials"]]
+
+
+async def test_all_shapes_run_on_one_stack_and_their_trials_are_in_one_folder(
+    played: Played,
+) -> None:
+    in_shapes(played)
+    outcome = await played.launched()
+    assert (played.ups, played.did) == ([1, 2, 3], ["destroy", "check"])
+    assert trials_of(outcome) == [(number, "done", "") for number in range(1, 7)]
+    assert outcome.artifacts is not None
+    assert len(list((outcome.artifacts / "trials").iterdir())) == 6
+    assert (outcome.artifacts / "experiment.parquet").exists()
+    assert not (outcome.artifacts / "shapes").exists()
+
+
+async def test_a_shape_that_does_not_come_up_takes_only_its_own_trials(played: Played) -> None:
+    in_shapes(played)
+    played.up_errors[2] = EnvironmentProblem("no room")
+    outcome = await played.launched()
+    assert (played.ups, played.did) == ([1, 2, 3], ["destroy", "check"])
+    assert [state for _, state, _ in trials_of(outcome)] == ["done", "failed", "done"] * 2
+    assert trials_of(outcome)[4] == (5, "failed", "no room")
+    assert (outcome.state, outcome.exit_code) == ("done", ExitCode.BENCHMARK_FAILED)
+
+
+async def test_a_shape_that_preflight_refuses_is_not_brought_up(played: Played) -> None:
+    first, _, _ = in_shapes(played)
+    played.check_errors[first] = EnvironmentProblem("no such node")
+    outcome = await played.launched()
+    assert played.ups == [2, 3]
+    assert trials_of(outcome)[3] == (4, "failed", "no such node")
+
+
+async def test_nothing_is_made_if_preflight_refuses_a_shape_and_a_failure_is_to_stop(
+    played: Played,
+) -> None:
+    _, second, _ = in_shapes(played, on_failure="stop")
+    played.check_errors[second] = EnvironmentProblem("no such node")
+    with pytest.raises(EnvironmentProblem, match="no such node"):
+        await played.launched()
+    assert (played.ups, played.did) == ([], [])
+
+
+async def test_the_finished_trials_stay_where_a_failure_stops_an_experiment(
+    played: Played,
+) -> None:
+    in_shapes(played, on_failure="stop")
+    played.up_errors[2] = EnvironmentProblem("no room")
+    outcome = await played.launched()
+    assert (played.ups, played.did) == ([1, 2], ["destroy", "check"])
+    assert [(n, state) for n, state, _ in trials_of(outcome)] == [
+        (1, "done"),
+        (2, "failed"),
+        (4, "done"),
+        (5, "failed"),
+    ]
+    assert (outcome.state, outcome.exit_code) == ("failed", ExitCode.BENCHMARK_FAILED)
+
+
+async def test_a_state_that_is_locked_between_two_shapes_still_leads_to_the_teardown(
+    played: Played,
+) -> None:
+    in_shapes(played, number=2)
+    played.up_errors[2] = bring_up.StateLocked("somebody else works on its state")
+    outcome = await played.launched()
+    assert played.did == ["destroy", "check"]
+    assert trials_of(outcome)[1] == (2, "failed", "somebody else works on its state")
+
+
+async def test_who_stops_an_experiment_keeps_the_shapes_that_are_over(played: Played) -> None:
+    in_shapes(played)
+
+    played.stops_up_of = 2
+    outcome = await played.launched()
+    assert (played.ups, played.did) == ([1, 2], ["destroy", "check"])
+    assert [number for number, _, _ in trials_of(outcome)] == [1, 4]
+    assert outcome.exit_code is ExitCode.INTERRUPTED

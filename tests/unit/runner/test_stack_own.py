@@ -11,7 +11,7 @@ from aiperf_svc.adapters.cluster.teardown.inventory import Inventory
 from aiperf_svc.adapters.pulumi.cli import Ended, PulumiCli, PulumiFailed, is_locked
 from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import EnvironmentProblem
-from aiperf_svc.plan.identity import RUN_LABEL
+from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.stack import bring_up, deployed
 from aiperf_svc.runner.stack.bring_up import find_own, refuse_others
 from aiperf_svc.runner.stack.request import StackRequest
@@ -184,12 +184,13 @@ REQUEST = StackRequest(
 
 def state_of_run(run_id: str, *, is_complete: bool = True) -> dict[str, Any]:
     """One that an `up` has left which ended, or was broken off."""
-    labels = {"metadata": {"labels": {RUN_LABEL: run_id}}}
+    container = {"name": "worker", "env": [{"name": RUN_ID, "value": run_id}]}
+    pods = {"spec": {"template": {"spec": {"containers": [container]}}}}
     outputs = {"runId": run_id} if is_complete else {}
     return state(
         {"type": "pulumi:pulumi:Stack", "outputs": outputs},
         made("core/v1:Namespace", "aiperf-s-1", "1"),
-        made("apps/v1:Deployment", "worker-s", "w", inputs=labels),
+        made("apps/v1:Deployment", "worker-s", "w", inputs=pods),
     )
 
 

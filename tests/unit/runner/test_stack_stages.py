@@ -6,6 +6,7 @@ import pytest
 
 from aiperf_svc.runner.stack.stages import IllegalStep, StackLifecycle, Stage, StageResult
 
+ENDING = (StageResult.FAILED, StageResult.INTERRUPTED) * 4
 MAKING = (Stage.UP, Stage.RUN, Stage.COLLECT, Stage.EVIDENCE)
 
 
@@ -124,8 +125,8 @@ def test_every_lifecycle_ends_and_tears_down_what_it_made() -> None:
         (StageResult.DONE, StageResult.FAILED, StageResult.INTERRUPTED), repeat=6
     ):
         for stops_at in range(8):
-            lifecycle, made = StackLifecycle(), False
-            for step, result in enumerate((*results, StageResult.FAILED, StageResult.INTERRUPTED)):
+            lifecycle, made = StackLifecycle(shapes=[1, 2, 3]), False
+            for step, result in enumerate((*results, *ENDING)):
                 if lifecycle.stage is Stage.FINISHED:
                     break
                 made = made or lifecycle.stage in MAKING
@@ -139,3 +140,70 @@ def test_a_stage_that_is_not_going_on_cannot_end() -> None:
     lifecycle = at(Stage.RUN)
     with pytest.raises(IllegalStep, match="up done"):
         lifecycle.end(Stage.UP, StageResult.DONE)
+
+
+def in_run_of(shapes: int, **how: bool) -> StackLifecycle:
+    lifecycle = StackLifecycle(shapes=list(range(1, shapes + 1)), **how)
+    for stage in (Stage.PREFLIGHT, Stage.PREVIEW, Stage.UP):
+        lifecycle.end(stage, StageResult.DONE)
+    return lifecycle
+
+
+def test_each_shape_is_brought_up_measured_and_collected_before_the_stack_goes() -> None:
+    lifecycle, seen = StackLifecycle(shapes=[1, 2, 3]), []
+    while lifecycle.stage is not Stage.FINISHED:
+        seen.append((lifecycle.stage, lifecycle.shape))
+        lifecycle.end(lifecycle.stage, StageResult.DONE)
+    of_a_shape = (Stage.UP, Stage.RUN, Stage.COLLECT)
+    assert seen == [
+        (Stage.PREFLIGHT, 1),
+        (Stage.PREVIEW, 1),
+        *((stage, shape) for shape in (1, 2, 3) for stage in of_a_shape),
+        (Stage.DESTROY, 3),
+        (Stage.CHECK, 3),
+    ]
+
+
+@pytest.mark.parametrize("stage", [Stage.UP, Stage.RUN])
+def test_a_shape_that_fails_is_looked_at_and_the_next_one_comes(stage: Stage) -> None:
+    lifecycle = StackLifecycle(shapes=[1, 2])
+    while lifecycle.stage is not stage:
+        lifecycle.end(lifecycle.stage, StageResult.DONE)
+    assert lifecycle.end(stage, StageResult.FAILED) is Stage.EVIDENCE
+    assert lifecycle.end(Stage.EVIDENCE, StageResult.DONE) is Stage.UP
+    assert (lifecycle.shape, lifecycle.failed_in) == (2, stage)
+    for each in (Stage.UP, Stage.RUN, Stage.COLLECT):
+        after = lifecycle.end(each, StageResult.DONE)
+    # The second one did not fail: there is nothing to look at.
+    assert after is Stage.DESTROY
+
+
+@pytest.mark.parametrize("how", [{"stops_on_failure": True}, {"keep_on_failure": True}])
+def test_no_shape_follows_a_failure_after_which_the_user_wants_none(how: dict[str, bool]) -> None:
+    lifecycle = in_run_of(2, **how)
+    lifecycle.end(Stage.RUN, StageResult.FAILED)
+    after = lifecycle.end(Stage.EVIDENCE, StageResult.DONE)
+    assert after is (Stage.FINISHED if "keep_on_failure" in how else Stage.DESTROY)
+    assert lifecycle.shape == 1
+
+
+def test_no_shape_follows_an_interrupt_a_timeout_or_results_that_are_only_in_the_stack() -> None:
+    for spoil in ("interrupt", "timeout", "only copy"):
+        lifecycle = in_run_of(2)
+        interrupts = int(spoil == "interrupt")
+        lifecycle.end(Stage.RUN, StageResult.DONE, interrupts=interrupts)
+        if spoil == "timeout":
+            lifecycle.end_shapes()
+        result = StageResult.FAILED if spoil == "only copy" else StageResult.DONE
+        lifecycle.has_only_copy = spoil == "only copy"
+        after = lifecycle.end(Stage.COLLECT, result, interrupts=interrupts)
+        if after is Stage.EVIDENCE:
+            after = lifecycle.end(Stage.EVIDENCE, StageResult.DONE, interrupts=interrupts)
+        assert after is (Stage.FINISHED if spoil == "only copy" else Stage.DESTROY)
+
+
+def test_a_stack_that_is_kept_stays_with_its_last_shape() -> None:
+    lifecycle = in_run_of(2, keep=True)
+    while lifecycle.stage is not Stage.FINISHED:
+        lifecycle.end(lifecycle.stage, StageResult.DONE)
+    assert (lifecycle.shape, lifecycle.is_kept) == (2, True)

@@ -18,6 +18,7 @@ import aiperf_svc
 from aiperf_svc.adapters.pulumi.cli import Lock, PulumiCli, locks_in
 from aiperf_svc.config.load_config import load_stack
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.plan.identity import RUN_ID
 from aiperf_svc.runner.stack import bring_up, deployed, preview, project
 from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.locks import check_locks, is_alive, is_pulumi, take_over
@@ -221,6 +222,13 @@ def test_a_process_that_nobody_has_asked_about_is_dead() -> None:
 
 # --- what the state says -------------------------------------------------------------------------
 
+
+def pods_of(run_id: str) -> dict[str, Any]:
+    """A Deployment of services, as far as it says which run they belong to."""
+    container = {"name": "worker", "env": [{"name": RUN_ID, "value": run_id}]}
+    return {"spec": {"template": {"spec": {"containers": [container]}}}}
+
+
 STATE = {
     "deployment": {
         "resources": [
@@ -238,7 +246,7 @@ STATE = {
             },
             {
                 "type": "kubernetes:apps/v1:Deployment",
-                "inputs": {"metadata": {"labels": {"aiperf.dev/run": "r1"}}},
+                "inputs": pods_of("r1"),
             },
         ]
     }
@@ -271,12 +279,12 @@ async def compared(request: StackRequest, state: dict[str, Any]) -> Comparison:
 
 def state_of(request: StackRequest) -> dict[str, Any]:
     """What `up` leaves."""
-    labels = {"metadata": {"labels": {"aiperf.dev/run": request.plan.identity.run_id}}}
+    pods = pods_of(request.plan.identity.run_id)
     return {
         "deployment": {
             "resources": [
                 {"type": "kubernetes:core/v1:ConfigMap", "inputs": {"data": request.plan.files}},
-                {"type": "kubernetes:apps/v1:Deployment", "inputs": labels},
+                {"type": "kubernetes:apps/v1:Deployment", "inputs": pods},
             ]
         }
     }
@@ -298,8 +306,7 @@ async def test_what_is_deployed_is_no_new_run_unless_image_or_generation_is_anot
 async def test_an_up_that_was_interrupted_goes_on_with_a_new_run() -> None:
     known = request_of("bench-smoke")
     state = state_of(known)
-    older = {"metadata": {"labels": {"aiperf.dev/run": "older"}}}
-    pod = {"type": "kubernetes:apps/v1:Deployment", "inputs": older}
+    pod = {"type": "kubernetes:apps/v1:Deployment", "inputs": pods_of("older")}
     state["deployment"]["resources"].append(pod)
     assert (await compared(known, state)).is_new_run
 

@@ -30,19 +30,25 @@ async def wait_for_startup_failure(
     unschedulable_s: float = UNSCHEDULABLE_S,
     longest_s: float = math.inf,
     has_ranks: bool = False,
+    is_change: bool = False,
 ) -> str:
     """Return one line when `up` cannot succeed any more: pod, value, remedy. The caller cancels it
     when `up` has ended.
 
     `longest_s` is the time in which each pod must be ready. `has_ranks`: the stack has
     StatefulSets. `namespace` None watches all namespaces: the stack's own has no name before it
-    exists.
+    exists. `is_change`: the stack was there before; its pods then say nothing of those that replace
+    them.
     """
     detector = StartupFailureDetector(unschedulable_s=unschedulable_s, longest_s=longest_s)
+    earlier: frozenset[str] | None = None if is_change else frozenset()
     place = f"/namespaces/{namespace}" if namespace else ""
     while True:
         try:
             pods = await _labelled(cluster, f"/api/v1{place}/pods", stack)
+            if earlier is None:
+                earlier = frozenset(pod["metadata"]["uid"] for pod in pods)
+            pods = [pod for pod in pods if pod["metadata"]["uid"] not in earlier]
             deployments = await _labelled(cluster, f"/apis/apps/v1{place}/deployments", stack)
             refusals = await _refusals(cluster, place, stack) if has_ranks else []
             claims = await _claim_events(cluster, place, pods)

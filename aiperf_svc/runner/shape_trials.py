@@ -1,0 +1,117 @@
+"""The trials of an experiment whose shapes run one after the other: collected in one folder.
+
+Each shape is an experiment of its own to the services, which know nothing of the others. What they
+leave is merged here, so that the files of the experiment are over all trials.
+"""
+
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
+from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.trials import TRIALS
+from aiperf_svc.domain.errors import EnvironmentProblem
+from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.runner import folders
+from aiperf_svc.workloads.shapes import Shape
+
+SHAPES = "shapes"
+"""Folder of the logs of each shape, in that of the experiment."""
+KEPT = ("logs", "evidence")
+"""Folders that stay in that of a shape."""
+
+
+class ShapeTrials:
+    """What became of the trials of all shapes."""
+
+    def __init__(self, config: Config, shapes: Sequence[Shape], folder: Path) -> None:
+        self._config, self._shapes, self.folder = config, shapes, folder
+        self._outcomes: dict[int, TrialOutcome] = {}
+
+    def folder_of(self, shape: int) -> Path:
+        """Return the folder of a shape by its number, made if needed. Raises OSError."""
+        folder = self.folder / SHAPES / str(shape)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every trial has an outcome."""
+        return all(self.has_all(number) for number in range(1, len(self._shapes) + 1))
+
+    def has_all(self, shape: int) -> bool:
+        """True if every trial of a shape has an outcome."""
+        return all(t.number in self._outcomes for t in self._shapes[shape - 1].trials)
+
+    def add_finished(self) -> None:
+        """Take the trials of an experiment that is resumed; those that failed are run again. Raises
+        ConfigError."""
+        self.add(self.folder)
+        done = {n: each for n, each in self._outcomes.items() if each.state == RunState.DONE}
+        self._outcomes = done
+
+    def add(self, folder: Path) -> None:
+        """Take the trials that the services of a shape have left in a folder; nothing if none has
+        ended. Raises ConfigError."""
+        from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
+
+        if not is_experiment(folder):
+            return
+        found = read_outcomes(folder, read_experiment_file(folder).trials)
+        self._outcomes |= {each.trial.number: each for each in found}
+
+    def move(self, shape: int) -> None:
+        """Take the trials from the folder of a shape, and move them to those of the experiment.
+        Raises EnvironmentProblem."""
+        folder = self.folder_of(shape)
+        self.add(folder)
+        try:
+            (self.folder / TRIALS).mkdir(exist_ok=True)
+            for trial in (folder / TRIALS).glob("*"):
+                trial.rename(self.folder / TRIALS / trial.name)
+            for each in folder.iterdir():
+                if each.name not in KEPT:
+                    _remove(each)
+        except OSError as error:
+            raise EnvironmentProblem(f"{folder}: {error.strerror or error}") from error
+
+    def fail(self, shape: int, reason: str) -> None:
+        """Record the trials of a shape that have not ended as failed."""
+        for trial in self._shapes[shape - 1].trials:
+            failed = TrialOutcome(trial, RunState.FAILED.value, reason, None)
+            self._outcomes.setdefault(trial.number, failed)
+
+    def write(self, run_id: str) -> dict[str, Any] | None:
+        """Write the files of the experiment, and return the content of experiment.json; None if no
+        trial has begun. Raises EnvironmentProblem."""
+        # Reports and Parquet take long to import.
+        from aiperf_svc.adapters.storage.artifacts import write_manifest
+        from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
+        from aiperf_svc.core.experiments.summary import row_of, summarise_rows
+
+        for each in (self.folder / "logs", *self.folder.glob(f"{SHAPES}/*")):
+            folders.remove_if_empty(each)
+        with suppress(OSError):
+            (self.folder / SHAPES).rmdir()
+        if not self._outcomes:
+            return None
+        rows = [row_of(self._outcomes[number]) for number in sorted(self._outcomes)]
+        write_experiment(self.folder, self._config, summarise_rows(rows))
+        write_manifest(self.folder, run_id)
+        content: dict[str, Any] = msgspec.json.decode(
+            (self.folder / "experiment.json").read_bytes()
+        )
+        return content
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
