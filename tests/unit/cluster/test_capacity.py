@@ -91,3 +91,8 @@ def test_a_cluster_that_adds_nodes_is_only_warned_about() -> None:
     check = _judge(make_plan(), [node(cpu="1")], can_grow=True)
     assert check.state == "warning"
     assert check.detail.endswith("the cluster has to add nodes")
+
+
+def test_a_node_that_has_not_said_what_it_offers_yet_has_no_room() -> None:
+    new = {"metadata": {"name": "new"}, "status": {"conditions": node()["status"]["conditions"]}}
+    assert [room.free for room in rooms([new], [], stack="s")] == [{}]

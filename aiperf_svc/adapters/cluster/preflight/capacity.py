@@ -42,7 +42,7 @@ def rooms(nodes: Iterable[Object], pods: Iterable[Object], *, stack: str) -> lis
             free={
                 resource: parse_quantity(value)
                 - used.get(node["metadata"]["name"], {}).get(resource, 0.0)
-                for resource, value in node["status"]["allocatable"].items()
+                for resource, value in (node["status"].get("allocatable") or {}).items()
             },
         )
         for node in nodes
