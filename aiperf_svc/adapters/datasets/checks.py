@@ -1,4 +1,5 @@
-"""Reads a dataset file before anything is started, so that a mistake in it costs no start.
+"""Reads a dataset file before anything is started, so that a mistake in it costs no start. Of
+synthetic prompts, the size of their pictures and sounds is known before.
 
 The file is read once, within `CHECK_S` and, if its kind is held while it is read, `CHECK_BYTES`.
 What comes after that is checked when the dataset is built.
@@ -15,8 +16,9 @@ from aiperf_svc.adapters.datasets.builder import KINDS
 from aiperf_svc.adapters.datasets.media_files import with_files
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
 from aiperf_svc.config.base import SECOND_NS
-from aiperf_svc.config.models import BenchmarkConfig, Load
-from aiperf_svc.core.datasets.assembly import Source, finish, warmup_share
+from aiperf_svc.config.models import BenchmarkConfig, DatasetKind, Load
+from aiperf_svc.core.datasets.assembly import Source, finish, synthetic_count, warmup_share
+from aiperf_svc.core.datasets.media import check_media_size
 from aiperf_svc.core.load.fixed_schedule import due_times
 
 CHECK_S = 20.0
@@ -70,8 +72,12 @@ def _at_own_speed(load: Load) -> Load:
 
 def check_dataset(config: BenchmarkConfig) -> CheckedFile:
     """Read the dataset file of a config, if there is one. Raises DatasetError that names file and
-    line."""
-    file = config.dataset.file
+    line, or the key."""
+    dataset = config.dataset
+    file = dataset.file
+    if dataset.kind is DatasetKind.SYNTHETIC:
+        turns = round(synthetic_count(config) * dataset.turns.number.mean)
+        check_media_size(turns, dataset.images, dataset.sounds)
     if file is None:
         return CheckedFile()
     limit = _Limit()

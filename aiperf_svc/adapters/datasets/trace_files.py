@@ -12,6 +12,7 @@ from aiperf_svc.core.datasets.base import Lines
 from aiperf_svc.core.datasets.trace_checks import carried_by, check_conversations
 from aiperf_svc.core.datasets.trace_index import Line, TraceIndex, in_schedule, index_rows
 from aiperf_svc.core.datasets.traces import TraceRow, checked, from_first
+from aiperf_svc.domain.errors import DatasetError
 
 
 class TraceFormat(msgspec.Struct, frozen=True):
@@ -71,6 +72,15 @@ class TraceFile:
             units_per_second=units,
             limit=config.dataset.entries,
         )
+        offsets = (
+            config.load.fixed_schedule_start_offset,
+            config.load.fixed_schedule_end_offset,
+        )
+        if not index.entry_count and any(each is not None for each in offsets):
+            raise DatasetError(
+                f"{self._name}: no row that can be sent is between "
+                "load.fixed_schedule_start_offset and load.fixed_schedule_end_offset"
+            )
         check_conversations(config.endpoint, index, self._name)
         return index
 

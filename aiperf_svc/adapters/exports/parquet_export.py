@@ -99,6 +99,8 @@ class _Sink(FileIO):
 def read_records(path: Path) -> dict[str, NDArray[Any]]:
     """Read the columns of a `records.parquet` into memory."""
     table = read_parquet(path, batch_size=ROW_GROUP).read_all()
+    if not table.num_rows:  # A column without chunks has no array.
+        return {name: np.empty(0, dtype=METRIC_DTYPE[name]) for name in table.column_names}
     return {name: table.column(name).to_numpy() for name in table.column_names}
 
 

@@ -67,14 +67,18 @@ class Finished(msgspec.Struct, frozen=True):
     conversations: tuple[Conversation, ...]
 
 
+def synthetic_count(config: BenchmarkConfig) -> int:
+    """Return the number of synthetic entries, with those of the warmup."""
+    entries = config.dataset.entries or synthetic.DEFAULT_ENTRIES
+    return entries + own_warmup(config.load.warmup, entries)
+
+
 def synthetic_prompts(
     config: BenchmarkConfig, counter: TokenCounter | None
 ) -> list[PromptConversation]:
     """Return the synthetic entries of a config, with those of its warmup at the end."""
-    entries = config.dataset.entries or synthetic.DEFAULT_ENTRIES
-    total = entries + own_warmup(config.load.warmup, entries)
     seed, dataset = config.random_seed, config.dataset
-    prompts = synthetic.generate(dataset, total, seed, counter)
+    prompts = synthetic.generate(dataset, synthetic_count(config), seed, counter)
     if config.endpoint.type in RANKINGS:
         return synthetic.with_passages(prompts, dataset.passages, seed, counter)
     takes_messages = config.endpoint.type in MESSAGE_APIS

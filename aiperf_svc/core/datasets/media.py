@@ -87,7 +87,7 @@ def with_media(
     if not images.number and not sounds.number:
         return entries
     turns = sum(len(entry.turns) for entry in entries)
-    _check_size(turns, images, sounds)
+    check_media_size(turns, images, sounds)
     widths = draw_lengths(images.width, turns * images.number, generator(seed, Purpose.WIDTHS))
     heights = draw_lengths(images.height, turns * images.number, generator(seed, Purpose.HEIGHTS))
     rng = generator(seed, Purpose.SOUND_LENGTHS)
@@ -115,7 +115,9 @@ def with_media(
     return completed
 
 
-def _check_size(turns: int, images: Images, sounds: Sounds) -> None:
+def check_media_size(turns: int, images: Images, sounds: Sounds) -> None:
+    """Raise DatasetError if the synthetic pictures and sounds of so many requests are too large to
+    be held."""
     picture = 3 * images.width.mean * images.height.mean
     sound = 2 * sounds.seconds.mean * sounds.sample_rate * sounds.channels
     # In base64, four characters hold three bytes.

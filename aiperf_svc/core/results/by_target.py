@@ -1,5 +1,10 @@
 """The results of each of several targets of one run. A request belongs to the target that its index
-chooses, so every request is in one of them, and their counts add up to those of the run."""
+chooses, so every record is in one of them, and their counts add up to those of the run.
+
+A request that was due and never sent may have no record, and its target is then unknown. If there
+are such requests, targets have no metrics of all due requests: without them they would look better
+than they are.
+"""
 
 import msgspec
 import numpy as np
@@ -13,18 +18,25 @@ from aiperf_svc.core.stats.clock_map import ClockMap
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.totals import Totals, add_up
+from aiperf_svc.domain.metric_catalog import CATALOG, Population
 from aiperf_svc.domain.metric_formulas import Columns
 from aiperf_svc.domain.outcomes import Phase
 
 _OF_THE_RUN = (
     "retried_request_count",
     "lost_request_count",
+    "unsent_request_count",
 )
 """Numbers that are known of the run only."""
 
 
 def by_target(
-    columns: Columns, clocks: ClockMap, context: FinishedRun, window: LoadWindow
+    columns: Columns,
+    clocks: ClockMap,
+    context: FinishedRun,
+    window: LoadWindow,
+    *,
+    unsent_without_row: int,
 ) -> tuple[TargetResult, ...]:
     """Return the results of each target over the run's window; none where there is one target."""
     urls = context.config.endpoint.all_urls
@@ -37,6 +49,12 @@ def by_target(
         some = {name: np.asarray(column)[mine] for name, column in columns.items()}
         rows = PhaseRows(some, phase=Phase.PROFILING)
         metrics = distributions(rows, unsent_without_row=0)
+        if unsent_without_row:
+            metrics = {
+                tag: metric
+                for tag, metric in metrics.items()
+                if CATALOG[tag].population is not Population.DUE
+            }
         values = _scalars(add_up(rows, clocks), window)
         found.append(TargetResult(url=url, metrics=metrics, scalars=values))
     return tuple(found)

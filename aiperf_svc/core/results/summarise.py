@@ -47,7 +47,8 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     totals = add_up(rows, clocks)
     accounts = _accounts(context)
     window = load_window(context.profiling, totals, has_failed=bool(context.failure))
-    metrics = distributions(rows, unsent_without_row=max(0, accounts.unsent - totals.unsent))
+    unsent_without_row = max(0, accounts.unsent - totals.unsent)
+    metrics = distributions(rows, unsent_without_row=unsent_without_row)
     if chunk_gaps is not None and (gaps := pooled("inter_chunk_latency", chunk_gaps)):
         metrics["inter_chunk_latency"] = gaps
     numbers = scalars(
@@ -91,7 +92,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         first_start_wall_ns=totals.first_start if totals.sent else window.begin_ns,
         last_end_wall_ns=window.end_ns,
         finish_reasons=named_reasons(totals.finish_reasons),
-        targets=by_target(columns, clocks, context, window),
+        targets=by_target(columns, clocks, context, window, unsent_without_row=unsent_without_row),
     )
     failures = Failures(
         completed=totals.completed,

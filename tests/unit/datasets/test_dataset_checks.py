@@ -63,6 +63,13 @@ BAD: list[tuple[str, str, str, dict[str, Any]]] = [
     ),
     ("mooncake_trace", "", " no entries; a dataset needs at least one prompt", {}),
     (
+        "mooncake_trace",
+        ROW,
+        " no row that can be sent is between load.fixed_schedule_start_offset and "
+        "load.fixed_schedule_end_offset",
+        {"load": {"fixed_schedule": True, "fixed_schedule_start_offset": "1s"}},
+    ),
+    (
         "burst_gpt_trace",
         "Time,In,Out\n5,1,1\n",
         f"1: no column {' and no column '.join(map(repr, COLUMNS))} in 'Time, In, Out'; "
@@ -110,6 +117,17 @@ def test_the_user_sees_one_line_and_exit_code_2(
     code = main(["profile", "-u", "localhost:1", "-m", "m", "--fixed-schedule", *flags])
     assert code == 2
     assert capsys.readouterr().err == f"error: {file}:2: Input data was truncated; {EXPECTED}\n"
+
+
+def test_pictures_that_are_too_large_to_be_held_are_refused_before_the_start(
+    config: Config,
+) -> None:
+    def pictures(number: int) -> CheckedFile:
+        return check_dataset(config(dataset={"images": {"number": number}, "entries": 1_000}))
+
+    pictures(2)
+    with pytest.raises(DatasetError, match=r"^dataset\.entries: 1,000 requests have 2\.9 GiB"):
+        pictures(3)
 
 
 def test_unknown_members_and_columns_are_ignored_as_files_carry_notes(

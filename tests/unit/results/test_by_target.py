@@ -21,8 +21,8 @@ def records() -> Rows:
     return fake_run.closed_loop(requests=1_000, concurrency=10)
 
 
-def summary(records: Rows, *urls: str) -> Summary:
-    context = fake_run.context(records)
+def summary(records: Rows, *urls: str, unsent: int = 0) -> Summary:
+    context = fake_run.context(records, unsent=unsent)
     endpoint = context.config.endpoint.model_copy(update={"url": urls[0], "urls": urls[1:]})
     config = context.config.model_copy(update={"endpoint": endpoint})
     return summarise(fake_run.columns_of(records), None, replace(context, config=config))
@@ -49,6 +49,19 @@ def test_a_target_has_the_percentiles_of_its_own_requests(records: Rows) -> None
         latency_ms = (mine["last_token_wall_ns"] - mine["start_wall_ns"]) / 1e6
         stats = each.metrics["request_latency"].distribution.stats
         assert stats["avg"] == pytest.approx(float(np.mean(latency_ms)))
+
+
+def test_what_was_not_sent_to_an_unknown_target_makes_no_target_look_better(
+    records: Rows,
+) -> None:
+    tag = "intended_request_latency"
+    assert all(tag in each.metrics for each in summary(records, *URLS).targets)
+    found = summary(records, *URLS, unsent=5)
+    assert tag in found.metrics
+    for each in found.targets:
+        assert tag not in each.metrics
+        assert "request_latency" in each.metrics
+        assert "unsent_request_count" not in each.scalars
 
 
 def test_one_target_has_no_table(records: Rows) -> None:

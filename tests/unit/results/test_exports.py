@@ -179,6 +179,16 @@ def test_parquet_gives_back_every_column_of_both_phases(tmp_path: Path) -> None:
         assert np.array_equal(column, rows[name]), name
 
 
+def test_a_run_without_records_gives_back_empty_columns(tmp_path: Path) -> None:
+    rows = fake_run.make_rows(0)
+    write_records(tmp_path / "r", fake_run.columns_of(rows), fake_run.context(rows))
+    found = read_records(tmp_path / "r")
+    assert {name: len(column) for name, column in found.items()} == dict.fromkeys(
+        METRIC_DTYPE.names or (), 0
+    )
+    assert all(column.dtype == METRIC_DTYPE[name] for name, column in found.items())
+
+
 def test_a_full_disk_is_an_error_and_no_abort() -> None:
     rows = fake_run.closed_loop(requests=200)
     with pytest.raises(OSError, match="No space left on device"):
