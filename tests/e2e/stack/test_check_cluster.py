@@ -1,19 +1,40 @@
 """`check-cluster` on a real cluster: what it finds is so, and nothing of it stays."""
 
+import asyncio
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import node_pods
 import pytest
-from real_cluster import Cluster
+from commands import run
+from gpu_exporter import exporter_pod
+from real_cluster import FAKE_NODE, TOOLS, Cluster
 from real_runner import Runner
 
+from aiperf_svc.adapters.cluster.api.connection import connect
+from aiperf_svc.adapters.cluster.preflight.checklist import preflight
+from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.stack import plan_stack
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
+FAKE_NODES, KWOK_S = 2, 180.0
 CHECK_LABEL = "aiperf.dev/stack"
+SKEW_S = 90
+XID = 79
+
+
+@pytest.fixture
+def fake_nodes(cluster: Cluster) -> Iterator[None]:
+    if not cluster.is_ours:
+        pytest.skip("fake nodes are put only into the cluster of tests/cluster")
+    run((str(TOOLS / "kwok-up"), str(FAKE_NODES)), environ=cluster.environ, timeout_s=KWOK_S)
+    yield
+    run((str(TOOLS / "kwok-down"),), environ=cluster.environ, timeout_s=KWOK_S)
 
 
 def found_by(runner: Runner, *flags: str) -> tuple[int, dict[str, dict[str, Any]], dict[str, Any]]:
@@ -46,6 +67,95 @@ def test_a_sound_cluster_passes_and_keeps_nothing(
     assert checks["GPUs"]["detail"] == "no ready node has any"
     assert (said["gpus"], said["left"], said["not_checked"]) == ([], [], [])
     assert cluster.namespace_uids() == before
+
+
+@pytest.mark.usefixtures("fake_nodes")
+def test_gpus_their_exporters_and_clocks_that_are_off_are_found(
+    cluster: Cluster, base_image: str, owners_namespace: str, make_runner: Callable[[], Runner]
+) -> None:
+    node_pods.start(cluster, owners_namespace, [exporter_pod(image=base_image, xid=XID)])
+    # The second fake node has lost its device plugin; a node that no program reports for is next,
+    # with a clock that is ahead.
+    plugin = json.dumps({"status": {"allocatable": {"nvidia.com/gpu": "0"}}})
+    cluster.kubectl("patch", "node", "fake-1", "--subresource=status", "--patch", plugin)
+    report_late(cluster, "fake-skewed")
+    try:
+        code, checks, said = found_by(make_runner())
+        before_a_stack = preflight_with_gpus(cluster, base_image)
+    finally:
+        cluster.kubectl("delete", "node", "fake-skewed")
+    assert code == ExitCode.ERROR, checks
+    assert checks["clocks"]["state"] == "warning"
+    assert f"fake-skewed is {SKEW_S} s ahead of" in checks["clocks"]["detail"]
+    assert said["gpus"] == [
+        {
+            "resource": "nvidia.com/gpu",
+            "product": "",
+            "nodes": FAKE_NODES,
+            "capacity": 16,
+            "allocatable": 8,
+            "free": 8,
+        }
+    ]
+    plugin_check = checks["device plugin"]
+    assert plugin_check["state"] == "warning"
+    assert plugin_check["detail"].endswith("fake-1 (0 of 8 nvidia.com/gpu)")
+    exporters = checks["GPU exporters"]
+    assert exporters["state"] == "warning"
+    assert "a pod reads them: 1 GPUs; none on fake-0, fake-1" in exporters["detail"]
+    assert checks["Xid errors"]["state"] == "failed"
+    assert f"(Xid {XID})" in checks["Xid errors"]["detail"]
+    assert namespaces_of_checks(cluster) == []
+    # The preflight of a stack that asks for GPUs says the same of them.
+    assert before_a_stack["device plugin"] == plugin_check["detail"]
+    assert before_a_stack["GPU exporters"].endswith("none on fake-0, fake-1")
+
+
+def preflight_with_gpus(cluster: Cluster, image: str) -> dict[str, str]:
+    """What preflight says about a stack whose target asks for GPUs, by check."""
+    placement = {"node_selector": {FAKE_NODE: "true"}, "tolerations": [{"key": FAKE_NODE}]}
+    target = {"kind": "custom", "image": image, "gpu": {"count": 8}, "placement": placement}
+    config = BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": "http://target", "model": "m"},
+            "load": {"concurrency": 10, "requests": 10},
+            "deployment": {"target": target},
+        }
+    )
+    plan = plan_stack(config, stack="asks-for-gpus", version="0.1.0", image=image)
+
+    async def checked() -> dict[str, str]:
+        where = {"kubeconfig": cluster.environ["KUBECONFIG"], "context": cluster.context}
+        async with connect(**where) as connected:
+            return {each.name: each.detail for each in await preflight(connected, plan)}
+
+    return asyncio.run(checked())
+
+
+def report_late(cluster: Cluster, name: str) -> None:
+    """Make a node that reports once, as a kubelet does, with the time of a wrong clock."""
+    labels = {"kubernetes.io/os": "linux"}
+    taints = [{"key": FAKE_NODE, "effect": "NoSchedule"}]
+    cluster.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"taints": taints},
+        }
+    )
+    now = datetime.now(UTC).replace(microsecond=0)
+    then = (now + timedelta(seconds=SKEW_S)).isoformat().replace("+00:00", "Z")
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Test",
+        "message": "",
+        "lastHeartbeatTime": then,
+        "lastTransitionTime": then,
+    }
+    patch = json.dumps({"status": {"conditions": [ready]}})
+    cluster.kubectl("patch", "node", name, "--subresource=status", "--patch", patch)
 
 
 def test_ctrl_c_removes_what_was_made_and_gc_what_a_kill_left(

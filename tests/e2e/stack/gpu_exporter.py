@@ -1,0 +1,42 @@
+"""A pod that is found as a GPU exporter: it has the label of one, and serves a page as DCGM's."""
+
+from typing import Any
+
+PORT = 9400
+SERVE = """
+import http.server, itertools, sys
+energy = itertools.count(1_000_000, 250_000)
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        gpu = '{gpu="0",UUID="GPU-0",modelName="NVIDIA Test GPU",Hostname="n"}'
+        text = f'''# TYPE DCGM_FI_DEV_POWER_USAGE gauge
+DCGM_FI_DEV_POWER_USAGE{gpu} 250
+# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu} {next(energy)}
+# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+DCGM_FI_DEV_GPU_UTIL{gpu} 90
+# TYPE DCGM_FI_DEV_XID_ERRORS gauge
+DCGM_FI_DEV_XID_ERRORS{gpu} {sys.argv[1]}
+'''
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(text.encode())
+http.server.ThreadingHTTPServer(("", PORT), Page).serve_forever()
+""".replace("PORT", str(PORT))
+
+
+def exporter_pod(*, image: str, xid: int = 0) -> dict[str, Any]:
+    """The manifest, with the label of the GPU operator's exporter."""
+    container = {
+        "name": "exporter",
+        "image": image,
+        "command": ["python3", "-uc", SERVE, str(xid)],
+        "ports": [{"name": "metrics", "containerPort": PORT}],
+        "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "exporter", "labels": {"app": "nvidia-dcgm-exporter"}},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
+    }
