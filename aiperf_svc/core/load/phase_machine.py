@@ -194,7 +194,7 @@ class PhaseMachine:
         the rate is not one number of the config."""
         until_ns = self.stop_wall_ns - self.start_wall_ns if self.stop_wall_ns else None
         if self.plan.rate_points:
-            until_s = (until_ns or self.plan.duration_ns) / 1e9
+            until_s = (self.plan.duration_ns if until_ns is None else until_ns) / 1e9
             expected = curve_of(self.plan.rate_points).expected(until_s)
             return round(expected), expected / until_s if until_s > 0 else 0.0
         if self._schedule is None:
@@ -316,16 +316,17 @@ class PhaseMachine:
     def _settle(self, now: int) -> list[Instruction]:
         """Wait until every credit has come back or is lost. Stop early if that was requested."""
         self.stage = PhaseStage.SETTLING
-        if self._ledger.is_settled:
-            return self._end()
         instructions: list[Instruction] = []
         workers = tuple(self._ledger.workers)
         if self._is_stopping and not self._has_stopped:
             self._has_stopped = True
-            # A duration may be over already, and then nothing was due since.
-            self.stop_wall_ns = min(now, self.stop_wall_ns or now)
+            # A duration may be over already, and then nothing was due since; or the start is still
+            # to come.
+            self.stop_wall_ns = max(self.start_wall_ns, min(now, self.stop_wall_ns or now))
             self._cancel_wall_ns = now
             instructions.append(StopWorkers(workers, now))
+        if self._ledger.is_settled:
+            return self._end()
         if self._cancel_wall_ns and now > self._cancel_wall_ns + SETTLE_NS:
             return [*instructions, *self._give_up(), *self._end()]
         wait = Wait(SETTLE_EVERY_S, ends_on_news=True, then_s=grant_interval_s(len(workers)))

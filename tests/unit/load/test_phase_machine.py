@@ -271,6 +271,24 @@ def test_a_stop_after_the_duration_cuts_the_grace_and_not_the_time_of_the_load()
     assert machine.report().stop_wall_ns == end
 
 
+def test_a_stop_between_two_requests_ends_the_load_and_its_time() -> None:
+    machine = at_rate(1, "a", duration_ns=60 * S)
+    begin = machine.start_wall_ns
+    machine.handle(TimePassed(begin))
+    machine.handle(returned("a", completed=1))
+    machine.handle(StopRequested())
+    assert machine.handle(TimePassed(begin + S // 2)) == [PublishReport()]
+    assert machine.report().stop_wall_ns == begin + S // 2
+
+
+@pytest.mark.parametrize("plan", [{"schedule_ns": due(0, S), "credits": 2}, {"duration_ns": 9 * S}])
+def test_a_stop_before_the_start_leaves_no_time(plan: dict[str, Any]) -> None:
+    machine = started("a", **plan)
+    machine.handle(StopRequested())
+    assert machine.handle(TimePassed(NOW)) == [PublishReport()]
+    assert machine.report().stop_wall_ns == machine.start_wall_ns
+
+
 def test_workers_that_ignore_a_stop_are_given_up() -> None:
     machine = started("a", credits=1)
     machine.handle(TimePassed(NOW))
