@@ -135,7 +135,7 @@ def _run_starved(what: Trial) -> Finding:
 def _run_client(what: Trial, server: RunningMockServer, folder: Path) -> ClientRun:
     environ: dict[str, str] = {}
     if what.kind == "clock":
-        environ = fault_injection.clock_step(folder, step_ms=what.severity, after_s=2.5)
+        environ = fault_injection.clock_step(folder, step_ms=what.severity)
     results = folder / "results"
     results.mkdir()
     return run_client(
@@ -144,13 +144,13 @@ def _run_client(what: Trial, server: RunningMockServer, folder: Path) -> ClientR
         folder=results,
         longest_s=what.duration_s + 10,
         prepare=fault_injection.file_limit(int(what.severity)) if what.kind == "fds" else None,
-        during=_starvation(what, server),
+        during=_starvation(what, server, folder),
         environ=environ,
     )
 
 
 def _starvation(
-    what: Trial, server: RunningMockServer
+    what: Trial, server: RunningMockServer, folder: Path
 ) -> Callable[[fault_injection.Client], None] | None:
     """What is done to the client from its first request to the end of the load."""
     pulses = {
@@ -158,7 +158,7 @@ def _starvation(
         "processor": ("record-processor", what.severity, what.severity + 0.1),
         "control": ("control", what.severity, what.severity + 0.5),
     }
-    if what.kind not in ("quota", "neighbour", *pulses):
+    if what.kind not in ("quota", "neighbour", "clock", *pulses):
         return None
 
     def starve(client: fault_injection.Client) -> None:
@@ -169,6 +169,10 @@ def _starvation(
             fault_injection.pause(
                 client, pids, for_s=for_s, every_s=every_s, until_s=what.duration_s
             )
+            return
+        if what.kind == "clock":
+            fault_injection.rest(client, what.duration_s / 2)
+            fault_injection.step_clocks(folder)
             return
         workers = fault_injection.services(client, "worker")
         with _limited_cpu(what, workers):

@@ -26,11 +26,14 @@ _BUSY_S = 20
 
 Client = subprocess.Popen[bytes]
 
+_STEP_FILE = "step_at"
+"""When the clocks are set, in nanoseconds of the machine's clock; 0: not yet."""
 _CLOCK_PATCH = """
-import os, struct, sys, time
+import mmap, os, struct, sys, time
 if os.environ.get("AIPERF_SERVICE_ID", "").startswith("worker-"):
     real_ns, step_ns, Plain = time.time_ns, int(os.environ["STEP_NS"]), struct.Struct
-    begin_ns = real_ns() + int(os.environ["STEP_AFTER_NS"])
+    with open(os.environ["STEP_AT"], "rb") as file:
+        step_at = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
 
     class Timespec(Plain):
         def unpack(self, data):
@@ -39,15 +42,17 @@ if os.environ.get("AIPERF_SERVICE_ID", "").startswith("worker-"):
             return at_ns // 10**9, at_ns % 10**9
 
     def stepped(at_ns):
-        return at_ns + step_ns if at_ns >= begin_ns else at_ns
+        begin_ns = int.from_bytes(step_at, "little")
+        return at_ns + step_ns if 0 < begin_ns <= at_ns else at_ns
 
     time.time_ns = lambda: stepped(real_ns())
     struct.Struct = lambda form: Timespec(form) if form == "@qq" else Plain(form)
     sys.modules["aiperf_svc.adapters.inference._stamped_reads"] = None
 """
 """A `sitecustomize` of the workers: their wall clock and the kernel's stamps are set by `STEP_NS`
-once, as on a machine whose clock is set. The machine's own clock stays: to set it would disturb all
-that runs there, and a time namespace has no wall clock of its own. Reads are interpreted, for the
+once, as on a machine whose clock is set, at the time that a file says. The machine's own clock
+stays: to set it would disturb all that runs there, and a time namespace has no wall clock of its
+own. Reads are interpreted, for the
 compiled ones ask the kernel for the time themselves."""
 
 
@@ -184,13 +189,20 @@ def many_ports() -> None:
     Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("50000 60000")
 
 
-def clock_step(folder: Path, *, step_ms: float, after_s: float) -> dict[str, str]:
-    """Environment in which the workers' clock is set once, `after_s` after their start."""
+def clock_step(folder: Path, *, step_ms: float) -> dict[str, str]:
+    """Environment in which the workers' clock is set once, when `step_clocks` says so."""
     (folder / "sitecustomize.py").write_text(_CLOCK_PATCH)
+    (folder / _STEP_FILE).write_bytes(bytes(8))
     return {
         "PYTHONPATH": str(folder),
         # Only a worker that is executed by itself can be changed at its start.
         "AIPERF_FORK": "0",
         "STEP_NS": str(round(step_ms * 1e6)),
-        "STEP_AFTER_NS": str(round(after_s * 1e9)),
+        "STEP_AT": str(folder / _STEP_FILE),
     }
+
+
+def step_clocks(folder: Path) -> None:
+    """Set the clock of the workers that have the environment of this folder, now."""
+    with (folder / _STEP_FILE).open("r+b") as file:
+        file.write(time.time_ns().to_bytes(8, "little"))

@@ -18,6 +18,8 @@ from aiperf_svc.mock_server.running import RunningMockServer
 from aiperf_svc.runner.folders import PREFIX
 
 WAIT_S = 90.0
+LOOK_S = 0.02
+"""Between two looks: a test that spins takes the CPU from what it waits for."""
 OTHERS_S = 10.0
 """Longest time in which a folder in a shared place may be another command's that comes or goes."""
 QUIET = ("--json", "--ui", "none")
@@ -107,6 +109,7 @@ class Command:
         while mock.truth()["requests"] < count:
             assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < deadline
+            time.sleep(LOOK_S)
 
     def left_behind(self) -> list[str]:
         """What there is beside the artifacts: processes, open ports that `note_ports` has seen,
@@ -122,7 +125,7 @@ class Command:
         # Another command is making its folder, or its services remove that of a killed runner.
         deadline = time.monotonic() + OTHERS_S
         while (shared := private_folders() & seen) and time.monotonic() < deadline:
-            time.sleep(0.05)
+            time.sleep(LOOK_S)
         return left + [f"file {path}" for path in shared]
 
     def assert_nothing_is_left(self) -> None:

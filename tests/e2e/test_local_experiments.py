@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from running_command import FINISHED, WAIT_S, Command, artifacts, wait_gone
+from running_command import FINISHED, LOOK_S, WAIT_S, Command, artifacts, wait_gone
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
@@ -157,7 +157,7 @@ def wait_until(command: Command, is_true: Callable[[], bool]) -> None:
     while not is_true():
         assert command.process.poll() is None, command.process.communicate()
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(LOOK_S)
 
 
 def test_a_trial_that_fails_does_not_end_the_others(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_command import WAIT_S, Command, artifacts, wait_gone
+from running_command import LOOK_S, WAIT_S, Command, artifacts, wait_gone
 
 from aiperf_svc.domain.exit_codes import ExitCode
 
@@ -41,6 +41,7 @@ def wait_for(path: Path) -> None:
     deadline = time.monotonic() + WAIT_S
     while not path.exists():
         assert time.monotonic() < deadline, path
+        time.sleep(LOOK_S)
 
 
 def steps_of(printed: dict[str, Any]) -> list[tuple[str, int, int, str]]:

@@ -1,9 +1,8 @@
 """A small sample of `benchmarks/verdict_classifier.py`: runs whose client is starved for sure, and
 honest ones, judged by the server's account.
 
-Honest runs have the machine for themselves, so that they can be believed. So have the one whose
-neighbours take all cores, and those whose clock is set at a time after the start, which must be
-within the load. What holds of the others holds on a busy machine too."""
+What is asserted holds on a busy machine too, where an honest run may be starved as well. Only the
+run whose neighbours take all cores has the machine for itself, for the sake of the others."""
 
 import os
 
@@ -23,6 +22,8 @@ HONEST = (
 STARVED = (
     Trial(4, "paused", rate=150, severity=0.4, **QUICK),
     Trial(5, "paused", users=20, ttft_ms=30, severity=0.3, **QUICK),
+    Trial(6, "clock", rate=150, severity=-150.0, **QUICK),
+    Trial(7, "clock", rate=150, severity=150.0, **QUICK),
     Trial(8, "fds", rate=200, ttft_ms=400, severity=540, **QUICK),
 )
 NASTY = (
@@ -30,10 +31,6 @@ NASTY = (
     Trial(13, "hanging", rate=150, severity=0.1, **QUICK),
     Trial(14, "dropping", users=20, ttft_ms=30, severity=0.1, **QUICK),
     Trial(15, "dying", rate=150, severity=0.7, **QUICK),
-)
-CLOCKS = (
-    Trial(6, "clock", rate=150, severity=-150.0, **QUICK),
-    Trial(7, "clock", rate=150, severity=150.0, **QUICK),
 )
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces, cgroups")
 PRIVILEGED = (
@@ -52,7 +49,6 @@ def assert_not_deceived(finding: Finding) -> None:
     assert not (finding.is_spoiled and finding.verdict == "valid"), finding
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("trial", HONEST, ids=name)
 def test_an_honest_run_gives_true_results_or_is_not_called_valid(trial: Trial) -> None:
     finding = run_trial(trial)
@@ -64,8 +60,7 @@ def test_an_honest_run_gives_true_results_or_is_not_called_valid(trial: Trial) -
     "trial",
     [
         *STARVED,
-        *(pytest.param(t, marks=[needs_root, pytest.mark.alone]) for t in PRIVILEGED),
-        *(pytest.param(trial, marks=pytest.mark.alone) for trial in CLOCKS),
+        *(pytest.param(trial, marks=needs_root) for trial in PRIVILEGED),
         pytest.param(CROWDED, marks=[needs_root, pytest.mark.alone]),
     ],
     ids=name,

@@ -360,7 +360,7 @@ async def test_a_place_that_no_response_has_is_said_once_for_all_requests(tmp_pa
 
 
 async def test_a_killed_record_processor_costs_no_record(tmp_path: Path) -> None:
-    with server(ttft="20ms", tokens=2) as mock:
+    with server(ttft="100ms", tokens=2) as mock:
         settings = config(mock.url, concurrency=100, duration="6s", grace_period="1s")
         async with stack(settings, tmp_path, workers=2, processors=2) as run:
             await run.wait_for_state("profiling")

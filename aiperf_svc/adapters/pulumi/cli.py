@@ -28,7 +28,7 @@ from aiperf_svc.adapters.pulumi.error_text import causes_in, in_few_lines
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 POLL_S = 0.1
-"""Seconds between two checks of the child and its events."""
+"""Seconds between two looks at the child's events."""
 SHORT_S = 120.0
 """Timeout of commands that only touch the state; a bucket may be slow."""
 TOLD = ("up", "destroy", "refresh")
@@ -121,23 +121,19 @@ class PulumiCli:
 
     # --- state and settings ----------------------------------------------------------------------
 
-    async def select(self, *, create: bool) -> bool:
-        """Select the stack and return whether the state has it; with `create` it is added if
-        missing."""
-        arguments = ("--create",) if create else ()
-        ended = await self._run("stack", "select", self._stack, *arguments)
-        if ended.code == 0:
-            return True
-        if NO_STACK in ended.errors:
-            return False
-        raise PulumiFailed("stack select", ended)
+    async def add(self) -> None:
+        """Add the stack to the state if it is not there."""
+        ended = await self._run("stack", "select", "--create", self._stack)
+        if ended.code:
+            raise PulumiFailed("stack select", ended)
 
     async def export(self) -> dict[str, Any]:
-        """Return the state, with secrets encrypted."""
+        """Return the state, with secrets encrypted; empty if there is no such stack."""
         return await self._json("stack", "export", "-s", self._stack)
 
     async def outputs(self) -> dict[str, Any]:
-        """Return the stack's outputs, with secrets in plain text. Empty before the first `up`."""
+        """Return the stack's outputs, with secrets in plain text. Empty before the first `up`, or
+        if there is no such stack."""
         return await self._json("stack", "output", "-s", self._stack, "--json", "--show-secrets")
 
     async def set_secret(self, key: str, value: str) -> None:
@@ -194,6 +190,8 @@ class PulumiCli:
 
     async def _json(self, *arguments: str) -> dict[str, Any]:
         ended = await self._run(*arguments)
+        if ended.code and NO_STACK in ended.errors:
+            return {}
         if ended.code:
             raise PulumiFailed(" ".join(arguments[:2]), ended)
         content: dict[str, Any] = json.loads(ended.out)
@@ -320,11 +318,20 @@ class _Stop:
 async def _end(
     child: "subprocess.Popen[bytes]", stop: asyncio.Event, stopping: _Stop, look: Callable[[], None]
 ) -> None:
-    while child.poll() is None:
-        look()
-        if stop.is_set():
-            stopping.ask()
-        await asyncio.sleep(POLL_S)
+    has_ended, pidfd = asyncio.Event(), os.pidfd_open(child.pid)
+    loop = asyncio.get_running_loop()
+    # The descriptor stays readable, and the event set, until it is closed.
+    loop.add_reader(pidfd, has_ended.set)
+    try:
+        while child.poll() is None:
+            look()
+            if stop.is_set():
+                stopping.ask()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(has_ended.wait(), POLL_S)
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
 
 
 async def _end_session(leader: int) -> None:

@@ -40,8 +40,7 @@ async def attach(
     home = StateHome(environ)
     is_ephemeral = stack in home.ephemeral_stacks()
     with open_project(stack, None, home, environ, is_ephemeral=is_ephemeral) as cli:
-        is_known = await cli.select(create=False)
-        outputs = await cli.outputs() if is_known else {}
+        outputs = await cli.outputs()
         state = await cli.export() if outputs else {}
     if "resultsToken" not in outputs:
         busy = home.holder(stack)

@@ -96,9 +96,9 @@ async def compare(
 ) -> Comparison:
     """Return the differences from the deployed stack."""
     nothing = Comparison(base=DEPLOYED)
-    if not await cli.select(create=False):
-        return nothing
     state = await cli.export()
+    if not state:
+        return nothing
     if identity is not None:
         deployed.check_cluster(state, stack=request.stack, identity=identity)
     before, plan = deployed.benchmark_of(state), request.plan
@@ -197,7 +197,7 @@ async def up(
     Raises EnvironmentProblem when it cannot come up, or not in time; StateLocked when nothing was
     created.
     """
-    await cli.select(create=True)
+    await cli.add()
     for key, value in request.secrets.items():
         await cli.set_secret(key, value)
     plan = request.plans[shape - 1]
@@ -277,7 +277,7 @@ async def _state(cli: PulumiCli | None) -> deployed.Json | None:
     """Return the state, empty without a stack, or None if it cannot be read."""
     try:
         if cli is not None:
-            return await cli.export() if await cli.select(create=False) else {}
+            return await cli.export()
     except PulumiFailed:
         pass
     return None

@@ -194,7 +194,7 @@ class _Removal:
             if report.left or cli is None:
                 # The record stays for whoever has the state.
                 return report
-            if await cli.select(create=False):
+            if await cli.export():
                 teardown = Teardown(cluster=self._cluster, cli=cli, record=record, say=terminal.say)
                 if not await teardown.update_state():
                     raise EnvironmentProblem(
@@ -237,11 +237,11 @@ class _Removal:
         )
         try:
             cli = stack.enter_context(opened)
-            state = await cli.export() if await cli.select(create=False) else None
+            state = await cli.export()
         except AiperfError as error:
             self._do_without_state(str(error))
             return None
-        if state is None:
+        if not state:
             return cli
         self.was_known = True
         deployed.check_cluster(state, stack=self._stack, identity=self._cluster.identity)

@@ -52,7 +52,7 @@ async def main():
     opened = request.open_project
     with home.hold("s") as held, opened("s", None, home, os.environ, held=held) as cli:
         print("selecting", flush=True)
-        await cli.select(create=True)
+        await cli.add()
         print("setting", flush=True)
         await cli.set_secret("key", "value")
         for command in (cli.up, cli.destroy):

@@ -1,6 +1,7 @@
 """The mock server's `/metrics` says what the server did."""
 
 import contextlib
+import time
 from typing import Any
 from urllib.request import urlopen
 
@@ -67,7 +68,7 @@ def test_running_and_waiting_are_told_apart() -> None:
             for _ in range(5):
                 stack.enter_context(connected(server)).send(request_bytes())
             while server.truth()["in_flight"] < 5:
-                pass
+                time.sleep(0.01)
             page = page_of(server)
         assert (page["num_requests_running"], page["num_requests_waiting"]) == (2, 3)
 

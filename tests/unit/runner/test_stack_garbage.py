@@ -57,11 +57,8 @@ class Played:
 
     # --- as PulumiCli ---
 
-    async def select(self, *, create: bool) -> bool:
-        return self.has_state
-
     async def export(self) -> dict[str, Any]:
-        return {}
+        return {"deployment": {}} if self.has_state else {}
 
     async def refresh(self, *, clear_pending: bool = False) -> Ended:
         return self.refreshed.pop(0) if len(self.refreshed) > 1 else self.refreshed[0]

@@ -55,10 +55,9 @@ class Cli:
     def __init__(self, content: dict[str, Any] | None, *, is_known: bool = True) -> None:
         self.content, self.is_known = content, is_known
 
-    async def select(self, *, create: bool) -> bool:
-        return self.is_known
-
     async def export(self) -> dict[str, Any]:
+        if not self.is_known:
+            return {}
         if self.content is None:
             raise PulumiFailed("stack export", Ended(code=1, out="", errors="error: broken"))
         return self.content

@@ -266,9 +266,6 @@ class FakeCli:
     def __init__(self, state: dict[str, Any]) -> None:
         self._state = state
 
-    async def select(self, *, create: bool) -> bool:
-        return bool(self._state)
-
     async def export(self) -> dict[str, Any]:
         return self._state
 
