@@ -152,7 +152,8 @@ class Worker(BaseService):
     async def _configure(self) -> None:
         config = self.context.inference
         self._configs = [at_url(config, url) for url in config.endpoint.all_urls]
-        targets = [await self._find_target(each) for each in self._configs]
+        until_mono_ns = mono_ns() + config.endpoint.wait_for_server
+        targets = [await self._find_target(each, until_mono_ns) for each in self._configs]
         target = targets[0]
         self._entries = entries = EntryCache(target, self._wanted.put_nowait)
         is_of_queries = config.load.samples_per_query > 1
@@ -175,11 +176,11 @@ class Worker(BaseService):
         entries.fetch_what_fits()
         await self._until(lambda: entries.is_ready and self._clock.is_known)
 
-    async def _find_target(self, config: BenchmarkConfig) -> Target:
-        """Return the target, which is ready if the config says to wait for that."""
+    async def _find_target(self, config: BenchmarkConfig, until_mono_ns: int) -> Target:
+        """Return the target, which is ready if the config says to wait for that; all targets have
+        until the same time."""
         run_id = self.context.run_id
         wait_ns = config.endpoint.wait_for_server
-        deadline_mono_ns = mono_ns() + wait_ns
         while True:
             try:
                 target = await asyncio.to_thread(resolve_target, config)
@@ -190,13 +191,13 @@ class Worker(BaseService):
                 )
             except ConfigError as error:
                 # The name of a pod that is not there yet has no address.
-                if mono_ns() >= deadline_mono_ns:
+                if mono_ns() >= until_mono_ns:
                     raise
                 said = str(error)
             if not said:
                 self._progress = ""
                 return target
-            if mono_ns() >= deadline_mono_ns:
+            if mono_ns() >= until_mono_ns:
                 raise EnvironmentProblem(
                     f"the server is not ready after {format_duration(wait_ns)} "
                     f"(endpoint.wait_for_server): {said}"

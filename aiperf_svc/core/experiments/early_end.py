@@ -2,14 +2,16 @@
 
 The judgement is that of the whole trial: the batches of its planned time, in which every request
 that has not ended counts as one within the limit. If even these break, so does the trial, and its
-load can end. Only a load with a rate and a duration has a known number of requests.
+load can end. Only a load with a rate and a duration has a known number of requests, and only if
+each conversation is one request: the rate is that of conversations.
 """
 
 import math
 
 import msgspec
 
-from aiperf_svc.config.models import BenchmarkConfig, Load
+from aiperf_svc.config.models import BenchmarkConfig, DatasetKind
+from aiperf_svc.config.prompts import Turns
 from aiperf_svc.config.search import Search
 from aiperf_svc.core.experiments.evidence import Evidence, is_held
 from aiperf_svc.core.results.objective_batches import (
@@ -27,6 +29,7 @@ from aiperf_svc.protocol.records import METRIC_DTYPE, Rows
 
 _SIGMAS = 5
 """Arrivals vary; hardly ever is their number so many standard deviations above its mean."""
+_WITH_CONVERSATIONS = (DatasetKind.MULTI_TURN, DatasetKind.SHAREGPT, DatasetKind.MOONCAKE_TRACE)
 
 
 class EarlyEndDetector:
@@ -37,7 +40,7 @@ class EarlyEndDetector:
         self._slo, self._load = config.slo, config.load
         share = search.condition()
         self._least_good = share if isinstance(share, float) else None
-        self._most = most_requests(config.load) if search.maximize is None else None
+        self._most = most_requests(config) if search.maximize is None else None
         self._begin_ns = self._end_ns = 0
         self._found: tuple[ObjectiveBatches, ...] = ()
 
@@ -89,9 +92,12 @@ class EarlyEndDetector:
         return is_held([one]) is False
 
 
-def most_requests(load: Load) -> float | None:
+def most_requests(config: BenchmarkConfig) -> float | None:
     """Return the most requests that a load has after its ramp; None if nobody knows."""
+    load = config.load
     if load.request_rate is None or not load.duration or load.requests is not None:
+        return None
+    if config.dataset.kind in _WITH_CONVERSATIONS or config.dataset.turns.number != Turns().number:
         return None
     mean = load.request_rate * (load.duration - load.ramp) / 1e9
     if load.arrival.pattern == "constant":

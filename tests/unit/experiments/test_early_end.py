@@ -10,7 +10,7 @@ import pytest
 from queues import LIMIT_S, SERVICE_S, true_knee, waits
 
 from aiperf_svc.adapters.exports import json_export
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.models import BenchmarkConfig, Dataset
 from aiperf_svc.config.search import Search
 from aiperf_svc.core.experiments.criteria import trial_result
 from aiperf_svc.core.experiments.early_end import EarlyEndDetector, most_requests
@@ -142,8 +142,25 @@ def test_an_objective_that_may_hold_is_not_judged() -> None:
 )
 def test_a_load_whose_number_of_requests_is_not_known_runs_to_its_end(load: dict[str, Any]) -> None:
     config = trial(300.0, **load)
-    assert most_requests(config.load) is None
+    assert most_requests(config) is None
     assert ended_early(config, served(300.0, 1), searched()) is None
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        {"turns": {"number": {"mean": 3}}},
+        {"kind": "multi_turn", "file": "f"},
+        {"kind": "mooncake_trace", "file": "f"},
+    ],
+)
+def test_a_rate_of_conversations_does_not_say_how_many_requests_there_are(
+    dataset: dict[str, Any],
+) -> None:
+    config = trial(300.0)
+    assert most_requests(config) is not None
+    talking = config.model_copy(update={"dataset": Dataset.model_validate(dataset)})
+    assert most_requests(talking) is None
 
 
 def test_a_search_for_a_maximum_ends_no_trial() -> None:
