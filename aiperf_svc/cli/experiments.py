@@ -6,27 +6,34 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config
+    from aiperf_svc.workloads.trial_configs import CheckedTrials
 
 
-def distinct_configs(
+def checked_trials(
     config: "Config",
     check: "Callable[[Config], list[Problem]]",
     *,
     source: str,
     names: Mapping[str, str] | None = None,
-) -> "list[Config]":
-    """Check a config, and each different one of its trials or targets, and return these.
+) -> "CheckedTrials":
+    """Check a config, and each different one of its trials or targets, and return the trials.
 
     `check` returns the problems of one of them. Raises ConfigError with those of the config, or
     with the trials or the target that are refused.
     """
     from aiperf_svc.config.load_config import refusal
     from aiperf_svc.workloads.target_configs import target_configs
-    from aiperf_svc.workloads.trial_configs import refuse_trials, trial_configs, trial_name
+    from aiperf_svc.workloads.trial_configs import (
+        CheckedTrials,
+        refuse_trials,
+        trial_configs,
+        trial_name,
+    )
 
     if problems := check(config):
         raise refusal(problems, source, names=names)
-    found = {id(each.config): each for each in trial_configs(config, names=names)}
+    members = trial_configs(config, names=names)
+    found = {id(each.config): each for each in members}
     errors = [
         str(refusal(problems, trial_name(each.trial.parameters), names=names))
         for each in found.values()
@@ -37,4 +44,5 @@ def distinct_configs(
     for target in targets:
         if problems := check(target.config):
             raise refusal(problems, f"target {target.name}", names=names)
-    return [each.config for each in (targets or found.values())]
+    different = tuple(each.config for each in (targets or found.values()))
+    return CheckedTrials(config, members, different)

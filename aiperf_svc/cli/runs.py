@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config, WorkloadConfig
     from aiperf_svc.runner.fork_server import ForkServer
+    from aiperf_svc.workloads.trial_configs import CheckedTrials
 
 Display = Literal["auto", "rich", "plain", "none"]
 DISPLAYS: dict[str, Display] = {"auto": "auto", "rich": "rich", "plain": "plain", "none": "none"}
@@ -125,7 +126,7 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     """Check everything, then measure on this machine, with services that are forks of `forks`; the
     exit code. Raises ConfigError."""
     from aiperf_svc.cli.checks import config_problems, local_problems
-    from aiperf_svc.cli.experiments import distinct_configs
+    from aiperf_svc.cli.experiments import checked_trials
     from aiperf_svc.cli.flag_config import put
     from aiperf_svc.config.models import BenchmarkConfig
     from aiperf_svc.config.workload import WorkloadConfig
@@ -143,15 +144,15 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
         assert isinstance(each, BenchmarkConfig)
         return config_problems(each) + local_problems(each, {**os.environ, **secrets})
 
-    trials = distinct_configs(config, problems_here, source=draft.source, names=draft.names)
-    inference = [each for each in trials if isinstance(each, BenchmarkConfig)]
+    trials = checked_trials(config, problems_here, source=draft.source, names=draft.names)
+    inference = [each for each in trials.different if isinstance(each, BenchmarkConfig)]
     for variable in {each.endpoint.api_key_env for each in inference} - {None, *secrets}:
         secrets[str(variable)] = os.environ[str(variable)]
     from aiperf_svc.adapters.datasets.checks import CheckedFiles
 
     files = CheckedFiles(inference)
     if args.dry_run:
-        return _show(config, args, files)
+        return _show(trials, args, files)
     from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer
 
     tokenizers = {each.tokenizer.model_dump_json(): each.tokenizer for each in inference}
@@ -163,22 +164,23 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     for notice in filter(None, notices):
         print(f"note: {notice}", file=sys.stderr)
 
-    return _run(config, args, ui, secrets, forks)
+    return _run(trials, args, ui, secrets, forks)
 
 
-def _show(config: "Config", args: argparse.Namespace, files: "CheckedFiles | None" = None) -> int:
-    """Print the trials of a config that has been checked, with the dataset files of an inference
-    benchmark; the exit code."""
+def _show(
+    trials: "CheckedTrials", args: argparse.Namespace, files: "CheckedFiles | None" = None
+) -> int:
+    """Print the trials of a config, with the dataset files of an inference benchmark; the exit
+    code."""
     from aiperf_svc.adapters.host.machine import local_facts
     from aiperf_svc.runner import trial_lists
     from aiperf_svc.workloads.planning import no_length, plan_any
     from aiperf_svc.workloads.shapes import shapes_of
-    from aiperf_svc.workloads.trial_configs import trial_configs
 
-    shapes, facts = shapes_of(config, "local"), local_facts()
+    config, members, _ = trials
+    shapes, facts = shapes_of(config, "local", members), local_facts()
     for shape in shapes:
         plan_any(shape, facts)
-    members = trial_configs(config)
     lengths = files.replay_ns if files is not None else no_length
     if args.json:
         print(json.dumps(trial_lists.as_json(config, members, lengths), default=str))
@@ -198,7 +200,7 @@ def _run_workload_here(
     forks: "ForkServer | None",
 ) -> int:
     """The same for a benchmark that runs a tool on ranks."""
-    from aiperf_svc.cli.experiments import distinct_configs
+    from aiperf_svc.cli.experiments import checked_trials
     from aiperf_svc.cli.workload_checks import local_workload_problems, workload_problems
     from aiperf_svc.config.workload import WorkloadConfig
 
@@ -209,16 +211,17 @@ def _run_workload_here(
         assert isinstance(each, WorkloadConfig)
         return workload_problems(each) + local_workload_problems(each, os.environ)
 
-    trials = distinct_configs(config, problems_here, source=draft.source, names=draft.names)
+    trials = checked_trials(config, problems_here, source=draft.source, names=draft.names)
     if args.dry_run:
-        return _show(config, args)
-    used = [name for t in trials if isinstance(t, WorkloadConfig) for name in t.workload.secret_env]
+        return _show(trials, args)
+    workloads = [each for each in trials.different if isinstance(each, WorkloadConfig)]
+    used = [name for each in workloads for name in each.workload.secret_env]
     secrets = {name: os.environ[name] for name in used}
-    return _run(config, args, display_of(args), secrets, forks)
+    return _run(trials, args, display_of(args), secrets, forks)
 
 
 def _run(
-    config: "Config",
+    trials: "CheckedTrials",
     args: argparse.Namespace,
     ui: Display,
     secrets: dict[str, str],
@@ -238,12 +241,13 @@ def _run(
         resume=args.resume,
         otlp=otlp_target(args.otlp),
     )
+    config = trials.config
     if targets := target_configs(config):
         from aiperf_svc.runner.local_targets import run_local_targets
 
         parent = Path(config.artifacts.dir)
         return int(run_local_targets(targets, options, parent=parent, name=config.name))
-    shapes = shapes_of(config, "local")
+    shapes = shapes_of(config, "local", trials.members)
     if len(shapes) > 1:
         from aiperf_svc.runner.local_shapes import run_shapes
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aiperf_svc.config.workload import Config
     from aiperf_svc.runner.stack.options import StackOptions
     from aiperf_svc.runner.stack.request import StackRequest
+    from aiperf_svc.workloads.trial_configs import CheckedTrials
 
 LONGEST_NAME = 40
 """Longest name of a stack."""
@@ -92,12 +93,14 @@ def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "
     check_stack_name(stack)
     settings = read_settings(path)
     given = _given_key(draft, args)
-    config = _checked(draft)
+    checked = _checked(draft)
+    config = checked.config
     return StackRequest(
         stack=stack,
         config=config,
         benchmark=draft.data,
         settings=settings,
+        checked=checked,
         kubeconfig=args.kubeconfig,
         context=args.context,
         generation=_generation(args),
@@ -111,12 +114,14 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
 
     given = _given_key(draft, args)
     _take_authorities(draft, args)
-    config = _checked(draft)
+    checked = _checked(draft)
+    config = checked.config
     suffix = f"-{secrets.token_hex(3)}"
     return StackRequest(
         stack=config.name[: LONGEST_NAME - len(suffix)].rstrip("-") + suffix,
         config=config,
         benchmark=draft.data,
+        checked=checked,
         kubeconfig=args.kubeconfig,
         context=args.context,
         generation=_generation(args),
@@ -176,12 +181,11 @@ def checks_of_a_stack(config: "Config") -> "list[Problem]":
     return file_problems(config, is_stack=True)
 
 
-def _checked(draft: "Draft") -> "Config":
-    from aiperf_svc.cli.experiments import distinct_configs
+def _checked(draft: "Draft") -> "CheckedTrials":
+    from aiperf_svc.cli.experiments import checked_trials
 
     config = draft.parse()
-    distinct_configs(config, checks_of_a_stack, source=draft.source, names=draft.names)
-    return config
+    return checked_trials(config, checks_of_a_stack, source=draft.source, names=draft.names)
 
 
 def _given_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:

@@ -85,12 +85,13 @@ class ForkServer:
 
 
 @contextmanager
-def starting() -> Iterator[ForkServer | None]:
-    """A server while the run is prepared; None where services have to be executed one by one.
+def starting(*, is_needed: bool = True) -> Iterator[ForkServer | None]:
+    """A server while the run is prepared; None if it is not needed, and where services have to be
+    executed one by one.
 
     Raises EnvironmentProblem when it cannot be started.
     """
-    if os.environ.get(SWITCH) == "0" or not adopt_orphans(True):
+    if not is_needed or os.environ.get(SWITCH) == "0" or not adopt_orphans(True):
         yield None
         return
     try:

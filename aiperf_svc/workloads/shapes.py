@@ -66,10 +66,12 @@ def shapes(members: Sequence[TrialConfig], place: Place) -> tuple[Shape, ...]:
     )
 
 
-def shapes_of(config: Config, place: Place) -> tuple[Shape, ...]:
-    """Return the shapes of a config's trials; one without an experiment. Raises ConfigError, also
-    for a search in more than one."""
-    found = shapes(trial_configs(config), place)
+def shapes_of(
+    config: Config, place: Place, members: Sequence[TrialConfig] = ()
+) -> tuple[Shape, ...]:
+    """Return the shapes of a config's trials, which are `members` if they are known; one without an
+    experiment. Raises ConfigError, also for a search in more than one."""
+    found = shapes(members or trial_configs(config), place)
     if len(found) > 1 and config.experiment is not None and config.experiment.search is not None:
         what = "processes" if place == "local" else "pods"
         keys = ", ".join(dict.fromkeys(key for each in found for key in each.parameters))

@@ -23,6 +23,16 @@ class TrialConfig(NamedTuple):
     config: Config
 
 
+class CheckedTrials(NamedTuple):
+    """The trials of a config that has been checked, so that they are made only once."""
+
+    config: Config
+    members: tuple[TrialConfig, ...]
+    """As `trial_configs` returns them."""
+    different: tuple[Config, ...]
+    """Each different config of these, or of the targets if the config has some."""
+
+
 def trial_config(config: Config, parameters: Mapping[str, Any]) -> Config:
     """Return the config of the trial with these parameters, which has no `experiment`. Raises
     ConfigError that names them."""

@@ -33,11 +33,10 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.cli.flag_config import read_draft
     from aiperf_svc.config.load_config import stack_path
     from aiperf_svc.runner.stack import preview, summary
-    from aiperf_svc.workloads.trial_configs import trial_configs
 
     args.config = stack_path(args.stack)
     request = committed_request(read_draft(args, flags=()), args, args.config)
-    members = trial_configs(request.config)
+    members = request.members
     if args.json:
         print(json.dumps(preview.as_json(request, members), default=str))
         return int(ExitCode.OK)

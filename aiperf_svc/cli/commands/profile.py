@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{', '.join(given)}: about a cluster; add --kubernetes or leave it out")
     from aiperf_svc.runner import fork_server
 
-    with fork_server.starting() as forks:
+    with fork_server.starting(is_needed=not args.dry_run) as forks:
         from aiperf_svc.cli.flag_config import read_draft, read_workload_draft
 
         draft = read_workload_draft(args) if args.workload else read_draft(args)

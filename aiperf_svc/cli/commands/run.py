@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         from aiperf_svc.runner import fork_server
 
         _refuse_cluster_flags(args)
-        with fork_server.starting() as forks:
+        with fork_server.starting(is_needed=not args.dry_run) as forks:
             return _run_here(_draft(args), args, forks)
     return _run_stack(_draft(args), args)
 

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check all of them, and say so of each."""
-    from aiperf_svc.cli.experiments import distinct_configs
+    from aiperf_svc.cli.experiments import checked_trials
     from aiperf_svc.cli.stacks import file_problems
     from aiperf_svc.config.load_config import STACKS, is_stack_file, stack_path
     from aiperf_svc.workloads.loading import load_any
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             path = stack_path(name)
             config, is_stack = load_any(path), is_stack_file(path)
-            distinct_configs(config, partial(file_problems, is_stack=is_stack), source=str(path))
+            checked_trials(config, partial(file_problems, is_stack=is_stack), source=str(path))
             if is_stack:
                 _check_stack(path, config)
             print(f"{stack_path(name)}: ok")

@@ -24,6 +24,7 @@ from aiperf_svc.runner.stack import locks, project, terminal
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 from aiperf_svc.workloads.planning import check_shape, plan_any_stack
 from aiperf_svc.workloads.shapes import Shape, shapes_of
+from aiperf_svc.workloads.trial_configs import CheckedTrials, TrialConfig, trial_configs
 
 IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
 NOTHING: dict[str, Any] = {"config": {"aiperf:removal": "true"}}
@@ -42,6 +43,9 @@ class StackRequest:
     """The benchmark as it was written."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Everything else in the stack's file."""
+    checked: CheckedTrials | None = None
+    """The trials of the config that was checked. A request that was made of another one can have
+    another config."""
     kubeconfig: str | None = None
     """Path; None: the one in the stack's file, KUBECONFIG, or the default one."""
     context: str | None = None
@@ -82,9 +86,16 @@ class StackRequest:
         return int(given)
 
     @cached_property
+    def members(self) -> tuple[TrialConfig, ...]:
+        """The trials of the config. Raises ConfigError."""
+        if self.checked is not None and self.checked.config is self.config:
+            return self.checked.members
+        return trial_configs(self.config)
+
+    @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """The shapes of the trials, each of which needs pods of its own. Raises ConfigError."""
-        return shapes_of(self.config, "cluster")
+        return shapes_of(self.config, "cluster", self.members)
 
     @cached_property
     def plans(self) -> tuple[StackPlan, ...]:

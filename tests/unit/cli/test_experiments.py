@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from aiperf_svc.cli import main as cli
+from aiperf_svc.config.load_config import parse_as
 from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.workloads import trial_configs
 
 SEARCH = {"parameter": "load.concurrency", "from": 1, "to": 8, "maximize": "goodput"}
 PROFILE = ("profile", "--url", "http://h:1", "--model", "m", "--dry-run")
@@ -136,3 +138,22 @@ def test_preview_shows_each_set_of_pods(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["preview", path, "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["pods"]
     assert second["totals"]["pods"] == first["totals"]["pods"] + 2
+
+
+@pytest.mark.parametrize("is_stack", [False, True], ids=["dry run", "preview"])
+def test_a_config_of_each_trial_is_made_once(
+    *, is_stack: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = []
+
+    def parse(model: Any, data: Any, source: str, **others: Any) -> Any:
+        made.append(source)
+        return parse_as(model, data, source, **others)
+
+    monkeypatch.setattr(trial_configs, "parse_as", parse)
+    lists = {"product": {"load.concurrency": [1, 2, 3, 4]}, "repetitions": 2}
+    command = ["preview", stack(tmp_path, lists)]
+    if not is_stack:
+        command = ["run", command[1], "--local", "--dry-run"]
+    assert cli.main(command) == 0
+    assert made == [f"trial load.concurrency={number}" for number in (1, 2, 3, 4)]
