@@ -16,6 +16,7 @@ import uvloop
 from aiperf_svc.adapters.host.child_processes import die_with_parent
 from aiperf_svc.adapters.host.logs import set_up_logs
 from aiperf_svc.adapters.host.machine import usable_cores
+from aiperf_svc.adapters.host.memory import give_back_memory
 from aiperf_svc.adapters.host.scheduling import lower_priority, raise_priority
 from aiperf_svc.adapters.messaging.bus import LINGER_MS
 from aiperf_svc.config.models import BenchmarkConfig
@@ -146,6 +147,7 @@ async def _take_part_in_trials(
                 return
             trial = await following
             if trials.results is not None:
+                give_back_memory()
                 await trials.results.set_trial(trial)
             if trial.is_over:
                 break

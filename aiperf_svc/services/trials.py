@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from aiperf_svc.adapters.host.memory import use_one_heap
 from aiperf_svc.adapters.messaging.bus import TRIAL, Bus, receive_each
 from aiperf_svc.adapters.messaging.proxies import Proxies
 from aiperf_svc.core.experiments.criteria import trial_result
@@ -81,6 +82,8 @@ class Trials:
 @asynccontextmanager
 async def following_trials(context: RunContext, names: Sequence[Service]) -> AsyncIterator[Trials]:
     """Follow the trials in a process of these services. Raises EnvironmentProblem."""
+    if Service.RECORDS_MANAGER in names:
+        use_one_heap()
     bus = make_bus(context)
     await bus.start()
     trials = Trials(follower=TrialFollower(context.run_id, bus))
