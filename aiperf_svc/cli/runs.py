@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config, WorkloadConfig
     from aiperf_svc.runner.fork_server import ForkServer
+    from aiperf_svc.workloads.target_configs import TargetConfig
     from aiperf_svc.workloads.trial_configs import CheckedTrials
 
 Display = Literal["auto", "rich", "plain", "none"]
@@ -170,14 +172,17 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
 def _show(
     trials: "CheckedTrials", args: argparse.Namespace, files: "CheckedFiles | None" = None
 ) -> int:
-    """Print the trials of a config, with the dataset files of an inference benchmark; the exit
-    code."""
+    """Print the trials or targets of a config, with the dataset files of an inference benchmark;
+    the exit code."""
     from aiperf_svc.adapters.host.machine import local_facts
     from aiperf_svc.runner import trial_lists
     from aiperf_svc.workloads.planning import no_length, plan_any
     from aiperf_svc.workloads.shapes import shapes_of
+    from aiperf_svc.workloads.target_configs import target_configs
 
     config, members, _ = trials
+    if files is not None and (targets := target_configs(config)):
+        return _show_targets(targets, args, files)
     shapes, facts = shapes_of(config, "local", members), local_facts()
     for shape in shapes:
         plan_any(shape, facts)
@@ -190,6 +195,39 @@ def _show(
             print("one after the other, each with processes of its own:")
             for number in range(1, len(shapes) + 1):
                 print(f"  {trial_lists.shape_title(shapes, number)}")
+    return int(ExitCode.OK)
+
+
+def _show_targets(
+    targets: "Sequence[TargetConfig]", args: argparse.Namespace, files: "CheckedFiles"
+) -> int:
+    """Print the targets that are measured at the same time."""
+    from aiperf_svc.adapters.host.machine import local_facts
+    from aiperf_svc.runner import trial_lists
+    from aiperf_svc.runner.local_targets import share_of
+    from aiperf_svc.workloads.planning import plan_any
+    from aiperf_svc.workloads.shapes import shapes_of
+    from aiperf_svc.workloads.trial_configs import trial_configs
+
+    facts = share_of(local_facts(), len(targets))
+    for each in targets:
+        plan_any(shapes_of(each.config, facts.where)[0], facts)
+    known = [(each, trial_configs(each.config)) for each in targets]
+    if args.json:
+        shown = [
+            {
+                "name": each.name,
+                "url": each.config.endpoint.url,
+                **trial_lists.as_json(each.config, members, files.replay_ns),
+            }
+            for each, members in known
+        ]
+        print(json.dumps({"targets": shown}, default=str))
+        return int(ExitCode.OK)
+    print(f"{len(targets)} targets at the same time, each with processes of its own:")
+    for each, members in known:
+        headline = trial_lists.headline(each.config, members, files.replay_ns)
+        print(f"  {each.name}: {each.config.endpoint.url}, {headline}")
     return int(ExitCode.OK)
 
 

@@ -138,8 +138,10 @@ class Endpoint(Model):
     def _describes_its_api(self) -> Self:
         if len(set(self.all_urls)) < len(self.all_urls):
             raise ValueError("{urls}: one of the addresses is given twice; name each once")
-        if (self.template is not None) != (self.type is EndpointType.TEMPLATE):
-            raise ValueError(f"{{template}} and {{type}} template need each other; not {self.type}")
+        if self.type is EndpointType.TEMPLATE and self.template is None:
+            raise ValueError("{type} template needs {template}, the body of a request")
+        if self.type is not EndpointType.TEMPLATE and self.template is not None:
+            raise ValueError(f"{{template}} needs {{type}} template, not {self.type}")
         for name in ("response_field", "output_tokens_field"):
             if getattr(self, name) is not None and self.type not in CUSTOM:
                 raise ValueError(f"{{{name}}} needs {{type}} template or raw, not {self.type}")

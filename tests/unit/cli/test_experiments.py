@@ -44,6 +44,25 @@ def test_a_dry_run_lists_the_trials(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(out.splitlines()) == 4
 
 
+def test_a_dry_run_names_the_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    targets = [{"name": name, "endpoint": {"url": f"http://{name}:1"}} for name in ("a", "b")]
+    content = {
+        "endpoint": {"url": "http://h:1", "model": "m"},
+        "load": {"concurrency": 1, "duration": "5s"},
+        "targets": targets,
+    }
+    path = tmp_path / "t.yaml"
+    path.write_text(yaml.safe_dump(content))
+    command = ["profile", "--config", str(path), "--dry-run"]
+    assert cli.main(command) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "2 targets at the same time, each with processes of its own:"
+    assert [line.partition(",")[0] for line in lines] == ["  a: http://a:1", "  b: http://b:1"]
+    assert cli.main([*command, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["targets"]
+    assert [each["url"] for each in shown] == ["http://a:1", "http://b:1"]
+
+
 def test_a_dry_run_names_the_trials_that_need_other_processes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

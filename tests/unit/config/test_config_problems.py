@@ -209,7 +209,7 @@ ONE_MISTAKE = {
     ),
     "a template of an API that has none": (
         ("endpoint.template", "{}"),
-        "endpoint: template and type template need each other; not chat",
+        "endpoint: template needs type template, not chat",
     ),
     "the place of the output where it is known": (
         ("endpoint.response_field", "a"),
