@@ -6,6 +6,7 @@ again.
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from time import time_ns
 from typing import Any, Self
@@ -98,6 +99,11 @@ class OtlpSender:
                 self._failure = _refusal(response.status, body)
         except TimeoutError:
             self._failure = f"no response within {TIMEOUT_S:g} s"
+        except aiohttp.ClientConnectorError as error:
+            # Numbers of name look-ups are negative; other texts are those of the event loop.
+            cause, number = error.os_error, error.os_error.errno or 0
+            reason = os.strerror(number) if number > 0 else cause.strerror or str(cause)
+            self._failure = one_line(f"cannot connect: {reason}")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             self._failure = one_line(str(error) or type(error).__name__)
 
