@@ -310,7 +310,7 @@ def services_image(image: str, *, version: str) -> str:
     try:
         check_digest(image)
     except ValueError as error:
-        raise ConfigError(f"the services' image: {error}") from error
+        raise ConfigError(f"AIPERF_IMAGE (or --image): {error}") from error
     return image or f"localhost/aiperf-svc:{version}"
 
 

@@ -163,15 +163,13 @@ def wait_until(command: Command, is_true: Callable[[], bool]) -> None:
 def test_a_trial_that_fails_does_not_end_the_others(
     mock: RunningMockServer, tmp_path: Path
 ) -> None:
-    prompts = tmp_path / "input.jsonl"
-    prompts.write_text("no JSON\n")
-    rows = [{"dataset.kind": "single_turn", "dataset.file": str(prompts)}, {}]
+    rows = [{"endpoint.url": "http://127.0.0.1:1", "endpoint.wait_for_server": "1s"}, {}]
     command = started(tmp_path, config(mock.url, {"explicit": rows}))
     command.finish()
     assert command.code is ExitCode.BENCHMARK_FAILED
     first, second = trials(tmp_path)
     assert first["state"] == "failed"
-    assert str(prompts) in first["reason"]
+    assert "the server is not ready after 1s" in first["reason"]
     assert (second["state"], second["values"]["request_count_avg"]) == ("done", 20)
 
 

@@ -325,7 +325,7 @@ def test_a_digest_reaches_the_pods_and_a_broken_one_is_refused() -> None:
     config = make_config(target={"kind": "custom", "image": "sglang" + DIGEST})
     found = plan_stack(config, stack="s", version="1", image="app" + DIGEST)
     assert {pod.image.name for pod in found.pods} == {"app" + DIGEST, "sglang" + DIGEST}
-    with pytest.raises(ConfigError, match=r"AIPERF_IMAGE: 'app@sha256:1'"):
+    with pytest.raises(ConfigError, match=r"AIPERF_IMAGE \(or --image\): 'app@sha256:1'"):
         plan_stack(config, stack="s", version="1", image="app@sha256:1")
 
 
