@@ -181,7 +181,7 @@ class RankShell:
                     pass  # of another trial
                 case ["started", command, pid]:
                     self._on_started(command, int(pid), now)
-                case ["ended", command, code]:
+                case ["ended", command, code] if command in self._gates:
                     self._take_end(command, _SIGNALS.get(int(code), int(code)), now)
                 case ["copied", name] if name in self._copied:
                     self._copied[name].set()

@@ -110,7 +110,7 @@ class OtlpSender:
 
 def _refusal(status: int, body: bytes) -> str:
     """Why the receiver has not taken all points; empty if it has."""
-    if status != 200:
+    if not 200 <= status < 300:
         return f"the receiver responds with status {status}"
     with contextlib.suppress(msgspec.MsgspecError, AttributeError, TypeError, ValueError):
         partial = msgspec.json.decode(body).get("partialSuccess") or {}
