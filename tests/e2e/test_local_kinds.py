@@ -60,8 +60,8 @@ def free_port() -> int:
     ("keys", "received"),
     [
         ({"streams": 2}, "sum_received"),
-        ({"reverse": True}, "sum_received"),
-        ({"bidirectional": True}, "sum_received"),
+        ({"reverse": True, "bitrate": "200M"}, "sum_received"),
+        ({"bidirectional": True, "bitrate": "200M"}, "sum_received"),
         ({"protocol": "udp", "bitrate": "50M"}, "sum_received"),
     ],
     ids=["tcp", "reverse", "bidirectional", "udp"],

@@ -8,6 +8,10 @@ import math
 
 _TINY = 1e-300
 _CLOSE = 1e-15
+_SMALL_STEP = 1e-12
+"""Share of the result. The step after it would be about the square of that."""
+_MOST_STEPS = 1_000
+"""More than any result below 1e300 needs: far out, each step doubles it."""
 _MOST_TERMS = 10_000
 """More than the fraction needs for millions of degrees of freedom or of requests."""
 
@@ -20,17 +24,24 @@ def two_sided_p(t: float, freedom: float) -> float:
 
 
 def quantile(confidence: float, freedom: float) -> float:
-    """Return the `t` that a value stays within, on both sides of 0, with this probability."""
-    low, high = 0.0, 1.0
-    while two_sided_p(high, freedom) > 1 - confidence:
-        low, high = high, high * 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        if two_sided_p(middle, freedom) > 1 - confidence:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    """Return the `t` that a value stays within, on both sides of 0, with this probability.
+
+    Newton's method. The probability of larger values falls with `t`, and ever more slowly, so no
+    step from below leads beyond the result.
+    """
+    t = 0.0
+    for _ in range(_MOST_STEPS):
+        step = (two_sided_p(t, freedom) - (1 - confidence)) / (2 * _density(t, freedom))
+        t += step
+        if step <= _SMALL_STEP * t:
+            break
+    return t
+
+
+def _density(t: float, freedom: float) -> float:
+    log_front = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
+    log_front -= math.log(freedom * math.pi) / 2
+    return math.exp(log_front - (freedom + 1) / 2 * math.log1p(t * t / freedom))
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:

@@ -143,7 +143,6 @@ def cli_environment(
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         # `--event-log` is a flag for programs.
         "PULUMI_DEBUG_COMMANDS": "true",
-        "PYTHONDONTWRITEBYTECODE": "1",
         # A language host that knows nothing of virtual environments takes the first `python3`.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}",
         **backend.environ,
