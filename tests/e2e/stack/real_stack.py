@@ -64,6 +64,7 @@ class Stack(StackFile):
         (folder / "stacks").mkdir(parents=True)
         self.state = folder / "state"
         self.state.mkdir()
+        (folder / "tmp").mkdir()
         shutil.copy(PROJECT / "Pulumi.yaml", folder)
         (folder / "infra").symlink_to(PROJECT / "infra")
         (folder / ".venv").symlink_to(Path(sys.prefix))
@@ -76,6 +77,8 @@ class Stack(StackFile):
             "PULUMI_HOME": str(folder / "home"),
             "PULUMI_BACKEND_URL": self.state.as_uri(),
             "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+            # Where the Kubernetes provider leaves a kubeconfig.
+            "TMPDIR": str(folder / "tmp"),
             "PYTHONDONTWRITEBYTECODE": "1",
             # The language host starts whatever `python3` it finds first.
             "PATH": f"{Path(sys.executable).parent}:{cluster.environ['PATH']}",
