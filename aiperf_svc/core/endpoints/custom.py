@@ -5,8 +5,9 @@ The output of a response is what a JMESPath query finds in its JSON, or in that 
 stream. Without a query, the usual places are tried: embeddings, then rankings, then texts.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,6 +15,9 @@ from aiperf_svc.config import models as config
 from aiperf_svc.config.models import EndpointType
 from aiperf_svc.core.endpoints import base
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+
+if TYPE_CHECKING:
+    import jinja2
 
 _USUAL = (
     "data[].embedding",
@@ -41,9 +45,9 @@ Query = Callable[[Any], Any]
 
 def custom_endpoint(options: config.Endpoint) -> Endpoint:
     """Return the endpoint of type `template` or `raw` that the options describe. Raises ValueError,
-    which names the key, for a query or a template that is none."""
+    which names the key, for a query that is none. A template is compiled when it first renders."""
     parser = _Parser(options)
-    render = _template(options) if options.type is EndpointType.TEMPLATE else _render_raw
+    render = _render_template if options.type is EndpointType.TEMPLATE else _render_raw
     return Endpoint(
         type=options.type,
         path="",
@@ -69,47 +73,53 @@ def custom_problems(options: config.Endpoint) -> list[str]:
 # --- requests ------------------------------------------------------------------------------------
 
 
-def _template(options: config.Endpoint) -> Callable[[Prompt, config.Endpoint], Rendered]:
-    # Only a run with a template pays for the import.
+@functools.lru_cache(maxsize=8)
+def _compiled(text: str, known: tuple[str, ...]) -> "jinja2.Template":
+    """Compile a template with these variables. Raises ValueError for one that is none, or that has
+    another variable."""
+    # Only who renders pays for the import: workers and record processors do not.
     import jinja2
     import jinja2.meta
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined)
     try:
-        used = jinja2.meta.find_undeclared_variables(environment.parse(options.template or ""))
-        template = environment.from_string(options.template or "")
+        used = jinja2.meta.find_undeclared_variables(environment.parse(text))
+        template = environment.from_string(text)
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"endpoint.template: line {error.lineno}: {error.message}") from None
-    known = _variables(_PROBE, options)
-    if unknown := sorted(used - known.keys()):
+    if unknown := sorted(used.difference(known)):
         expected = ", ".join(known)
         raise ValueError(f"endpoint.template: unknown variable {unknown[0]}; expected {expected}")
+    return template
 
-    def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
-        if prompt.payload is not None:
-            raise ValueError("a payload is a whole body; expected endpoint.type raw, not template")
-        try:
-            text = template.render(_variables(prompt, options))
-            body = msgspec.json.decode(text)
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError) as error:
-            raise ValueError(f"endpoint.template: {error}") from None
-        except msgspec.DecodeError as error:
-            raise ValueError(
-                f"endpoint.template: renders no JSON ({error}); put |tojson behind each variable: "
-                f"{text.strip()[:80]}"
-            ) from None
-        if options.extra_inputs and not isinstance(body, dict):
-            raise ValueError("endpoint.extra_inputs: the template renders no object to put them in")
-        if isinstance(body, dict):
-            body |= options.extra_inputs
-            body = {key: value for key, value in body.items() if value is not None}
-        members = body if isinstance(body, dict) else {}
-        return Rendered(
-            body=msgspec.json.encode(body), requested_tokens=base.requested_tokens(prompt, members)
-        )
 
-    return render
+def _render_template(prompt: Prompt, options: config.Endpoint) -> Rendered:
+    if prompt.payload is not None:
+        raise ValueError("a payload is a whole body; expected endpoint.type raw, not template")
+    import jinja2
+
+    variables = _variables(prompt, options)
+    template = _compiled(options.template or "", tuple(variables))
+    try:
+        text = template.render(variables)
+        body = msgspec.json.decode(text)
+    except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError) as error:
+        raise ValueError(f"endpoint.template: {error}") from None
+    except msgspec.DecodeError as error:
+        raise ValueError(
+            f"endpoint.template: renders no JSON ({error}); put |tojson behind each variable: "
+            f"{text.strip()[:80]}"
+        ) from None
+    if options.extra_inputs and not isinstance(body, dict):
+        raise ValueError("endpoint.extra_inputs: the template renders no object to put them in")
+    if isinstance(body, dict):
+        body |= options.extra_inputs
+        body = {key: value for key, value in body.items() if value is not None}
+    members = body if isinstance(body, dict) else {}
+    return Rendered(
+        body=msgspec.json.encode(body), requested_tokens=base.requested_tokens(prompt, members)
+    )
 
 
 def _variables(prompt: Prompt, options: config.Endpoint) -> dict[str, Any]:

@@ -374,8 +374,9 @@ class ResponseReader:
             self._explain_body(status)
         elif self._mode == _STREAM:
             assert self._events is not None
-            is_whole = self._is_ended or self._events.is_done_unfinished
-            is_whole = is_whole or not self._format.has_end_mark
+            is_whole = (
+                self._is_ended or self._events.is_done_unfinished or not self._format.has_end_mark
+            )
             if not is_whole and self.first_token_wall_ns:
                 text = "the stream ended without [DONE] or a finish reason"
                 self._fail(ErrorKind.DISCONNECTED, text)
