@@ -3,37 +3,18 @@
 from pathlib import Path
 from statistics import fmean
 
-import msgspec
 import numpy as np
 
+from aiperf_svc.adapters.exports.versioned_json import read_versioned
 from aiperf_svc.core.compare.measured_run import MeasuredRun, RowKey, RunValue, flatten
 from aiperf_svc.core.results.run_result import SCHEMA, MetricResult, RunResult
-from aiperf_svc.domain.errors import ConfigError
 
 NAME = "results.json"
 
 
-class _Head(msgspec.Struct):
-    schema_version: str
-    version: str = "unknown"
-
-
 def read(folder: Path) -> MeasuredRun:
     """Read the run in a folder. The parts of a run are its repetitions. Raises ConfigError."""
-    path = folder / NAME
-    try:
-        data = path.read_bytes()
-        head = msgspec.json.decode(data, type=_Head)
-        if head.schema_version != SCHEMA:
-            raise ConfigError(
-                f"{path}: its schema is {head.schema_version!r}, expected {SCHEMA!r}; compare with "
-                f"the version that wrote it ({head.version})"
-            )
-        result = msgspec.json.decode(data, type=RunResult)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: broken: {error}") from error
+    result = read_versioned(folder / NAME, RunResult, schema=SCHEMA, remedy="compare with")
     return _summary(folder, result)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.adapters.exports.versioned_json import read_versioned
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
@@ -43,22 +44,13 @@ def is_experiment(folder: Path) -> bool:
 def read_experiment_file(folder: Path) -> ExperimentFile:
     """Read the experiment.json of a folder. Raises ConfigError."""
     path = folder / NAME
-    try:
-        data = path.read_bytes()
-        schema = msgspec.json.decode(data, type=_Schema)
-        if schema.schema_version != SCHEMA:
-            raise ConfigError(
-                f"{path}: its schema is {one_line(schema.schema_version)!r}, expected {SCHEMA!r}; "
-                f"use the version that wrote it ({one_line(schema.version)})"
-            )
-        found = msgspec.json.decode(data, type=ExperimentFile)
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: {error.strerror}; expected the folder of an experiment of which a trial has "
-            "ended"
-        ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: broken: {error}") from error
+    found = read_versioned(
+        path,
+        ExperimentFile,
+        schema=SCHEMA,
+        remedy="use",
+        absent="; expected the folder of an experiment of which a trial has ended",
+    )
     for each in found.trials:
         # The name is joined to the folder's, and must not lead out of it.
         if each.folder != Path(each.folder).name:
@@ -67,8 +59,3 @@ def read_experiment_file(folder: Path) -> ExperimentFile:
                 f"{TRIALS}"
             )
     return found
-
-
-class _Schema(msgspec.Struct):
-    schema_version: str
-    version: str = "unknown"
