@@ -27,6 +27,7 @@ from xdist.remote import Producer
 IMAGE_S = 900.0
 """Longest time to build the image with nothing in the cache."""
 LOAD_S = 120.0
+KWOK_S = 180.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -249,3 +250,14 @@ def runners_in(folder: Path, cluster: Cluster, image: str) -> Iterator[Callable[
                 cluster.remove(stack)
             left += [f"{stack}: {each}" for each in found]
     assert not left, f"left behind: {', '.join(left)}"
+
+
+@pytest.fixture
+def fake_nodes(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
+    """As many nodes without machines as the module's FAKE_NODES says."""
+    if not cluster.is_ours:
+        pytest.skip("fake nodes are put only into the cluster of tests/cluster")
+    number = str(request.module.FAKE_NODES)
+    run((str(TOOLS / "kwok-up"), number), environ=cluster.environ, timeout_s=KWOK_S)
+    yield
+    run((str(TOOLS / "kwok-down"),), environ=cluster.environ, timeout_s=KWOK_S)

@@ -3,15 +3,14 @@
 import asyncio
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import node_pods
 import pytest
-from commands import run
 from gpu_exporter import exporter_pod
-from real_cluster import FAKE_NODE, TOOLS, Cluster
+from real_cluster import FAKE_NODE, Cluster
 from real_runner import Runner
 
 from aiperf_svc.adapters.cluster.api.connection import connect
@@ -22,19 +21,10 @@ from aiperf_svc.plan.stack import plan_stack
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
-FAKE_NODES, KWOK_S = 2, 180.0
+FAKE_NODES = 2
 CHECK_LABEL = "aiperf.dev/stack"
 SKEW_S = 90
 XID = 79
-
-
-@pytest.fixture
-def fake_nodes(cluster: Cluster) -> Iterator[None]:
-    if not cluster.is_ours:
-        pytest.skip("fake nodes are put only into the cluster of tests/cluster")
-    run((str(TOOLS / "kwok-up"), str(FAKE_NODES)), environ=cluster.environ, timeout_s=KWOK_S)
-    yield
-    run((str(TOOLS / "kwok-down"),), environ=cluster.environ, timeout_s=KWOK_S)
 
 
 def found_by(runner: Runner, *flags: str) -> tuple[int, dict[str, dict[str, Any]], dict[str, Any]]:

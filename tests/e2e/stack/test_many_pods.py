@@ -1,29 +1,18 @@
 """The stack of 100,000 users as 300 pods on nodes that only say that they run them: what Pulumi,
 its provider and an API server make of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from commands import run
-from real_cluster import FAKE_NODE, TOOLS, Cluster
+from real_cluster import FAKE_NODE, Cluster
 from real_stack import Config, Stack
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
-NODES = 12
+FAKE_NODES = 12
 WORKERS, PROCESSORS = 235, 59
 PODS = 300
 """With five single services and the deadline pod."""
-KWOK_S = 180.0
-
-
-@pytest.fixture
-def fake_nodes(cluster: Cluster) -> Iterator[None]:
-    if not cluster.is_ours:
-        pytest.skip("fake nodes are put only into the cluster of tests/cluster")
-    run((str(TOOLS / "kwok-up"), str(NODES)), environ=cluster.environ, timeout_s=KWOK_S)
-    yield
-    run((str(TOOLS / "kwok-down"),), environ=cluster.environ, timeout_s=KWOK_S)
 
 
 def on_fake_nodes(benchmark: Config) -> None:
