@@ -28,7 +28,7 @@ import zmq
 
 from aiperf_svc.adapters.host.machine import raise_fd_limit
 from aiperf_svc.adapters.messaging.bus import DOWN, decode
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import SINGLETONS, Facts, plan
 from aiperf_svc.protocol.messages import (

@@ -17,7 +17,7 @@ import msgspec
 
 from aiperf_svc.adapters.inference.raw_records import BATCH_BYTES, BATCH_FRAGMENTS
 from aiperf_svc.adapters.inference.stamped_reads import FRAGMENT_BYTES
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.records.assembly import RecordAssembler
 from aiperf_svc.core.records.batch_builder import FinishedRequests
 from aiperf_svc.domain.outcomes import Outcome, Phase

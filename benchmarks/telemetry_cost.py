@@ -23,7 +23,7 @@ from statistics import median
 from time import monotonic, process_time
 from typing import Any
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.mock_server.config import MockServerConfig
 from aiperf_svc.mock_server.running import running
 from aiperf_svc.services.telemetry_reader import TelemetryReader

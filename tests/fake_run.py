@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.results.accounts import WorkerAccount
 from aiperf_svc.core.results.summary import FinishedRun, WorkerRun
 from aiperf_svc.core.stats.load_window import PhaseTimes

@@ -9,9 +9,11 @@ from urllib.parse import urlsplit
 from aiperf_svc.adapters.datasets.tokenizers import existing_path, is_path
 from aiperf_svc.adapters.inference.resolved_target import tls_context
 from aiperf_svc.adapters.storage import uploads
-from aiperf_svc.config.models import CUSTOM, BenchmarkConfig, Slo
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.endpoint import CUSTOM
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.secret_names import secret_paths
+from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.target import HOST
 from aiperf_svc.core.endpoints.base import extra_input_problems
 from aiperf_svc.core.endpoints.custom import custom_problems

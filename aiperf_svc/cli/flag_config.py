@@ -12,8 +12,9 @@ import yaml
 from aiperf_svc.cli import sweeps
 from aiperf_svc.cli.flag_values import template, values
 from aiperf_svc.cli.flags import FLAGS, Flag
+from aiperf_svc.config.dataset import Dataset, DatasetKind
+from aiperf_svc.config.endpoint import CUSTOM
 from aiperf_svc.config.load_config import read_config_data
-from aiperf_svc.config.models import CUSTOM, Dataset, DatasetKind
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.prompts import Images, Passages, Turns
 from aiperf_svc.config.workload import Config, WorkloadConfig

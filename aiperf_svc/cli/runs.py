@@ -130,7 +130,7 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     from aiperf_svc.cli.checks import config_problems, local_problems
     from aiperf_svc.cli.experiments import checked_trials
     from aiperf_svc.cli.flag_config import put
-    from aiperf_svc.config.models import BenchmarkConfig
+    from aiperf_svc.config.benchmark import BenchmarkConfig
     from aiperf_svc.config.workload import WorkloadConfig
 
     ui = display_of(args)

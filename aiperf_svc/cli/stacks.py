@@ -15,7 +15,7 @@ from aiperf_svc.domain.errors import ConfigError
 
 if TYPE_CHECKING:
     from aiperf_svc.cli.flag_config import Draft
-    from aiperf_svc.config.models import BenchmarkConfig
+    from aiperf_svc.config.benchmark import BenchmarkConfig
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config
     from aiperf_svc.runner.stack.options import StackOptions
@@ -165,7 +165,7 @@ def notices(draft: "Draft") -> None:
 def file_problems(config: "Config", *, is_stack: bool) -> "list[Problem]":
     """Return the problems of a config of any kind; with `is_stack` also those of running it on a
     cluster."""
-    from aiperf_svc.config.models import BenchmarkConfig
+    from aiperf_svc.config.benchmark import BenchmarkConfig
 
     if isinstance(config, BenchmarkConfig):
         from aiperf_svc.cli.checks import config_problems

@@ -16,6 +16,10 @@ class Model(BaseModel):
         frozen=True, extra="forbid", str_strip_whitespace=True, allow_inf_nan=False
     )
 
+    def _is_set(self, name: str) -> bool:
+        """Return whether the key differs from its default."""
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
 
 Verbatim = Annotated[str, StringConstraints(strip_whitespace=False)]
 """Text that keeps the white space at its ends: arguments of programs, contents of files."""

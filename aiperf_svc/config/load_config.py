@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.names import nearest
 from aiperf_svc.config.parameters import key_path, key_problems, value_at, with_parameters
 from aiperf_svc.config.problems import Problem, problems_before_models, problems_in

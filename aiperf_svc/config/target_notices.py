@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.urls import address_of
 
 UNCHECKED = (

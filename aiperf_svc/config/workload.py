@@ -10,10 +10,11 @@ from pydantic import Field, model_validator
 
 from aiperf_svc.config.artifacts import Artifacts
 from aiperf_svc.config.base import Model, Verbatim
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import Deployment
 from aiperf_svc.config.experiment import Experiment
-from aiperf_svc.config.models import BenchmarkConfig, Slo
 from aiperf_svc.config.secret_names import is_secret_name
+from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.units import PositiveDurationNs, SizeBytes
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import Config
 from aiperf_svc.plan.lifetime import LongestTimes
 from aiperf_svc.plan.topology import Group, Topology

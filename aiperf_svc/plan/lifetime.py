@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import Deployment
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import RUN_LABEL, Identity

@@ -9,8 +9,8 @@ import ipaddress
 
 import msgspec
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.config.workload import Config

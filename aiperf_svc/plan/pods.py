@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from aiperf_svc.config.base import SECOND_NS
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.placement import Gpu, Placement, Pod
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.config.image_names import check_digest, is_mutable
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.secret_names import is_secret_name, secret_paths
 from aiperf_svc.config.target_notices import UNCHECKED, is_unchecked
 from aiperf_svc.config.workload import Config, WorkloadConfig

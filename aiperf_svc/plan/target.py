@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.placement import Placement, Toleration
 from aiperf_svc.config.target import HOST, Target
 from aiperf_svc.domain.errors import ConfigError

@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD, Deployment
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.protocol.messages import Service
 

@@ -12,8 +12,8 @@ import msgspec
 
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
 from aiperf_svc.adapters.storage.uploads import KEY_VARIABLES, TOKEN_VARIABLE
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import save_config
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.process_environment import PROCESS_ENVIRONMENT

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from aiperf_svc.adapters.host.machine import local_facts
 from aiperf_svc.adapters.results_api.local_socket import LocalResultsClient
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target_notices import target_notices
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError

@@ -19,7 +19,7 @@ from aiperf_svc.adapters.host.machine import usable_cores
 from aiperf_svc.adapters.host.memory import give_back_memory
 from aiperf_svc.adapters.host.scheduling import lower_priority, raise_priority
 from aiperf_svc.adapters.messaging.bus import LINGER_MS
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import WorkloadConfig
 from aiperf_svc.domain.errors import AiperfError
 from aiperf_svc.domain.exit_codes import ExitCode

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.adapters.results_api.status import Status
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.finish_reasons import FinishReason, named_reasons
 from aiperf_svc.domain.outcomes import Phase

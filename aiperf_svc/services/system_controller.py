@@ -8,7 +8,7 @@ from typing import Any
 
 from aiperf_svc.adapters.messaging.bus import DOWN, Bus
 from aiperf_svc.adapters.messaging.proxies import Proxies
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.control import run_machine
 from aiperf_svc.core.control.run_machine import RunMachine

@@ -24,7 +24,7 @@ from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target, at_url, resolve_target
 from aiperf_svc.adapters.inference.several_targets import SeveralTargets
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.core.control.clock_offset import ClockOffset
 from aiperf_svc.core.control.control_intervals import (

@@ -5,8 +5,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.experiment import Part
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import Trial

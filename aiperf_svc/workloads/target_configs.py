@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.workload import Config
 
 

@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.config.load_config import parse_as
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.parameters import with_parameters
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import Trial, describe, plan_trials

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from aiperf_svc.adapters.storage.artifacts import write_all
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import FinishedRun
 from aiperf_svc.core.stats.histogram import Histogram

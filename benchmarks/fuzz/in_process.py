@@ -12,7 +12,7 @@ import numpy as np
 from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.request import PreparedTurn, Request
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.records.assembly import RecordAssembler
 from aiperf_svc.protocol.messages import RawBatch
 from aiperf_svc.protocol.records import METRIC_DTYPE, Flag, Rows

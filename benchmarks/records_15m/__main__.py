@@ -26,7 +26,7 @@ import numpy as np
 
 from aiperf_svc.adapters.results_api.client import ResultsClient
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.plan.topology import Facts, plan
 from aiperf_svc.protocol.messages import RunState, Service
 from aiperf_svc.runner.environment import LocalRun

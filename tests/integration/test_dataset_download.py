@@ -13,7 +13,7 @@ from aiohttp import web
 
 from aiperf_svc.adapters.datasets.builder import build_dataset
 from aiperf_svc.adapters.datasets.downloads import MAX_FRUITLESS_ATTEMPTS, Downloaded, download
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError, DatasetError, EnvironmentProblem
 
 OLD = b"old " * 100_000

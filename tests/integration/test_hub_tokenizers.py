@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from aiperf_svc.adapters.cluster.preflight.tokenizer_check import check_tokenizer
 from aiperf_svc.adapters.datasets import hub_files
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 
 BOUND_S = 60.0
 """Of the whole command, on a busy machine; looking for the tokenizer takes at most 8 s of it."""
@@ -103,7 +103,7 @@ def resolve(folder: Path, address: str, **environ: str) -> subprocess.CompletedP
     program = (
         "from aiperf_svc.adapters.datasets.tokenizers import load_token_counter\n"
         "from aiperf_svc.adapters.datasets.tokenizers import resolve_tokenizer\n"
-        "from aiperf_svc.config.models import Tokenizer\n"
+        "from aiperf_svc.config.tokenizer import Tokenizer\n"
         "options = Tokenizer(name='some/model')\n"
         "print(resolve_tokenizer(options))\n"
         "print(load_token_counter(options).count('one one'))"

@@ -8,7 +8,7 @@ import pytest
 from client_bench import CHUNKED, LENGTH, bench, read_request, responses
 
 from aiperf_svc.adapters.inference.resolved_target import tls_context
-from aiperf_svc.config.models import Tls
+from aiperf_svc.config.endpoint import Tls
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 from aiperf_svc.protocol.records import Flag

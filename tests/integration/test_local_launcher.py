@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import local

@@ -10,7 +10,7 @@ import pytest
 
 from aiperf_svc.adapters.inference.readiness import why_not_ready
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 
 CHAT = "/v1/chat/completions"
 

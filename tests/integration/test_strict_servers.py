@@ -14,7 +14,7 @@ from in_one_loop import config, stack
 from aiperf_svc.adapters.inference.forced_length_probe import probe
 from aiperf_svc.adapters.inference.plain_http import whole_response
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.endpoints.forced_length import Finding
 
 KNOWN = {"model", "messages", "stream", "stream_options", "max_tokens"}

@@ -16,7 +16,7 @@ from arro3.io import read_parquet
 from in_one_loop import config, server, stack
 
 from aiperf_svc.adapters.telemetry.pages import MAX_PAGE_BYTES
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.services.telemetry_reader import TelemetryReader
 

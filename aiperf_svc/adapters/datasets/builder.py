@@ -11,7 +11,8 @@ from aiperf_svc.adapters.datasets.files import read_lines, read_list, sha256_of
 from aiperf_svc.adapters.datasets.media_files import with_files
 from aiperf_svc.adapters.datasets.tokenizers import load_token_counter
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile, block_size_of
-from aiperf_svc.config.models import BenchmarkConfig, Dataset, DatasetKind
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import Dataset, DatasetKind
 from aiperf_svc.config.units import format_size
 from aiperf_svc.core.datasets import multi_turn, sharegpt, single_turn
 from aiperf_svc.core.datasets.assembly import Source, assemble, own_warmup, synthetic_prompts

@@ -16,7 +16,9 @@ from aiperf_svc.adapters.datasets.builder import KINDS
 from aiperf_svc.adapters.datasets.media_files import with_files
 from aiperf_svc.adapters.datasets.trace_files import FORMATS, TraceFile
 from aiperf_svc.config.base import SECOND_NS
-from aiperf_svc.config.models import BenchmarkConfig, DatasetKind, Load
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.config.load import Load
 from aiperf_svc.core.datasets.assembly import Source, finish, synthetic_count, warmup_share
 from aiperf_svc.core.datasets.media import check_media_size
 from aiperf_svc.core.load.fixed_schedule import due_times

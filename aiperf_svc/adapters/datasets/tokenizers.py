@@ -7,7 +7,7 @@ from typing import Any
 
 from aiperf_svc.adapters.datasets import hub_files
 from aiperf_svc.adapters.datasets.hub_files import HubRefused, HubUnreachable
-from aiperf_svc.config import models as config
+from aiperf_svc.config import tokenizer as config
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.foreign_text import one_line
 

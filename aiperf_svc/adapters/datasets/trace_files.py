@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.datasets.files import LineFile, Until
-from aiperf_svc.config.models import BenchmarkConfig, Dataset, DatasetKind
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import Dataset, DatasetKind
 from aiperf_svc.core.datasets import azure_trace, bailian_trace, burst_gpt_trace, mooncake_trace
 from aiperf_svc.core.datasets.base import Lines
 from aiperf_svc.core.datasets.trace_checks import carried_by, check_conversations

@@ -2,7 +2,7 @@
 
 import yaml
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 
 
 def render(config: BenchmarkConfig) -> str:

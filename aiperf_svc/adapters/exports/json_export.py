@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.results.summary import FinishedRun, MetricSummary, Summary, TargetResult
 from aiperf_svc.core.telemetry.findings import SystemReport
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from aiperf_svc.adapters.exports.json_export import distribution, input_config
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.results.slices import Slice
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS
 

@@ -7,7 +7,7 @@ sockets, and their ids end in `-probe-0` and `-probe-1`.
 
 from aiperf_svc.adapters.inference.plain_http import exchange
 from aiperf_svc.adapters.inference.resolved_target import Target
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.endpoints.base import error_message
 from aiperf_svc.core.endpoints.forced_length import (
     PROBE_TIMEOUT_S,

@@ -5,7 +5,7 @@ import threading
 from contextlib import suppress
 
 from aiperf_svc.adapters.inference import resolved_target
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.target_addresses import SocketAddress
 from aiperf_svc.domain.errors import ConfigError
 

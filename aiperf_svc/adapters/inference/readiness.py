@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from aiperf_svc.adapters.inference.plain_http import exchange
 from aiperf_svc.adapters.inference.resolved_target import Target
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.endpoints.base import Prompt, error_message
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.responses.http1 import ProtocolViolation

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from aiperf_svc.adapters.host.machine import port_range
-from aiperf_svc.config.models import BenchmarkConfig, Tls
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.endpoint import Tls
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.core.load.target_addresses import SocketAddress

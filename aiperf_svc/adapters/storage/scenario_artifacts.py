@@ -9,7 +9,7 @@ import yaml
 
 from aiperf_svc.adapters.exports.parquet_export import read_records
 from aiperf_svc.adapters.storage.atomic_files import write_file
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.experiments.scenario_files import (
     endpoints_config,
     result_summary,

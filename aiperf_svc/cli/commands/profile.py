@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_in_cluster(args: argparse.Namespace) -> int:
     from aiperf_svc.cli.flag_config import put, read_draft, read_workload_draft
-    from aiperf_svc.config.models import BenchmarkConfig
+    from aiperf_svc.config.benchmark import BenchmarkConfig
 
     if args.dry_run:
         raise ConfigError("--dry-run: for a run on this machine; aiperf-svc preview shows stacks")

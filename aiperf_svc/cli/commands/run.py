@@ -62,7 +62,7 @@ def _draft(args: argparse.Namespace) -> "Draft":
 
 
 def _run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None") -> int:
-    from aiperf_svc.config.models import BenchmarkConfig
+    from aiperf_svc.config.benchmark import BenchmarkConfig
 
     config = draft.parse()
     target = config.deployment.target
@@ -86,8 +86,8 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     options = life_options(args)
     notices(draft)
 
+    from aiperf_svc.config.benchmark import BenchmarkConfig
     from aiperf_svc.config.clusters import read_clusters
-    from aiperf_svc.config.models import BenchmarkConfig
 
     if places := read_clusters(request.settings, str(args.config)):
         from aiperf_svc.runner.stack.clusters import run_in_clusters

@@ -13,14 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import (
-    MESSAGE_APIS,
-    RANKINGS,
-    BenchmarkConfig,
-    DatasetKind,
-    EndpointType,
-    Warmup,
-)
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.config.endpoint import MESSAGE_APIS, RANKINGS, EndpointType
+from aiperf_svc.config.load import Warmup
 from aiperf_svc.core.datasets import synthetic
 from aiperf_svc.core.datasets.base import (
     PromptConversation,

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import Dataset
+from aiperf_svc.config.dataset import Dataset
 from aiperf_svc.config.prompts import Delay, Passages
 from aiperf_svc.core.datasets.base import (
     MS_NS,

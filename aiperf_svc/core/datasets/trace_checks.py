@@ -3,7 +3,7 @@ time."""
 
 from collections.abc import Iterable, Iterator
 
-from aiperf_svc.config.models import Endpoint, EndpointType
+from aiperf_svc.config.endpoint import Endpoint, EndpointType
 from aiperf_svc.core.datasets.trace_index import TraceIndex
 from aiperf_svc.core.datasets.traces import TraceRow
 from aiperf_svc.core.endpoints.registry import endpoint_of

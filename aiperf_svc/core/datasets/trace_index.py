@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import Load
+from aiperf_svc.config.load import Load
 from aiperf_svc.core.datasets.multi_turn import MAX_TURNS
 from aiperf_svc.core.datasets.traces import TraceRow, has_tokens
 from aiperf_svc.domain.errors import DatasetError

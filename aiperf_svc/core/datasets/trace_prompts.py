@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn, default_id
 from aiperf_svc.core.datasets.block_texts import BlockTexts
 from aiperf_svc.core.datasets.trace_index import Line, TraceIndex

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from aiperf_svc.config import models as config
-from aiperf_svc.config.models import EndpointType
+from aiperf_svc.config import endpoint as config
+from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.domain.finish_reasons import finish_reason_of
 
 DONE = b"[DONE]"

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.config import models as config
-from aiperf_svc.config.models import EndpointType
+from aiperf_svc.config import endpoint as config
+from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.core.endpoints import base
 from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
 

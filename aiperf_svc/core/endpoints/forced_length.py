@@ -15,13 +15,9 @@ from typing import Final
 
 import msgspec
 
-from aiperf_svc.config.models import (
-    CUSTOM,
-    WITHOUT_STREAMS,
-    BenchmarkConfig,
-    DatasetKind,
-    EndpointType,
-)
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import DatasetKind
+from aiperf_svc.config.endpoint import CUSTOM, WITHOUT_STREAMS, EndpointType
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.protocol.messages import Conversation

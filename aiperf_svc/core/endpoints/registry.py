@@ -1,7 +1,7 @@
 """The endpoints by type."""
 
-from aiperf_svc.config import models as config
-from aiperf_svc.config.models import CUSTOM, EndpointType
+from aiperf_svc.config import endpoint as config
+from aiperf_svc.config.endpoint import CUSTOM, EndpointType
 from aiperf_svc.core.endpoints.base import Endpoint
 from aiperf_svc.core.endpoints.chat import CHAT
 from aiperf_svc.core.endpoints.completions import COMPLETIONS

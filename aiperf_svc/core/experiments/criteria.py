@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aiperf_svc.config.models import Objective, Slo
 from aiperf_svc.config.search import Limit, Search
+from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.core.experiments.evidence import Evidence
 from aiperf_svc.core.experiments.search import TrialResult
 from aiperf_svc.core.results.objective_batches import GOODPUT, allowed_share

@@ -10,7 +10,8 @@ import math
 
 import msgspec
 
-from aiperf_svc.config.models import BenchmarkConfig, DatasetKind
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.prompts import Turns
 from aiperf_svc.config.search import Search
 from aiperf_svc.core.experiments.evidence import Evidence, is_held

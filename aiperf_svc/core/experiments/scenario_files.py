@@ -6,7 +6,7 @@ submission checker of MLPerf Inference v6.1 reads.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.experiments.scenario_result import (
     LABEL,
     PERCENTILES,

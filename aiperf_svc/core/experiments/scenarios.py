@@ -5,7 +5,7 @@ what a run must show. A result is MLPerf-style; it is no submission and is never
 from enum import StrEnum
 from typing import NamedTuple
 
-from aiperf_svc.config.models import Load
+from aiperf_svc.config.load import Load
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 

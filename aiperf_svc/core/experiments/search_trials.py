@@ -4,7 +4,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from aiperf_svc.config.models import BenchmarkConfig, Load
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.load import Load
 from aiperf_svc.config.names import type_at
 from aiperf_svc.config.search import Search as SearchConfig
 from aiperf_svc.config.search import Span

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import Load
+from aiperf_svc.config.load import Load
 
 Times = NDArray[np.int64]
 

@@ -4,7 +4,7 @@ turns of a conversation go to one target."""
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 
 
 def shift_of(config: BenchmarkConfig) -> int:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import Objective, Slo
+from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.core.results.slo import is_good, limit_of
 from aiperf_svc.core.stats.batches import BATCHES, LEAST_IN_BATCH
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows, is_cut_off

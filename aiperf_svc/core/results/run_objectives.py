@@ -6,8 +6,8 @@ A limit is a number in the metric's unit, or a text with a unit of its kind: `9G
 
 from collections.abc import Callable, Sequence
 
-from aiperf_svc.config.models import Objective, Slo
 from aiperf_svc.config.names import nearest
+from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.config.units import parse_bit_rate, parse_duration_ns, parse_size
 from aiperf_svc.core.results.measured import MetricInfo
 from aiperf_svc.core.results.run_result import STATS, MetricResult

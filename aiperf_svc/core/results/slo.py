@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import Slo
+from aiperf_svc.config.slo import Slo
 from aiperf_svc.config.units import parse_duration_ns
 from aiperf_svc.core.results.survivors import Failures, over_budget, too_few_values
 from aiperf_svc.core.stats.columns import Chunk, PhaseRows

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.results.accounts import Accounts, WorkerAccount
 from aiperf_svc.core.results.objective_batches import ObjectiveBatches
 from aiperf_svc.core.results.slo import ObjectiveResult

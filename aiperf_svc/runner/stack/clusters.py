@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.clusters import CLUSTERS_KEY, ClusterPlace
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name

@@ -12,8 +12,8 @@ from typing import Any
 
 import aiperf_svc
 from aiperf_svc.adapters.pulumi.cli import PulumiCli
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import STACK_KEY, STACKS
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.config.workload import Config
 from aiperf_svc.config.yaml_files import read_yaml
 from aiperf_svc.domain.errors import ConfigError

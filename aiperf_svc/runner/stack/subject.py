@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from aiperf_svc.config.models import BenchmarkConfig, DatasetKind
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.prompts import Length
 from aiperf_svc.config.ranks import Ranks
 from aiperf_svc.config.units import format_duration, format_size

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.preflight.target_checks import find_target_pods
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.runner.stack.request import StackRequest
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from aiperf_svc.cli.checks import config_problems, local_problems
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.config.models import BenchmarkConfig
 
 
 def made(**endpoint: Any) -> BenchmarkConfig:

@@ -15,11 +15,13 @@ from aiperf_svc.cli.commands import profile
 from aiperf_svc.cli.flag_config import Draft, read_draft
 from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.runs import DISPLAYS
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.load import RatePoint, Stage
 from aiperf_svc.config.load_config import parse_config, save_config
-from aiperf_svc.config.models import BenchmarkConfig, Objective, RatePoint, Stage
 from aiperf_svc.config.names import all_keys, type_at
 from aiperf_svc.config.prompts import Length, Shape
 from aiperf_svc.config.search import Search
+from aiperf_svc.config.slo import Objective
 from aiperf_svc.domain.errors import ConfigError
 
 PROMISED = """

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from aiperf_svc.cli.main import main
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.options import RunOptions
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 
 

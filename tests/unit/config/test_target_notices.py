@@ -2,7 +2,7 @@
 
 import pytest
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target_notices import UNCHECKED, proxy_variable, target_notices
 
 PROXY = "http://proxy:3128"

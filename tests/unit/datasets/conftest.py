@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 
 LINES = [line for text in topics.values() for line in text.splitlines()][::4]
 """A quarter is enough for small vocabularies, and learned in a quarter of the time."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.assembly import Source, assemble, synthetic_prompts
 from aiperf_svc.core.datasets.base import PromptConversation, PromptTurn, TokenCounter
 from aiperf_svc.core.datasets.built import BuiltDataset, entry_bytes, report_json

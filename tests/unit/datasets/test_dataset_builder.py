@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aiperf_svc.adapters.datasets.builder import build_dataset
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.domain.errors import DatasetError
 

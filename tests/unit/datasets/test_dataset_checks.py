@@ -12,7 +12,7 @@ from test_trace_files import AZURE, BURST_GPT
 from aiperf_svc.adapters.datasets import checks, files
 from aiperf_svc.adapters.datasets.checks import CheckedFile, CheckedFiles, check_dataset
 from aiperf_svc.cli.main import main
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import DatasetError
 
 Config = Callable[..., BenchmarkConfig]

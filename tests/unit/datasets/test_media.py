@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from aiperf_svc.adapters.datasets.media_files import with_files
-from aiperf_svc.config.models import Dataset
-from aiperf_svc.config.models import Endpoint as Options
+from aiperf_svc.config.dataset import Dataset
+from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.config.prompts import Images, Length, Sounds
 from aiperf_svc.core.datasets import single_turn
 from aiperf_svc.core.datasets.base import PromptConversation

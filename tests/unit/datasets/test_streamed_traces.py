@@ -12,7 +12,7 @@ from test_trace_files import AZURE, BURST_GPT
 
 from aiperf_svc.adapters.datasets import builder
 from aiperf_svc.adapters.messaging.bus import decode
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets import streamed
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.core.datasets.streamed import StreamedDataset

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
-from aiperf_svc.config.models import Dataset
+from aiperf_svc.config.dataset import Dataset
 from aiperf_svc.config.prompts import Length, Passages
 from aiperf_svc.core.datasets.base import Purpose, generator
 from aiperf_svc.core.datasets.lengths import draw_lengths

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
-from aiperf_svc.config.models import BenchmarkConfig, Dataset
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import Dataset
 from aiperf_svc.config.prompts import Length
 from aiperf_svc.core.datasets.assembly import synthetic_prompts
 from aiperf_svc.core.datasets.lengths import draw_lengths

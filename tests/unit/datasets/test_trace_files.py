@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from aiperf_svc.adapters.datasets.builder import build_dataset
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.built import BuiltDataset
 from aiperf_svc.domain.errors import DatasetError
 

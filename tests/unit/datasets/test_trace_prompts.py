@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from aiperf_svc.adapters.datasets.tokenizers import LibraryTokenCounter
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.base import PromptConversation, TokenCounter
 from aiperf_svc.core.datasets.block_texts import BlockTexts
 from aiperf_svc.core.datasets.trace_index import Line, TraceIndex, in_schedule, index_rows

@@ -2,8 +2,8 @@
 
 import pytest
 
-from aiperf_svc.config.models import CUSTOM, EndpointType
-from aiperf_svc.config.models import Endpoint as Options
+from aiperf_svc.config.endpoint import CUSTOM, EndpointType
+from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, error_message, extra_input_problems
 from aiperf_svc.core.endpoints.registry import ENDPOINTS, endpoint_of
 

@@ -5,7 +5,7 @@ import itertools
 import msgspec
 import pytest
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.endpoints.forced_length import (
     Decision,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from aiperf_svc.config.models import Endpoint as Options
+from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.core.endpoints.base import Delta, MalformedResponse, Prompt
 from aiperf_svc.core.endpoints.messages import MESSAGES
 

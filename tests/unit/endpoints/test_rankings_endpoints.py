@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.models import Endpoint as Options
+from aiperf_svc.config.endpoint import Endpoint as Options
 from aiperf_svc.core.endpoints.base import Endpoint, MalformedResponse, Prompt
 from aiperf_svc.core.endpoints.rankings import COHERE_RANKINGS, HF_TEI_RANKINGS, NIM_RANKINGS
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from aiperf_svc.adapters.exports import json_export
-from aiperf_svc.config.models import Slo
 from aiperf_svc.config.search import Search
+from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.experiments.criteria import searched_slo, trial_result
 from aiperf_svc.core.experiments.evidence import is_held
 from aiperf_svc.core.results.summarise import summarise

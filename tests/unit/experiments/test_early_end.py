@@ -10,7 +10,8 @@ import pytest
 from queues import LIMIT_S, SERVICE_S, true_knee, waits
 
 from aiperf_svc.adapters.exports import json_export
-from aiperf_svc.config.models import BenchmarkConfig, Dataset
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.dataset import Dataset
 from aiperf_svc.config.search import Search
 from aiperf_svc.core.experiments.criteria import trial_result
 from aiperf_svc.core.experiments.early_end import EarlyEndDetector, most_requests

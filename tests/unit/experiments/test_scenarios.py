@@ -6,7 +6,8 @@ import fake_run
 import numpy as np
 import pytest
 
-from aiperf_svc.config.models import BenchmarkConfig, Load
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.load import Load
 from aiperf_svc.core.experiments.scenario_files import (
     endpoints_config,
     result_summary,

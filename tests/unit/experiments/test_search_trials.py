@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.search import MOST_POINTS
 from aiperf_svc.core.experiments.maximum import MaximumSearch
 from aiperf_svc.core.experiments.search import Ending, Search, TrialResult

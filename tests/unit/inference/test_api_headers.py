@@ -3,7 +3,7 @@
 import pytest
 
 from aiperf_svc.adapters.inference.resolved_target import resolve_target
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 
 VERSION = b"\r\nanthropic-version: "
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from aiperf_svc.config.models import Load
+from aiperf_svc.config.load import Load
 from aiperf_svc.core.load.fixed_schedule import FixedSchedule, due_times
 
 MS = 10**6

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.load.phase_plan import PhasePlan, credits_for, plan_phase, turns_of
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import DatasetShape

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.load.target_choice import shift_of, target_numbers
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.models import RANKINGS, Endpoint, EndpointType
+from aiperf_svc.config.endpoint import RANKINGS, Endpoint, EndpointType
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.mock_server.replies import Drafts, draft_error

@@ -5,7 +5,7 @@ import json
 import pytest
 from fake_params import params
 
-from aiperf_svc.config.models import EndpointType
+from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.core.endpoints.base import Delta
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.mock_server.replies import Drafts, draft_error

@@ -6,8 +6,10 @@ import pytest
 import yaml
 from planning import make_config, plan_it, pod
 
-from aiperf_svc.config.models import BenchmarkConfig, Tls, Tokenizer
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.endpoint import Tls
 from aiperf_svc.config.target_notices import UNCHECKED
+from aiperf_svc.config.tokenizer import Tokenizer
 from aiperf_svc.config.units import format_duration
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.stack import plan_stack

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.topology import Facts, Topology, plan
 from aiperf_svc.protocol.messages import Service

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.lines.batches import lines_of
 from aiperf_svc.core.lines.renderer import GAPS_TAG, LineRenderer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aiperf_svc.config.models import EndpointType
+from aiperf_svc.config.endpoint import EndpointType
 from aiperf_svc.core.endpoints.registry import ENDPOINTS
 from aiperf_svc.core.responses.text import response_text
 from aiperf_svc.protocol.records import Framing

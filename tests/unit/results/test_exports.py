@@ -16,7 +16,7 @@ from aiperf_svc.adapters.exports import csv_export, json_export, verdict_export
 from aiperf_svc.adapters.exports.parquet_export import read_records, write_records
 from aiperf_svc.adapters.report import page
 from aiperf_svc.adapters.storage import artifacts, atomic_files
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.stats.histogram import Histogram

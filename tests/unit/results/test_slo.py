@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from aiperf_svc.config.models import Slo
+from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.results.slo import check_slo, count_good, judge, limit_of
 from aiperf_svc.core.results.survivors import Failures
 from aiperf_svc.core.stats.columns import PhaseRows

@@ -4,7 +4,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.plan.topology import Facts, plan
 from aiperf_svc.protocol.messages import Service
 from aiperf_svc.protocol.ports import Port

@@ -9,7 +9,7 @@ import pytest
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.watching.run_losses import Loss
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.plan.stack import plan_stack
 from aiperf_svc.runner.display import Display

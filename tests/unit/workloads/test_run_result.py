@@ -4,7 +4,7 @@ import fake_steps as fake
 import msgspec
 import pytest
 
-from aiperf_svc.config.models import Slo
+from aiperf_svc.config.slo import Slo
 from aiperf_svc.core.results.measured import Column, MetricInfo, Series, Table
 from aiperf_svc.core.results.run_objectives import check_objectives, limit_of
 from aiperf_svc.core.results.run_result import RunResult, StepWitness

@@ -25,7 +25,7 @@ from aiperf_svc.adapters.cluster.preflight.target_service import (
     service_address,
     target_pods,
 )
-from aiperf_svc.config.models import BenchmarkConfig
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.target import TargetPods
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.core.cluster.check import Check

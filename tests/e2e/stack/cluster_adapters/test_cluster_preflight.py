@@ -9,8 +9,8 @@ from served_files import PORT, SERVICE, serve
 from aiperf_svc.adapters.cluster.api.connection import Cluster, connect
 from aiperf_svc.adapters.cluster.preflight.admission import try_admission
 from aiperf_svc.adapters.cluster.preflight.checklist import preflight
+from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import POD_NAMES
-from aiperf_svc.config.models import BenchmarkConfig
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.stack import StackPlan, plan_stack
 

@@ -1,0 +1,146 @@
+"""The configuration that a user writes: one frozen BenchmarkConfig for a laptop or a cluster.
+
+All defaults are defined in this package, each subject in its own module. Unknown keys are refused.
+Durations are nanoseconds and sizes bytes once they are in the model (`units`). Checks that span
+several keys are at the bottom of the model that owns the keys.
+"""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.artifacts import Artifacts
+from aiperf_svc.config.base import Model
+from aiperf_svc.config.dataset import TRACES, Dataset, DatasetKind
+from aiperf_svc.config.deployment import RANK_POD, Deployment
+from aiperf_svc.config.endpoint import (
+    BATCHES,
+    MESSAGE_APIS,
+    RANKINGS,
+    WITHOUT_STREAMS,
+    Endpoint,
+    EndpointType,
+)
+from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.config.load import Load
+from aiperf_svc.config.prompts import Passages, Prefix, Turns
+from aiperf_svc.config.ranks import Ranks
+from aiperf_svc.config.several_targets import NamedTarget, problem_of
+from aiperf_svc.config.slo import Slo
+from aiperf_svc.config.telemetry import Telemetry
+from aiperf_svc.config.tokenizer import Tokenizer
+from aiperf_svc.config.workers import Workers
+
+
+class BenchmarkConfig(Model):
+    """The configuration of one load test."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")] = "benchmark"
+    endpoint: Endpoint
+    load: Load
+    dataset: Dataset = Dataset()
+    tokenizer: Tokenizer = Tokenizer()
+    workers: Workers = Workers()
+    deployment: Deployment = Deployment()
+    slo: Slo = Slo()
+    telemetry: Telemetry = Telemetry()
+    artifacts: Artifacts = Artifacts()
+    random_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    experiment: Experiment | None = None
+    """Trials of this config; the other keys are then those of the first one."""
+    targets: tuple[NamedTarget, ...] = ()
+    """Targets that are measured at the same time, each by a run of this config of its own."""
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        self._check_targets()
+        self._check_dataset_and_api()
+        self._check_schedule()
+        self._check_conversations()
+        self._check_search()
+        return self
+
+    def _check_targets(self) -> None:
+        if problem := problem_of(self.targets):
+            raise ValueError(problem)
+        if self.targets and self.experiment is not None:
+            raise ValueError(
+                "{targets}: the trials of an {experiment} would not start together; leave out one "
+                "of both"
+            )
+        if self.deployment.ranks != Ranks() or RANK_POD in self.deployment.pods:
+            raise ValueError(
+                "{deployment.ranks} and {deployment.pods.rank} are for a {workload}; "
+                "an inference benchmark has workers"
+            )
+
+    def _check_dataset_and_api(self) -> None:
+        dataset, api = self.dataset, self.endpoint.type
+        if api in WITHOUT_STREAMS and self.endpoint.streaming:
+            raise ValueError(f"{{endpoint.streaming}}: the {api} API does not stream")
+        if dataset.passages != Passages() and api not in RANKINGS:
+            raise ValueError(
+                f"{{dataset.passages}} needs {{endpoint.type}} {', '.join(RANKINGS[:-1])} or "
+                f"{RANKINGS[-1]}, not {api}"
+            )
+        if api is EndpointType.RAW and dataset.kind is DatasetKind.SYNTHETIC:
+            raise ValueError(
+                "{endpoint.type} raw sends the payloads of a file; give {dataset.file}"
+            )
+        if dataset.batch_size > 1 and api not in BATCHES:
+            raise ValueError(
+                f"{{dataset.batch_size}} needs {{endpoint.type}} {' or '.join(BATCHES)}, not {api}"
+            )
+        if dataset.images.number and api not in MESSAGE_APIS:
+            raise ValueError(
+                f"{{dataset.images}} needs {{endpoint.type}} {', '.join(MESSAGE_APIS[:-1])} or "
+                f"{MESSAGE_APIS[-1]}, not {api}"
+            )
+        if dataset.sounds.number and api is not EndpointType.CHAT:
+            raise ValueError(f"{{dataset.sounds}} needs {{endpoint.type}} chat, not {api}")
+        if dataset.turns != Turns() and api is not EndpointType.CHAT:
+            raise ValueError(f"{{dataset.turns}} needs {{endpoint.type}} chat, not {api}")
+        if dataset.prefix != Prefix() and api in (EndpointType.EMBEDDINGS, *RANKINGS):
+            raise ValueError(f"{{dataset.prefix}} is for generated text; {api} generates none")
+
+    def _check_schedule(self) -> None:
+        if not self.load.fixed_schedule:
+            return
+        if self.dataset.kind not in TRACES:
+            raise ValueError(
+                f"{{load.fixed_schedule}} needs the times of a trace, and {{dataset.kind}} is "
+                f"{self.dataset.kind}; expected {', '.join(TRACES)}"
+            )
+        if self.dataset.order != "sequential":
+            raise ValueError(
+                f"{{dataset.order}} {self.dataset.order}: {{load.fixed_schedule}} sends the rows "
+                "in the order of their times; leave it out"
+            )
+
+    def _check_conversations(self) -> None:
+        kind = self.dataset.kind
+        has_conversations = kind in (DatasetKind.MULTI_TURN, DatasetKind.SHAREGPT)
+        if has_conversations and self.endpoint.type is not EndpointType.CHAT:
+            raise ValueError(
+                f"{{dataset.kind}} {kind} needs {{endpoint.type}} chat, not {self.endpoint.type}"
+            )
+        if self.load.samples_per_query == 1:
+            return
+        if self.workers.max != 1:
+            raise ValueError(
+                "{load.samples_per_query}: requests that are sent together are sent by one "
+                "worker; set {workers.max} 1"
+            )
+        if has_conversations:
+            raise ValueError(
+                f"{{load.samples_per_query}} sends single requests; {{dataset.kind}} {kind} has "
+                "conversations"
+            )
+
+    def _check_search(self) -> None:
+        search = self.experiment.search if self.experiment else None
+        if search is not None and search.needs_objectives and not self.slo.objectives:
+            raise ValueError(
+                "{experiment.search}: what holds is said by {slo.objectives}, which are missing; "
+                "give them, or {experiment.search.holds} or {experiment.search.maximize}"
+            )

@@ -1,0 +1,120 @@
+"""The dataset: where the prompts come from. `prompts` has the shapes of synthetic ones."""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.base import Model
+from aiperf_svc.config.prompts import (
+    Images,
+    Length,
+    Passages,
+    Prefix,
+    Shape,
+    Sounds,
+    Turns,
+)
+from aiperf_svc.config.units import SizeBytes
+
+
+class DatasetKind(StrEnum):
+    """The source of the prompts."""
+
+    SYNTHETIC = "synthetic"
+    SINGLE_TURN = "single_turn"
+    """JSONL, one prompt or whole payload a line."""
+    MULTI_TURN = "multi_turn"
+    """JSONL, one conversation a line. A turn's `delay` counts from the previous response; that of a
+    first turn is ignored, since the load decides when a conversation begins."""
+    SHAREGPT = "sharegpt"
+    """A ShareGPT JSON file: a list of conversations."""
+    MOONCAKE_TRACE = "mooncake_trace"
+    """JSONL, one request a line: lengths and the hash ids of the prompt's blocks."""
+    BAILIAN_TRACE = "bailian_trace"
+    """JSONL, the same with smaller blocks."""
+    BURST_GPT_TRACE = "burst_gpt_trace"
+    """CSV with `Timestamp`, `Request tokens` and `Response tokens`."""
+    AZURE_TRACE = "azure_trace"
+    """CSV with `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`."""
+
+
+TRACES = (
+    DatasetKind.MOONCAKE_TRACE,
+    DatasetKind.BAILIAN_TRACE,
+    DatasetKind.BURST_GPT_TRACE,
+    DatasetKind.AZURE_TRACE,
+)
+"""Kinds whose rows have times."""
+
+
+SYNTHETIC_ONLY = ("mix", "prefix", "turns", "images", "sounds", "batch_size")
+"""Keys of a dataset that describe synthetic prompts."""
+
+
+class Dataset(Model):
+    """The prompts, built and rendered to bytes once. The prompt of request `i` depends only on `i`
+    and the seed."""
+
+    kind: DatasetKind = DatasetKind.SYNTHETIC
+    file: str | None = None
+    public: Literal["sharegpt"] | None = None
+    """A public dataset, downloaded once into the cache folder."""
+    url: str | None = None
+    """URL of the public dataset, in place of its usual one."""
+    max_download: SizeBytes = 2 * 2**30
+    entries: Annotated[int, Field(gt=0)] | None = None
+    """Number of distinct prompts: 1,000 when synthetic, all of a file."""
+    order: Literal["sequential", "shuffled"] = "sequential"
+    input_tokens: Length = Length(mean=550)
+    """Of a ranking, the tokens of the query alone."""
+    mix: tuple[Shape, ...] = ()
+    """Kinds of synthetic requests, in place of `input_tokens` and `output_tokens`."""
+    passages: Passages = Passages()
+    prefix: Prefix = Prefix()
+    turns: Turns = Turns()
+    images: Images = Images()
+    sounds: Sounds = Sounds()
+    batch_size: Annotated[int, Field(gt=0, le=10_000)] = 1
+    """Texts of a synthetic request, for APIs that take several."""
+    output_tokens: Length | None = None
+    """Maximum sent with each request; values in a dataset file take precedence."""
+    block_size: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
+    """Tokens for each hash id of a trace: 512 in a Mooncake trace, 16 in a Bailian trace."""
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Checksum of the public dataset's file; another file is refused. The usual file's is built
+    in."""
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> Self:
+        if self.kind is DatasetKind.SYNTHETIC and (self.file or self.public):
+            raise ValueError(
+                "{kind} synthetic takes no file; expected single_turn, multi_turn, sharegpt, "
+                "mooncake_trace, bailian_trace, burst_gpt_trace or azure_trace"
+            )
+        has_file_only = self.kind not in (DatasetKind.SYNTHETIC, DatasetKind.SHAREGPT)
+        if has_file_only and not self.file:
+            raise ValueError(f"{{kind}} {self.kind} needs {{file}}")
+        if self.kind is DatasetKind.SHAREGPT and bool(self.file) == bool(self.public):
+            raise ValueError("{kind} sharegpt needs either {file} or {public} sharegpt")
+        if self.public and self.kind is not DatasetKind.SHAREGPT:
+            raise ValueError(f"{{public}} sharegpt needs {{kind}} sharegpt, not {self.kind}")
+        has_blocks = self.kind in (DatasetKind.MOONCAKE_TRACE, DatasetKind.BAILIAN_TRACE)
+        if self.block_size is not None and not has_blocks:
+            raise ValueError(
+                f"{{block_size}} needs {{kind}} mooncake_trace or bailian_trace, not {self.kind}"
+            )
+        synthetic = [name for name in SYNTHETIC_ONLY if self._is_set(name)]
+        if synthetic and self.kind is not DatasetKind.SYNTHETIC:
+            raise ValueError(f"{{{synthetic[0]}}} needs {{kind}} synthetic, not {self.kind}")
+        if self.mix and (self._is_set("input_tokens") or self.output_tokens is not None):
+            raise ValueError(
+                "{mix} has lengths of its own; leave out {input_tokens} and {output_tokens}"
+            )
+        if self.batch_size > 1 and (self._is_set("prefix") or self._is_set("turns")):
+            raise ValueError("{batch_size} texts have neither {prefix} nor {turns}")
+        if self.url and not self.public:
+            raise ValueError("{url} needs {public}: it says where the public dataset is")
+        if self.sha256 and not self.public:
+            raise ValueError("{sha256} needs {public}: it says what the public dataset is")
+        return self

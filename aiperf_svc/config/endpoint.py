@@ -1,0 +1,124 @@
+"""The target of a load test, and how a request to it is made."""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.base import SECOND_NS, Model
+from aiperf_svc.config.units import DurationNs, PositiveDurationNs
+
+
+class EndpointType(StrEnum):
+    """The HTTP API that the target speaks."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    HUGGINGFACE_GENERATE = "huggingface_generate"
+    COHERE_RANKINGS = "cohere_rankings"
+    HF_TEI_RANKINGS = "hf_tei_rankings"
+    NIM_RANKINGS = "nim_rankings"
+    TEMPLATE = "template"
+    RAW = "raw"
+
+
+RANKINGS = (EndpointType.COHERE_RANKINGS, EndpointType.HF_TEI_RANKINGS, EndpointType.NIM_RANKINGS)
+"""APIs that rank passages by a query."""
+CUSTOM = (EndpointType.TEMPLATE, EndpointType.RAW)
+"""Any JSON API, described by the config."""
+BATCHES = (EndpointType.EMBEDDINGS, EndpointType.COMPLETIONS)
+"""APIs that take several texts in a request."""
+MESSAGE_APIS = (EndpointType.CHAT, EndpointType.RESPONSES, EndpointType.MESSAGES)
+"""APIs whose prompts are messages with roles."""
+WITHOUT_STREAMS = (EndpointType.EMBEDDINGS, *RANKINGS)
+
+
+class Tls(Model):
+    """Settings for the check of the target's certificate, for an https URL."""
+
+    verify: bool = True
+    """False accepts any certificate; the run and its results print a warning."""
+    ca_file: str | None = None
+    """PEM file of the authorities to trust instead of the system's."""
+    ca: Annotated[str, Field(pattern=r"-----BEGIN CERTIFICATE-----")] | None = None
+    """The same authorities as text, for pods of a cluster, which do not have the file."""
+    server_name: str | None = None
+    """Name to check the certificate against, when it is not the URL's host."""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if self.ca and self.ca_file:
+            raise ValueError("{ca} and {ca_file} both say whom to trust; give one of them")
+        return self
+
+
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][!#$%&'*+.^_`|~0-9A-Za-z-]*$")]
+HeaderValue = Annotated[str, Field(pattern=r"^[\t -~\x{a0}-\x{ff}]*$")]
+"""A header value without line breaks, since a line break would begin another header."""
+
+
+class Endpoint(Model):
+    """The target and how a request to it is made."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")]
+    """Base URL; a path in it goes before the endpoint's own path (`/v1/chat/completions`)."""
+    urls: tuple[Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")], ...] = ()
+    """Further base URLs. Requests go to `url` and to these in turn."""
+    type: EndpointType = EndpointType.CHAT
+    model: Annotated[str, Field(min_length=1)]
+    streaming: bool = False
+    path: Annotated[str, Field(pattern=r"^/[!-~]*$")] | None = None
+    """Replaces the endpoint's own path. Types `template` and `raw` have none."""
+    template: Annotated[str, Field(min_length=1)] | None = None
+    """Jinja2 template of a request's JSON body, for type `template`. Its variables are `text`,
+    `texts`, `query`, `passages`, `messages`, `model`, `max_tokens`, `stream` and `role`."""
+    response_field: Annotated[str, Field(min_length=1)] | None = None
+    """JMESPath query of the output in a response, or in an event of a stream, for types `template`
+    and `raw`. Without one, the usual places are tried."""
+    output_tokens_field: Annotated[str, Field(min_length=1)] | None = None
+    """JMESPath query of the number of output tokens, for the same types."""
+    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
+    """Headers of every request. Do not put secrets here: use `api_key_env`."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the target's API key."""
+    api_key_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] | None = None
+    """Header that carries the key: a bearer token in `Authorization`, the plain key in any other.
+    Without it, the API's own: `x-api-key` of the messages API, `Authorization` of all others."""
+    extra_inputs: dict[str, object] = Field(default_factory=dict)
+    """Keys that are merged into the JSON body of every request."""
+    request_timeout: PositiveDurationNs = 600 * SECOND_NS
+    connect_timeout: PositiveDurationNs = 30 * SECOND_NS
+    wait_for_server: DurationNs = 0
+    """Longest time to wait, before the load, for a server that is still loading its model."""
+    connections: Literal["keep-alive", "per-request"] = "keep-alive"
+    request_usage: bool = True
+    """Ask a streaming server for token usage (`stream_options.include_usage`)."""
+    force_output_length: bool = True
+    """With an output length in the dataset, also send `ignore_eos` and `min_tokens`, unless a probe
+    before the load shows that the server refuses them."""
+    tls: Tls = Tls()
+    source_addresses: tuple[str, ...] = ()
+    """Local addresses to connect from, in turn; one address reaches about 28,000 connections."""
+
+    @property
+    def all_urls(self) -> tuple[str, ...]:
+        """All base URLs."""
+        return (self.url, *self.urls)
+
+    @model_validator(mode="after")
+    def _describes_its_api(self) -> Self:
+        if len(set(self.all_urls)) < len(self.all_urls):
+            raise ValueError("{urls}: one of the addresses is given twice; name each once")
+        if self.type is EndpointType.TEMPLATE and self.template is None:
+            raise ValueError("{type} template needs {template}, the body of a request")
+        if self.type is not EndpointType.TEMPLATE and self.template is not None:
+            raise ValueError(f"{{template}} needs {{type}} template, not {self.type}")
+        for name in ("response_field", "output_tokens_field"):
+            if getattr(self, name) is not None and self.type not in CUSTOM:
+                raise ValueError(f"{{{name}}} needs {{type}} template or raw, not {self.type}")
+        if self.type is EndpointType.RAW and self.extra_inputs:
+            raise ValueError("{type} raw sends payloads as they are; leave out {extra_inputs}")
+        return self

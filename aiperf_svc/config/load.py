@@ -1,0 +1,234 @@
+"""The load: how many requests are sent, when, and for how long."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.base import SECOND_NS, Model
+from aiperf_svc.config.units import DurationNs, PositiveDurationNs, format_duration
+
+
+class Arrival(Model):
+    """The spacing of requests in open loop."""
+
+    pattern: Literal["constant", "poisson", "gamma"] = "poisson"
+    burstiness: Annotated[float, Field(gt=0)] = 1.0
+    """Shape of the gamma distribution: 1 is Poisson, below 1 burstier, above 1 more regular."""
+
+    @model_validator(mode="after")
+    def _burstiness_belongs_to_gamma(self) -> Self:
+        if self.burstiness != 1.0 and self.pattern != "gamma":
+            raise ValueError(
+                f"{{burstiness}} {self.burstiness:g} needs {{pattern}} gamma, not {self.pattern}"
+            )
+        return self
+
+
+class Warmup(Model):
+    """Requests sent before the measurement and left out of the results."""
+
+    requests: Annotated[int, Field(gt=0)] | None = None
+    duration: PositiveDurationNs | None = None
+    grace_period: DurationNs = 30 * SECOND_NS
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.requests is None and not self.duration:
+            raise ValueError("a warmup needs {requests} or {duration}")
+        return self
+
+
+class Stage(Model):
+    """A time with one rate."""
+
+    rate: Annotated[float, Field(ge=0)]
+    duration: PositiveDurationNs
+
+
+class RatePoint(Model):
+    """A point of a rate that changes."""
+
+    at: DurationNs
+    rate: Annotated[float, Field(ge=0)]
+
+
+class Load(Model):
+    """The amount of load and its duration.
+
+    Closed loop: `concurrency` users, each sending its next request when the response to the last
+    one has ended. Open loop: `request_rate` requests a second whatever the server does, or with
+    `fixed_schedule` each request at the time of its row in a trace; at most `concurrency` at a
+    time when that is given too.
+    """
+
+    concurrency: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
+    request_rate: Annotated[float, Field(gt=0)] | None = None
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)] | None = None
+    """Open loop: one rate after the other. The load ends with the last stage."""
+    rate_series: Annotated[tuple[RatePoint, ...], Field(min_length=2)] | None = None
+    """Open loop: a rate that changes linearly from point to point; two points at one time are a
+    jump. The load ends with the last point."""
+    arrival: Arrival = Arrival()
+    fixed_schedule: bool = False
+    """Send each row of the dataset's trace at its own time. The load ends with the last row."""
+    fixed_schedule_auto_offset: bool | None = None
+    """True sends the first row at once, false at its own time after the trace's time zero. Default:
+    true without a start offset."""
+    fixed_schedule_start_offset: DurationNs | None = None
+    """Time in the trace at which the schedule starts; rows before it are left out."""
+    fixed_schedule_end_offset: DurationNs | None = None
+    """Time in the trace after which rows are left out."""
+    replay_speedup: Annotated[float, Field(gt=0)] = 1.0
+    """Factor by which the times and delays of the trace are shorter."""
+    requests: Annotated[int, Field(gt=0)] | None = None
+    duration: PositiveDurationNs | None = None
+    grace_period: DurationNs = 30 * SECOND_NS
+    """Time after the end of a duration in which requests in flight may complete; then they are
+    cancelled."""
+    ramp: DurationNs = 0
+    """Time over which concurrency or rate grows linearly from zero."""
+    samples_per_query: Annotated[int, Field(gt=0, le=1_000)] = 1
+    """Requests that are sent together. The next ones are sent when all of them have ended, which
+    needs as many users, and one worker."""
+    warmup: Warmup | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.samples_per_query > 1:
+            self._check_queries()
+        if self.fixed_schedule or self.rate_points:
+            return self
+        if self.concurrency is None and self.request_rate is None:
+            raise ValueError(
+                "a load needs {concurrency} (closed loop) or {request_rate} (open loop)"
+            )
+        if self.requests is None and not self.duration:
+            raise ValueError("a load needs {requests} or {duration}, or the run would never end")
+        if self.request_rate is None and self.arrival != Arrival():
+            raise ValueError(
+                "{arrival.pattern} needs {request_rate}: a closed loop has no arrivals"
+            )
+        if self.duration and self.ramp > self.duration:
+            ramp, duration = format_duration(self.ramp), format_duration(self.duration)
+            raise ValueError(f"{{ramp}} {ramp} is longer than {{duration}} {duration}")
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_fits(self) -> Self:
+        if not self.fixed_schedule:
+            given = [name for name in _OF_A_SCHEDULE if self._is_set(name)]
+            if given:
+                raise ValueError(f"{{{given[0]}}} needs {{fixed_schedule}}")
+            return self
+        others = ("request_rate", "arrival.pattern", "ramp")
+        for name in [name for name in others if self._is_set(name.partition(".")[0])]:
+            raise ValueError(
+                f"{{{name}}} and {{fixed_schedule}} both say when requests are sent; "
+                "give one of them"
+            )
+        start, end = self.fixed_schedule_start_offset, self.fixed_schedule_end_offset
+        if start is not None and self.fixed_schedule_auto_offset:
+            raise ValueError(
+                "{fixed_schedule_auto_offset} and {fixed_schedule_start_offset} both say when the "
+                "schedule starts; give one of them"
+            )
+        if end is not None and end < (start or 0):
+            raise ValueError(
+                f"{{fixed_schedule_end_offset}} {format_duration(end)} is before "
+                f"{{fixed_schedule_start_offset}} {format_duration(start or 0)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rates_fit(self) -> Self:
+        given = [name for name in ("stages", "rate_series") if self._is_set(name)]
+        if not given:
+            return self
+        others = ("request_rate", "stages", "rate_series", "fixed_schedule", "ramp")
+        for name in (each for each in others if each != given[0] and self._is_set(each)):
+            raise ValueError(
+                f"{{{name}}} and {{{given[0]}}} both say when requests are sent; give one of them"
+            )
+        times = [point.at for point in self.rate_series or ()]
+        if times and (times[0] != 0 or times != sorted(times) or times[-1] == 0):
+            raise ValueError(
+                "{rate_series}: expected points in the order of their times, the first at 0s"
+            )
+        if not any(rate for _, rate in self.rate_points):
+            raise ValueError(f"{{{given[0]}}}: every rate is 0; nothing would be sent")
+        return self
+
+    def _check_queries(self) -> None:
+        size = self.samples_per_query
+        if self.is_open_loop or self.concurrency != size or self.ramp:
+            raise ValueError(
+                f"{{samples_per_query}} {size} needs {{concurrency}} {size}, and neither a "
+                "schedule nor {ramp}: one query is on its way at a time"
+            )
+        for limits in (self, self.warmup):
+            if limits is not None and limits.requests is not None and limits.requests % size:
+                raise ValueError(
+                    f"{{samples_per_query}} {size}: {limits.requests} requests are no whole queries"
+                )
+
+    @property
+    def is_open_loop(self) -> bool:
+        """Whether requests are due by the clock rather than by the previous response."""
+        return self.request_rate is not None or self.fixed_schedule or bool(self.rate_points)
+
+    @property
+    def rate_points(self) -> tuple[tuple[int, float], ...]:
+        """Times in ns and rates of a rate that changes; empty if it does not."""
+        points = [(point.at, point.rate) for point in self.rate_series or ()]
+        start = 0
+        for stage in self.stages or ():
+            points += [(start, stage.rate), (start + stage.duration, stage.rate)]
+            start += stage.duration
+        return tuple(points)
+
+    @property
+    def peak_rate(self) -> float | None:
+        """Highest rate of an open loop; None in closed loop, or if a trace decides."""
+        rates = [rate for _, rate in self.rate_points]
+        return max(rates) if rates else self.request_rate
+
+    @property
+    def end(self) -> int | None:
+        """Time after which nothing is sent; None if only a number of requests or a trace ends the
+        load."""
+        ends = [self.duration, self.rate_points[-1][0] if self.rate_points else None]
+        return min((each for each in ends if each is not None), default=None)
+
+    @property
+    def longest_schedule(self) -> int | None:
+        """Longest time until the last row of a fixed schedule is due; None if its trace decides."""
+        if self.fixed_schedule_end_offset is None:
+            return None
+        length = self.fixed_schedule_end_offset - (self.fixed_schedule_start_offset or 0)
+        return round(length / self.replay_speedup)
+
+    @property
+    def rates_text(self) -> str:
+        """A rate that changes, in words."""
+        if self.stages:
+            return ", ".join(f"{s.rate:g}/s for {format_duration(s.duration)}" for s in self.stages)
+        rates = [rate for _, rate in self.rate_points]
+        return f"{min(rates):g} to {max(rates):g} requests/s in {len(rates)} points"
+
+    @property
+    def schedule_text(self) -> str:
+        """A fixed schedule in words."""
+        start, end = self.fixed_schedule_start_offset, self.fixed_schedule_end_offset
+        words = ["the trace's own times"]
+        words += [f"from {format_duration(start)}"] if start is not None else []
+        words += [f"to {format_duration(end)}"] if end is not None else []
+        words += [f"at {self.replay_speedup:g} times its speed"] if self.replay_speedup != 1 else []
+        return " ".join(words)
+
+
+_OF_A_SCHEDULE = (
+    "fixed_schedule_auto_offset",
+    "fixed_schedule_start_offset",
+    "fixed_schedule_end_offset",
+    "replay_speedup",
+)
