@@ -378,6 +378,11 @@ class LoadGenerator:
             heapq.heappush(self._later, (end, next(self._order), None))
             self._arm()
             return
+        if self._is_stopped:
+            # The conversation ends here, as those that are between two turns at the stop do.
+            self._active -= 1
+            self.cancelled += 1
+            return
         session.turn += 1
         turn = entry.turn(session.turn)
         due = max(end + turn.delay_ns, session.due + turn.earliest_ns)

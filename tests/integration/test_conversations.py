@@ -3,6 +3,7 @@
 import itertools
 from pathlib import Path
 
+import pytest
 from in_one_loop import config, server, stack, talks
 
 from aiperf_svc.domain.outcomes import Phase
@@ -35,3 +36,19 @@ async def test_a_request_count_ends_within_a_conversation(tmp_path: Path) -> Non
             summary = await run.results()
         assert mock.truth()["requests"] == 8
     assert summary["request_count"]["avg"] == 8
+
+
+@pytest.mark.parametrize("load", [{"concurrency": 20}, {"request_rate": 200}])
+async def test_conversations_that_a_duration_cuts_have_an_outcome(
+    load: dict[str, int], tmp_path: Path
+) -> None:
+    dataset = talks(tmp_path, *({"text": f"question {i}"} for i in range(10)), count=5)
+    with server(ttft="20ms", tokens=2) as mock:
+        settings = config(mock.url, dataset=dataset, duration=0.5, **load)
+        async with stack(settings, tmp_path, workers=2) as run:
+            summary = await run.results()
+        sent = mock.truth()["requests"]
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["cancelled"] > 0
+    assert accounts["lost"] == 0
+    assert summary["request_count"]["avg"] == sent

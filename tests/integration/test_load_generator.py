@@ -1,7 +1,11 @@
 """Stops and late grants, with a client that only takes note."""
 
+import itertools
 import tracemalloc
+from random import Random
 from time import time_ns
+
+import pytest
 
 from aiperf_svc.adapters.inference.entry_cache import EntryCache
 from aiperf_svc.adapters.inference.request import PreparedTurn, Request
@@ -50,7 +54,19 @@ class NotingClient:
         pass
 
 
-def generator() -> LoadGenerator:
+class KeepingClient(NotingClient):
+    """Keeps the requests in flight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[Request] = []
+
+    def send(self, request: Request) -> None:
+        super().send(request)
+        self.sent.append(request)
+
+
+def generator(*turns: Turn) -> LoadGenerator:
     config = BenchmarkConfig.model_validate(
         {
             "endpoint": {"url": "http://127.0.0.1:1", "model": "m"},
@@ -58,7 +74,8 @@ def generator() -> LoadGenerator:
         }
     )
     entries = EntryCache(resolve_target(config), lambda block: None)
-    entries.put(DatasetBlock(*HEAD, 0, 1, 1, 0, 0, (Conversation("c", (Turn(b"{}"),)),), bytes(4)))
+    conversation = Conversation("c", turns or (Turn(b"{}"),))
+    entries.put(DatasetBlock(*HEAD, 0, 1, 1, 0, 0, (conversation,), bytes(4)))
     made = LoadGenerator(
         run_id="run",
         entries=entries,
@@ -191,6 +208,39 @@ def test_a_phase_that_opens_while_the_load_is_held_back_begins_when_it_goes_on()
     assert made.counts(last_seq=0, records_dropped=0).requests_sent == 0
     made.go_on()
     assert made.counts(last_seq=0, records_dropped=0).requests_sent == 2
+
+
+@pytest.mark.parametrize("is_open_loop", [False, True])
+def test_every_credit_has_one_outcome_whenever_the_stop_comes_in_a_conversation(
+    is_open_loop: bool,
+) -> None:
+    turns = (Turn(b"{}"), Turn(b"{}"), Turn(b"{}", delay_ns=2**61))
+    for seed in range(200):
+        random = Random(seed)
+        made, client = generator(*turns), KeepingClient()
+        made.attach(client)  # type: ignore[arg-type]
+        made.open_phase(
+            PhaseOpened(*HEAD, Phase.PROFILING, PAST, 0, 0, is_open_loop, 4, 0, 0, 1), 0
+        )
+        due = b"".join(PAST.to_bytes(8, "little") for _ in range(20)) if is_open_loop else b""
+        made.grant(CreditsGranted(*HEAD, Phase.PROFILING, 0, 1, 20, due), 0)
+        ends_before_stop = random.randrange(30)
+        for ends in itertools.count():
+            if ends == ends_before_stop:
+                made.stop(PhaseStopped(*HEAD, Phase.PROFILING, PAST, 2**62), 0)
+            if not client.sent:
+                if ends >= ends_before_stop:
+                    break
+                continue
+            request = client.sent.pop(random.randrange(len(client.sent)))
+            request.start_wall_ns = request.end_wall_ns = PAST
+            client.in_flight -= 1
+            outcomes = [Outcome.COMPLETED] * 8 + [Outcome.ERRORED, Outcome.CANCELLED]
+            made.on_end(request, random.choice(outcomes))
+        counts = made.counts(last_seq=0, records_dropped=0)
+        ended = counts.completed + counts.errored + counts.cancelled
+        assert (seed, ended + counts.unsent + counts.revoked) == (seed, 20)
+        assert made.is_idle
 
 
 def ramped(made: LoadGenerator, *, users: int, ramp_s: int) -> int:
