@@ -124,7 +124,8 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--mlflow-experiment --mlflow-run-name --mlflow-tag --mlflow-parent-run-id "
      "--mlflow-artifact-glob --wandb-project --wandb-entity --wandb-run-name --wandb-tag"),
     ("none", "chunks of responses are counted, not kept", "--export-http-trace"),
-    ("none", "the way to the server is not measured apart",
+    ("other", "network_rtt of every run is the kernel's round trip of each connection, beside the "
+     "latencies and not subtracted from them",
      "--network-latency-automatic --network-latency-mean --network-latency-ping-interval"),
     ("none", "what a model says is not judged",
      "--accuracy-benchmark --accuracy-tasks --accuracy-n-shots --accuracy-enable-cot "

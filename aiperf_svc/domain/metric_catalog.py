@@ -35,6 +35,8 @@ class Population(StrEnum):
     """Everything of which a byte was written, whatever became of it."""
     DUE = "due"
     """Everything that was due; what got no response in time is right-censored."""
+    CONNECTIONS = "connections"
+    """No requests: all connections that were made in the run, the warmup's too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,20 @@ _LATENCIES = (
         "start - due, of successes", WRITE, better=LOWER),
     _record("effective_latency", "Effective Latency (CO-aware)", "ms", f.intended_request_latency,
         "last content - due, of successes", KERNEL, better=LOWER),
+)
+
+# What the way to the target takes, by the kernel: to whoever ends the TCP connection.
+_NETWORK = (
+    _pooled("network_rtt", "Network Round Trip", "ms",
+        "shortest round trip of each connection (TCP_INFO: tcpi_min_rtt)", "kernel",
+        population=Population.CONNECTIONS, better=LOWER, is_ours=True, in_table=True),
+    _pooled("network_smoothed_rtt", "Network Smoothed Round Trip", "ms",
+        "smoothed round trip of each connection at its end (tcpi_rtt); with up to 40 ms by which "
+        "a server's kernel delays an acknowledgement", "kernel",
+        population=Population.CONNECTIONS, better=LOWER, is_ours=True),
+    _pooled("network_connect", "Network Connect", "ms",
+        "TCP connect of each connection, without look-up and TLS", "worker's clock",
+        population=Population.CONNECTIONS, better=LOWER, is_ours=True),
 )
 
 # From the due time: what a user who came at that time would have waited. Survivors do not lie here.
@@ -322,6 +338,7 @@ _TIMED = (
 
 METRICS: tuple[Metric, ...] = (
     *_LATENCIES,
+    *_NETWORK,
     *_INTENDED,
     *_PER_USER,
     *_TOKEN_COUNTS,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric
+from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric, Population
 
 
 def tables() -> str:
@@ -19,6 +19,8 @@ def tables() -> str:
 
 def _distribution(metric: Metric) -> tuple[str, ...]:
     covers = {Kind.POOLED: "all chunks", Kind.TIMED: "the time"}.get(metric.kind)
+    if metric.population is Population.CONNECTIONS:
+        covers = "all connections"
     return _cells(metric, covers or f"{metric.population} requests")
 
 

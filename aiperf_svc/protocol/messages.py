@@ -148,6 +148,21 @@ class AddressUse(Value, frozen=True):
     """True if the address is down at the end of the load."""
 
 
+class HistogramDelta(Value, frozen=True):
+    """Counts to add to a pooled histogram: parallel little-endian int32 buckets and int64
+    counts."""
+
+    phase: Phase
+    tag: str
+    buckets: bytes
+    counts: bytes
+    total: int
+    sum_ns: int
+    min_ns: int
+    max_ns: int
+    sum_squares: float = 0.0
+
+
 class PhaseReport(Value, frozen=True):
     """Times of a phase by the timing manager's clock, and the credits granted in it. The accounts
     of a run start from this."""
@@ -287,6 +302,9 @@ class Heartbeat(Message, frozen=True):
     """What a search needs to know of the trial's results (records manager only)."""
     ends_early: bool = False
     """True if the load need not go on: a search knows enough of it (records manager only)."""
+    network: tuple[tuple[HistogramDelta, ...], ...] = ()
+    """What the way to each URL of the target takes, one histogram for each metric of connections;
+    sent by a worker from the end of the load on."""
 
 
 class CancelRequested(Message, frozen=True):
@@ -559,21 +577,6 @@ class SequenceSpan(Value, frozen=True):
     worker_epoch: int
     first: int
     last: int
-
-
-class HistogramDelta(Value, frozen=True):
-    """Counts to add to a pooled histogram: parallel little-endian int32 buckets and int64
-    counts."""
-
-    phase: Phase
-    tag: str
-    buckets: bytes
-    counts: bytes
-    total: int
-    sum_ns: int
-    min_ns: int
-    max_ns: int
-    sum_squares: float = 0.0
 
 
 class ErrorSample(Value, frozen=True):

@@ -27,6 +27,7 @@ from aiperf_svc.protocol.messages import (
     ClockEstimate,
     DatasetReport,
     Heartbeat,
+    HistogramDelta,
     Member,
     PhaseReport,
     RecordsAcknowledged,
@@ -136,6 +137,10 @@ class BaseService:
         """Return what a worker sent to each address of the target, at the end of the load."""
         return ()
 
+    def network(self) -> tuple[tuple[HistogramDelta, ...], ...]:
+        """Return what the way to each URL takes, at the end of the load (workers only)."""
+        return ()
+
     def phases(self) -> tuple[PhaseReport, ...]:
         """Return a report of each phase that has begun (timing manager only)."""
         return ()
@@ -232,6 +237,7 @@ class BaseService:
             steps=self.steps(),
             finding=self.finding(),
             ends_early=self.knows_enough(),
+            network=self.network(),
         )
 
     def _take(self, message: AnyMessage, topic: bytes) -> None:

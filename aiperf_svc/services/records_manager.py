@@ -31,6 +31,7 @@ from aiperf_svc.core.lines.renderer import LineRenderer
 from aiperf_svc.core.load.target_addresses import add_up
 from aiperf_svc.core.records.ledger import RecordLedger
 from aiperf_svc.core.results.accounts import WorkerAccount
+from aiperf_svc.core.results.network import network_times
 from aiperf_svc.core.results.received import ArrivedRecords, count_arrived
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import EarlyEnd, FinishedRun, Summary, WorkerRun
@@ -47,6 +48,7 @@ from aiperf_svc.protocol.messages import (
     AnyMessage,
     ErrorSample,
     Heartbeat,
+    HistogramDelta,
     Member,
     MetricBatch,
     PhaseReport,
@@ -96,6 +98,7 @@ class RecordsManager(ResultsService[RunProgress]):
         self._counts: dict[str, tuple[WorkerCounts, ...]] = {}
         self._clocks: dict[str, ClockHistory] = {}
         self._address_uses: dict[str, tuple[AddressUse, ...]] = {}
+        self._network: dict[str, tuple[tuple[HistogramDelta, ...], ...]] = {}
         self._phases: dict[Phase, PhaseReport] = {}
         self._dataset: dict[str, Any] = {}
         self._drained: set[str] = set()
@@ -174,6 +177,8 @@ class RecordsManager(ResultsService[RunProgress]):
             case Service.WORKER:
                 if beat.target_addresses:
                     self._address_uses[beat.sender] = beat.target_addresses
+                if beat.network:
+                    self._network[beat.sender] = beat.network
                 if beat.counts:
                     self._counts[beat.sender] = beat.counts
                 if self.state in (RunState.PROFILING, RunState.DRAINING):
@@ -361,6 +366,7 @@ class RecordsManager(ResultsService[RunProgress]):
                 "dataset": self._dataset,
             },
             target_addresses=add_up(use for uses in self._address_uses.values() for use in uses),
+            network=network_times(self._network.values()),
         )
 
     def _account(self, worker: Member, phase: Phase, arrived: ArrivedRecords) -> WorkerAccount:

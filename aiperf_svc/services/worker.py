@@ -51,6 +51,7 @@ from aiperf_svc.protocol.messages import (
     DatasetBlockRequested,
     ForcedLengthAsked,
     ForcedLengthDecided,
+    HistogramDelta,
     PhaseOpened,
     PhaseStopped,
     RawBatch,
@@ -118,6 +119,7 @@ class Worker(BaseService):
         self._requests_before: dict[str, int] = {}
         """Number of requests to each address before profiling."""
         self._address_uses: tuple[AddressUse, ...] = ()
+        self._network: tuple[tuple[HistogramDelta, ...], ...] = ()
         self.work = {
             RunState.CONFIGURING: self._configure,
             RunState.READY: self._connect_processor,
@@ -341,6 +343,9 @@ class Worker(BaseService):
     def target_addresses(self) -> tuple[AddressUse, ...]:
         return self._address_uses
 
+    def network(self) -> tuple[tuple[HistogramDelta, ...], ...]:
+        return self._network
+
     async def _send_returns(self) -> None:
         topology = self.context.topology
         interval_s = return_interval_s(topology.workers, topology.workers_a_core)
@@ -464,6 +469,7 @@ class Worker(BaseService):
             )
             for use in self._client.address_uses()
         )
+        self._network = tuple(part.network_times() for part in self._client.parts)
         self._shipping.set()
         await self._until(lambda: not self._outbox)
 

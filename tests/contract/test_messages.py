@@ -60,6 +60,20 @@ EXAMPLES: tuple[Message, ...] = (
         ),
         progress="downloading",
         exit_code=ExitCode.BAD_CONFIG,
+        network=(
+            (
+                m.HistogramDelta(
+                    Phase.PROFILING,
+                    "network_rtt",
+                    b"b",
+                    b"c",
+                    total=1,
+                    sum_ns=2,
+                    min_ns=2,
+                    max_ns=2,
+                ),
+            ),
+        ),
     ),
     m.CancelRequested(*HEAD, reason="interrupted"),
     m.StartRequested(*HEAD, at_wall_ns=1_700_000_000_000_000_000),

@@ -28,7 +28,7 @@ from aiperf_svc.adapters.inference.response_reader import ResponseReader
 from aiperf_svc.adapters.inference.timerfd import Ticker, WallTimer
 from aiperf_svc.core.load.target_addresses import TargetAddresses
 from aiperf_svc.domain.outcomes import ErrorKind
-from aiperf_svc.protocol.messages import AddressUse
+from aiperf_svc.protocol.messages import AddressUse, HistogramDelta
 from aiperf_svc.protocol.records import Flag
 
 CUT_AT_ONCE: Final = 256
@@ -118,6 +118,10 @@ class InferenceClient:
             )
             for each, requests in self._pool.requests_by_address().items()
         )
+
+    def network_times(self) -> tuple[HistogramDelta, ...]:
+        """Return what the way to the target takes so far. Visits every connection."""
+        return self._pool.network_times.with_open(self._connections.values())
 
     @property
     def last_seq(self) -> int:
@@ -280,6 +284,7 @@ class InferenceClient:
     def expire(self) -> None:
         """End requests and connects that took too long, and try addresses that are down; called
         about every second."""
+        self._pool.network_times.fold()
         if self._is_in_phase:
             self._pool.probe()
         now = monotonic_ns()

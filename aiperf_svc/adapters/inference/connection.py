@@ -72,7 +72,7 @@ else:
 class Connection(ConnectionFields):
     """A socket, the request that it carries, and how far the framing of its response has come."""
 
-    __slots__ = ("address", "epoll", "sock")
+    __slots__ = ("address", "epoll", "handshake_rtt_ns", "sock")
 
     def __init__(
         self,
@@ -91,6 +91,8 @@ class Connection(ConnectionFields):
         self.state = CONNECTING
         self.opened_mono_ns = opened_mono_ns
         self.connect_ns = self.tls_ns = 0
+        self.handshake_rtt_ns = 0
+        """Round trip of the TCP handshake by the kernel; 0: not known."""
         self.requests = 0
         """Requests written on it."""
         self.is_used = False

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from aiperf_svc.adapters.inference.connection import CLOSED, CONNECTING, Connection
 from aiperf_svc.adapters.inference.kernel_stamps import SO_TIMESTAMPNS, KernelStamps
+from aiperf_svc.adapters.inference.network_times import NetworkTimes
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.core.load.target_addresses import TargetAddress, TargetAddresses
 from aiperf_svc.domain.outcomes import ErrorKind
@@ -68,6 +69,7 @@ class ConnectionPool:
         """Connect attempts, the oldest first; some have ended since."""
         self._probes: dict[TargetAddress, Connection] = {}
         """The last probe of each address that was down."""
+        self.network_times = NetworkTimes()
         self._stamps = KernelStamps()
         _make_room(self._stamps.fileno())
 
@@ -118,6 +120,7 @@ class ConnectionPool:
         now = monotonic_ns()
         conn.connect_ns = now - conn.opened_mono_ns
         self.addresses.connected(conn.address, began=conn.opened_mono_ns, now=now)
+        self.network_times.made(conn)
         conn.epoll.modify(conn.fd, select.EPOLLIN)
         return ErrorKind.NONE
 
@@ -221,6 +224,7 @@ class ConnectionPool:
             return
         self.by_fd.pop(conn.fd, None)
         conn.address.requests += conn.requests
+        self.network_times.ended(conn)
         if conn.state == CONNECTING:
             self._connecting -= 1
         conn.epoll.unregister(conn.fd)

@@ -12,6 +12,7 @@ import numpy as np
 from aiperf_svc.core.load.target_choice import target_numbers
 from aiperf_svc.core.results.accounts import Accounts
 from aiperf_svc.core.results.distributions import distributions
+from aiperf_svc.core.results.network import network_metrics
 from aiperf_svc.core.results.scalars import scalars
 from aiperf_svc.core.results.summary import FinishedRun, TargetResult
 from aiperf_svc.core.stats.clock_map import ClockMap
@@ -55,6 +56,7 @@ def by_target(
                 for tag, metric in metrics.items()
                 if CATALOG[tag].population is not Population.DUE
             }
+        metrics |= network_metrics(context.network[number : number + 1])
         values = _scalars(add_up(rows, clocks), window)
         found.append(TargetResult(url=url, metrics=metrics, scalars=values))
     return tuple(found)

@@ -7,6 +7,7 @@ from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.accounts import Accounts, balance
 from aiperf_svc.core.results.by_target import by_target
 from aiperf_svc.core.results.distributions import distributions, pooled
+from aiperf_svc.core.results.network import network_metrics
 from aiperf_svc.core.results.objective_batches import objective_batches
 from aiperf_svc.core.results.scalars import scalars, steady_state_throughput
 from aiperf_svc.core.results.summary import (
@@ -51,6 +52,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     metrics = distributions(rows, unsent_without_row=unsent_without_row)
     if chunk_gaps is not None and (gaps := pooled("inter_chunk_latency", chunk_gaps)):
         metrics["inter_chunk_latency"] = gaps
+    metrics |= network_metrics(context.network)
     numbers = scalars(
         totals,
         accounts,

@@ -1,5 +1,6 @@
 """The inputs and the results of a run's summary."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.results.accounts import Accounts, WorkerAccount
 from aiperf_svc.core.results.objective_batches import ObjectiveBatches
 from aiperf_svc.core.results.slo import ObjectiveResult
+from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.stats.percentiles import Distribution
 from aiperf_svc.core.stats.timeline import Timeline
@@ -36,6 +38,10 @@ class EarlyEnd(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     batches: tuple[ObjectiveBatches, ...]
     """Of these objectives, as if every other request of the load had been within the limit."""
+
+
+NetworkTimes = Mapping[str, Histogram]
+"""Times of the connections to one URL of the target, by tag."""
 
 
 class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +73,8 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Layout, number of workers and facts of the place, for people."""
     target_addresses: tuple[AddressUse, ...] = ()
     """Use of each address of the target, without that by lost workers."""
+    network: tuple[NetworkTimes, ...] = ()
+    """What the way to each URL of the target takes, without connections of lost workers."""
 
     @property
     def requested_rate(self) -> float | None:

@@ -34,7 +34,8 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     def missing_from(self, metric: Metric) -> dict[str, int]:
         """Return the number of requests that the metric's statistics leave out, by outcome. A
         metric takes its right-censored values into account."""
-        if metric.kind not in (Kind.RECORD, Kind.POOLED):
+        is_of_requests = metric.population is not Population.CONNECTIONS
+        if metric.kind not in (Kind.RECORD, Kind.POOLED) or not is_of_requests:
             return {}
         if metric.population is Population.DUE:
             return {"failed": self.errored - self.timed_out, "lost": self.lost}

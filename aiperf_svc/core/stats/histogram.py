@@ -97,6 +97,21 @@ class Histogram:
         if len(durations_ns):
             self.merge(delta_of(durations_ns, phase=Phase.PROFILING, tag=""))
 
+    def delta(self, *, phase: Phase, tag: str) -> HistogramDelta:
+        """Return the counts so far, which another process can merge."""
+        buckets = np.flatnonzero(self._counts)
+        return HistogramDelta(
+            phase=phase,
+            tag=tag,
+            buckets=buckets.astype("<i4").tobytes(),
+            counts=self._counts[buckets].astype("<i8").tobytes(),
+            total=self.total,
+            sum_ns=self.sum_ns,
+            min_ns=self.min_ns,
+            max_ns=self.max_ns,
+            sum_squares=self.sum_squares,
+        )
+
     @property
     def zeros(self) -> int:
         """Number of durations that are zero, or negative by a step of the clock."""

@@ -1,5 +1,7 @@
 """The results of each of several targets of one run."""
 
+from typing import Any
+
 import fake_run
 import numpy as np
 import pytest
@@ -8,9 +10,14 @@ from msgspec.structs import replace
 from aiperf_svc.adapters.exports.json_export import export
 from aiperf_svc.adapters.report import page
 from aiperf_svc.core.results.joint_result import of_targets, rows
+from aiperf_svc.core.results.network import network_times
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.results.survivors import Failures
+from aiperf_svc.core.stats.histogram import delta_of
+from aiperf_svc.domain.metric_catalog import CATALOG
 from aiperf_svc.domain.outcomes import Outcome, Phase
+from aiperf_svc.protocol.messages import HistogramDelta
 from aiperf_svc.protocol.records import Rows
 
 URLS = ("http://a:1", "http://b:1/base", "http://c:1")
@@ -21,11 +28,11 @@ def records() -> Rows:
     return fake_run.closed_loop(requests=1_000, concurrency=10)
 
 
-def summary(records: Rows, *urls: str, unsent: int = 0) -> Summary:
+def summary(records: Rows, *urls: str, unsent: int = 0, **fields: Any) -> Summary:
     context = fake_run.context(records, unsent=unsent)
     endpoint = context.config.endpoint.model_copy(update={"url": urls[0], "urls": urls[1:]})
     config = context.config.model_copy(update={"endpoint": endpoint})
-    return summarise(fake_run.columns_of(records), None, replace(context, config=config))
+    return summarise(fake_run.columns_of(records), None, replace(context, config=config, **fields))
 
 
 def test_every_request_is_in_one_target_and_the_counts_add_up(records: Rows) -> None:
@@ -82,3 +89,27 @@ def test_the_table_has_a_column_for_each_target_and_the_total(records: Rows) -> 
     shown = page.render(found).decode()
     assert "<h2>Targets</h2>" in shown
     assert "<th>b:1/base</th>" in shown
+
+
+def test_each_target_has_the_round_trips_of_its_own_connections(records: Rows) -> None:
+    workers = [
+        (_round_trips(1, 2), _round_trips(10), _round_trips(100)),
+        (_round_trips(3), _round_trips(20), ()),
+    ]
+    found = summary(records, *URLS, network=network_times(workers))
+    stats = [each.metrics["network_rtt"].distribution.stats for each in found.targets]
+    assert [each["avg"] for each in stats] == [2, 15, 100]
+    total = found.metrics["network_rtt"].distribution
+    assert (total.count, total.stats["min"], total.stats["max"]) == (6, 1, 100)
+    assert total.stats["sum"] == 136
+
+
+def _round_trips(*values_ms: int) -> tuple[HistogramDelta, ...]:
+    values = np.array(values_ms, dtype=np.int64) * 1_000_000
+    return (delta_of(values, phase=Phase.PROFILING, tag="network_rtt"),)
+
+
+def test_an_objective_on_the_network_leaves_out_no_request() -> None:
+    failures = Failures(completed=1, errored=99)
+    assert failures.missing_from(CATALOG["network_rtt"]) == {}
+    assert failures.missing_from(CATALOG["inter_chunk_latency"])["failed"] == 99

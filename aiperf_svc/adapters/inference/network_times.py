@@ -1,0 +1,100 @@
+"""What the way to a target takes, by the kernel's own estimates of each connection.
+
+The kernel measures the round trip of what it sends until it is acknowledged. An acknowledgement
+that waits for data to go with it comes up to 40 ms late, so the smoothed estimate of a connection
+to a slow server says more of that than of the network. The shortest round trip does not: the
+handshake's is never delayed. But the kernel forgets it after five minutes; therefore it is read
+when the connection has been made, and again when the connection ends or the load does.
+"""
+
+import socket
+import struct
+from array import array
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from aiperf_svc.adapters.inference.connection import Connection
+from aiperf_svc.core.results.network import CONNECT, MIN_RTT, SMOOTHED_RTT
+from aiperf_svc.core.stats.histogram import Histogram
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.protocol.messages import HistogramDelta
+
+_BYTES: Final = 152
+"""`struct tcp_info` of <linux/tcp.h>, up to and with `tcpi_min_rtt`."""
+_FIELDS: Final = struct.Struct("=68xI76xI")
+"""`tcpi_rtt` and `tcpi_min_rtt` in it, in microseconds."""
+_NONE: Final = 0xFFFFFFFF
+"""`tcpi_min_rtt` of a connection that has measured none."""
+
+
+class RoundTrip(NamedTuple):
+    """The kernel's estimates of one connection; 0: none."""
+
+    smoothed_ns: int = 0
+    shortest_ns: int = 0
+
+
+def read_round_trip(sock: socket.socket) -> RoundTrip:
+    """Return the estimates of a TCP connection, also of a broken one; none of another socket."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES)
+    except OSError:
+        return RoundTrip()
+    if len(info) < _BYTES:  # a kernel before Linux 4.6
+        return RoundTrip()
+    smoothed_us, shortest_us = _FIELDS.unpack(info)
+    return RoundTrip(smoothed_us * 1_000, 0 if shortest_us == _NONE else shortest_us * 1_000)
+
+
+class NetworkTimes:
+    """Collects the times of the connections to one target."""
+
+    def __init__(self) -> None:
+        self._waiting = {tag: array("q") for tag in (CONNECT, MIN_RTT, SMOOTHED_RTT)}
+        self._histograms = {tag: Histogram() for tag in self._waiting}
+
+    def made(self, conn: Connection) -> None:
+        """Take the handshake's round trip of a connection that has just been made."""
+        conn.handshake_rtt_ns = read_round_trip(conn.sock).shortest_ns
+
+    def ended(self, conn: Connection) -> None:
+        """Take the times of a connection at its end."""
+        if conn.handshake_rtt_ns:
+            _add(self._waiting, conn)
+
+    def fold(self) -> None:
+        """Put what has been taken into the histograms."""
+        _fold(self._waiting, self._histograms)
+
+    def with_open(self, open_now: Iterable[Connection]) -> tuple[HistogramDelta, ...]:
+        """Return the histograms of the ended connections and of these, which are open."""
+        self.fold()
+        waiting = {tag: array("q") for tag in self._waiting}
+        for conn in open_now:
+            if conn.handshake_rtt_ns:
+                _add(waiting, conn)
+        together = {tag: Histogram() for tag in waiting}
+        for tag, histogram in self._histograms.items():
+            together[tag].merge(histogram.delta(phase=Phase.PROFILING, tag=tag))
+        _fold(waiting, together)
+        return tuple(
+            histogram.delta(phase=Phase.PROFILING, tag=tag)
+            for tag, histogram in together.items()
+            if histogram.total
+        )
+
+
+def _add(waiting: "dict[str, array[int]]", conn: Connection) -> None:
+    now = read_round_trip(conn.sock)
+    shortest_ns = min(conn.handshake_rtt_ns, now.shortest_ns or conn.handshake_rtt_ns)
+    waiting[MIN_RTT].append(shortest_ns)
+    waiting[SMOOTHED_RTT].append(now.smoothed_ns or shortest_ns)
+    waiting[CONNECT].append(conn.connect_ns)
+
+
+def _fold(waiting: "dict[str, array[int]]", histograms: dict[str, Histogram]) -> None:
+    for tag, values in waiting.items():
+        histograms[tag].add(np.array(values, dtype=np.int64))
+        del values[:]
