@@ -13,7 +13,7 @@ from aiperf_svc.cli import sweeps
 from aiperf_svc.cli.flag_values import template, values
 from aiperf_svc.cli.flags import FLAGS, Flag
 from aiperf_svc.config.dataset import Dataset, DatasetKind
-from aiperf_svc.config.endpoint import CUSTOM
+from aiperf_svc.config.endpoint import CUSTOM, EndpointType
 from aiperf_svc.config.load_config import read_config_data
 from aiperf_svc.config.problems import Problem
 from aiperf_svc.config.prompts import Images, Passages, Turns
@@ -83,6 +83,7 @@ def read_draft(
     _complete_endpoint(draft)
     _complete_dataset(draft.data, args)
     if path is None:
+        _complete_sounds(draft.data)
         # Both have required keys: an empty part makes the models say which.
         draft.data.setdefault("endpoint", {})
         draft.notices += _complete_end(draft.data.setdefault("load", {}), sweeps.varied(draft.data))
@@ -201,6 +202,18 @@ def _complete_dataset(data: dict[str, Any], args: argparse.Namespace) -> None:
         media = dataset.get(key)
         if isinstance(media, dict):
             media.setdefault("number", 1)
+
+
+def _complete_sounds(data: dict[str, Any]) -> None:
+    """Set the one sound that a synthetic request of a transcription consists of."""
+    endpoint, dataset = data.get("endpoint"), data.setdefault("dataset", {})
+    if not isinstance(endpoint, dict) or not isinstance(dataset, dict):
+        return
+    is_synthetic = dataset.get("kind") in (None, DatasetKind.SYNTHETIC.value)
+    if endpoint.get("type") == EndpointType.AUDIO_TRANSCRIPTION.value and is_synthetic:
+        sounds = dataset.setdefault("sounds", {})
+        if isinstance(sounds, dict):
+            sounds.setdefault("number", 1)
 
 
 def _complete_end(load: dict[str, Any], varied: Collection[str]) -> list[str]:

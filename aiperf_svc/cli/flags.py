@@ -53,7 +53,8 @@ TARGET = (
     Flag(("--model", "-m", "--model-names"), "endpoint.model", "model to ask for", "NAME"),
     Flag(("--endpoint-type",), "endpoint.type",
         "API to speak: chat (default), completions, embeddings, responses, messages, "
-        "huggingface_generate, cohere_rankings, hf_tei_rankings, nim_rankings, template or raw",
+        "huggingface_generate, cohere_rankings, hf_tei_rankings, nim_rankings, "
+        "audio_transcription, image_generation, template or raw",
         "TYPE", read=values.word),
     Flag(("--endpoint", "--custom-endpoint"), "endpoint.path",
         "path of the API, when it is not the usual one", "PATH"),

@@ -73,7 +73,8 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--reset-kv-cache --reset-kv-cache-timeout-seconds --reset-kv-cache-path --server-profiler "
      "--server-profiler-timeout-seconds --server-profiler-start-path --server-profiler-stop-path"),
     ("none", "the usage is stated once, at the end of a stream", "--per-chunk-usage"),
-    ("none", "requests are JSON", "--request-content-type"),
+    ("same", "each API has its own: JSON, or a form where files are uploaded",
+     "--request-content-type"),
     ("none", "a conversation has no header of its own", "--session-header"),
     ("none", "neither videos nor other forms of pictures and sounds are made",
      "--uuid-and-strip --download-video-content "

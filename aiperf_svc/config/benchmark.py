@@ -17,7 +17,9 @@ from aiperf_svc.config.endpoint import (
     BATCHES,
     MESSAGE_APIS,
     RANKINGS,
+    SOUND_APIS,
     WITHOUT_STREAMS,
+    WITHOUT_TEXT,
     Endpoint,
     EndpointType,
 )
@@ -96,12 +98,32 @@ class BenchmarkConfig(Model):
                 f"{{dataset.images}} needs {{endpoint.type}} {', '.join(MESSAGE_APIS[:-1])} or "
                 f"{MESSAGE_APIS[-1]}, not {api}"
             )
-        if dataset.sounds.number and api is not EndpointType.CHAT:
-            raise ValueError(f"{{dataset.sounds}} needs {{endpoint.type}} chat, not {api}")
+        if dataset.sounds.number and api not in SOUND_APIS:
+            raise ValueError(
+                f"{{dataset.sounds}} needs {{endpoint.type}} {' or '.join(SOUND_APIS)}, not {api}"
+            )
         if dataset.turns != Turns() and api is not EndpointType.CHAT:
             raise ValueError(f"{{dataset.turns}} needs {{endpoint.type}} chat, not {api}")
-        if dataset.prefix != Prefix() and api in (EndpointType.EMBEDDINGS, *RANKINGS):
+        if dataset.prefix != Prefix() and api in WITHOUT_TEXT:
             raise ValueError(f"{{dataset.prefix}} is for generated text; {api} generates none")
+        if api is EndpointType.AUDIO_TRANSCRIPTION:
+            self._check_sounds_alone()
+
+    def _check_sounds_alone(self) -> None:
+        dataset, plain = self.dataset, Dataset()
+        if dataset.kind is not DatasetKind.SYNTHETIC:
+            return
+        if dataset.sounds.number != 1:
+            raise ValueError(
+                f"{{dataset.sounds.number}} {dataset.sounds.number}: a synthetic request of "
+                "audio_transcription is one sound; set 1"
+            )
+        for name in ("input_tokens", "mix", "prefix"):
+            if getattr(dataset, name) != getattr(plain, name):
+                raise ValueError(
+                    f"{{dataset.{name}}} is for texts; a synthetic request of audio_transcription "
+                    "is a sound alone (dataset.sounds)"
+                )
 
     def _check_schedule(self) -> None:
         if not self.load.fixed_schedule:

@@ -21,6 +21,8 @@ class EndpointType(StrEnum):
     COHERE_RANKINGS = "cohere_rankings"
     HF_TEI_RANKINGS = "hf_tei_rankings"
     NIM_RANKINGS = "nim_rankings"
+    AUDIO_TRANSCRIPTION = "audio_transcription"
+    IMAGE_GENERATION = "image_generation"
     TEMPLATE = "template"
     RAW = "raw"
 
@@ -33,6 +35,10 @@ BATCHES = (EndpointType.EMBEDDINGS, EndpointType.COMPLETIONS)
 """APIs that take several texts in a request."""
 MESSAGE_APIS = (EndpointType.CHAT, EndpointType.RESPONSES, EndpointType.MESSAGES)
 """APIs whose prompts are messages with roles."""
+SOUND_APIS = (EndpointType.CHAT, EndpointType.AUDIO_TRANSCRIPTION)
+"""APIs that take sounds."""
+WITHOUT_TEXT = (EndpointType.EMBEDDINGS, EndpointType.IMAGE_GENERATION, *RANKINGS)
+"""APIs that generate no text, token by token."""
 WITHOUT_STREAMS = (EndpointType.EMBEDDINGS, *RANKINGS)
 
 

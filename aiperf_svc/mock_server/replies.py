@@ -11,16 +11,19 @@ from enum import IntEnum
 from functools import lru_cache
 
 from aiperf_svc.mock_server.generate_events import generate_api
+from aiperf_svc.mock_server.media_events import image_api, transcription_api
 from aiperf_svc.mock_server.requests import (
     CHAT,
     EMBEDDINGS,
     GENERATE,
     GENERATE_STREAM,
+    IMAGES,
     MESSAGES,
     NIM_RANKING,
     RANKINGS,
     RESPONSES,
     TEI_RERANK,
+    TRANSCRIPTIONS,
     RequestParams,
 )
 from aiperf_svc.mock_server.texts import WORDS, compact, word
@@ -150,6 +153,8 @@ _TYPED = {
     MESSAGES: message_api,
     GENERATE: generate_api,
     GENERATE_STREAM: generate_api,
+    TRANSCRIPTIONS: transcription_api,
+    IMAGES: image_api,
 }
 """APIs whose responses do not have the form of OpenAI's completions."""
 

@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from aiperf_svc.mock_server.forms import parse_form
+
 MAX_HEAD = 64 * 1024
 """Bytes of head beyond which a request is refused (431)."""
 MAX_BODY = 64 * 1024 * 1024
@@ -31,7 +33,8 @@ _PROMPT_KEYS = {
 COHERE_RERANK, TEI_RERANK, NIM_RANKING = "/v2/rerank", "/rerank", "/v1/ranking"
 _PASSAGES_KEYS = {COHERE_RERANK: "documents", TEI_RERANK: "texts", NIM_RANKING: "passages"}
 RANKINGS = tuple(_PASSAGES_KEYS)
-INFERENCE = frozenset((*_PROMPT_KEYS, EMBEDDINGS, *RANKINGS))
+TRANSCRIPTIONS, IMAGES = "/v1/audio/transcriptions", "/v1/images/generations"
+INFERENCE = frozenset((*_PROMPT_KEYS, EMBEDDINGS, *RANKINGS, TRANSCRIPTIONS, IMAGES))
 _STATES_USAGE = (RESPONSES, MESSAGES, GENERATE_STREAM)
 """APIs whose streams state the usage without being asked."""
 _WITHOUT_REASONING = (COMPLETIONS, GENERATE, GENERATE_STREAM)
@@ -132,7 +135,7 @@ class RequestParams(NamedTuple):
     model: str
     is_stream: bool
     tokens: int
-    """Response tokens, reasoning included; of embeddings and rankings, 0."""
+    """Response tokens, reasoning included; of embeddings, rankings and whole pictures, 0."""
     reasoning: int
     """Number of the tokens that are reasoning."""
     is_cut_short: bool
@@ -141,7 +144,7 @@ class RequestParams(NamedTuple):
     prompt_tokens: int
     """Words of the prompt: a cheap stand-in for a tokenizer's count."""
     inputs: int = 1
-    """Embeddings and rankings: how many inputs or passages there are."""
+    """Embeddings, rankings and pictures: how many inputs, passages or pictures there are."""
     is_base64: bool = False
     """Embeddings: the encoding that the request wants."""
 
@@ -159,7 +162,9 @@ class ParamDefaults:
 
 
 def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestParams:
-    """The parameters in a body; BadRequest if it is not JSON of the endpoint's shape."""
+    """The parameters in a body; BadRequest if it does not have the endpoint's shape."""
+    if path == TRANSCRIPTIONS:
+        return transcription_params(body, defaults)
     try:
         data = json.loads(body)
     except ValueError as error:
@@ -175,6 +180,8 @@ def parse_params(path: str, body: bytes, defaults: ParamDefaults) -> RequestPara
         return _embeddings_params(model, data)
     if path in RANKINGS:
         return _ranking_params(path, model, data)
+    if path == IMAGES:
+        return _image_params(model, data)
     key = _PROMPT_KEYS[path]
     for member in (key, "max_tokens") if path == MESSAGES else (key,):
         if member not in data:
@@ -249,6 +256,45 @@ def _ranking_params(path: str, model: str, data: dict[str, object]) -> RequestPa
     if not isinstance(passages, list) or not passages:
         raise BadRequest(400, f"{_PASSAGES_KEYS[path]} is missing; expected a list")
     return _whole_params(path, model, [query, *passages], inputs=len(passages))
+
+
+_BYTES_A_TOKEN = 3_200
+"""Bytes of a sound for each of its tokens: a tenth of a second of 16-bit samples at 16 kHz."""
+
+
+def transcription_params(body: bytes, defaults: ParamDefaults) -> RequestParams:
+    """The parameters in a form with a sound; BadRequest if it is none."""
+    form = parse_form(body)
+    if form is None:
+        raise BadRequest(400, "the body is no multipart form that ends with its boundary")
+    fields, files = form
+    if not files.get("file"):
+        raise BadRequest(400, "file is missing; expected a sound")
+    if refused := sorted(defaults.refused & fields.keys()):
+        raise BadRequest(400, f"extra inputs are not permitted: {', '.join(refused)}")
+    tokens, is_cut_short = response_length({}, defaults, 0)
+    return RequestParams(
+        path=TRANSCRIPTIONS,
+        model=fields.get("model", defaults.model),
+        is_stream=fields.get("stream") == "true",
+        tokens=tokens,
+        reasoning=0,
+        is_cut_short=is_cut_short,
+        has_usage=defaults.usage != "never",
+        prompt_tokens=max(1, len(files["file"]) // _BYTES_A_TOKEN),
+    )
+
+
+def _image_params(model: str, data: dict[str, object]) -> RequestParams:
+    prompt = data.get("prompt")
+    if not isinstance(prompt, str) or not prompt:
+        raise BadRequest(400, "prompt is missing; expected a string")
+    is_stream = data.get("stream") is True
+    pictures = _count(data, "partial_images") + 1 if is_stream else _count(data, "n") or 1
+    if is_stream and data.get("n", 1) != 1:
+        raise BadRequest(400, "n is not 1, and a stream is one picture")
+    found = _whole_params(IMAGES, model, prompt, inputs=pictures)
+    return found._replace(is_stream=is_stream, tokens=pictures if is_stream else 0)
 
 
 def _whole_params(path: str, model: str, prompt: object, *, inputs: int) -> RequestParams:

@@ -30,7 +30,8 @@ def _text(count: int) -> str:
     return "".join(map(word, range(count)))
 
 
-def _event(kind: str, **members: object) -> bytes:
+def typed_event(kind: str, **members: object) -> bytes:
+    """An event whose data name their type."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), compact({"type": kind, **members}))
 
 
@@ -67,20 +68,20 @@ def responses_api(params: RequestParams, created_s: int) -> TypedStream:
             "total_tokens": params.prompt_tokens + params.tokens,
         }
     made = TypedStream(whole)
-    made.opening = [_event("response.created", response=begun)]
+    made.opening = [typed_event("response.created", response=begun)]
     for index, item in enumerate(items):
         is_reasoning = item["type"] == "reasoning"
         place = {"item_id": item["id"], "output_index": index, "content_index": 0}
         empty = {key: value for key, value in item.items() if key != "content"} | {"content": []}
-        added = _event("response.output_item.added", output_index=index, item=empty)
-        done = _event("response.output_item.done", output_index=index, item=item)
+        added = typed_event("response.output_item.added", output_index=index, item=empty)
+        done = typed_event("response.output_item.done", output_index=index, item=item)
         kind = "reasoning_text" if is_reasoning else "output_text"
         tokens = [
-            _event(f"response.{kind}.delta", **place, delta=word(i))
+            typed_event(f"response.{kind}.delta", **place, delta=word(i))
             for i in range(params.reasoning if is_reasoning else shown)
         ]
         _add_item(made, added, tokens, done)
-    made.tail.append(_event(f"response.{status}", response=whole))
+    made.tail.append(typed_event(f"response.{status}", response=whole))
     return made
 
 
@@ -111,17 +112,19 @@ def message_api(params: RequestParams, created_s: int) -> TypedStream:
         begun["usage"] = usage | {"output_tokens": 1}
         ending["usage"] = {"output_tokens": params.tokens}
     made = TypedStream(whole)
-    made.opening = [_event("message_start", message=begun)]
+    made.opening = [typed_event("message_start", message=begun)]
     for index, block in enumerate(blocks):
         key = "thinking" if block["type"] == "thinking" else "text"
-        added = _event("content_block_start", index=index, content_block=block | {key: ""})
-        done = _event("content_block_stop", index=index)
+        added = typed_event("content_block_start", index=index, content_block=block | {key: ""})
+        done = typed_event("content_block_stop", index=index)
         tokens = [
-            _event("content_block_delta", index=index, delta={"type": f"{key}_delta", key: word(i)})
+            typed_event(
+                "content_block_delta", index=index, delta={"type": f"{key}_delta", key: word(i)}
+            )
             for i in range(params.reasoning if key == "thinking" else shown)
         ]
         _add_item(made, added, tokens, done)
-    made.tail += [_event("message_delta", **ending), _event("message_stop")]
+    made.tail += [typed_event("message_delta", **ending), typed_event("message_stop")]
     return made
 
 

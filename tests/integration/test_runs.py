@@ -340,6 +340,55 @@ async def test_an_api_that_the_config_describes_is_measured_as_any_other(
     assert ("time_to_first_token" in summary) == streaming
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_sounds_are_uploaded_and_their_texts_counted(tmp_path: Path, streaming: bool) -> None:
+    sounds = {"number": 1, "seconds": {"mean": 2.0}, "sample_rate": 16_000}
+    dataset = {"entries": 3, "sounds": sounds}
+    with server(ttft="5ms", tokens=7) as mock:
+        settings = config(mock.url, dataset=dataset, concurrency=2, requests=10)
+        settings["endpoint"] |= {"type": "audio_transcription", "streaming": streaming}
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    assert summary["aiperf_svc"]["accounts"]["errored"] == 0
+    assert summary["request_count"]["avg"] == 10
+    for line in lines(tmp_path / "artifacts"):
+        # A tenth of a second is a token; the 44 bytes of the file's head are less than one.
+        assert line["metrics"]["input_sequence_length"]["value"] == 20
+        assert line["metrics"]["output_sequence_length"]["value"] == 7
+    assert ("time_to_first_token" in summary) == streaming
+    inputs = json.loads((tmp_path / "artifacts" / "inputs.json").read_bytes())
+    (payload,) = inputs["data"][0]["payloads"]
+    assert payload["file"].pop("b64_data").startswith("UklGR")
+    fields = {"model": "mock", "file": {"filename": "audio.wav", "content_type": "audio/wav"}}
+    assert payload == fields | ({"stream": "true"} if streaming else {})
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_pictures_are_generated_and_the_first_of_a_stream_is_timed(
+    tmp_path: Path, streaming: bool
+) -> None:
+    with server(ttft="5ms", itl="20ms") as mock:
+        dataset = {"entries": 3, "input_tokens": {"mean": 6}}
+        settings = config(mock.url, dataset=dataset, concurrency=2, requests=10)
+        settings["endpoint"] |= {
+            "type": "image_generation",
+            "streaming": streaming,
+            "extra_inputs": {"partial_images": 2} if streaming else {"n": 2},
+        }
+        async with stack(settings, tmp_path) as run:
+            summary = await run.results()
+    assert summary["aiperf_svc"]["accounts"]["errored"] == 0
+    assert summary["request_count"]["avg"] == 10
+    assert summary["input_sequence_length"]["avg"] == 6
+    assert "output_sequence_length" not in summary
+    if streaming:
+        first, whole = summary["time_to_first_token"], summary["request_latency"]
+        assert first["count"] == 10
+        assert whole["min"] - first["min"] >= 39
+    else:
+        assert "time_to_first_token" not in summary
+
+
 async def test_a_place_that_no_response_has_is_said_once_for_all_requests(tmp_path: Path) -> None:
     with server(tokens=2) as mock:
         settings = config(mock.url, concurrency=1, requests=3)

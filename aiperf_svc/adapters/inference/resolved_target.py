@@ -165,7 +165,7 @@ def _head(config: BenchmarkConfig, host: str, base_path: str) -> bytes:
         "User-Agent": USER_AGENT,
         "Accept": "text/event-stream" if endpoint.streaming else "application/json",
         "Accept-Encoding": "identity",
-        "Content-Type": "application/json",
+        "Content-Type": api.content_type,
         **api.headers,
     }
     if endpoint.connections == "per-request":

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
-from aiperf_svc.config.endpoint import MESSAGE_APIS, RANKINGS, EndpointType
+from aiperf_svc.config.endpoint import MESSAGE_APIS, RANKINGS, SOUND_APIS, EndpointType
 from aiperf_svc.config.load import Warmup
 from aiperf_svc.core.datasets import synthetic
 from aiperf_svc.core.datasets.base import (
@@ -79,7 +79,15 @@ def synthetic_prompts(
         return synthetic.with_passages(prompts, dataset.passages, seed, counter)
     takes_messages = config.endpoint.type in MESSAGE_APIS
     prompts = with_prefixes(prompts, dataset.prefix, seed, counter, takes_messages=takes_messages)
-    return with_media(prompts, dataset.images, dataset.sounds, seed)
+    prompts = with_media(prompts, dataset.images, dataset.sounds, seed)
+    is_sound_alone = config.endpoint.type is EndpointType.AUDIO_TRANSCRIPTION
+    return [_without_text(entry) for entry in prompts] if is_sound_alone else prompts
+
+
+def _without_text(entry: PromptConversation) -> PromptConversation:
+    (turn,) = entry.turns
+    turn = PromptTurn(msgspec.structs.replace(turn.prompt, texts=()))
+    return msgspec.structs.replace(entry, turns=(turn,))
 
 
 def assemble(
@@ -189,7 +197,12 @@ def _input_tokens(
     known = [turn.input_tokens for turn in turns]
     if counter is not None and -1 in known:
         prompts: list[Prompt] = [turn.prompt for turn in turns]
-        return count_inputs(prompts, (endpoint.prompt_key, endpoint.passages_key), counter)
+        counts = count_inputs(prompts, (endpoint.prompt_key, endpoint.passages_key), counter)
+        # How many tokens a picture or a sound has only the server knows.
+        return [
+            -1 if prompt.is_media_alone else count
+            for prompt, count in zip(prompts, counts, strict=True)
+        ]
     return known
 
 
@@ -239,9 +252,9 @@ def _check_media(entry: PromptConversation, kind: EndpointType) -> None:
     """Raise DatasetError for pictures and sounds that the API has no place for."""
     media = [media for turn in entry.turns for media in turn.prompt.media]
     expected = ""
-    if any(not each.is_image for each in media) and kind is not EndpointType.CHAT:
-        expected = "sounds need endpoint.type chat"
-    elif media and kind not in MESSAGE_APIS:
+    if any(not each.is_image for each in media) and kind not in SOUND_APIS:
+        expected = f"sounds need endpoint.type {' or '.join(SOUND_APIS)}"
+    elif any(each.is_image for each in media) and kind not in MESSAGE_APIS:
         expected = f"pictures need endpoint.type {' or '.join(MESSAGE_APIS)}"
     if expected:
         raise DatasetError(f"{entry.place}: {expected}, not {kind}")

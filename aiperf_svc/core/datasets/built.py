@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from aiperf_svc.core.endpoints import multipart
 from aiperf_svc.protocol.messages import Conversation, DatasetReport
 
 
@@ -69,12 +70,16 @@ def inputs_json(
     """
     start = b'{"data":[\n' if is_first else b",\n"
     for entry in conversations:
-        payloads = b",".join(entry.head + t.messages + t.tail for t in entry.turns)
+        payloads = b",".join(_payload(entry.head + t.messages + t.tail) for t in entry.turns)
         name = msgspec.json.encode(entry.id)
         yield b'%b{"session_id":%b,"payloads":[%b]}' % (start, name, payloads)
         start = b",\n"
     if is_last:
         yield b"\n]}\n"
+
+
+def _payload(body: bytes) -> bytes:
+    return multipart.as_json(body) if multipart.is_form(body) else body
 
 
 def report_json(report: DatasetReport) -> dict[str, Any]:

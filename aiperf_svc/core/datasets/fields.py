@@ -10,8 +10,8 @@ of a conversation.
     delay                   milliseconds after the previous response; that of a first turn is
                             ignored, since the load decides when a conversation begins
 
-    image, images           pictures beside a text: paths from the file's folder, or URLs
-    audio, audios           sounds beside a text: paths from the file's folder
+    image, images           pictures, beside a text or alone: paths from the file's folder, or URLs
+    audio, audios           sounds, likewise: paths from the file's folder
 
 Members that are not known are ignored, as files carry notes of their own; videos are refused,
 because leaving them out would measure another load than the file describes.
@@ -74,7 +74,7 @@ def turn_of(fields: TurnFields, *, default_role: str = "user") -> PromptTurn:
             passages=_passages(fields),
             messages=_messages(fields, texts),
             payload=fields.payload,
-            media=_media(fields, texts),
+            media=_media(fields),
             role=fields.role or default_role,
             output_tokens=_output_tokens(fields),
         ),
@@ -95,11 +95,11 @@ def _with_query(fields: TurnFields) -> TurnFields:
     )
 
 
-def _media(fields: TurnFields, texts: tuple[str, ...]) -> tuple[Media, ...]:
+def _media(fields: TurnFields) -> tuple[Media, ...]:
     images = [*filter(None, [fields.image]), *(fields.images or ())]
     sounds = [*filter(None, [fields.audio]), *(fields.audios or ())]
-    if (images or sounds) and not texts:
-        raise ValueError("pictures and sounds go beside a text; `messages` and `payload` hold them")
+    if (images or sounds) and (fields.messages is not None or fields.payload is not None):
+        raise ValueError("`messages` and `payload` hold pictures and sounds themselves")
     return (
         *(Media("image/*", reference=each) for each in images),
         *(Media("audio/*", reference=each) for each in sounds),
@@ -117,6 +117,8 @@ def _passages(fields: TurnFields) -> tuple[str, ...]:
 def _texts(fields: TurnFields) -> tuple[str, ...]:
     names = ("text", "prompt", "content", "texts", "query", "messages", "payload")
     given = [name for name in names if getattr(fields, name) is not None]
+    if not given and (fields.image or fields.images or fields.audio or fields.audios):
+        return ()
     if len(given) != 1:
         found = " and ".join(f"`{name}`" for name in given) or "none"
         raise ValueError(f"needs exactly one prompt, found {found}")

@@ -59,7 +59,7 @@ class Delta(msgspec.Struct, gc=False):
     error: str = ""
     """Message of an error object inside a response with a good status."""
     items: int = 0
-    """Number of embeddings or ranked passages received."""
+    """Number of embeddings, ranked passages or pictures received."""
 
     @property
     def has_output(self) -> bool:
@@ -90,7 +90,8 @@ class Media(msgspec.Struct, frozen=True):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """Content of one request; exactly one of `texts`, `messages` and `payload` is set."""
+    """Content of one request; exactly one of `texts`, `messages` and `payload` is set, or none
+    beside `media`."""
 
     texts: tuple[str, ...] = ()
     messages: tuple[Mapping[str, Any], ...] = ()
@@ -107,6 +108,11 @@ class Prompt(msgspec.Struct, frozen=True):
     """Role of the message that `texts` become."""
     output_tokens: int | None = None
     """Output tokens, sent as the request's maximum."""
+
+    @property
+    def is_media_alone(self) -> bool:
+        """Whether it has pictures or sounds, and no text."""
+        return bool(self.media and not self.texts)
 
 
 class Rendered(msgspec.Struct, frozen=True):
@@ -146,6 +152,8 @@ class Endpoint:
     """Path of requests for streams, if it is another."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers that this API needs in every request, unless the config sets them."""
+    content_type: str = "application/json"
+    """Media type of every request's body."""
     api_key_header: str = "Authorization"
     """Header that carries the API key, unless the config sets another."""
 

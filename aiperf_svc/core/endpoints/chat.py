@@ -141,7 +141,7 @@ def _messages(prompt: Prompt) -> list[Any]:
     if prompt.messages:
         return list(prompt.messages)
     system = [{"role": "system", "content": prompt.system}] if prompt.system else []
-    content: Any = prompt.texts[0]
+    content: Any = prompt.texts[0] if prompt.texts else ""
     if len(prompt.texts) > 1 or prompt.media:
         content = [{"type": "text", "text": text} for text in prompt.texts]
         content += map(_media_part, prompt.media)

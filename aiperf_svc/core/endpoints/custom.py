@@ -205,10 +205,21 @@ class _Parser:
             delta.error = base.find_error(data)
         delta.prompt_tokens = _count(self._prompt_tokens(response))
         delta.completion_tokens = _count(self._output_tokens(response))
-        finish = self._finish(response)
+        finish, choice = self._finish(response), _last_choice(response)
         if isinstance(finish, str):
-            base.add_finish(delta, 0, finish)
+            base.add_finish(delta, choice, finish)
+        elif choice:
+            base.add_finish(delta, choice, None)
         return delta
+
+
+def _last_choice(response: Any) -> int:
+    """Return the highest index of the choices in a response of the form of OpenAI's; else 0."""
+    choices = response.get("choices") if isinstance(response, dict) else None
+    if not isinstance(choices, list):
+        return 0
+    found = (choice.get("index") for choice in choices if isinstance(choice, dict))
+    return max((each for each in found if isinstance(each, int)), default=0)
 
 
 def _query(key: str, text: str) -> Query:

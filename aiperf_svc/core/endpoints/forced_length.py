@@ -17,7 +17,7 @@ import msgspec
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
-from aiperf_svc.config.endpoint import CUSTOM, WITHOUT_STREAMS, EndpointType
+from aiperf_svc.config.endpoint import CUSTOM, WITHOUT_TEXT, EndpointType
 from aiperf_svc.core.endpoints.base import Prompt
 from aiperf_svc.core.endpoints.registry import endpoint_of
 from aiperf_svc.protocol.messages import Conversation
@@ -27,7 +27,12 @@ PROBE_TIMEOUT_S: Final = 5.0
 _PROBE_LIMIT_NS: Final = 15_000_000_000
 """Time after which another worker is told to send the probe; both requests take less."""
 _REFUSALS: Final = (400, 422)
-_WITHOUT_MEMBERS: Final = (*WITHOUT_STREAMS, *CUSTOM, EndpointType.HUGGINGFACE_GENERATE)
+_WITHOUT_MEMBERS: Final = (
+    *WITHOUT_TEXT,
+    *CUSTOM,
+    EndpointType.HUGGINGFACE_GENERATE,
+    EndpointType.AUDIO_TRANSCRIPTION,
+)
 """APIs that have no such members, so requests to them never contain any."""
 _FORCED: Final = re.compile(rb',"min_tokens":\d+,"ignore_eos":true')
 """Members as `finish_body` writes them. In a JSON string every quote follows a backslash, so no

@@ -159,7 +159,7 @@ def _messages(prompt: Prompt) -> tuple[list[Any], list[Any]]:
         blocks = [_blocks(each) for each in prompt.messages if each.get("role") == "system"]
         return others, [block for each in blocks for block in each]
     system = [_text_block(prompt.system)] if prompt.system else []
-    content: Any = prompt.texts[0]
+    content: Any = prompt.texts[0] if prompt.texts else ""
     if len(prompt.texts) > 1 or prompt.media:
         # Pictures go before the text that is about them.
         content = [*map(_image_block, prompt.media), *map(_text_block, prompt.texts)]

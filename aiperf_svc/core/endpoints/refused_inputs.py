@@ -21,6 +21,10 @@ _HINTS: Final = (
         "known with --tokenizer",
     ),
     (
+        re.compile(rb"\bresponse_format\b"),
+        "leave response_format out with --extra-inputs response_format:null",
+    ),
+    (
         re.compile(rb"\bmax_completion_tokens\b"),
         "leave max_tokens out with --extra-inputs max_tokens:null and give "
         "--extra-inputs max_completion_tokens:N instead",

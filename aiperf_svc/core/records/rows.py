@@ -90,7 +90,8 @@ def set_tokens(rows: Rows, readers: Sequence[ResponseReader], counter: TokenCoun
 
     `output_tokens` are all generated tokens, including reasoning. With a `counter`, both are
     counted in the received text; without one, they are the server's usage. -1 stays if there is no
-    text, or no usage.
+    text, or no usage. Of a response with several choices, both are the server's usage: texts whose
+    parts come in turns cannot be counted together.
     """
     unknown = rows["input_tokens"] < 0
     if unknown.any():
@@ -104,5 +105,8 @@ def set_tokens(rows: Rows, readers: Sequence[ResponseReader], counter: TokenCoun
     )
     content, reasoning = np.array(counts, dtype=np.int64).reshape(-1, 2).T
     has_text = np.array([bool(reader.text or reader.reasoning) for reader in readers])
-    rows["output_tokens"] = np.where(has_text, content + reasoning, -1)
-    rows["reasoning_tokens"] = np.where(has_text, reasoning, -1)
+    is_counted = np.array([not reader.has_several_choices for reader in readers])
+    outputs = np.where(has_text, content + reasoning, -1)
+    rows["output_tokens"] = np.where(is_counted, outputs, rows["usage_completion_tokens"])
+    reasoning = np.where(has_text, reasoning, -1)
+    rows["reasoning_tokens"] = np.where(is_counted, reasoning, rows["reasoning_tokens"])

@@ -167,6 +167,11 @@ class ResponseReader:
             held += TEXT_BYTES * (len(self.text) + len(self.reasoning))
         return held
 
+    @property
+    def has_several_choices(self) -> bool:
+        """Whether it has, or was asked for, more than one choice."""
+        return self._last_choice > 0
+
     def give_up(self, message: str) -> None:
         """Stop reading, and drop what is held."""
         if not self.error:
@@ -236,7 +241,7 @@ class ResponseReader:
                 for delta, end in found:
                     if delta.choice > self._last_choice:
                         self._take_choice(delta.choice)
-                    if delta.content or delta.reasoning or delta.tool_calls:
+                    if delta.content or delta.reasoning or delta.tool_calls or delta.items:
                         while reads.ends[read] < end:
                             read += 1
                         self._take_token(delta, data, end, reads, read, first)
@@ -267,7 +272,7 @@ class ResponseReader:
         # From here on, most tokens only add their times, and their texts.
         if not self.first_output_wall_ns:
             content, reasoning = self._format.memo.plain(self._last_choice)
-            if delta.content or delta.tool_calls:
+            if delta.content or delta.tool_calls or delta.items:
                 self.first_output_wall_ns = stamp
                 self._plain = content
                 self._plain_texts = self.text if keeps_text else None
@@ -397,6 +402,7 @@ class ResponseReader:
             self._fail(ErrorKind.MALFORMED, str(error))
             return
         self._take_usage(delta)
+        self._last_choice = max(self._last_choice, delta.choice)
         if delta.error:
             self._fail(ErrorKind.SERVER, delta.error)
         elif delta.finish_reason:

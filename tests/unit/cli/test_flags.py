@@ -358,6 +358,15 @@ def test_a_size_of_pictures_asks_for_one() -> None:
     assert (dataset.images.number, dataset.sounds.number) == (1, 1)
 
 
+def test_a_synthetic_request_of_a_transcription_is_one_sound() -> None:
+    wanted = (*CLOSED, "--endpoint-type", "audio_transcription")
+    assert config(*wanted).dataset.sounds.number == 1
+    assert config(*wanted, "--audio-length-mean", "3").dataset.sounds.seconds.mean == 3
+    assert config(*wanted, "--input-file", "a.jsonl").dataset.sounds.number == 0
+    assert "is one sound; set 1" in refusal(*wanted, "--audio-batch-size", "2")
+    assert "is for texts" in refusal(*wanted, "--isl", "100")
+
+
 def test_a_template_that_is_no_file_is_refused() -> None:
     text = refusal(*CLOSED, "--endpoint-type", "template", "--endpoint-template", "nowhere.json")
     assert "--endpoint-template: 'nowhere.json': neither a template" in text

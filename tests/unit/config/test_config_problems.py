@@ -65,7 +65,8 @@ ONE_MISTAKE = {
     "no alternative": (
         ("endpoint.type", "chatt"),
         "endpoint.type: 'chatt': expected chat, completions, embeddings, responses, messages, "
-        "huggingface_generate, cohere_rankings, hf_tei_rankings, nim_rankings, template or "
+        "huggingface_generate, cohere_rankings, hf_tei_rankings, nim_rankings, "
+        "audio_transcription, image_generation, template or "
         "raw; did you mean chat?",
     ),
     "a literal": (
@@ -299,7 +300,7 @@ def test_no_message_speaks_pydantic(key: str) -> None:
     ("part", "kind", "message"),
     [
         ("images", "completions", "needs endpoint.type chat, responses or messages, not"),
-        ("sounds", "messages", "needs endpoint.type chat, not"),
+        ("sounds", "messages", "needs endpoint.type chat or audio_transcription, not"),
     ],
 )
 def test_pictures_and_sounds_need_an_api_that_takes_them(

@@ -101,7 +101,10 @@ def test_only_as_many_lines_as_wanted_are_read() -> None:
         ('{"text": "a", "delay": -1}', "`delay` -1"),
         ('{"text": "a", "delay": 1e12}', "`delay` 1e\\+12"),
         ('{"text": "a", "video": "x.mp4"}', "`video` is not supported"),
-        ('{"messages": [{"role": "user"}], "image": "x.png"}', "go beside a text"),
+        (
+            '{"messages": [{"role": "user"}], "image": "x.png"}',
+            "hold pictures and sounds themselves",
+        ),
         ('{"text": "a", "images": "x.png"}', r"\$\.images"),
         ('{"query": "q"}', "need each other"),
         ('{"text": "q", "passages": ["a"]}', "need each other"),

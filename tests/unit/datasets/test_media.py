@@ -157,6 +157,17 @@ def read(folder: Path, line: str) -> Prompt:
     return with_files(entries, folder)[0].turns[0].prompt
 
 
+def test_a_sound_or_a_picture_may_be_all_of_a_prompt(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(noise_png(2, 2, RNG(1)))
+    prompt = read(tmp_path, '{"image": "a.png"}')
+    assert prompt.is_media_alone
+    for kind, part in (("chat", "image_url"), ("messages", "image"), ("responses", "input_image")):
+        options = Options.model_validate({"url": "http://h:1", "model": "m", "type": kind})
+        body = json.loads(endpoint_of(options).render(prompt, options).whole)
+        (message,) = body.get("messages") or body["input"]
+        assert [each["type"] for each in message["content"]] == [part]
+
+
 def test_files_are_read_from_the_folder_and_urls_stay(tmp_path: Path) -> None:
     png, wav = noise_png(2, 2, RNG(1)), noise_wav(0.1, 1_000, 1, RNG(1))
     (tmp_path / "a.png").write_bytes(png)

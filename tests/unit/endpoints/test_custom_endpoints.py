@@ -175,3 +175,10 @@ def test_an_event_without_output_is_no_token_and_an_error_is_an_error() -> None:
     assert raw().parse_body(b'{"error": {"message": "no"}}').error == "no"
     with pytest.raises(MalformedResponse):
         raw().parse_event(b"{")
+
+
+def test_several_choices_are_noticed() -> None:
+    event = b'{"choices": [{"index": 2, "delta": {"content": "a"}, "finish_reason": null}]}'
+    assert raw().parse_event(event).choice == 2
+    body = b'{"choices": [{"index": 0, "text": "a"}, {"index": 1, "text": "b"}]}'
+    assert raw().parse_body(body).choice == 1

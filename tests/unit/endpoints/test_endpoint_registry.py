@@ -1,10 +1,18 @@
 """What holds for every endpoint."""
 
+import base64
+
 import pytest
 
 from aiperf_svc.config.endpoint import CUSTOM, EndpointType
 from aiperf_svc.config.endpoint import Endpoint as Options
-from aiperf_svc.core.endpoints.base import Endpoint, Prompt, error_message, extra_input_problems
+from aiperf_svc.core.endpoints.base import (
+    Endpoint,
+    Media,
+    Prompt,
+    error_message,
+    extra_input_problems,
+)
 from aiperf_svc.core.endpoints.registry import ENDPOINTS, endpoint_of
 
 EVERY = pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=lambda found: found.type.value)
@@ -26,7 +34,11 @@ def test_every_type_of_the_config_has_an_endpoint() -> None:
 @EVERY
 def test_the_body_holds_the_prompt_under_the_prompt_key(endpoint: Endpoint) -> None:
     passages = ("needle",) if endpoint.passages_key else ()
-    whole = endpoint.render(Prompt(texts=("needle",), passages=passages), options()).whole
+    is_sound = endpoint.type is EndpointType.AUDIO_TRANSCRIPTION
+    prompt = Prompt(texts=("needle",), passages=passages)
+    if is_sound:
+        prompt = Prompt(media=(Media("audio/wav", base64.b64encode(b"needle").decode()),))
+    whole = endpoint.render(prompt, options()).whole
     assert whole.index(b'"%b"' % endpoint.prompt_key.encode()) < whole.index(b"needle")
 
 

@@ -1,5 +1,6 @@
 """How many tokens a record has, and who counted them."""
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from raw_batches import (
     batch_of,
     chunk,
     delta,
+    event_json,
     finish,
     plain,
     reads_of,
@@ -21,6 +23,7 @@ from raw_batches import (
 )
 
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
+from aiperf_svc.protocol.records import Flag
 
 
 class Words:
@@ -110,3 +113,26 @@ def test_a_tokenizer_counts_tool_calls_and_text_over_fragments() -> None:
     parts = [STREAM_HEAD + chunk(sse(delta(content="one t"))), chunk(sse(delta(content="wo")))]
     request = Request(reads=reads_of(*parts, chunk(sse(call)) + END), cuts=(1, 2))
     assert record_of(request, counter=Words()).rows["output_tokens"] == [4]
+
+
+def test_several_choices_whose_parts_come_in_turns_are_counted_by_the_server() -> None:
+    parts = [
+        event_json(1, [{"index": place % 2, "delta": {"content": text}, "finish_reason": None}])
+        for place, text in enumerate(("one tw", "three fo", "o", "ur"))
+    ]
+    for told, expected in ((TOLD, [20, 8]), (finish(), [-1, -1])):
+        request = Request(reads=reads_of(stream(*parts, told)))
+        row = record_of(request, counter=Words()).rows[0]
+        assert [row["output_tokens"], row["reasoning_tokens"]] == expected
+
+
+def test_a_body_of_several_choices_is_counted_by_the_server() -> None:
+    body = {
+        "choices": [
+            {"index": i, "message": {"content": "a b"}, "finish_reason": "stop"} for i in (0, 1)
+        ],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 9},
+    }
+    request = Request(reads=reads_of(plain(json.dumps(body).encode())), flags=Flag(0))
+    made = record_of(request, counter=Words(), streaming=False)
+    assert made.rows["output_tokens"] == [9]

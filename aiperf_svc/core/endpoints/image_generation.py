@@ -1,0 +1,110 @@
+"""Image generation (`/v1/images/generations`), streamed or not.
+
+Pictures are counted, not decoded. A stream is one picture, with pictures of the way to it before
+it, of which the first counts for the time to first token. The tokens that a server states for a
+picture are no tokens of a text that come one after another, so they are not read.
+"""
+
+from typing import Any
+
+import msgspec
+
+from aiperf_svc.config import endpoint as config
+from aiperf_svc.config.endpoint import EndpointType
+from aiperf_svc.core.endpoints import base
+from aiperf_svc.core.endpoints.base import Delta, Endpoint, Prompt, Rendered
+
+
+class _Usage(msgspec.Struct, gc=False):
+    input_tokens: float | None = None
+
+
+class _Picture(msgspec.Struct, gc=False):
+    b64_json: msgspec.Raw = msgspec.Raw(b"")
+    url: msgspec.Raw = msgspec.Raw(b"")
+
+    @property
+    def is_there(self) -> bool:
+        return any(bytes(each) not in _NO_PICTURE for each in (self.b64_json, self.url))
+
+
+class _Event(_Picture, gc=False):
+    type: str = ""
+    usage: _Usage | None = None
+
+
+class _Response(msgspec.Struct, gc=False):
+    data: list[_Picture] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_NO_PICTURE = (b"", b"null", b'""')
+_PARTIAL, _COMPLETED = "image_generation.partial_image", "image_generation.completed"
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_body = msgspec.json.Decoder(_Response).decode
+
+
+def parse_event(data: bytes) -> Delta:
+    """Parse one event of a stream. Types without a picture give an empty Delta."""
+    try:
+        event = _decode_event(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise base.malformed(error, data) from None
+    delta = Delta()
+    if event.type in (_PARTIAL, _COMPLETED):
+        if not event.is_there:
+            raise base.malformed(ValueError(f"{event.type} without a picture"), data)
+        delta.items = 1
+        if event.type == _COMPLETED:
+            base.add_finish(delta, 0, "completed")
+            _add_usage(delta, event.usage)
+    elif event.type == "error" or not event.type:
+        delta.error = base.error_instead_of("type", data)
+    return delta
+
+
+def parse_body(body: bytes) -> Delta:
+    """Count the pictures in a body."""
+    try:
+        response = _decode_body(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise base.malformed(error, body) from None
+    delta = Delta()
+    if response.error or response.data is None:
+        delta.error = base.error_instead_of("data", body)
+        return delta
+    delta.items = sum(picture.is_there for picture in response.data)
+    _add_usage(delta, response.usage)
+    return delta
+
+
+def _add_usage(delta: Delta, usage: _Usage | None) -> None:
+    if usage is not None:
+        delta.prompt_tokens = base.count_of(usage.input_tokens)
+
+
+def render(prompt: Prompt, options: config.Endpoint) -> Rendered:
+    """Render the whole body. `response_format` is `b64_json`, since the transfer of the picture is
+    a part of the response; null in `extra_inputs` leaves it out."""
+    text = base.texts_of(prompt, prompt_key="prompt", api="image_generation")
+    if not isinstance(text, str):
+        raise ValueError("the image_generation API takes one text, not several")
+    prompt = msgspec.structs.replace(prompt, output_tokens=None)
+    defaults = {"response_format": "b64_json", "n": 1}
+    body = base.finish_body(prompt, options, prompt_key="prompt", has_usage_option=False)
+    kept = {key: value for key, value in defaults.items() if key not in options.extra_inputs}
+    body = {"prompt": text} | kept | body
+    if options.streaming and body.get("n", 1) != 1:
+        raise ValueError("a stream is one picture; leave out `n` or endpoint.streaming")
+    return Rendered(body=msgspec.json.encode(body))
+
+
+IMAGE_GENERATION = Endpoint(
+    type=EndpointType.IMAGE_GENERATION,
+    path="/v1/images/generations",
+    prompt_key="prompt",
+    render=render,
+    parse_event=parse_event,
+    parse_body=parse_body,
+)

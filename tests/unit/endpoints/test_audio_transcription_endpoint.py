@@ -1,0 +1,172 @@
+"""Audio transcription: forms, and responses in the form of real servers."""
+
+import base64
+import email
+import email.policy
+import json
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.endpoint import Endpoint as Options
+from aiperf_svc.core.endpoints import multipart
+from aiperf_svc.core.endpoints.audio_transcription import AUDIO_TRANSCRIPTION
+from aiperf_svc.core.endpoints.base import MalformedResponse, Media, Prompt
+
+SOUND = b"RIFF\0\0\0\0WAVE\r\n--\r\n\xff"
+MEDIA = Media("audio/wav", base64.b64encode(SOUND).decode())
+
+
+def body(prompt: Prompt | None = None, **changes: Any) -> bytes:
+    given = {"url": "http://localhost:1", "model": "m", "type": "audio_transcription", **changes}
+    prompt = prompt or Prompt(media=(MEDIA,))
+    return AUDIO_TRANSCRIPTION.render(prompt, Options.model_validate(given)).whole
+
+
+def parts(made: bytes) -> list[tuple[str, str | None, str, bytes]]:
+    """Name, file name, media type and content of each part, as Python's own parser reads them."""
+    head = f"Content-Type: {AUDIO_TRANSCRIPTION.content_type}\r\n\r\n".encode()
+    message = email.message_from_bytes(head + made, policy=email.policy.HTTP)
+    return [
+        (
+            str(part.get_param("name", header="content-disposition")),
+            part.get_filename(),
+            part.get_content_type(),
+            part.get_payload(decode=True),
+        )
+        for part in message.iter_parts()
+    ]
+
+
+def test_the_sound_is_uploaded_as_a_file_beside_the_model() -> None:
+    found = parts(body())
+    assert found == [
+        ("model", None, "text/plain", b"m"),
+        ("file", "audio.wav", "audio/wav", SOUND),
+    ]
+
+
+def test_a_stream_a_text_and_extra_inputs_are_fields() -> None:
+    extra = {"language": "en", "temperature": 0, "timestamp_granularities[]": ["word", "segment"]}
+    found = parts(
+        body(
+            Prompt(texts=("names: Ada",), media=(Media("audio/mp3", MEDIA.data),)),
+            streaming=True,
+            extra_inputs=extra | {"model": None},
+        )
+    )
+    assert [(name, content) for name, _, _, content in found[:-1]] == [
+        ("prompt", b"names: Ada"),
+        ("stream", b"true"),
+        ("language", b"en"),
+        ("temperature", b"0"),
+        ("timestamp_granularities[]", b"word"),
+        ("timestamp_granularities[]", b"segment"),
+    ]
+    assert found[-1][1:3] == ("audio.mp3", "audio/mpeg")
+
+
+def test_a_form_is_json_for_people() -> None:
+    made = body(extra_inputs={"a[]": ["x", "y", "z"], 'odd "name"': "é"})
+    assert multipart.is_form(made)
+    assert json.loads(multipart.as_json(made)) == {
+        "model": "m",
+        "a[]": ["x", "y", "z"],
+        'odd "name"': "é",
+        "file": {"filename": "audio.wav", "content_type": "audio/wav", "b64_data": MEDIA.data},
+    }
+
+
+def test_a_sound_that_holds_the_boundary_is_refused() -> None:
+    data = base64.b64encode(multipart.BOUNDARY).decode()
+    with pytest.raises(ValueError, match="ends a part"):
+        body(Prompt(media=(Media("audio/wav", data),)))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        (Prompt(texts=("a",)), "one sound"),
+        (Prompt(media=(MEDIA, MEDIA)), "one sound"),
+        (Prompt(payload={"file": "x"}), "give `audio`"),
+        (Prompt(messages=({"role": "user", "content": "x"},)), "give `audio`"),
+    ],
+)
+def test_prompts_of_another_api_are_refused(prompt: Prompt, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        body(prompt)
+
+
+def test_responses_that_are_no_json_are_not_asked_for() -> None:
+    with pytest.raises(ValueError, match="response_format 'srt' is not read"):
+        body(extra_inputs={"response_format": "srt"})
+
+
+@pytest.mark.parametrize(
+    ("response", "text", "tokens"),
+    [
+        (
+            b'{"text":"Imagine","usage":{"type":"tokens","input_tokens":14,"input_token_details":'
+            b'{"text_tokens":0,"audio_tokens":14},"output_tokens":45,"total_tokens":59}}',
+            "Imagine",
+            (14, 45),
+        ),
+        (b'{"text":" Hi.","usage":{"type":"duration","seconds":16}}', " Hi.", (-1, -1)),
+        (
+            b'{"task":"transcribe","language":"english","duration":8.47,"text":"The beach",'
+            b'"segments":[{"id":0,"seek":0,"start":0.0,"end":3.3,"text":"The beach","tokens":'
+            b'[50364,440],"temperature":0.0,"avg_logprob":-0.28,"compression_ratio":1.2,'
+            b'"no_speech_prob":0.009}],"usage":{"type":"duration","seconds":9}}',
+            "The beach",
+            (-1, -1),
+        ),
+        (b'{"text":"","x_groq":{"id":"req_1"}}', "", (-1, -1)),
+    ],
+    ids=["openai", "vllm", "verbose", "silence"],
+)
+def test_a_whole_response(response: bytes, text: str, tokens: tuple[int, int]) -> None:
+    delta = AUDIO_TRANSCRIPTION.parse_body(response)
+    assert (delta.content, delta.finish_reason, delta.error) == (text, "stop", "")
+    assert (delta.prompt_tokens, delta.completion_tokens) == tokens
+
+
+def test_the_events_of_openai() -> None:
+    parse = AUDIO_TRANSCRIPTION.parse_event
+    text = (
+        b'{"type":"transcript.text.delta","delta":"I","logprobs":[{"token":"I","logprob":-0.01}]}'
+    )
+    assert parse(text).content == "I"
+    done = parse(
+        b'{"type":"transcript.text.done","text":"I see","logprobs":[],"usage":{"type":"tokens",'
+        b'"input_tokens":14,"input_token_details":{"text_tokens":0,"audio_tokens":14},'
+        b'"output_tokens":31,"total_tokens":45}}'
+    )
+    assert (done.content, done.finish_reason) == ("", "stop")
+    assert (done.prompt_tokens, done.completion_tokens) == (14, 31)
+    segment = (
+        b'{"type":"transcript.text.segment","id":"s","start":0,"end":1,"text":"I","speaker":"A"}'
+    )
+    assert not parse(segment).has_output
+    assert parse(b'{"type":"error","error":{"message":"no"}}').error == "no"
+
+
+def test_the_events_of_vllm() -> None:
+    parse = AUDIO_TRANSCRIPTION.parse_event
+    begin = b'{"id":"trsc-1","object":"transcription.chunk","created":1,"model":"m","choices":'
+    assert parse(begin + b'[{"delta":{"content":" The"}}]}').content == " The"
+    end = parse(begin + b'[{"delta":{"content":""},"finish_reason":"stop","stop_reason":null}]}')
+    assert (end.content, end.finish_reason) == ("", "stop")
+    usage = parse(begin + b'[],"usage":{"prompt_tokens":4,"total_tokens":9,"completion_tokens":5}}')
+    assert (usage.prompt_tokens, usage.completion_tokens) == (4, 5)
+
+
+@pytest.mark.parametrize("data", [b"x", b"[]", b'{"text":5}', b"{}"])
+def test_what_is_no_transcription_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedResponse):
+        AUDIO_TRANSCRIPTION.parse_body(data)
+
+
+@pytest.mark.parametrize("data", [b"x", b"{}", b'{"type":"transcript.text.delta","logprobs":[]}'])
+def test_an_event_without_what_it_is_about_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedResponse):
+        AUDIO_TRANSCRIPTION.parse_event(data)

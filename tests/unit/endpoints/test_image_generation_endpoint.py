@@ -1,0 +1,123 @@
+"""Image generation: bodies, and responses in the form of real servers."""
+
+import json
+from typing import Any
+
+import pytest
+
+from aiperf_svc.config.endpoint import Endpoint as Options
+from aiperf_svc.core.endpoints.base import MalformedResponse, Media, Prompt
+from aiperf_svc.core.endpoints.image_generation import IMAGE_GENERATION
+
+
+def body(prompt: Prompt | None = None, **changes: object) -> dict[str, Any]:
+    given = {"url": "http://localhost:1", "model": "m", "type": "image_generation", **changes}
+    options = Options.model_validate(given)
+    return json.loads(IMAGE_GENERATION.render(prompt or Prompt(texts=("a cat",)), options).whole)
+
+
+def test_the_picture_is_asked_for_in_the_response() -> None:
+    plain = {"prompt": "a cat", "response_format": "b64_json", "n": 1, "model": "m"}
+    assert body() == plain
+    assert body(streaming=True) == plain | {"stream": True}
+
+
+def test_output_lengths_mean_nothing_here() -> None:
+    assert body(Prompt(texts=("a cat",), output_tokens=5)) == body()
+
+
+def test_extra_inputs_come_last_and_null_removes() -> None:
+    extra = {"response_format": None, "size": "1024x1024", "n": 2}
+    assert body(extra_inputs=extra) == {
+        "prompt": "a cat",
+        "model": "m",
+        "size": "1024x1024",
+        "n": 2,
+    }
+
+
+def test_a_payload_keeps_its_members() -> None:
+    payload = {"prompt": "a dog", "n": 3, "quality": "low"}
+    assert body(Prompt(payload=payload)).items() >= payload.items()
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        Prompt(messages=({"role": "user", "content": "x"},)),
+        Prompt(texts=("a", "b")),
+        Prompt(payload={"n": 1}),
+        Prompt(media=(Media("image/png", "AA=="),)),
+    ],
+)
+def test_prompts_of_another_api_are_refused(prompt: Prompt) -> None:
+    with pytest.raises(ValueError, match="image_generation"):
+        body(prompt)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"extra_inputs": {"n": 2}}, {"prompt": Prompt(payload={"prompt": "x", "n": 2})}]
+)
+def test_a_stream_of_several_pictures_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a stream is one picture"):
+        body(**changes, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("response", "pictures", "tokens"),
+    [
+        (
+            b'{"created":1713833628,"data":[{"b64_json":"iVBO"}],"background":"opaque",'
+            b'"output_format":"png","size":"1024x1024","quality":"high","usage":{"total_tokens":'
+            b'100,"input_tokens":50,"output_tokens":50,"input_tokens_details":{"text_tokens":10,'
+            b'"image_tokens":40}}}',
+            1,
+            50,
+        ),
+        (
+            b'{"created":1,"data":[{"url":"https://x/1.png","revised_prompt":"a"},'
+            b'{"url":"https://x/2.png"}]}',
+            2,
+            -1,
+        ),
+        (b'{"id":"r","created":1,"data":[{"b64_json":"iVBO","url":null}]}', 1, -1),
+        (b'{"created":1,"data":[{"b64_json":null,"url":""}]}', 0, -1),
+    ],
+    ids=["gpt-image", "dall-e", "sglang", "none"],
+)
+def test_pictures_are_counted(response: bytes, pictures: int, tokens: int) -> None:
+    delta = IMAGE_GENERATION.parse_body(response)
+    assert (delta.items, delta.prompt_tokens, delta.error) == (pictures, tokens, "")
+    assert delta.completion_tokens == -1
+
+
+def test_the_events_of_a_stream() -> None:
+    parse = IMAGE_GENERATION.parse_event
+    partial = parse(
+        b'{"type":"image_generation.partial_image","b64_json":"iVBO","created_at":1620000000,'
+        b'"size":"1024x1024","quality":"high","background":"transparent","output_format":"png",'
+        b'"partial_image_index":0}'
+    )
+    assert (partial.items, partial.finish_reason) == (1, "")
+    completed = parse(
+        b'{"type":"image_generation.completed","b64_json":"iVBO","created_at":1,"usage":'
+        b'{"total_tokens":100,"input_tokens":50,"output_tokens":50}}'
+    )
+    assert (completed.items, completed.finish_reason) == (1, "completed")
+    assert completed.prompt_tokens == 50
+    error = b'{"type":"error","error":{"type":"image_generation_user_error","message":"no"}}'
+    assert parse(error).error == "no"
+
+
+@pytest.mark.parametrize("data", [b"x", b"[]", b'{"data":5}', b"{}"])
+def test_what_is_no_response_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedResponse):
+        IMAGE_GENERATION.parse_body(data)
+
+
+@pytest.mark.parametrize(
+    "data", [b"x", b"{}", b'{"type":"image_generation.completed","b64_json":""}']
+)
+def test_an_event_without_a_picture_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedResponse):
+        IMAGE_GENERATION.parse_event(data)
