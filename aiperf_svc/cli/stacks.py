@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from aiperf_svc.config.benchmark import BenchmarkConfig
     from aiperf_svc.config.problems import Problem
     from aiperf_svc.config.workload import Config
+    from aiperf_svc.runner.resuming import Resumed
     from aiperf_svc.runner.stack.options import StackOptions
     from aiperf_svc.runner.stack.request import StackRequest
     from aiperf_svc.workloads.trial_configs import CheckedTrials
@@ -35,7 +36,7 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
     """Those of a stack that is only looked at."""
-    parser.set_defaults(api_key=None, generation=None)
+    parser.set_defaults(api_key=None, generation=None, resume=None)
     add_cluster_flags(parser)
 
 
@@ -105,6 +106,7 @@ def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "
         context=args.context,
         generation=_generation(args),
         secrets={**_from_environment(config), **given},
+        resumed=_resumed(args, config),
     )
 
 
@@ -116,9 +118,11 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
     _take_authorities(draft, args)
     checked = _checked(draft)
     config = checked.config
+    resumed = _resumed(args, config)
     suffix = f"-{secrets.token_hex(3)}"
+    stack = config.name[: LONGEST_NAME - len(suffix)].rstrip("-") + suffix
     return StackRequest(
-        stack=config.name[: LONGEST_NAME - len(suffix)].rstrip("-") + suffix,
+        stack=(_stack_of(resumed.folder) if resumed else "") or stack,
         config=config,
         benchmark=draft.data,
         checked=checked,
@@ -127,6 +131,7 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
         generation=_generation(args),
         secrets={**_from_environment(config), **given},
         is_ephemeral=True,
+        resumed=resumed,
     )
 
 
@@ -186,6 +191,21 @@ def _checked(draft: "Draft") -> "CheckedTrials":
 
     config = draft.parse()
     return checked_trials(config, checks_of_a_stack, source=draft.source, names=draft.names)
+
+
+def _resumed(args: argparse.Namespace, config: "Config") -> "Resumed | None":
+    from aiperf_svc.runner.resuming import read_resumed
+
+    return None if args.resume is None else read_resumed(args.resume, config)
+
+
+def _stack_of(folder: Path) -> str:
+    """The stack that a killed runner has left, whose results belong into a folder; empty if there
+    is none."""
+    from aiperf_svc.runner.stack.state_home import StateHome
+
+    wanted = str(folder.absolute())
+    return next((each.stack for each in StateHome().records() if each.artifacts == wanted), "")
 
 
 def _given_key(draft: "Draft", args: argparse.Namespace) -> dict[str, str]:

@@ -173,6 +173,16 @@ def collecting(folder: Path, run_id: str) -> Iterator[None]:
     mark.unlink(missing_ok=True)
 
 
+def is_collecting(folder: Path) -> bool:
+    """Whether the results of a run are in a folder, and not all of them."""
+    return (folder / _COLLECTING).exists()
+
+
+def end_collecting(folder: Path) -> None:
+    """Take the mark of incomplete results from a folder."""
+    (folder / _COLLECTING).unlink(missing_ok=True)
+
+
 def _link_runs(folder: Path) -> None:
     """Make the links of an experiment, which are no files to collect."""
     from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file

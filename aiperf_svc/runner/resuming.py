@@ -1,26 +1,96 @@
-"""Goes on with an experiment that was ended before its last trial."""
+"""Goes on with an experiment that was ended before its last trial.
+
+The trials that have ended are in its folder. On a cluster, trials go on without a runner: if the
+stack is still up, its run is followed to the end and collected, as the killed runner would have.
+"""
 
 from pathlib import Path
+from typing import NamedTuple
 
-from aiperf_svc.adapters.exports.experiment_file import read_experiment_file
+from aiperf_svc.adapters.exports.experiment_file import NAME, ExperimentFile, read_experiment_file
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.compare.measured_run import flatten
 from aiperf_svc.core.experiments.trials import TRIALS
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.runner import folders
+from aiperf_svc.runner.shape_trials import ShapeTrials
 
 SHOWN = 5
 """Most keys that a message names."""
 _ELSEWHERE = ("artifacts.dir", "endpoint.url")
 """Keys that may differ: the folder may have been moved, and a mock server has another port each
 time."""
+_OF_PODS = (
+    "deployment.registration_timeout",
+    "deployment.namespace.mode",
+    "endpoint.api_key_env",
+)
+"""Keys that pods have with other values than those that a user writes."""
+
+
+class Resumed(NamedTuple):
+    """An experiment on a cluster that is resumed."""
+
+    folder: Path
+    finished: frozenset[int]
+    """Numbers of the trials that ran to their end and are in the folder."""
+    namespace_mode: str
+    """Whether the stack's namespace was made for it."""
 
 
 def prepare(folder: Path, config: Config) -> None:
-    """Make the folder of an experiment ready for the trials that have not ended: folders of others
-    get another name. Raises ConfigError if it is not an experiment with this config, and
-    EnvironmentProblem."""
+    """Make the folder of an experiment on this machine ready for the trials that have not ended.
+    Raises ConfigError if it is not an experiment with this config, and EnvironmentProblem."""
+    found = _read(folder, config, _ELSEWHERE)
+    done = {each.folder for each in found.trials if each.state == RunState.DONE}
+    _set_aside(folder, done)
+
+
+def read_resumed(folder: Path, config: Config) -> Resumed:
+    """Read what is left to do of an experiment on a cluster. What a killed runner had collected and
+    had not put among the trials is put there. Raises ConfigError if it is not an experiment with
+    this config, and EnvironmentProblem."""
+    found = _read(folder, config, (*_ELSEWHERE, *_OF_PODS))
+    assert config.experiment is not None
+    mode = str(found.config.get("deployment", {}).get("namespace", {}).get("mode", "create"))
+    if folders.is_collecting(folder):
+        # The list of the trials may have come before their files.
+        return Resumed(folder, frozenset(), mode)
+    trials = ShapeTrials(config, (), folder)
+    trials.add_finished()
+    trials.move_collected()
+    if trials.finished and config.experiment.search is not None:
+        raise ConfigError(
+            f"--resume: the results of this search are in {folder}, and the pods that know how it "
+            "was to go on are gone or not needed any more; start a new search, and remove what "
+            "may be left of its stack with `aiperf-svc gc`"
+        )
+    return Resumed(folder, trials.finished, mode)
+
+
+def begin(folder: Path, config: Config) -> None:
+    """Mark a folder as that of an experiment of which no trial has ended. Folders of trials in it
+    get another name. Raises EnvironmentProblem."""
+    _set_aside(folder, set())
+    ShapeTrials(config, (), folder).write_progress()
+    folders.end_collecting(folder)
+
+
+def set_aside(folder: Path, finished: frozenset[int]) -> None:
+    """Give the folders of all other trials another name, so that these can be run again. Raises
+    ConfigError, EnvironmentProblem."""
+    trials = read_experiment_file(folder).trials
+    _set_aside(folder, {each.folder for each in trials if each.number in finished})
+
+
+def remove_beginning(folder: Path) -> None:
+    """Remove the mark of an experiment of which no trial has ended."""
+    (folder / NAME).unlink(missing_ok=True)
+
+
+def _read(folder: Path, config: Config, may_differ: tuple[str, ...]) -> ExperimentFile:
     if config.experiment is None:
         raise ConfigError("--resume: this config has no experiment; a single run starts anew")
     try:
@@ -30,15 +100,21 @@ def prepare(folder: Path, config: Config) -> None:
     old, new = flatten(found.config), flatten(config.model_dump(mode="json"))
     differing = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
     # What varies is in the experiment; beside it are the values of the shape that was on.
-    own = (*_ELSEWHERE, "experiment.part", *config.experiment.keys)
+    own = (*may_differ, "experiment.part", *config.experiment.keys)
     differing = [key for key in differing if not any(is_below(key, each) for each in own)]
     if differing:
-        more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+        named = ", ".join(differing[:SHOWN])
+        if len(differing) > SHOWN:
+            named += f" and {len(differing) - SHOWN} more"
         raise ConfigError(
-            f"--resume: {folder} is of another config: {', '.join(differing[:SHOWN])}{more} "
-            "differ; give the config that it was started with"
+            f"--resume: {folder} is of another config: {named} "
+            f"{'differs' if len(differing) == 1 else 'differ'}; give the config that it was "
+            "started with"
         )
-    done = {each.folder for each in found.trials if each.state == RunState.DONE}
+    return found
+
+
+def _set_aside(folder: Path, done: set[str]) -> None:
     try:
         for each in sorted((folder / TRIALS).glob("*")):
             if each.name not in done and "-unfinished" not in each.name:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from aiperf_svc.adapters.exports.experiment_file import is_experiment, read_experiment_file
+from aiperf_svc.adapters.exports.experiment_file import NAME, is_experiment, read_experiment_file
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.trials import TRIALS
@@ -49,43 +49,74 @@ class ShapeTrials:
         """True if every trial of a shape has an outcome."""
         return all(t.number in self._outcomes for t in self._shapes[shape - 1].trials)
 
+    @property
+    def finished(self) -> frozenset[int]:
+        """Numbers of the trials that ran to their end and left results."""
+        return frozenset(
+            number
+            for number, each in self._outcomes.items()
+            if each.state == RunState.DONE and each.summary is not None
+        )
+
     def add_finished(self) -> None:
         """Take the trials of an experiment that is resumed; those that failed are run again. Raises
         ConfigError."""
         self.add(self.folder)
-        done = {n: each for n, each in self._outcomes.items() if each.state == RunState.DONE}
-        self._outcomes = done
+        self._outcomes = {number: self._outcomes[number] for number in self.finished}
 
     def add(self, folder: Path) -> None:
         """Take the trials that the services of a shape have left in a folder; nothing if none has
         ended. Raises ConfigError."""
+        if is_experiment(folder):
+            self._take(folder)
+
+    def _take(self, listed: Path) -> None:
+        """Take the trials that experiment.json of a folder lists and that are in that of the
+        experiment."""
         from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
 
-        if not is_experiment(folder):
-            return
-        found = read_outcomes(folder, read_experiment_file(folder).trials)
+        found = read_outcomes(self.folder, read_experiment_file(listed).trials)
         self._outcomes |= {each.trial.number: each for each in found}
 
     def move(self, shape: int) -> None:
         """Take the trials from the folder of a shape, and move them to those of the experiment.
         Raises EnvironmentProblem."""
         folder = self.folder_of(shape)
-        self.add(folder)
         try:
             (self.folder / TRIALS).mkdir(exist_ok=True)
             for trial in (folder / TRIALS).glob("*"):
                 trial.rename(self.folder / TRIALS / trial.name)
+            self._take(folder)
+            self.write_progress()
             for each in folder.iterdir():
                 if each.name not in KEPT:
                     _remove(each)
         except OSError as error:
             raise EnvironmentProblem(f"{folder}: {error.strerror or error}") from error
 
+    def move_collected(self) -> None:
+        """Move the trials of shapes that were collected, where a killed runner did not. Raises
+        ConfigError, EnvironmentProblem."""
+        for folder in sorted((self.folder / SHAPES).glob("*")):
+            if is_experiment(folder) and not folders.is_collecting(folder):
+                self.move(int(folder.name))
+        self._outcomes = {number: self._outcomes[number] for number in self.finished}
+
     def fail(self, shape: int, reason: str) -> None:
         """Record the trials of a shape that have not ended as failed."""
         for trial in self._shapes[shape - 1].trials:
             failed = TrialOutcome(trial, RunState.FAILED.value, reason, None)
             self._outcomes.setdefault(trial.number, failed)
+
+    def write_progress(self) -> None:
+        """Write experiment.json with the trials so far, for a runner that goes on after this one
+        was killed. Raises EnvironmentProblem."""
+        from aiperf_svc.adapters.exports.experiment_export import render_progress, render_trial
+        from aiperf_svc.adapters.storage.atomic_files import write_file
+        from aiperf_svc.core.experiments.summary import row_of
+
+        rows = [render_trial(row_of(each)) for _, each in sorted(self._outcomes.items())]
+        write_file(self.folder / NAME, lambda: render_progress(rows, self._config, None))
 
     def write(self, run_id: str) -> dict[str, Any] | None:
         """Write the files of the experiment, and return the content of experiment.json; None if no
@@ -104,9 +135,7 @@ class ShapeTrials:
         rows = [row_of(self._outcomes[number]) for number in sorted(self._outcomes)]
         write_experiment(self.folder, self._config, summarise_rows(rows))
         write_manifest(self.folder, run_id)
-        content: dict[str, Any] = msgspec.json.decode(
-            (self.folder / "experiment.json").read_bytes()
-        )
+        content: dict[str, Any] = msgspec.json.decode((self.folder / NAME).read_bytes())
         return content
 
 

@@ -1,6 +1,6 @@
 """From a config of any kind to what will run: processes here, or a stack."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from ipaddress import IPv4Address
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from aiperf_svc.plan.topology import Facts, Topology, plan, plan_ranks
 from aiperf_svc.workloads.base import Rank, default_image
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.roles import role_names
-from aiperf_svc.workloads.shapes import Shape, shape_config, shapes_of
+from aiperf_svc.workloads.shapes import Shape, shape_config, shapes_of, without_trials
 from aiperf_svc.workloads.trial_configs import trial_config
 
 
@@ -45,14 +45,15 @@ def plan_any_stack(
     is_held: bool = False,
     shape: int = 1,
     shapes: Sequence[Shape] = (),
+    finished: Collection[int] = (),
 ) -> StackPlan:
     """Plan a stack of any kind; for an experiment, one whose pods can run each trial of one shape.
 
     `image` and `workload_image` replace those in the config. `shape` is the number of the shape,
-    `shapes` are those of the config if they are known. Other arguments and errors are those of
-    `plan.stack.plan_stack`.
+    `shapes` are those of the config if they are known; `finished` are the numbers of trials that
+    are not run again. Other arguments and errors are those of `plan.stack.plan_stack`.
     """
-    found = shapes or shapes_of(config, "cluster")
+    found = shapes or without_trials(shapes_of(config, "cluster"), finished)
     check_shape(shape, found)
     own = shape_config(config, found[shape - 1])
     needs = None

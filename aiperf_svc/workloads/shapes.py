@@ -2,7 +2,7 @@
 the same processes or pods. The shapes themselves run one after the other too."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
@@ -80,6 +80,18 @@ def shapes_of(
             "value; search for a load, or list the values in experiment.product"
         )
     return found
+
+
+def without_trials(found: Sequence[Shape], finished: Collection[int]) -> tuple[Shape, ...]:
+    """Return the shapes without the trials of these numbers. A shape of which no trial is left
+    stays as it is, so that the others keep their numbers."""
+    return tuple(
+        each._replace(members=left) if (left := _left(each, finished)) else each for each in found
+    )
+
+
+def _left(shape: Shape, finished: Collection[int]) -> tuple[TrialConfig, ...]:
+    return tuple(each for each in shape.members if each.trial.number not in finished)
 
 
 def shape_config(config: Config, shape: Shape) -> Config:

@@ -237,7 +237,7 @@ def test_a_killed_experiment_goes_on_with_the_trials_that_are_left(
     other = started(tmp_path, content | {"random_seed": 8}, "--resume", str(folder))
     other.finish()
     assert other.code is ExitCode.BAD_CONFIG
-    assert "is of another config: random_seed differ" in other.errors
+    assert "is of another config: random_seed differs;" in other.errors
     once = started(tmp_path, content, "--resume", str(folder))
     wait_until(once, lambda: len(trials(tmp_path)) == 2)
     kill(once)  # between two trials

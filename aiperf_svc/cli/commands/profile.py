@@ -75,8 +75,6 @@ def _run_in_cluster(args: argparse.Namespace) -> int:
 
     if args.dry_run:
         raise ConfigError("--dry-run: for a run on this machine; aiperf-svc preview shows stacks")
-    if args.resume:
-        raise ConfigError("--resume: for a run on this machine; a stack runs all trials anew")
     draft = read_workload_draft(args) if args.workload else read_draft(args)
     if args.kubernetes_namespace is not None:
         # Whether it is there is found out when the cluster is asked.

@@ -80,8 +80,6 @@ def _run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | Non
 def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     if args.dry_run:
         raise ConfigError("--dry-run: for a run on this machine; aiperf-svc preview shows stacks")
-    if args.resume:
-        raise ConfigError("--resume: for a run on this machine; a stack runs all trials anew")
     request = committed_request(draft, args, args.config)
     options = life_options(args)
     notices(draft)
@@ -90,16 +88,23 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
     from aiperf_svc.config.clusters import read_clusters
 
     if places := read_clusters(request.settings, str(args.config)):
+        _refuse_resume(args, "several clusters")
         from aiperf_svc.runner.stack.clusters import run_in_clusters
 
         return int(run_in_clusters(request, places, options))
     if isinstance(request.config, BenchmarkConfig) and request.config.targets:
+        _refuse_resume(args, "several targets")
         from aiperf_svc.runner.stack.targets import run_stack_targets
 
         return int(run_stack_targets(request, options))
     from aiperf_svc.runner.stack.run import run_stack
 
     return int(run_stack(request, options))
+
+
+def _refuse_resume(args: argparse.Namespace, what: str) -> None:
+    if args.resume:
+        raise ConfigError(f"--resume: for the experiment of one stack; {what} start anew")
 
 
 def _refuse_cluster_flags(args: argparse.Namespace) -> None:

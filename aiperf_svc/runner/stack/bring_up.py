@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -77,18 +77,41 @@ async def refuse_same_run(request: StackRequest, cluster: Cluster, state: deploy
     """Refuse to start the same run again: nothing would be measured, and the stack may hold the
     only copy of the results. Raises EnvironmentProblem."""
     stack, run_id = request.stack, request.plan.identity.run_id
-    if not deployed.is_up(state, run_id=run_id):
-        return
-    uids, _ = deployed.roots_of(state, stack=stack)
-    namespace = request.plan.config.deployment.namespace.name
-    there = await find_roots(cluster, stack=stack, or_namespace=namespace)
-    if any(each.uid in uids and not each.is_going for each in there):
+    if await _is_up(request, cluster, state, run_id=run_id):
+        goes_on = request.config.experiment is not None
         raise EnvironmentProblem(
-            f"stack {stack} is up with run {run_id} already, so this would measure nothing; fetch "
-            f"the results of that run (aiperf-svc results {stack}), remove it (aiperf-svc gc "
-            f"{stack}), or make a new run in its place, which discards its results (--generation "
-            f"{request.used_generation + 1})"
+            f"stack {stack} is up with run {run_id} already, so this would measure nothing; "
+            + ("go on with it in the folder of a runner that ended (--resume), " if goes_on else "")
+            + f"fetch the results of that run (aiperf-svc results {stack}), remove it (aiperf-svc "
+            f"gc {stack}), or make a new run in its place, which discards its results "
+            f"(--generation {request.used_generation + 1})"
         )
+
+
+async def running_shape(
+    request: StackRequest, shapes: Sequence[int], cluster: Cluster, cli: PulumiCli
+) -> int | None:
+    """Return which of these shapes the stack is up with, and runs the trials of; None if it is up
+    with no such run. Raises EnvironmentProblem if it is in another cluster."""
+    state = await cli.export()
+    if state:
+        deployed.check_cluster(state, stack=request.stack, identity=cluster.identity)
+    for number in shapes:
+        run_id = request.plans[number - 1].identity.run_id
+        if state and await _is_up(request, cluster, state, run_id=run_id):
+            return number
+    return None
+
+
+async def _is_up(
+    request: StackRequest, cluster: Cluster, state: deployed.Json, *, run_id: str
+) -> bool:
+    if not deployed.is_up(state, run_id=run_id):
+        return False
+    uids, _ = deployed.roots_of(state, stack=request.stack)
+    namespace = request.plan.config.deployment.namespace.name
+    there = await find_roots(cluster, stack=request.stack, or_namespace=namespace)
+    return any(each.uid in uids and not each.is_going for each in there)
 
 
 async def compare(

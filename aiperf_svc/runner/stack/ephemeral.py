@@ -26,7 +26,8 @@ def run_ephemeral(
     # Errors of the request are reported before the cluster is contacted.
     request.check_secrets()
     if namespace is not None:
-        mode = signals.run(_mode(request, namespace))
+        resumed = request.resumed
+        mode = resumed.namespace_mode if resumed else signals.run(_mode(request, namespace))
         what = (
             "is there and stays"
             if mode == "existing"

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,12 +16,13 @@ from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.messages import RunState
-from aiperf_svc.runner import folders, trial_lists
+from aiperf_svc.runner import trial_lists
 from aiperf_svc.runner.common_start import GiveStart
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.shape_trials import ShapeTrials
 from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import bring_up, measure, summary, terminal
+from aiperf_svc.runner.stack import bring_up, measure, results_folder, summary, terminal
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.screen import Screen
@@ -61,7 +62,7 @@ class Launch:
             keep=options.keep,
             keep_on_failure=options.keep_on_failure,
             stops_on_failure=experiment is not None and experiment.on_failure == "stop",
-            shapes=list(range(1, len(request.plans) + 1)),
+            shapes=results_folder.shapes_left(request),
         )
         self._screen, self._say = screen, screen.say
         self._give_start = give_start
@@ -72,7 +73,10 @@ class Launch:
         self._unmade: dict[int, AiperfError] = {}
         """Shapes that cannot come up, as was found before anything was made."""
         self._trials: ShapeTrials | None = None
-        """Of an experiment that has several shapes."""
+        """Of an experiment whose results do not come all at once: it has several shapes, or some of
+        its trials have ended before."""
+        self._running_shape: int | None = None
+        """The shape whose trials a killed runner has left running."""
         self._prepared: RunRecord | None = None
         self._record: RunRecord | None = None
         """Set before the first object may be created."""
@@ -93,7 +97,7 @@ class Launch:
         self._not_checked: tuple[str, ...] = ()
         self._evidence: tuple[Path, ...] = ()
         self._summary: dict[str, Any] | None = None
-        """Of an experiment that has several shapes."""
+        """Of an experiment whose results do not come all at once."""
         self._took_s: dict[str, float] = {}
 
     async def run(self) -> RunOutcome:
@@ -164,8 +168,42 @@ class Launch:
     # --- before anything is made -----------------------------------------------------------------
 
     async def _preflight(self) -> StageResult:
-        plans, fitting = self._request.plans, []
-        for number, plan in enumerate(plans, start=1):
+        lifecycle, running = self._lifecycle, []
+        if self._request.resumed is not None:
+            if not lifecycle.shapes:
+                return self._find_rest(self._request.resumed)
+            finding = bring_up.running_shape(
+                self._request, lifecycle.shapes, self._cluster, self._cli
+            )
+            found = await self._unless_interrupted(finding)
+            running = [] if found is None else [found]
+            self._running_shape = found
+        fitting = await self._fitting([each for each in lifecycle.shapes if each not in running])
+        if self._interrupts.count:
+            return StageResult.INTERRUPTED
+        if self._unmade and self._lifecycle.stops_on_failure:
+            fitting = []
+        if not fitting and not running and self._unmade:
+            raise next(iter(self._unmade.values()))
+        for number, cause in self._unmade.items():
+            named = trial_lists.shape_name(self._request.shapes, number)
+            self._say(f"{named}: its trials count as failed: {cause}")
+        lifecycle.shapes = [*running, *fitting]
+        return StageResult.DONE
+
+    def _find_rest(self, resumed: Resumed) -> StageResult:
+        """Look for what is left of a stack whose trials have all ended."""
+        self._say(f"all trials have ended before; their results are in {resumed.folder}")
+        self._artifacts = resumed.folder
+        self._trials = results_folder.collected_trials(self._request, resumed.folder)
+        self._record = self._home.load(self._request.stack)
+        return StageResult.DECLINED if self._record is None else StageResult.DONE
+
+    async def _fitting(self, shapes: Sequence[int]) -> list[int]:
+        """Run the preflight checks of these shapes, until an interrupt; those that passed them."""
+        fitting = []
+        for number in shapes:
+            plan = self._request.plans[number - 1]
             if number > 1:
                 self._say(trial_lists.shape_name(self._request.shapes, number))
             try:
@@ -176,18 +214,30 @@ class Launch:
                 self._unmade[number] = error
                 continue
             if checks is None:
-                return StageResult.INTERRUPTED
+                break
             self._unschedulable_s[number] = bring_up.unschedulable_limit_s(checks, plan)
             fitting.append(number)
-        if not fitting or (self._unmade and self._lifecycle.stops_on_failure):
-            raise next(iter(self._unmade.values()))
-        for number, cause in self._unmade.items():
-            named = trial_lists.shape_name(self._request.shapes, number)
-            self._say(f"{named}: its trials count as failed: {cause}")
-        self._lifecycle.shapes = fitting
-        return StageResult.DONE
+        return fitting
 
     async def _preview(self) -> StageResult:
+        request = self._request
+        if self._running_shape is not None:
+            self._say(f"stack {request.stack} is up and runs these trials: going on with it")
+        elif (result := await self._review()) is not StageResult.DONE:
+            return result
+        # Errors that can be found before anything is made are raised here.
+        record = await bring_up.first_record(request, self._cluster, self._home, self._cli)
+        is_running = self._running_shape is not None
+        self._artifacts = folder = results_folder.prepare(request, is_running=is_running)
+        self._prepared = msgspec.structs.replace(record, artifacts=str(folder.absolute()))
+        self._trials = results_folder.collected_trials(request, folder)
+        if self._trials is not None:
+            for number, error in self._unmade.items():
+                self._trials.fail(number, str(error))
+        return StageResult.DONE
+
+    async def _review(self) -> StageResult:
+        """Show what will be created, and ask."""
         text = await self._unless_interrupted(
             bring_up.preview(self._request, self._cluster, self._cli)
         )
@@ -198,18 +248,6 @@ class Launch:
             agreed = await self._unless_interrupted(terminal.ask("Create this stack?"))
             if not agreed:
                 return StageResult.INTERRUPTED if agreed is None else StageResult.DECLINED
-        # Errors that can be found before anything is made are raised here.
-        request = self._request
-        self._prepared = await bring_up.first_record(request, self._cluster, self._home, self._cli)
-        if request.folder is not None:
-            self._artifacts = folders.make_folder(request.folder)
-        else:
-            parent = Path(request.config.artifacts.dir)
-            self._artifacts = folders.make_artifact_folder(parent, request.config.name)
-        if len(request.plans) > 1:
-            self._trials = ShapeTrials(request.config, request.shapes, self._artifacts)
-            for number, error in self._unmade.items():
-                self._trials.fail(number, str(error))
         return StageResult.DONE
 
     # --- the stack and its run -------------------------------------------------------------------
@@ -217,6 +255,7 @@ class Launch:
     async def _up(self) -> StageResult:
         assert self._prepared is not None
         shape, is_change = self._lifecycle.shape, self._record is not None
+        is_up, self._running_shape = shape == self._running_shape, None
         if is_change:
             await self._end_measuring()
         elif self._options.timeout_s is not None:
@@ -227,13 +266,13 @@ class Launch:
         if self._trials is not None:
             self._say(trial_lists.shape_name(self._request.shapes, shape))
         try:
-            is_up = await bring_up.up(
+            is_up = is_up or await bring_up.up(
                 self._request,
                 self._cluster,
                 self._cli,
                 shape=shape,
                 is_change=is_change,
-                unschedulable_s=self._unschedulable_s[shape],
+                unschedulable_s=self._unschedulable_s.get(shape, 0.0),
                 interrupts=self._interrupts,
                 deadline_mono_s=self._deadline_mono_s,
                 say=self._say,
@@ -354,7 +393,8 @@ class Launch:
 
     def _write_trials(self) -> None:
         """Write the files of an experiment that has several shapes."""
-        if self._trials is None or self._record is None:
+        is_begun = self._record is not None or (self._trials and self._trials.is_complete)
+        if self._trials is None or not is_begun:
             return
         try:
             self._summary = self._trials.write(self._request.plan.identity.run_id)
@@ -405,9 +445,9 @@ class Launch:
 
     def _remove_if_empty(self) -> None:
         """Remove the empty artifact folder of a run that was stopped early."""
-        if self._artifacts is None or self._measuring is not None:
+        if self._artifacts is None or self._measuring is not None or self._summary is not None:
             return
-        if folders.remove_if_empty(self._artifacts):
+        if results_folder.remove_if_empty(self._request, self._artifacts):
             self._artifacts = None
 
     def _teardown(self) -> Teardown:
@@ -461,7 +501,8 @@ class Launch:
     def _outcome(self, status: Status | None) -> RunOutcome:
         lifecycle, measuring = self._lifecycle, self._measuring
         summary = self._summary or (measuring.summary if measuring else None)
-        is_unmade = self._record is None
+        is_complete = self._trials is not None and self._trials.is_complete
+        is_unmade = self._record is None and not is_complete
         state = RunState.CANCELLED if lifecycle.was_interrupted or is_unmade else RunState.FAILED
         reason = str(self._failure) if self._failure else ("" if summary else STOPPED)
         failure = self._failure.exit_code if self._failure else ExitCode.BENCHMARK_FAILED
@@ -472,7 +513,6 @@ class Launch:
             failure = status.exit_code or failure
         if self._summary is not None and not lifecycle.was_interrupted:
             # What failed is in the trials, unless some of them were not begun.
-            is_complete = self._trials is not None and self._trials.is_complete
             state = RunState.DONE if is_complete else RunState.FAILED
             failure = ExitCode.BENCHMARK_FAILED
         return RunOutcome(
@@ -487,7 +527,7 @@ class Launch:
             was_interrupted=lifecycle.was_interrupted or is_unmade,
             left=self._left,
             is_unverified=self._is_state_behind
-            or not (is_unmade or lifecycle.is_kept or self._has_leak_report),
+            or not (self._record is None or lifecycle.is_kept or self._has_leak_report),
             more={
                 "stack": self._request.stack,
                 "namespace": self._record.namespace if self._record else None,

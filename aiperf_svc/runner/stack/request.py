@@ -20,10 +20,11 @@ from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.pods import TARGET_KEY, UPLOAD_KEYS, UPLOAD_TOKEN
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner import folders
+from aiperf_svc.runner.resuming import Resumed
 from aiperf_svc.runner.stack import locks, project, terminal
 from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
 from aiperf_svc.workloads.planning import check_shape, plan_any_stack
-from aiperf_svc.workloads.shapes import Shape, shapes_of
+from aiperf_svc.workloads.shapes import Shape, shapes_of, without_trials
 from aiperf_svc.workloads.trial_configs import CheckedTrials, TrialConfig, trial_configs
 
 IDENTIFIER = "AIPERF_CLUSTER_IDENTIFIER"
@@ -58,6 +59,8 @@ class StackRequest:
     """Whether the load waits until it is given a start."""
     folder: Path | None = None
     """Folder for the results, made for this run; None: one with a new name in `artifacts.dir`."""
+    resumed: Resumed | None = None
+    """The experiment that is resumed."""
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @property
@@ -95,7 +98,8 @@ class StackRequest:
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """The shapes of the trials, each of which needs pods of its own. Raises ConfigError."""
-        return shapes_of(self.config, "cluster", self.members)
+        found = shapes_of(self.config, "cluster", self.members)
+        return without_trials(found, self.resumed.finished) if self.resumed else found
 
     @cached_property
     def plans(self) -> tuple[StackPlan, ...]:
@@ -152,6 +156,8 @@ class StackRequest:
             config["aiperf:generation"] = self.generation
         if self.is_held:
             config["aiperf:held"] = True
+        if self.resumed is not None and self.resumed.finished:
+            config["aiperf:finished"] = sorted(self.resumed.finished)
         return content
 
     def _setting(self, key: str) -> str | None:

@@ -5,6 +5,9 @@
         └─────┬─────┘        └──────┴────────┴────┴─> evidence ─────┘
               └─> finished
 
+If an experiment is resumed whose trials have all ended, `destroy` follows the preflight checks: the
+stack of the killed runner may be there.
+
 The trials of an experiment may need several shapes of pods. The stages from `up` to `collect` or
 `evidence` are then repeated for each shape, on the same stack, which is destroyed after the last.
 
@@ -106,6 +109,8 @@ class StackLifecycle:
         stage = self.stage
         if stage in (Stage.PREFLIGHT, Stage.PREVIEW):
             is_on = result is StageResult.DONE and interrupts == 0
+            if is_on and not self.shapes:
+                return Stage.DESTROY
             return AFTER[stage] if is_on else Stage.FINISHED
         if stage is Stage.DESTROY:
             # Whatever `destroy` reported, the check looks at the cluster.
@@ -126,8 +131,8 @@ class StackLifecycle:
 
     @property
     def shape(self) -> int:
-        """Number of the current shape."""
-        return self.shapes[0]
+        """Number of the current shape; 0 if no trials are left."""
+        return self.shapes[0] if self.shapes else 0
 
     def end_shapes(self) -> None:
         """Begin no other shape."""

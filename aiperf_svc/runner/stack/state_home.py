@@ -46,6 +46,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the namespace; None while it has none yet."""
     namespace_uid: str | None = None
     """UID of the stack's own namespace."""
+    artifacts: str = ""
+    """The folder for the results; empty: the run has none of its own."""
     before: Inventory | None = None
     """Inventory of an existing namespace, from before the stack."""
     own: tuple[str, ...] | None = None

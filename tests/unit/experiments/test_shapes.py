@@ -13,7 +13,7 @@ from aiperf_svc.plan.topology import Facts, Topology
 from aiperf_svc.workloads import planning
 from aiperf_svc.workloads.loading import parse_any
 from aiperf_svc.workloads.planning import plan_any_stack
-from aiperf_svc.workloads.shapes import shape_config, shapes, shapes_of
+from aiperf_svc.workloads.shapes import shape_config, shapes, shapes_of, without_trials
 from aiperf_svc.workloads.trial_configs import trial_config, trial_configs
 
 TEMPLATE: dict[str, Any] = {
@@ -227,3 +227,18 @@ def test_both_ends_of_a_search_are_checked() -> None:
     search = {"parameter": "load.concurrency", "from": 1, "to": 10**8, "maximize": "goodput"}
     with pytest.raises(ConfigError, match=r"trial load.concurrency=100000000: "):
         trial_configs(config_of({"search": search}))
+
+
+def test_finished_trials_are_in_no_shape_and_the_shapes_keep_their_numbers() -> None:
+    product = {"load.concurrency": [1, 2], "workers.max": [1, 2]}
+    config = config_of({"product": product})
+    whole = shapes_of(config, "cluster")
+    assert [[t.number for t in each.trials] for each in whole] == [[1, 3], [2, 4]]
+    left = without_trials(whole, {1, 2, 4})
+    assert [[t.number for t in each.trials] for each in left] == [[3], [2, 4]]
+    planned = stack_of(config, shapes=left)
+    assert planned == stack_of(config, finished=[1, 2, 4])
+    assert planned.config.experiment.part.trials == (3,)
+    assert planned.config.load.concurrency == 2
+    assert planned.identity.run_id != stack_of(config).identity.run_id
+    assert planned.identity.label == stack_of(config).identity.label

@@ -1,185 +1,24 @@
 """What a run of a stack does when it cannot go on as planned: what it says, keeps and removes."""
 
-import contextlib
 import errno
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
-import yaml
+from played_stack import CLEAN, NOT_ALL, OTHER, RECORD, Played, in_shapes, trials_of
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster, Unreachable
-from aiperf_svc.adapters.cluster.api.objects import ObjectRef
-from aiperf_svc.adapters.cluster.teardown.leaks import LeakReport
-from aiperf_svc.adapters.pulumi.cli import PulumiCli
-from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
-from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.load_config import parse_config
-from aiperf_svc.core.experiments.outcomes import TrialOutcome
-from aiperf_svc.core.experiments.summary import summarise
-from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunOutcome
-from aiperf_svc.runner.signals import Interrupts
-from aiperf_svc.runner.stack import bring_up, launch, measure, run
-from aiperf_svc.runner.stack.launch import Launch
+from aiperf_svc.runner.stack import bring_up, run
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.screen import WholeScreen
-from aiperf_svc.runner.stack.state_home import RunRecord, StateHome
-
-CONFIG = """
-endpoint: {url: "http://10.0.0.1:8000", model: m}
-load: {concurrency: 1, requests: 10}
-"""
-RECORD = RunRecord(
-    stack="s", cluster="uid", kubeconfig=None, context="c", backend="", is_ephemeral=False, own=()
-)
-SUMMARY = {"request_count": {"avg": 10.0}, "aiperf_svc": {"verdict": "valid"}}
-NOT_ALL = LeakReport(left=(), not_checked=("nodes (not allowed)", "leases (not allowed)"))
-CLEAN = LeakReport(left=(), not_checked=())
-OTHER = ObjectRef(kind="Namespace", namespace="", name="aiperf-s-x", uid="x", path="")
-
-
-class Played:
-    """A stack's life in which a test says what goes wrong, and what was done of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.home = StateHome({"XDG_STATE_HOME": str(folder / "state")})
-        benchmark = yaml.safe_load(CONFIG) | {"artifacts": {"dir": str(folder / "artifacts")}}
-        config = BenchmarkConfig.model_validate(benchmark)
-        self.request = StackRequest(stack="s", config=config, benchmark=benchmark, environ={})
-        self.interrupts = Interrupts()
-        self.report: LeakReport | Exception = CLEAN
-        self.up_error: AiperfError | None = None
-        self.up_errors: dict[int, AiperfError] = {}
-        """Those of the shapes that cannot come up."""
-        self.check_errors: dict[str, AiperfError] = {}
-        """What the preflight checks find, by the id of a shape's run."""
-        self.ups: list[int] = []
-        self.fetch_error: AiperfError | None = None
-        self.uploaded_to = ""
-        self.stops_up_of: int | None = None
-        """The shape in whose `up` the user stops it."""
-        self.is_destroyed = self.is_mended = True
-        self.did: list[str] = []
-        self.is_watched = False
-        """A silent API server would be said now."""
-        self.did_watched: list[str] = []
-
-    @contextlib.asynccontextmanager
-    async def watched_contact(self, _: Cluster, **__: Any) -> AsyncIterator[None]:
-        self.is_watched = True
-        yield
-        self.is_watched = False
-
-    def note_watched(self, what: str) -> None:
-        self.did_watched += [what] if self.is_watched else []
-
-    async def launched(self) -> RunOutcome:
-        cluster = cast("Cluster", SimpleNamespace(identity="uid"))
-        options = StackOptions(run=RunOptions(ui="none"), yes=True)
-        cli = cast("PulumiCli", self)
-        screen = WholeScreen(options.run)
-        launch = Launch(self.request, options, self.home, cluster, cli, self.interrupts, screen)
-        return await launch.run()
-
-    # --- as PulumiCli ---
-
-    async def outputs(self) -> dict[str, Any]:
-        return {}
-
-    # --- as Teardown ---
-
-    async def destroy(self) -> bool:
-        self.did.append("destroy")
-        self.note_watched("destroy")
-        return self.is_destroyed
-
-    async def update_state(self) -> bool:
-        self.did.append("mend")
-        return self.is_mended
-
-    async def check(self) -> LeakReport:
-        self.did.append("check")
-        self.note_watched("check")
-        if isinstance(self.report, Exception):
-            raise self.report
-        return self.report
-
-    # --- as Measuring ---
-
-    has_results, has_losses, is_out_of_time, failure, summary = True, False, False, None, SUMMARY
-
-    @property
-    def status(self) -> Any:
-        return SimpleNamespace(
-            state="done", reason="", exit_code=None, artifact_error="", uploaded_to=self.uploaded_to
-        )
-
-    async def follow(self, **_: Any) -> dict[str, Any]:
-        self.note_watched("follow")
-        return SUMMARY
-
-    async def fetch(self, folder: Path) -> str:
-        self.note_watched("fetch")
-        if self.fetch_error:
-            raise self.fetch_error
-        if len(self.request.plans) > 1:
-            shape = self.request.shapes[self.ups[-1] - 1]
-            for trial in shape.trials:
-                (folder / "trials" / trial.folder).mkdir(parents=True)
-            ended = [TrialOutcome(trial, "done", "", SUMMARY) for trial in shape.trials]
-            write_experiment(folder, self.request.config, summarise(ended))
-        return "all"
-
-    async def close(self) -> None:
-        return None
-
-
-def returning(value: Any) -> Callable[..., Awaitable[Any]]:
-    async def response(*_: Any, **__: Any) -> Any:
-        return value
-
-    return response
-
-
-@pytest.fixture
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
-    played = Played(tmp_path)
-
-    async def check(_: Cluster, plan: StackPlan, **__: Any) -> tuple[()]:
-        if error := played.check_errors.get(plan.identity.run_id):
-            raise error
-        return ()
-
-    async def up(*_: Any, shape: int, **__: Any) -> bool:
-        played.note_watched("up")
-        played.ups.append(shape)
-        if error := played.up_errors.get(shape):
-            raise error
-        if played.up_error:
-            raise played.up_error
-        if played.stops_up_of == shape:
-            played.interrupts.add()
-        return played.stops_up_of != shape
-
-    monkeypatch.setattr(bring_up, "check", check)
-    for name, value in {"preview": "", "first_record": RECORD, "find_own": RECORD,
-                        "save_evidence": (), "save_logs": ()}.items():  # fmt: skip
-        monkeypatch.setattr(bring_up, name, returning(value))
-    monkeypatch.setattr(bring_up, "unschedulable_limit_s", lambda *_: 0.0)
-    monkeypatch.setattr(bring_up, "up", up)
-    monkeypatch.setattr(measure, "Measuring", lambda *_: played)
-    monkeypatch.setattr(launch, "Teardown", lambda **_: played)
-    monkeypatch.setattr(launch, "watched_contact", played.watched_contact)
-    return played
+from aiperf_svc.runner.stack.state_home import RunRecord
 
 
 async def test_a_silent_api_server_is_said_from_up_to_the_leak_check(played: Played) -> None:
@@ -330,24 +169,6 @@ async def test_a_stack_without_a_file_that_was_not_made_leaves_no_state(
             held=held,
         )
     assert played.home.ephemeral_stacks() == ()
-
-
-def in_shapes(played: Played, *, on_failure: str = "continue", number: int = 3) -> list[str]:
-    """Give the stack trials of so many shapes, two of each; the ids of their runs."""
-    experiment = {
-        "product": {"workers.max": list(range(1, number + 1))},
-        "repetitions": 2,
-        "on_failure": on_failure,
-    }
-    benchmark = {**played.request.benchmark, "experiment": experiment}
-    config = parse_config(benchmark, "")
-    played.request = StackRequest(stack="s", config=config, benchmark=benchmark, environ={})
-    return [plan.identity.run_id for plan in played.request.plans]
-
-
-def trials_of(outcome: RunOutcome) -> list[tuple[int, str, str]]:
-    assert outcome.summary is not None
-    return [(t["number"], t["state"], t["reason"]) for t in outcome.summary["trials"]]
 
 
 async def test_all_shapes_run_on_one_stack_and_their_trials_are_in_one_folder(

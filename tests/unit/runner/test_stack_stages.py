@@ -207,3 +207,11 @@ def test_a_stack_that_is_kept_stays_with_its_last_shape() -> None:
     while lifecycle.stage is not Stage.FINISHED:
         lifecycle.end(lifecycle.stage, StageResult.DONE)
     assert (lifecycle.shape, lifecycle.is_kept) == (2, True)
+
+
+def test_where_no_trial_is_left_the_stack_of_a_killed_runner_is_removed() -> None:
+    lifecycle = StackLifecycle(shapes=[])
+    assert lifecycle.end(Stage.PREFLIGHT, StageResult.DONE) is Stage.DESTROY
+    assert lifecycle.end(Stage.DESTROY, StageResult.DONE) is Stage.CHECK
+    lifecycle = StackLifecycle(shapes=[])
+    assert lifecycle.end(Stage.PREFLIGHT, StageResult.DECLINED) is Stage.FINISHED

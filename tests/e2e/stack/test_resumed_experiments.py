@@ -1,0 +1,106 @@
+"""An experiment on a cluster whose runner is killed, with `kill -9`, goes on where it was."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_cluster import Cluster
+from real_runner import Runner
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+pytestmark = pytest.mark.cluster
+FINE = (ExitCode.OK, ExitCode.VERDICT_INVALID)
+SLOW = ["--ttft", "200ms", "--itl", "10ms", "--tokens", "16"]
+FAST = ["--ttft", "40ms", "--itl", "10ms", "--tokens", "16"]
+
+
+def two_targets(benchmark: dict[str, Any]) -> None:
+    benchmark["load"]["duration"] = "4s"
+    benchmark["experiment"] = {
+        "product": {"deployment.target.args": [SLOW, FAST], "load.concurrency": [1, 4]}
+    }
+    benchmark["deployment"]["ttl"] = "2h"
+
+
+def kill_when(runner: Runner, words: str, *flags: str) -> None:
+    """Kill a run when it has said these words."""
+    with runner.start("run", runner.name, "--yes", "--ui", "plain", *flags) as command:
+        command.wait_for(words)
+        command.kill()
+
+
+def trials(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "experiment.json").read_bytes())["trials"]
+    return found
+
+
+@pytest.mark.gate
+def test_a_killed_runner_loses_no_trial_that_its_stack_ran_and_repeats_none_that_it_collected(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+    runner.change(two_targets)
+    kill_when(runner, "trial 1 of 4  profiling: ")
+    (folder,) = runner.artifacts.glob("*/")
+    assert trials(folder) == []
+    refused = runner.run()
+    assert refused.code != ExitCode.OK
+    assert "go on with it in the folder of a runner that ended (--resume)" in refused.errors
+
+    # The stack is up: its run is followed, and then comes the other shape, whose runner is killed.
+    kill_when(runner, "shape 2 of 2", "--resume", str(folder))
+    first = trials(folder)
+    assert [(each["number"], each["state"]) for each in first] == [(1, "done"), (2, "done")]
+
+    # Nothing is up now: what was not collected is run again.
+    removed = runner.call("gc", runner.name, "--yes")
+    assert removed.code == ExitCode.OK, removed.errors
+    ended = runner.run("--json", "--resume", str(folder))
+    assert ended.code in FINE, ended.errors
+    found = json.loads(ended.out)
+    assert found["left"] == []
+    assert cluster.left_of(runner.name) == []
+    assert "shape 1 of 2" not in ended.errors
+    assert trials(folder) == found["results"]["trials"]
+    assert trials(folder)[:2] == first
+    assert [(each["number"], each["state"]) for each in trials(folder)] == [
+        (number, "done") for number in range(1, 5)
+    ]
+    slow, fast = (trials(folder)[n]["values"]["time_to_first_token_p50"] for n in (0, 2))
+    assert fast < 150 < slow
+    assert (folder / "profile_runs" / "run_0004" / "report.html").exists()
+    again = runner.run("--json", "--resume", str(folder))
+    assert again.code in FINE, again.errors
+    assert "all trials have ended before" in again.errors
+    assert json.loads(again.out)["results"]["trials"] == trials(folder)
+
+
+def test_an_interrupted_experiment_goes_on_with_the_trials_that_are_left(
+    cluster: Cluster, make_runner: Callable[[], Runner]
+) -> None:
+    runner = make_runner()
+
+    def sweep(benchmark: dict[str, Any]) -> None:
+        benchmark["load"]["duration"] = "4s"
+        benchmark["experiment"] = {"product": {"load.concurrency": [1, 2, 4]}}
+
+    runner.change(sweep)
+    with runner.start("run", runner.name, "--yes", "--ui", "plain") as command:
+        command.wait_for("trial 2 of 3  profiling: ")
+        command.send(signal.SIGINT)
+        ended = command.end()
+    assert ended.code == ExitCode.INTERRUPTED, ended.errors
+    (folder,) = runner.artifacts.glob("*/")
+    first, stopped = trials(folder)
+    assert (first["state"], stopped["state"]) == ("done", "cancelled")
+    ended = runner.run("--json", "--resume", str(folder))
+    assert ended.code in FINE, ended.errors
+    assert cluster.left_of(runner.name) == []
+    assert trials(folder)[0] == first
+    levels = [each["parameters"]["load.concurrency"] for each in trials(folder)]
+    assert (levels, {each["state"] for each in trials(folder)}) == ([1, 2, 4], {"done"})
+    assert (folder / "trials" / f"{stopped['folder']}-unfinished1").is_dir()

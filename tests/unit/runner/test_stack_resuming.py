@@ -1,0 +1,209 @@
+"""How an experiment on a cluster goes on after its runner was killed."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from played_stack import RECORD, SUMMARY, Played, in_shapes, trials_of
+
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner import folders, resuming
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.stack import bring_up
+
+ALL = [(number, "done", "") for number in range(1, 7)]
+
+
+async def resumed(played: Played, folder: Path) -> RunOutcome:
+    """How a second runner ends that goes on in a folder."""
+    found = resuming.read_resumed(folder, played.request.config)
+    played.request = replace(played.request, resumed=found)
+    played.ups, played.did = [], []
+    return await played.launched()
+
+
+def in_one_shape(played: Played, **experiment: Any) -> None:
+    experiment = experiment or {"product": {"load.concurrency": [1, 2]}, "repetitions": 3}
+    benchmark = {**played.request.benchmark, "experiment": experiment}
+    config = parse_config(benchmark, "")
+    played.request = replace(played.request, config=config, benchmark=benchmark)
+
+
+async def killed(played: Played, *, in_run: int) -> Path:
+    """What a runner leaves that is killed while it follows a run."""
+    played.killed_in = in_run
+    await played.launched()
+    return played.killed
+
+
+async def test_the_run_that_was_left_is_followed_and_no_shape_that_was_collected_runs_again(
+    played: Played,
+) -> None:
+    in_shapes(played)
+    folder = await killed(played, in_run=2)
+    assert played.home.load("s") is None
+    played.running = 2
+    outcome = await resumed(played, folder)
+    assert (played.ups, played.did) == ([3], ["destroy", "check"])
+    assert trials_of(outcome) == ALL
+    assert (outcome.artifacts, outcome.exit_code) == (folder, ExitCode.OK)
+    assert len(list((folder / "trials").iterdir())) == 6
+
+
+async def test_trials_that_were_not_collected_run_again_where_their_stack_is_gone(
+    played: Played,
+) -> None:
+    in_shapes(played)
+    folder = await killed(played, in_run=2)
+    outcome = await resumed(played, folder)
+    assert played.ups == [2, 3]
+    assert trials_of(outcome) == ALL
+
+
+async def test_the_run_that_was_left_comes_first_although_a_trial_before_it_failed(
+    played: Played,
+) -> None:
+    in_shapes(played)
+    played.up_errors[1] = EnvironmentProblem("no room")
+    folder = await killed(played, in_run=1)
+    played.up_errors.clear()
+    played.running = 2
+    outcome = await resumed(played, folder)
+    assert played.ups == [1, 3]
+    assert trials_of(outcome) == ALL
+
+
+async def test_one_shape_is_collected_whole_from_the_run_that_was_left(played: Played) -> None:
+    in_one_shape(played)
+    folder = await killed(played, in_run=1)
+    assert msgspec.json.decode((folder / "experiment.json").read_bytes())["trials"] == []
+    played.running = 1
+    outcome = await resumed(played, folder)
+    assert (played.ups, played.did) == ([], ["destroy", "check"])
+    assert played.request.resumed is not None
+    assert played.request.resumed.finished == frozenset()
+    assert len(list((folder / "trials").iterdir())) == 6
+    assert outcome.artifacts == folder
+
+
+async def test_only_the_trials_that_are_left_run_if_some_were_collected(played: Played) -> None:
+    in_one_shape(played)
+    before = played.request.plan.identity.run_id
+    outcome = await played.launched()
+    folder = outcome.artifacts
+    assert folder is not None
+    content = msgspec.json.decode((folder / "experiment.json").read_bytes())
+    content["trials"] = [each for each in content["trials"] if each["number"] != 4]
+    content["config"]["deployment"]["registration_timeout"] = 1
+    (folder / "experiment.json").write_bytes(msgspec.json.encode(content))
+    again = await resumed(played, folder)
+    (shape,) = played.request.shapes
+    assert [trial.number for trial in shape.trials] == [4]
+    assert played.request.file_content()["config"]["aiperf:finished"] == [1, 2, 3, 5, 6]
+    assert played.request.plan.identity.run_id != before
+    assert played.ups == [1]
+    assert trials_of(again) == ALL
+    names = sorted(path.name for path in (folder / "trials").iterdir())
+    assert len(names) == 7
+    assert names[4].endswith("-unfinished1")
+
+
+async def test_a_download_that_was_cut_off_goes_on_from_the_stack_or_counts_for_nothing(
+    played: Played,
+) -> None:
+    in_one_shape(played)
+    outcome = await played.launched()
+    folder = outcome.artifacts
+    assert folder is not None
+    with pytest.raises(EnvironmentProblem), folders.collecting(folder, "id"):
+        raise EnvironmentProblem("killed")
+    assert resuming.read_resumed(folder, played.request.config).finished == frozenset()
+    await resumed(played, folder)
+    assert played.ups == [1]
+    assert not folders.is_collecting(folder)
+    assert len(list((folder / "trials").iterdir())) == 12
+
+
+async def test_trials_that_were_fetched_and_not_moved_are_moved(played: Played) -> None:
+    in_shapes(played)
+    folder = await killed(played, in_run=3)
+    second = folder / "shapes" / "2"
+    second.mkdir(exist_ok=True)
+    shape = played.request.shapes[1]
+    content = msgspec.json.decode((folder / "experiment.json").read_bytes())
+    listed = [t for t in content["trials"] if t["number"] in {t.number for t in shape.trials}]
+    assert len(listed) == 2
+    (second / "experiment.json").write_bytes(msgspec.json.encode(content | {"trials": listed}))
+    # One of the two was moved before the runner was killed.
+    (second / "trials").mkdir()
+    (folder / "trials" / listed[1]["folder"]).rename(second / "trials" / listed[1]["folder"])
+    content["trials"] = [each for each in content["trials"] if each not in listed]
+    (folder / "experiment.json").write_bytes(msgspec.json.encode(content))
+    outcome = await resumed(played, folder)
+    assert played.ups == [3]
+    assert trials_of(outcome) == ALL
+
+
+async def test_a_stack_whose_trials_were_all_collected_is_only_removed(played: Played) -> None:
+    in_shapes(played)
+    outcome = await played.launched()
+    assert outcome.artifacts is not None
+    played.home.save(RECORD)
+    again = await resumed(played, outcome.artifacts)
+    assert (played.ups, played.did) == ([], ["destroy", "check"])
+    assert trials_of(again) == ALL
+    assert (again.exit_code, played.home.load("s")) == (ExitCode.OK, None)
+    once_more = await resumed(played, outcome.artifacts)
+    assert (played.ups, played.did, once_more.exit_code) == ([], [], ExitCode.OK)
+    assert trials_of(once_more) == ALL
+
+
+async def test_an_experiment_that_began_nothing_leaves_no_folder(played: Played) -> None:
+    in_one_shape(played)
+    played.stops_up_of = 1
+    outcome = await played.launched()
+    assert (outcome.exit_code, outcome.artifacts) == (ExitCode.INTERRUPTED, None)
+    assert played.made == []
+
+
+async def test_an_interrupt_before_anything_is_made_keeps_a_folder_that_is_resumed(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_shapes(played)
+    folder = await killed(played, in_run=1)
+
+    async def interrupted(*_: Any, **__: Any) -> None:
+        played.interrupts.add()
+
+    monkeypatch.setattr(bring_up, "check", interrupted)
+    outcome = await resumed(played, folder)
+    assert (played.ups, outcome.exit_code) == ([], ExitCode.INTERRUPTED)
+    assert (folder / "experiment.json").exists()
+
+
+async def test_a_search_goes_on_only_while_its_pods_know_what_it_found(played: Played) -> None:
+    search = {"parameter": "load.request_rate", "from": 1, "to": 9, "holds": "goodput >= 95%"}
+    benchmark = {
+        **played.request.benchmark,
+        "load": {"duration": "5s"},
+        "slo": {"goodput": {"time_to_first_token": "1s"}},
+    }
+    played.request = replace(played.request, benchmark=benchmark)
+    in_one_shape(played, search=search)
+    config = played.request.config
+    folder = played.folder / "search"
+    (folder / "trials" / "001").mkdir(parents=True)
+    resuming.begin(folder, config)
+    assert resuming.read_resumed(folder, config).finished == frozenset()
+    (folder / "trials" / "001").mkdir()
+    (folder / "trials" / "001" / "results.json").write_bytes(msgspec.json.encode(SUMMARY))
+    content = msgspec.json.decode((folder / "experiment.json").read_bytes())
+    trial = {"number": 1, "repetition": 1, "parameters": {}, "folder": "001"}
+    content["trials"] = [trial | {"state": "done", "reason": ""}]
+    (folder / "experiment.json").write_bytes(msgspec.json.encode(content))
+    with pytest.raises(ConfigError, match="start a new search"):
+        resuming.read_resumed(folder, config)
