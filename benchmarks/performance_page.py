@@ -204,6 +204,7 @@ _VIEWS: dict[str, Callable[[Figures], Lines]] = {
     "speed": _speed,
     "memory": _speed,
     "truth": _truth,
+    "apis": _truth,
     "classifier": _classifier,
 }
 

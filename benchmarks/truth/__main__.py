@@ -12,54 +12,10 @@ server. docs/truth.md says how to read the table.
 import argparse
 import json
 import sys
-import tempfile
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from aiperf_svc.mock_server.config import MockServerConfig
-from aiperf_svc.mock_server.running import running
 from benchmarks.machine import describe
-from benchmarks.truth.client_runs import run_client
-from benchmarks.truth.comparison import closed_loop_load, compare, open_loop_load
-
-TOKENS = 50
-
-
-@dataclass(frozen=True)
-class Case:
-    """One load against one pace of the server."""
-
-    name: str
-    rate: int = 0
-    """Requests/s, constant arrivals; 0 is closed loop."""
-    users: int = 0
-    ttft_ms: int = 20
-    itl_ms: int = 5
-    duration_s: int = 6
-    server_processes: int = 1
-
-    @property
-    def flags(self) -> list[str]:
-        load = ["--concurrency", str(self.users)]
-        if self.rate:
-            load = ["--request-rate", str(self.rate), "--arrival-pattern", "constant"]
-        return [*load, "--benchmark-duration", str(self.duration_s), "--isl", "100"]
-
-    @property
-    def pace(self) -> str:
-        return f"{self.ttft_ms}+{TOKENS - 1}x{self.itl_ms} ms"
-
-
-@dataclass(frozen=True)
-class Target:
-    """A promise about one figure."""
-
-    case: str
-    figure: str
-    stat: str
-    below_ms: float
-
+from benchmarks.truth.cases import Case, Target, judge, run_case
 
 CASES = (
     Case("rate-100", rate=100, duration_s=10),
@@ -81,53 +37,6 @@ TARGETS = (
 )
 
 
-def run_case(case: Case) -> dict[str, Any]:
-    """Every figure of one case."""
-    config = MockServerConfig(
-        ttft=f"{case.ttft_ms}ms",
-        itl=f"{case.itl_ms}ms",
-        tokens=TOKENS,
-        processes=case.server_processes,
-        truth=True,
-    )
-    with tempfile.TemporaryDirectory() as folder, running(config) as server:
-        run = run_client(
-            server.url, case.flags, folder=Path(folder), longest_s=case.duration_s + 30
-        )
-        truth = server.truth(rows=True)
-    rows = truth["rows"]
-    if case.rate:
-        due = float(case.rate * case.duration_s)
-        load = open_loop_load(run, rows, due=due, duration_s=case.duration_s)
-    else:
-        load = closed_loop_load(run, rows, users=case.users, duration_s=case.duration_s)
-    ours = run.results["aiperf_svc"]
-    figures = compare(run, rows, tokens=TOKENS, ttft_ms=case.ttft_ms).as_json()
-    return (
-        {"case": case.name, "pace": case.pace, "load": asdict(load) | {"shortfall": load.shortfall}}
-        | figures
-        | {
-            "server_requests": truth["requests"],
-            "unstamped_arrivals": truth["unstamped_arrivals"],
-            "rows_dropped": truth["rows_dropped"] + truth["chunk_times_dropped"],
-            "verdict": ours["verdict"],
-            "fired": [reason["check"] for reason in run.verdict["reasons"]],
-        }
-    )
-
-
-def judge(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each target whose case was run, with what was measured."""
-    by_name = {result["case"]: result for result in results}
-    return [
-        asdict(target)
-        | {"measured_ms": (value := by_name[target.case][target.figure][target.stat])}
-        | {"is_met": abs(value) < target.below_ms}
-        for target in TARGETS
-        if target.case in by_name
-    ]
-
-
 def main() -> int:
     """Run the cases, print; 0 when every target is met."""
     parser = argparse.ArgumentParser(
@@ -142,7 +51,7 @@ def main() -> int:
         if case.name in options.only:
             results.append(run_case(case))
             print(f"{case.name}: {results[-1]['verdict']}", file=sys.stderr)
-    targets = judge(results)
+    targets = judge(results, TARGETS)
     if options.json:
         print(json.dumps({"machine": describe(), "cases": results, "targets": targets}, indent=1))
     else:

@@ -1,0 +1,84 @@
+"""Truth of each API that streams: the same load of 300 requests/s of 50 events, with what the
+client measured against what the server did.
+
+    python -m benchmarks.truth.apis
+    python -m benchmarks.truth.apis --only messages template --json
+
+An event is a token; of image generation, a picture. The figures are those of `benchmarks.truth`.
+"""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from benchmarks.machine import describe
+from benchmarks.truth.cases import ISL, TOKENS, Case, Target, judge, run_case
+
+_TEMPLATE = '{"prompt": {{ text|tojson }}, "stream": true}'
+
+
+def _case(api: str, *flags: str) -> Case:
+    return Case(api, rate=300, duration_s=8, api=("--endpoint-type", api, *flags))
+
+
+CASES = (
+    _case("chat", *ISL),
+    _case("completions", *ISL),
+    _case("responses", *ISL),
+    _case("messages", *ISL),
+    _case("huggingface_generate", *ISL),
+    _case(
+        "template",
+        *(*ISL, "--endpoint", "/v1/completions", "--endpoint-template", _TEMPLATE),
+        *("--response-field", "choices[0].text"),
+    ),
+    _case("audio_transcription", "--audio-length-mean", "0.5", "--num-prompts", "100"),
+    _case("image_generation", *ISL, "--extra-inputs", f"partial_images:{TOKENS - 1}"),
+)
+TARGETS = tuple(Target(case.name, "ttft_error_ms", "p99", 1.0) for case in CASES)
+
+
+def main() -> int:
+    """Run the cases, print; 0 when every target is met."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [case.name for case in CASES]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="API")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    results = []
+    for case in CASES:
+        if case.name in options.only:
+            results.append(run_case(case))
+            print(f"{case.name}: {results[-1]['verdict']}", file=sys.stderr)
+    targets = judge(results, TARGETS)
+    if options.json:
+        print(json.dumps({"machine": describe(), "cases": results, "targets": targets}, indent=1))
+    else:
+        _show(results, targets)
+    return 0 if all(target["is_met"] for target in targets) else 1
+
+
+def _show(results: list[dict[str, Any]], targets: list[dict[str, Any]]) -> None:
+    print(f"{'API':22}{'TTFT error, ms':>36}{'ITL error':>18}{'latency':>9}{'lag':>9}")
+    names = ("mean", "p50", "p99", "p99.9", "mean", "p99", "p99", "p99")
+    print(f"{'':22}" + "".join(f"{name:>9}" for name in names) + "   p99 below 1 ms; verdict")
+    for result, target in zip(results, targets, strict=True):
+        ttft, gap = result["ttft_error_ms"], result["inter_token_error_ms"]
+        values = [ttft[name] for name in ("mean", "p50", "p99", "p99.9")]
+        values += [gap["mean"], gap["p99"], result["request_error_ms"]["p99"]]
+        values.append(result["schedule_lag_ms"]["p99"])
+        said = "met" if target["is_met"] else "MISSED"
+        print(
+            f"{result['case']:22}"
+            + "".join(f"{value:>9.3f}" for value in values)
+            + f"   {said}; {result['verdict']} {' '.join(result['fired'])}"
+        )
+    pace = results[0]["pace"] if results else ""
+    print(f"\n{TOKENS} events a response at {pace}, 300 requests/s; measured less true")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
