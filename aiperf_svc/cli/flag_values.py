@@ -22,6 +22,11 @@ def url(text: str) -> str:
     return text if "://" in text else f"http://{text}"
 
 
+def enabled(is_on: bool) -> dict[str, object] | None:
+    """A part of the config that a switch turns on as it is."""
+    return {} if is_on else None
+
+
 def word(text: str) -> str:
     """A name of several words, which AIPerf also joins by hyphens."""
     return text.replace("-", "_")

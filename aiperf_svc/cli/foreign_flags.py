@@ -69,9 +69,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--warmup-prefill-concurrency-ramp-duration --warmup-request-rate-ramp-duration "
      "--num-warmup-sessions --profile-run-disable-warmup-after-first"),
     ("none", "one model is asked for", "--model-selection-strategy"),
-    ("none", "nothing is asked of the server before and after a phase",
-     "--reset-kv-cache --reset-kv-cache-timeout-seconds --reset-kv-cache-path --server-profiler "
-     "--server-profiler-timeout-seconds --server-profiler-start-path --server-profiler-stop-path"),
     ("none", "the usage is stated once, at the end of a stream", "--per-chunk-usage"),
     ("same", "each API has its own: JSON, or a form where files are uploaded",
      "--request-content-type"),

@@ -60,6 +60,7 @@ class BenchmarkConfig(Model):
         self._check_schedule()
         self._check_conversations()
         self._check_search()
+        self._check_hooks()
         return self
 
     def _check_targets(self) -> None:
@@ -158,6 +159,15 @@ class BenchmarkConfig(Model):
                 f"{{load.samples_per_query}} sends single requests; {{dataset.kind}} {kind} has "
                 "conversations"
             )
+
+    def _check_hooks(self) -> None:
+        if self.load.warmup is None:
+            for hook in self.endpoint.all_hooks:
+                if "warmup" in (hook.before, hook.after):
+                    raise ValueError(
+                        f"{{endpoint.hooks}}: {hook.path} belongs to the warmup, and there is no "
+                        "{load.warmup}"
+                    )
 
     def _check_search(self) -> None:
         search = self.experiment.search if self.experiment else None

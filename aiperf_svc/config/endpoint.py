@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import SECOND_NS, Model
+from aiperf_svc.config.hooks import Hooks
 from aiperf_svc.config.units import DurationNs, PositiveDurationNs
 
 
@@ -66,7 +67,7 @@ HeaderValue = Annotated[str, Field(pattern=r"^[\t -~\x{a0}-\x{ff}]*$")]
 """A header value without line breaks, since a line break would begin another header."""
 
 
-class Endpoint(Model):
+class Endpoint(Hooks):
     """The target and how a request to it is made."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")]

@@ -111,13 +111,13 @@ def _of_kind(
 
 
 def _clients(config: BenchmarkConfig, topology: Topology) -> tuple[str, ...]:
-    """Return the pods that reach the target: those that send to it, and the one that reads its page
-    of metrics if the config names one."""
-    clients = (Service.WORKER.value, PREFLIGHT)
-    if not config.telemetry.server_metrics:
-        return clients
-    reader = next(g.name for g in topology.groups if Service.RECORDS_MANAGER in g.services)
-    return (*clients, reader)
+    """Return the pods that reach the target: those that send to it, the one that reads its page of
+    metrics if the config names one, and the one that calls its hooks if there are any."""
+    others: list[Service] = []
+    others += [Service.RECORDS_MANAGER] if config.telemetry.server_metrics else []
+    others += [Service.TIMING_MANAGER] if config.endpoint.all_hooks else []
+    pods = (next(g.name for g in topology.groups if each in g.services) for each in others)
+    return (Service.WORKER.value, PREFLIGHT, *dict.fromkeys(pods))
 
 
 def _between_ranks(hosted: set[str]) -> Policy:

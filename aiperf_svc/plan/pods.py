@@ -25,7 +25,7 @@ CONFIG_DIR = "/etc/aiperf"
 CURVE_DIR = "/etc/aiperf-curve"
 ARTIFACTS_DIR = "/artifacts"
 TARGET_KEY_ENV = "AIPERF_TARGET_API_KEY"
-"""Environment variable in which workers find the target's API key."""
+"""Environment variable in which workers, and who calls hooks, find the target's API key."""
 TARGET_KEY = "targetApiKey"
 """Key of the target's API key in the stack's configuration and in its Secret."""
 UPLOAD_KEYS = {
@@ -363,7 +363,7 @@ def _service_pod(
         secret_env["AIPERF_API_TOKEN"] = SecretKey("keys", TOKEN_KEY)
         for variable, key in upload_keys(config).items():
             secret_env[variable] = SecretKey("upload", key)
-    if is_worker and has_target_key(config):
+    if has_target_key(config) and (is_worker or _calls_hooks(config, group)):
         secret_env[TARGET_KEY_ENV] = SecretKey("target", TARGET_KEY)
     scratch = SCRATCH_BYTES + _download_bytes(config)
     results = config.deployment.results.storage
@@ -392,6 +392,11 @@ def _service_pod(
         sysctls=PORT_RANGE if is_worker and not placement.host_network else {},
         ready_timeout_s=seconds(config.deployment.ready_timeout),
     )
+
+
+def _calls_hooks(config: Config, group: Group) -> bool:
+    has_hooks = isinstance(config, BenchmarkConfig) and bool(config.endpoint.all_hooks)
+    return has_hooks and Service.TIMING_MANAGER in group.services
 
 
 def has_target_key(config: Config) -> bool:

@@ -278,6 +278,11 @@ def _check_secrets(config: Config) -> None:
     for key in (
         *secret_paths(endpoint.headers, "endpoint.headers"),
         *secret_paths(endpoint.extra_inputs, "endpoint.extra_inputs"),
+        *(
+            path
+            for number, hook in enumerate(endpoint.hooks)
+            for path in secret_paths(hook.body or {}, f"endpoint.hooks.{number}.body")
+        ),
     ):
         raise ConfigError(
             f"{key} would be kept in clear in a ConfigMap; a key is named by "

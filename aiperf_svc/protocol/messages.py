@@ -163,6 +163,16 @@ class HistogramDelta(Value, frozen=True):
     sum_squares: float = 0.0
 
 
+class HookCall(Value, frozen=True):
+    """A request to a server before or after a phase."""
+
+    text: str
+    """The request and its time, in words."""
+    took_ms: float
+    problem: str = ""
+    """What went wrong; empty if nothing did."""
+
+
 class PhaseReport(Value, frozen=True):
     """Times of a phase by the timing manager's clock, and the credits granted in it. The accounts
     of a run start from this."""
@@ -181,6 +191,8 @@ class PhaseReport(Value, frozen=True):
     changes lets expect; 0: the load has neither."""
     scheduled_rate: float = 0.0
     """Their number per second; 0: they take no time."""
+    hooks: tuple[HookCall, ...] = ()
+    """Hooks called before and after the phase."""
 
 
 class TokenStatistics(Value, frozen=True):

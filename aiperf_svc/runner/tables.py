@@ -81,6 +81,7 @@ def _print_summary(summary: dict[str, Any], console: Console) -> None:
         print_objectives(own_part(summary)["slo"], console)
     _print_accounts(own_part(summary).get("accounts", {}), console)
     _print_addresses(own_part(summary).get("target_addresses", ()), console)
+    _print_hooks(own_part(summary).get("hooks", ()), console)
     _print_tls(own_part(summary).get("config", {}).get("endpoint", {}), console)
     _print_prompts(summary, console)
     _print_forced_length(own_part(summary), console)
@@ -242,6 +243,15 @@ def _print_addresses(uses: Sequence[dict[str, Any]], console: Console) -> None:
             down = "; down at the end" if use["is_down"] else ""
             text.append(failed + down, style="bold yellow")
         console.print(indented(text, 2))
+
+
+def _print_hooks(calls: Sequence[dict[str, Any]], console: Console) -> None:
+    """Print each hook that the run has called."""
+    for call in calls:
+        text = Text(f"Called {one_line(call['text'])}: {number(call['took_ms'])} ms", style="dim")
+        if call["problem"]:
+            text.append(f"; it failed: {one_line(call['problem'])}", style="bold yellow")
+        console.print(text, soft_wrap=True)
 
 
 def _print_tls(endpoint: dict[str, Any], console: Console) -> None:

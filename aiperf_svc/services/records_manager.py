@@ -366,6 +366,7 @@ class RecordsManager(ResultsService[RunProgress]):
                 "dataset": self._dataset,
             },
             target_addresses=add_up(use for uses in self._address_uses.values() for use in uses),
+            hooks=tuple(call for each in self._phases.values() for call in each.hooks),
             network=network_times(self._network.values()),
         )
 

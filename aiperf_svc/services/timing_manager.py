@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterable
 from functools import partial
 from typing import Any
 
+import msgspec
 import zmq
 
 from aiperf_svc.adapters.messaging.bus import Bus, ask, decode, encode, receive_each
@@ -50,6 +51,7 @@ from aiperf_svc.protocol.ports import Port
 from aiperf_svc.services.base import BaseService, is_set_within, wall_ns
 from aiperf_svc.services.clock_probes import Arrival, reply_to
 from aiperf_svc.services.context import RunContext
+from aiperf_svc.services.hook_calls import HookCalls
 
 
 class TimingManager(BaseService):
@@ -65,6 +67,7 @@ class TimingManager(BaseService):
         self._phases: dict[Phase, PhaseMachine] = {}
         self._reports: tuple[PhaseReport, ...] = ()
         self._shape: DatasetShape | None = None
+        self._hooks = HookCalls(context)
         self._has_news = asyncio.Event()
         """This is set by each event that a waiting phase has to consider."""
         self.work = {
@@ -130,6 +133,7 @@ class TimingManager(BaseService):
 
     def on_state(self, state: RunStatePublished) -> None:
         if self._is_stopping:
+            self._hooks.stop()
             for machine in self._phases.values():
                 machine.handle(StopRequested())
             self._has_news.set()
@@ -160,6 +164,7 @@ class TimingManager(BaseService):
         plan = plan_phase(phase, self.context.inference, self._shape)
         if plan is None:
             return
+        await self._hooks.before(phase, is_first=not self._phases)
         machine = PhaseMachine(plan, self._live_workers())
         self._phases[phase] = machine
         if self._is_stopping:
@@ -168,6 +173,8 @@ class TimingManager(BaseService):
         while not machine.has_ended:
             self._has_news.clear()
             await self._carry_out(plan, machine.handle(TimePassed(wall_ns())))
+        await self._hooks.after(phase)
+        self._report()
 
     def _live_workers(self) -> list[str]:
         """Return the workers that take part and are not lost, in the order of their ranks."""
@@ -185,7 +192,7 @@ class TimingManager(BaseService):
                 case AnnouncePhase():
                     await self._announce(plan, instruction)
                 case PublishReport():
-                    self._reports = tuple(each.report() for each in self._phases.values())
+                    self._report()
                     self.beat()
                 case StopWorkers(workers=workers, at_wall_ns=at):
                     stop = PhaseStopped(
@@ -195,6 +202,12 @@ class TimingManager(BaseService):
                         await self._send(worker, stop)
                 case ReportMissingCredits(worker=worker, count=count):
                     self.log.error("%s has not accounted for %d credits", worker, count)
+
+    def _report(self) -> None:
+        self._reports = tuple(
+            msgspec.structs.replace(machine.report(), hooks=self._hooks.made(phase))
+            for phase, machine in self._phases.items()
+        )
 
     async def _announce(self, plan: PhasePlan, announced: AnnouncePhase) -> None:
         for rank, worker in enumerate(announced.workers):

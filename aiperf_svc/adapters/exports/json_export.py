@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.results.summary import FinishedRun, MetricSummary, Summary, TargetResult
@@ -60,7 +61,8 @@ def export(summary: Summary) -> dict[str, Any]:
             "lost_services": context.lost_services,
             "health": context.health,
             "topology": context.topology,
-            "target_addresses": [msgspec.structs.asdict(each) for each in context.target_addresses],
+            "target_addresses": list(map(asdict, context.target_addresses)),
+            **({"hooks": list(map(asdict, context.hooks))} if context.hooks else {}),
             "config": context.config.model_dump(mode="json"),
             **({"targets": [_target(each) for each in summary.targets]} if summary.targets else {}),
             **({"system": system(summary.system)} if summary.system is not None else {}),

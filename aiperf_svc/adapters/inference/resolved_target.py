@@ -58,7 +58,6 @@ def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None =
     the API key is not set.
     """
     endpoint = config.endpoint
-    url = urlsplit(endpoint.url)
     host, _, is_https = address_of(endpoint.url)
     addresses = look_up(config, getaddrinfo=getaddrinfo)
     context = tls_context(endpoint.tls) if is_https else None
@@ -69,7 +68,7 @@ def resolve_target(config: BenchmarkConfig, *, getaddrinfo: GetAddrInfo | None =
         request_timeout_ns=endpoint.request_timeout,
         connect_timeout_ns=endpoint.connect_timeout,
         keep_alive=endpoint.connections == "keep-alive",
-        head=_head(config, url.netloc.rpartition("@")[2], url.path),
+        head=head_of(config),
     )
 
 
@@ -148,8 +147,12 @@ def loopback_sources(target: str, connections: int, ports: tuple[int, int]) -> t
     return tuple(f"127.0.{number // 250}.{number % 250 + 1}" for number in range(count))
 
 
-def _head(config: BenchmarkConfig, host: str, base_path: str) -> bytes:
+def head_of(config: BenchmarkConfig) -> bytes:
+    """Return the request line and the headers of a request. Raises ConfigError when the variable
+    with the API key is not set."""
     endpoint = config.endpoint
+    url = urlsplit(endpoint.url)
+    host, base_path = url.netloc.rpartition("@")[2], url.path
     api = endpoint_of(endpoint)
     default = (endpoint.streaming and api.stream_path) or api.path
     base = base_path.rstrip("/")

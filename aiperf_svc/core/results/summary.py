@@ -19,7 +19,7 @@ from aiperf_svc.core.telemetry.findings import SystemReport
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.verdict.health_log import Health
 from aiperf_svc.core.verdict.judge import Verdict
-from aiperf_svc.protocol.messages import AddressUse, ClockEstimate, ErrorSample
+from aiperf_svc.protocol.messages import AddressUse, ClockEstimate, ErrorSample, HookCall
 
 
 class WorkerRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +73,8 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Layout, number of workers and facts of the place, for people."""
     target_addresses: tuple[AddressUse, ...] = ()
     """Use of each address of the target, without that by lost workers."""
+    hooks: tuple[HookCall, ...] = ()
+    """Requests to the server before and after the phases."""
     network: tuple[NetworkTimes, ...] = ()
     """What the way to each URL of the target takes, without connections of lost workers."""
 

@@ -16,6 +16,7 @@ from aiperf_svc.cli.flag_config import Draft, read_draft
 from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.runs import DISPLAYS
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.hooks import ResetKvCache, ServerProfiler
 from aiperf_svc.config.load import RatePoint, Stage
 from aiperf_svc.config.load_config import parse_config, save_config
 from aiperf_svc.config.names import all_keys, type_at
@@ -82,6 +83,7 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
     only_in_files = {
         "endpoint.api_key_env",  # --api-key
         "endpoint.urls",  # --url again
+        "endpoint.hooks",
         "endpoint.connect_timeout",
         "endpoint.request_usage",
         "endpoint.tls",
@@ -213,6 +215,16 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"),
         5,
     ),
+    "--reset-kv-cache": (("--reset-kv-cache",), ResetKvCache()),
+    "--reset-kv-cache-path": (
+        ("--reset-kv-cache", "--reset-kv-cache-path", "/flush_cache"),
+        "/flush_cache",
+    ),
+    "--reset-kv-cache-timeout": (("--reset-kv-cache-timeout-seconds", "30"), 30 * 10**9),
+    "--server-profiler": (("--server-profiler",), ServerProfiler()),
+    "--server-profiler-start-path": (("--server-profiler-start-path", "/on"), "/on"),
+    "--server-profiler-stop-path": (("--server-profiler-stop-path", "/off"), "/off"),
+    "--server-profiler-timeout": (("--server-profiler-timeout", "1m"), 60 * 10**9),
     "--prefix-prompt-length": (
         ("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"),
         64,

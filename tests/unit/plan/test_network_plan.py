@@ -12,6 +12,7 @@ from aiperf_svc.plan.network import (
     Rule,
     StackPods,
 )
+from aiperf_svc.plan.pods import TARGET_KEY_ENV
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 
@@ -210,3 +211,16 @@ def test_only_the_pod_that_has_the_results_reaches_their_bucket(
     )
     assert note is None or len(plan.notes) == 1
     assert "upload" not in {p.name for p in plan_it(make_config()).policies}
+
+
+@pytest.mark.parametrize("layout", ["per-service", "compact"])
+def test_the_pod_that_calls_hooks_reaches_the_target_and_has_its_key(layout: str) -> None:
+    caller = "control" if layout == "compact" else "timing-manager"
+    config = make_config(target={"kind": "mock", "port": 9000}, layout=layout)
+    own = {"reset_kv_cache": True, "api_key_env": "KEY"}
+    endpoint = config.endpoint.model_dump(exclude_unset=True) | own
+    data = config.model_dump(exclude_unset=True) | {"endpoint": endpoint}
+    plan = plan_it(config.model_validate(data))
+    assert policy(plan, "to-target").components == ("worker", "preflight", caller)
+    with_key = [pod.name for pod in plan.pods if TARGET_KEY_ENV in pod.secret_env]
+    assert sorted(with_key) == sorted([caller, "worker"])

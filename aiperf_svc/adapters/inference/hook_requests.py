@@ -1,0 +1,70 @@
+"""Sends the request of a hook: one at a time, on a connection of its own, and not in the hot path.
+
+Nothing is sent again: a server that has started its profiler would be asked to start it twice.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from aiperf_svc.adapters.inference.plain_http import whole_response
+from aiperf_svc.adapters.inference.resolved_target import at_url, head_of, tls_context
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.hooks import Hook
+from aiperf_svc.config.urls import address_of
+from aiperf_svc.core.endpoints.base import error_message
+from aiperf_svc.core.load.phase_hooks import problem_of
+from aiperf_svc.core.responses.http1 import ProtocolViolation
+from aiperf_svc.domain.foreign_text import one_line
+
+_READ_BYTES: Final = 65_536
+_MAX_BYTES: Final = 1 << 20
+
+
+async def call(hook: Hook, origin: str, config: BenchmarkConfig, request_id: str) -> str:
+    """Send the request to the server at `origin`. Return what went wrong; empty if nothing did.
+    Takes as long as the server."""
+    plain = config.endpoint.model_copy(update={"streaming": False})
+    config = at_url(config.model_copy(update={"endpoint": plain}), origin)
+    try:
+        status, body = await _exchange(config, _request(hook, config, request_id))
+    except OSError as error:
+        return one_line(error.strerror or str(error))
+    except ProtocolViolation as error:
+        return one_line(str(error))
+    return problem_of(hook, status, one_line(error_message(body)))
+
+
+def _request(hook: Hook, config: BenchmarkConfig, request_id: str) -> bytes:
+    _, _, headers = head_of(config).partition(b"\r\n")
+    body = b"" if hook.body is None else msgspec.json.encode(hook.body)
+    line = f"{hook.method} {hook.path} HTTP/1.1\r\n".encode()
+    own = f"X-Request-Id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    return line + headers + own + body
+
+
+async def _exchange(config: BenchmarkConfig, request: bytes) -> tuple[int, bytes]:
+    host, port, is_tls = address_of(config.endpoint.url)
+    tls = config.endpoint.tls
+    reader, writer = await asyncio.open_connection(
+        host,
+        port,
+        ssl=tls_context(tls) if is_tls else None,
+        server_hostname=(tls.server_name or host) if is_tls else None,
+    )
+    try:
+        writer.write(request)
+        await writer.drain()
+        received = b""
+        while (found := whole_response(received, is_closed=False)) is None:
+            part = await reader.read(_READ_BYTES)
+            received += part
+            if not part or len(received) > _MAX_BYTES:
+                found = whole_response(received, is_closed=True)
+                if found is None:
+                    raise ProtocolViolation("closed before the response was whole")
+                break
+        return found
+    finally:
+        writer.transport.abort()

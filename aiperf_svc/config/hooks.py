@@ -1,0 +1,88 @@
+"""Requests to the server before and after the phases of a load, which are no part of it."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from aiperf_svc.config.base import Model
+from aiperf_svc.config.units import PositiveDurationNs
+
+ServerPath = Annotated[str, Field(pattern=r"^/[!-~]*$")]
+"""Path and query below the server's origin; the path of the base URL does not go before it."""
+
+
+class Hook(Model):
+    """One request to each server. It must succeed before a phase begins; one after a phase that
+    fails is noted in the results."""
+
+    before: Literal["load", "warmup", "profiling"] | None = None
+    """Phase whose first request it precedes; `load` is the first phase, whichever that is."""
+    after: Literal["warmup", "profiling"] | None = None
+    """Phase after whose last response it is sent."""
+    method: Literal["POST", "GET", "PUT", "DELETE"] = "POST"
+    path: ServerPath
+    body: dict[str, object] | None = None
+    """JSON body; without one, the body is empty."""
+    timeout: PositiveDurationNs | None = None
+    """Longest time to wait for the response. Default: `request_timeout`."""
+
+    @model_validator(mode="after")
+    def _has_a_time(self) -> Self:
+        if (self.before is None) == (self.after is None):
+            raise ValueError("a hook needs {before} or {after}, and not both")
+        return self
+
+
+def _within(timeout_ns: int | None, hook: Hook) -> Hook:
+    # What is read again would be taken for seconds.
+    return hook.model_copy(update={"timeout": timeout_ns})
+
+
+class ResetKvCache(Model):
+    """A hook before the load that empties the server's prefix cache. SGLang's path is
+    `/flush_cache`; vLLM has its own with VLLM_SERVER_DEV_MODE=1."""
+
+    path: ServerPath = "/reset_prefix_cache"
+    timeout: PositiveDurationNs | None = None
+
+    @property
+    def hooks(self) -> tuple[Hook, ...]:
+        """The hook."""
+        return (_within(self.timeout, Hook(before="load", path=self.path)),)
+
+
+class ServerProfiler(Model):
+    """Hooks that start the server's profiler before profiling and stop it after."""
+
+    start_path: ServerPath = "/start_profile"
+    stop_path: ServerPath = "/stop_profile"
+    timeout: PositiveDurationNs | None = None
+
+    @property
+    def hooks(self) -> tuple[Hook, ...]:
+        """The two hooks."""
+        return (
+            _within(self.timeout, Hook(before="profiling", path=self.start_path)),
+            _within(self.timeout, Hook(after="profiling", path=self.stop_path)),
+        )
+
+
+class Hooks(Model):
+    """The hooks of an endpoint, by the names of those that many need."""
+
+    reset_kv_cache: ResetKvCache | None = None
+    """`true`, or an object with what differs."""
+    server_profiler: ServerProfiler | None = None
+    """`true`, or an object with what differs."""
+    hooks: tuple[Hook, ...] = ()
+
+    @field_validator("reset_kv_cache", "server_profiler", mode="before")
+    @classmethod
+    def _may_be_a_switch(cls, value: object) -> object:
+        return ({} if value else None) if isinstance(value, bool) else value
+
+    @property
+    def all_hooks(self) -> tuple[Hook, ...]:
+        """All of them, in the order in which those of one time are sent."""
+        named = (self.reset_kv_cache, self.server_profiler)
+        return (*(hook for each in named if each is not None for hook in each.hooks), *self.hooks)

@@ -1,0 +1,41 @@
+"""Which hooks are due at which time, and what a server's response to one means."""
+
+from typing import Literal
+from urllib.parse import urlsplit
+
+from aiperf_svc.config.endpoint import Endpoint
+from aiperf_svc.config.hooks import Hook
+from aiperf_svc.domain.outcomes import Phase
+
+When = Literal["before", "after"]
+
+HINTS = {
+    "/reset_prefix_cache": "vLLM has it with VLLM_SERVER_DEV_MODE=1; SGLang's is /flush_cache",
+    "/start_profile": "vLLM has it when its profiler is configured",
+    "/stop_profile": "vLLM has it when its profiler is configured",
+}
+"""What helps where a server has no such path."""
+NOT_FOUND = (404, 405)
+
+
+def hooks_at(endpoint: Endpoint, when: When, phase: Phase, *, is_first: bool) -> tuple[Hook, ...]:
+    """Return the hooks before or after a phase. `is_first` says whether no other phase precedes
+    it."""
+    names = [phase.name.lower(), *(["load"] if is_first else [])]
+    return tuple(hook for hook in endpoint.all_hooks if getattr(hook, when) in names)
+
+
+def origins(endpoint: Endpoint) -> tuple[str, ...]:
+    """Return the URL without a path of each server, each once."""
+    parts = [urlsplit(url) for url in endpoint.all_urls]
+    found = (f"{each.scheme}://{each.netloc.rpartition('@')[2]}" for each in parts)
+    return tuple(dict.fromkeys(found))
+
+
+def problem_of(hook: Hook, status: int, message: str) -> str:
+    """Return what is wrong with a response; empty for a success. `message` is the server's."""
+    if 200 <= status < 300:
+        return ""
+    problem = f"status {status}" + (f": {message}" if message else "")
+    hint = HINTS.get(hook.path.partition("?")[0], "") if status in NOT_FOUND else ""
+    return f"{problem} ({hint})" if hint else problem

@@ -1,0 +1,153 @@
+"""Requests to the server before and after a phase: once each, and around all of its requests."""
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from running_command import FINISHED, WAIT_S, Command
+
+from aiperf_svc.domain.exit_codes import ExitCode
+
+CHAT = "/v1/chat/completions"
+MODEL_RESPONSE = json.dumps(
+    {"choices": [{"index": 0, "message": {"content": "word"}, "finish_reason": "stop"}]}
+).encode()
+
+
+class Server(ThreadingHTTPServer):
+    """Notes when each request arrived and when its response was written, in one order."""
+
+    daemon_threads = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.log: list[str] = []
+        self.headers: dict[str, str] = {}
+        self.statuses: dict[str, int] = {}
+        """Status of the response to a path, in place of 200."""
+        self.goes_on = threading.Event()
+        """Not set: hooks get no response."""
+        self.goes_on.set()
+        self.was_called = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.log.append(self.path)
+        if self.path != CHAT:
+            self.server.headers = dict(self.headers)
+            self.server.was_called.set()
+            assert self.server.goes_on.wait(WAIT_S)
+        body = MODEL_RESPONSE if self.path == CHAT else b""
+        self.server.log.append(f"end {self.path}")
+        self.send_response(self.server.statuses.get(self.path, 200))
+        self.send_header("Content-Length", str(len(body)))
+        with suppress(BrokenPipeError):  # the client has not waited
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    found = Server()
+    thread = threading.Thread(target=found.serve_forever)
+    thread.start()
+    yield found
+    found.goes_on.set()
+    found.shutdown()
+    thread.join()
+    found.server_close()
+
+
+def started(folder: Path, server: Server, *flags: str, **endpoint: Any) -> Command:
+    content = {
+        "endpoint": {"url": f"{server.url}/v1", "model": "m", **endpoint},
+        "load": {"concurrency": 4, "requests": 40},
+        "dataset": {"input_tokens": {"mean": 5}, "entries": 5},
+    }
+    path = folder.parent / f"{folder.name}.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return Command(folder, None, "--config", str(path), "--no-server-metrics", *flags)
+
+
+def test_hooks_are_called_once_before_the_first_request_and_after_the_last_response(
+    server: Server, tmp_path: Path
+) -> None:
+    command = started(
+        tmp_path,
+        server,
+        *("--warmup-request-count", "8", "--reset-kv-cache", "--server-profiler"),
+        headers={"X-Tenant": "me"},
+        hooks=[{"before": "profiling", "path": "/flush_cache?all=1", "body": {"hard": True}}],
+    )
+    summary = command.finish()["results"]
+    assert command.code in FINISHED, command.errors
+    log = [path for path in server.log if path != f"end {CHAT}"]
+    warmup, profiling = [CHAT] * 8, [CHAT] * 40
+    assert log == [
+        *("/reset_prefix_cache", "end /reset_prefix_cache", *warmup),
+        *("/start_profile", "end /start_profile"),
+        *("/flush_cache?all=1", "end /flush_cache?all=1", *profiling),
+        *("/stop_profile", "end /stop_profile"),
+    ]
+    first, last = server.log.index("/start_profile"), server.log.index("/stop_profile")
+    assert server.log[:first].count(f"end {CHAT}") == 8, "the warmup was over"
+    assert server.log[:last].count(f"end {CHAT}") == 48, "profiling was over"
+    assert server.headers["X-Tenant"] == "me"
+    calls = summary["aiperf_svc"]["hooks"]
+    assert [call["problem"] for call in calls] == [""] * 4
+    assert summary["request_count"]["avg"] == 40
+
+
+def test_a_hook_that_fails_before_the_load_ends_the_run_and_its_counterpart_is_called(
+    server: Server, tmp_path: Path
+) -> None:
+    hook = {"before": "profiling", "path": "/reset_prefix_cache"}
+    server.statuses["/reset_prefix_cache"] = 404
+    command = started(tmp_path, server, "--server-profiler", hooks=[hook])
+    said = command.finish()
+    assert command.code is ExitCode.BENCHMARK_FAILED
+    assert server.log[::2] == ["/start_profile", "/reset_prefix_cache", "/stop_profile"]
+    assert (
+        f"the hook POST {server.url}/reset_prefix_cache before profiling: status 404 (vLLM has it"
+        in said["reason"]
+    )
+
+
+def test_a_hook_that_fails_after_the_load_is_noted(server: Server, tmp_path: Path) -> None:
+    server.statuses["/stop_profile"] = 500
+    command = started(tmp_path, server, "--server-profiler")
+    summary = command.finish()["results"]
+    assert command.code in FINISHED, command.errors
+    problems = [call["problem"] for call in summary["aiperf_svc"]["hooks"]]
+    assert problems == ["", "status 500"]
+
+
+def test_ctrl_c_does_not_wait_for_a_hook_before_the_load(server: Server, tmp_path: Path) -> None:
+    server.goes_on.clear()
+    command = started(tmp_path, server, "--reset-kv-cache")
+    assert server.was_called.wait(WAIT_S)
+    command.process.send_signal(signal.SIGINT)
+    command.finish()
+    assert command.code is ExitCode.INTERRUPTED
+    assert server.log == ["/reset_prefix_cache"]
+    command.assert_nothing_is_left()
