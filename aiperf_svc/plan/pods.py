@@ -284,8 +284,10 @@ def service_pods(
     image: ImagePlan,
     *,
     is_held: bool = False,
+    upload_into: str = "",
 ) -> tuple[PodPlan, ...]:
-    """Return one pod for each group of the topology. The load of a held run waits for a start."""
+    """Return one pod for each group of the topology. The load of a held run waits for a start.
+    `upload_into` is the folder of a bucket that several stacks share."""
     hosts = {
         service.value: identity.name(group.name)
         for group in topology.groups
@@ -303,6 +305,7 @@ def service_pods(
         "AIPERF_LOG_FORMAT": "json",
         "AIPERF_RESULTS_PORT": str(int(Port.RESULTS_API)),
         **({"AIPERF_HELD": "1"} if is_held else {}),
+        **({"AIPERF_UPLOAD_INTO": upload_into} if upload_into else {}),
     }
     return tuple(_service_pod(config, topology, group, image, env) for group in topology.groups)
 

@@ -148,6 +148,7 @@ def plan_stack(
     needs: RankNeeds | None = None,
     trials: Sequence[Config] = (),
     is_held: bool = False,
+    upload_into: str = "",
     whole: Config | None = None,
     others: Sequence[LongestTimes] = (),
 ) -> StackPlan:
@@ -158,6 +159,7 @@ def plan_stack(
     the trials that the pods run, one for each; none without an experiment. If they are those of one
     shape, `whole` is the config of all, and `others` are the times of the other shapes, through
     which the stack lives too. The load of a stack that `is_held` waits until it is given a start.
+    `upload_into` is the folder of the bucket that the trials of all shapes share.
     Raises ConfigError.
     """
     check_stack_name(stack)
@@ -183,9 +185,11 @@ def plan_stack(
         "config.yaml": yaml.safe_dump(non_defaults(resolved), sort_keys=False),
         "topology.json": msgspec.json.encode(topology).decode(),
     }
-    services = _services(
-        largest_load(resolved, trials), topology, identity, used, needs, is_held=is_held
+    load = largest_load(resolved, trials)
+    pods_of_services = service_pods(
+        load, topology, identity, used, is_held=is_held, upload_into=upload_into
     )
+    services = _with_ranks(pods_of_services, load, identity, needs)
     target = target_pod(resolved, used) if isinstance(resolved, BenchmarkConfig) else None
     budget = plan_budget(deployment, lifetime, identity)
     deadline = deadline_pod(resolved, identity, used, budget=budget)
@@ -239,16 +243,9 @@ def _topology(trials: Sequence[Config], needs: RankNeeds | None) -> Topology:
     return largest_topology([plan(t, facts) for t in trials if isinstance(t, BenchmarkConfig)])
 
 
-def _services(
-    config: Config,
-    topology: Topology,
-    identity: Identity,
-    image: ImagePlan,
-    needs: RankNeeds | None,
-    *,
-    is_held: bool,
+def _with_ranks(
+    pods: tuple[PodPlan, ...], config: Config, identity: Identity, needs: RankNeeds | None
 ) -> tuple[PodPlan, ...]:
-    pods = service_pods(config, topology, identity, image, is_held=is_held)
     if not isinstance(config, WorkloadConfig):
         return pods
     assert needs is not None

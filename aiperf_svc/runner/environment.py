@@ -89,6 +89,8 @@ class LocalRun:
                 "AIPERF_CLI_COMMAND": self.options.cli_command,
             }
         )
+        if self.options.upload_into:
+            given["AIPERF_UPLOAD_INTO"] = self.options.upload_into
         if self.options.is_held:
             given["AIPERF_HELD"] = "1"
         if self.options.resume is not None:

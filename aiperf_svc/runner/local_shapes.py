@@ -2,6 +2,7 @@
 shape after the other, and one folder for all."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -135,7 +136,11 @@ class _ShapesRun:
         return LocalRun(
             config=self._configs[number - 1],
             topology=self._topologies[number - 1],
-            options=replace(self._options, resume=folder if is_experiment(folder) else None),
+            options=replace(
+                self._options,
+                resume=folder if is_experiment(folder) else None,
+                upload_into=self._trials.upload_into,
+            ),
             private=private,
             artifacts=folder,
             logs=logs,
@@ -143,9 +148,10 @@ class _ShapesRun:
 
     def _outcome(self, last: RunOutcome | None, *, was_interrupted: bool) -> RunOutcome:
         artifact_error = last.artifact_error if last is not None else ""
-        summary = None
+        summary, uploaded_to = None, ""
         try:
             summary = self._trials.write(self.run_id)
+            uploaded_to = self._trials.upload(os.environ)
         except EnvironmentProblem as error:
             artifact_error = artifact_error or str(error)
         is_empty = folders.remove_if_empty(self._trials.folder)
@@ -156,6 +162,6 @@ class _ShapesRun:
             summary=summary,
             artifacts=None if is_empty else self._trials.folder,
             artifact_error=artifact_error,
-            uploaded_to=last.uploaded_to if last is not None else "",
+            uploaded_to=uploaded_to,
             was_interrupted=was_interrupted,
         )

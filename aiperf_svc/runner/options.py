@@ -31,6 +31,8 @@ class RunOptions:
     """Folder of the experiment to go on with."""
     otlp: OtlpTarget | None = None
     """Where the metrics of the run are sent."""
+    upload_into: str = ""
+    """Folder of the bucket that the trials of several shapes share; empty: the run has its own."""
     is_held: bool = False
     """Whether the load waits until it is given a start."""
     verbose: bool = False

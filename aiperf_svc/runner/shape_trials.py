@@ -4,8 +4,9 @@ Each shape is an experiment of its own to the services, which know nothing of th
 leave is merged here, so that the files of the experiment are over all trials.
 """
 
+import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,28 @@ class ShapeTrials:
             if is_experiment(folder) and not folders.is_collecting(folder):
                 self.move(int(folder.name))
         self._outcomes = {number: self._outcomes[number] for number in self.finished}
+
+    @property
+    def upload_into(self) -> str:
+        """Folder of the bucket for all trials, the same for a runner that goes on after this one;
+        empty if the results are not uploaded."""
+        experiment = self._config.experiment
+        if self._config.artifacts.s3 is None or experiment is None:
+            return ""
+        digest = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()
+        return f"{self.folder.resolve().name}-{digest[:16]}"
+
+    def upload(self, environ: Mapping[str, str]) -> str:
+        """Upload what the folder has and the bucket has not, and return where to; empty if the
+        results are not uploaded. `environ` has the keys. Raises EnvironmentProblem."""
+        from aiperf_svc.adapters.exports.manifest import read_manifest
+        from aiperf_svc.adapters.storage.uploads import upload
+
+        s3 = self._config.artifacts.s3
+        if s3 is None or not self._outcomes:
+            return ""
+        manifest = read_manifest(self.folder)
+        return upload(self.folder, manifest, s3, into=self.upload_into, environ=environ).url
 
     def fail(self, shape: int, reason: str) -> None:
         """Record the trials of a shape that have not ended as failed."""

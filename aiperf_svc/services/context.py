@@ -51,6 +51,9 @@ class RunContext:
     """Whether the load waits for a start that it is given, together with other runs."""
     is_resumed: bool = False
     """Whether trials of the experiment have ended before, in the same folder."""
+    upload_into: str = ""
+    """Folder of the bucket for the trials, if other processes or pods run some of them; the runner
+    then uploads what is said of all trials."""
     cli_command: str = ""
     """How the user asked for the run; kept with the results."""
     lasting: Lasting | None = None
@@ -101,6 +104,7 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
             curve=_curve(environ.get("AIPERF_CURVE_DIR")),
             is_held=environ.get("AIPERF_HELD") == "1",
             is_resumed=environ.get("AIPERF_RESUMES") == "1",
+            upload_into=environ.get("AIPERF_UPLOAD_INTO", ""),
             cli_command=environ.get("AIPERF_CLI_COMMAND", ""),
         )
     except KeyError as error:

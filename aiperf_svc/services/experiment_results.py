@@ -65,7 +65,8 @@ class ExperimentResults:
         """Of each of these, what a search makes of it."""
         self._written: ExperimentFolder | None = None
         self._shown: deque[TrialRow] = deque(maxlen=SHOWN_ROWS)
-        self._upload_name = uploads.folder_of(context.config.name, context.run_id, wall_ns())
+        own_name = uploads.folder_of(context.config.name, context.run_id, wall_ns())
+        self._upload_name = context.upload_into or own_name
         self._uploaded_to = ""
         self._failed = 0
         self._artifact_error = ""
@@ -185,7 +186,7 @@ class ExperimentResults:
     def _write_all(self) -> None:
         manifest = self._folder_of_experiment().write_all(self._ended, self._search_report())
         s3 = self._context.config.artifacts.s3
-        if s3 is not None:
+        if s3 is not None and not self._context.upload_into:
             # Trials are there already, but for those that ended before this process was started.
             done = uploads.upload(self._context.artifacts, manifest, s3, into=self._upload_name)
             log.info("results uploaded to %s: %d files", done.url, len(manifest.files))

@@ -43,6 +43,7 @@ def plan_any_stack(
     image: str = "",
     workload_image: str = "",
     is_held: bool = False,
+    upload_into: str = "",
     shape: int = 1,
     shapes: Sequence[Shape] = (),
     finished: Collection[int] = (),
@@ -69,6 +70,7 @@ def plan_any_stack(
         needs=needs,
         trials=longest_trials(config, found[shape - 1].configs),
         is_held=is_held,
+        upload_into=upload_into,
         whole=config if len(found) > 1 else None,
         others=[
             longest_times(

@@ -76,6 +76,7 @@ def read_settings(config: pulumi.Config, environ: Mapping[str, str] = os.environ
             is_held=config.get_bool("held") or False,
             shape=config.get_int("shape") or 1,
             finished=config.get_object("finished") or (),
+            upload_into=config.get("uploadInto") or "",
         )
     except ConfigError as error:
         raise pulumi.RunError(str(error)) from error

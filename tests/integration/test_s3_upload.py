@@ -122,10 +122,17 @@ async def test_a_run_is_final_when_its_bucket_has_every_file_of_the_manifest(
         assert not any(secret.encode() in content for content in written)
 
 
-def test_the_bucket_has_a_whole_experiment(tmp_path: Path, store: Store) -> None:
+@pytest.mark.parametrize(
+    "experiment",
+    [{"repetitions": 2}, {"product": {"workers.max": [1, 2]}}],
+    ids=["one shape", "two shapes"],
+)
+def test_the_bucket_has_a_whole_experiment(
+    tmp_path: Path, store: Store, experiment: dict[str, Any]
+) -> None:
     folder = tmp_path / "artifacts"
     with running(MockServerConfig(ttft="2ms", tokens=3)) as mock:
-        content = config(mock.url, store.s3()) | {"experiment": {"repetitions": 2}}
+        content = config(mock.url, store.s3()) | {"experiment": experiment}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
         command = [sys.executable, "-m", "aiperf_svc", "run", str(tmp_path / "config.yaml")]
         command += ["--local", "--json", "--ui", "none", "--artifact-dir", str(folder)]
@@ -134,6 +141,7 @@ def test_the_bucket_has_a_whole_experiment(tmp_path: Path, store: Store) -> None
     assert (found["state"], found["artifact_error"]) == ("done", None), done.stderr
     place = found["uploaded_to"].removeprefix(f"s3://{BUCKET}/")
     objects = store.objects()
+    assert {key.removeprefix("runs/").partition("/")[0] for key in objects} == {Path(place).name}
     assert {key.removeprefix(f"{place}/") for key in objects} - {"manifest.json"} == {
         entry["name"] for entry in json.loads(objects[f"{place}/manifest.json"])["files"]
     }

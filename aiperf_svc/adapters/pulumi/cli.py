@@ -143,6 +143,11 @@ class PulumiCli:
         if ended.code:
             raise PulumiFailed(f"config set --secret {name}", ended)
 
+    async def value(self, key: str) -> str:
+        """Return a value of the stack's file, a secret one in plain text; empty if it has none."""
+        ended = await self._run("config", "get", f"aiperf:{key}", "-s", self._stack)
+        return "" if ended.code else ended.out.rstrip("\n")
+
     async def set_value(self, key: str, value: str) -> None:
         """Set a value in the stack's file."""
         name = f"aiperf:{key}"

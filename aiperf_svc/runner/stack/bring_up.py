@@ -24,6 +24,7 @@ from aiperf_svc.adapters.pulumi.error_text import causes, in_few_lines
 from aiperf_svc.config.base import SECOND_NS
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
+from aiperf_svc.plan.pods import upload_keys as upload_sources
 from aiperf_svc.plan.stack import StackPlan, non_defaults
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack import deployed, shape_lines, summary
@@ -208,6 +209,7 @@ async def up(
     cli: PulumiCli,
     *,
     shape: int,
+    upload_into: str,
     is_change: bool,
     unschedulable_s: float,
     interrupts: Interrupts,
@@ -215,7 +217,8 @@ async def up(
     say: Say,
 ) -> bool:
     """Create the stack, or change it to another shape. Returns whether it is up: False if the user
-    stopped it. `is_change`: it has been up with another shape.
+    stopped it. `upload_into`: the folder of a bucket that all shapes share, if there is one.
+    `is_change`: it has been up with another shape.
 
     Raises EnvironmentProblem when it cannot come up, or not in time; StateLocked when nothing was
     created.
@@ -226,6 +229,8 @@ async def up(
     plan = request.plans[shape - 1]
     if len(request.plans) > 1:
         await cli.set_value("shape", str(shape))
+    if upload_into:
+        await cli.set_value("uploadInto", upload_into)
     progress, stop = Progress("up", say), asyncio.Event()
     going = asyncio.create_task(cli.up(progress.handle, stop=stop), name="pulumi up")
     failing = asyncio.create_task(
@@ -270,6 +275,14 @@ async def up(
         why = in_few_lines(found) if found else ended.said
         raise EnvironmentProblem(f"`pulumi up` failed: {why}")
     return True
+
+
+async def upload_keys(request: StackRequest, cli: PulumiCli) -> dict[str, str]:
+    """Return the keys of the upload by environment variable, as the stack's pods have them."""
+    found = {}
+    for variable, key in upload_sources(request.config).items():
+        found[variable] = request.secrets.get(key) or await cli.value(key)
+    return found
 
 
 async def find_own(record: RunRecord, cluster: Cluster, cli: PulumiCli | None) -> RunRecord:

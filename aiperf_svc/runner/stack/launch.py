@@ -98,6 +98,8 @@ class Launch:
         self._evidence: tuple[Path, ...] = ()
         self._summary: dict[str, Any] | None = None
         """Of an experiment whose results do not come all at once."""
+        self._uploaded_to = ""
+        """Where the runner has uploaded them to."""
         self._took_s: dict[str, float] = {}
 
     async def run(self) -> RunOutcome:
@@ -127,7 +129,7 @@ class Launch:
                     self._end_shape(shape)
         finally:
             await self._end_measuring()
-            self._write_trials()
+            await self._write_trials()
             self._remove_if_empty()
         if self._record is None:
             if self._failure is not None:
@@ -271,6 +273,7 @@ class Launch:
                 self._cluster,
                 self._cli,
                 shape=shape,
+                upload_into=self._trials.upload_into if self._trials else "",
                 is_change=is_change,
                 unschedulable_s=self._unschedulable_s.get(shape, 0.0),
                 interrupts=self._interrupts,
@@ -391,13 +394,16 @@ class Launch:
         if self._trials is not None and error is not None and not is_stopped:
             self._trials.fail(shape, str(error))
 
-    def _write_trials(self) -> None:
-        """Write the files of an experiment that has several shapes."""
+    async def _write_trials(self) -> None:
+        """Write the files of an experiment whose results did not come all at once."""
         is_begun = self._record is not None or (self._trials and self._trials.is_complete)
         if self._trials is None or not is_begun:
             return
         try:
             self._summary = self._trials.write(self._request.plan.identity.run_id)
+            if self._trials.upload_into:
+                keys = await bring_up.upload_keys(self._request, self._cli)
+                self._uploaded_to = await asyncio.to_thread(self._trials.upload, keys)
         except EnvironmentProblem as error:
             self._artifact_error = self._artifact_error or str(error)
 
@@ -523,7 +529,7 @@ class Launch:
             summary=summary,
             artifacts=self._artifacts,
             artifact_error=self._artifact_error or (status.artifact_error if status else ""),
-            uploaded_to=status.uploaded_to if status else "",
+            uploaded_to=self._uploaded_to or (status.uploaded_to if status else ""),
             was_interrupted=lifecycle.was_interrupted or is_unmade,
             left=self._left,
             is_unverified=self._is_state_behind

@@ -292,6 +292,14 @@ def test_the_keys_of_an_upload_are_the_result_pods_alone(layout: str) -> None:
     assert pod(plan, plan.results_pod).secret_env["AWS_ACCESS_KEY_ID"].key == "s3AccessKeyId"
 
 
+def test_pods_upload_into_the_folder_that_several_shapes_share() -> None:
+    config = make_config(s3={"url": "s3://results"})
+    plan = plan_it(config, upload_into="knee-20261123T012343Z-0123")
+    told = {pod.name: pod.env.get("AIPERF_UPLOAD_INTO") for pod in plan.services}
+    assert set(told.values()) == {"knee-20261123T012343Z-0123"}
+    assert plan.identity.run_id == plan_it(config).identity.run_id
+
+
 def test_temporary_keys_of_an_upload_have_a_third_one() -> None:
     plan = plan_it(make_config(s3={"url": "s3://bucket", "has_session_token": True}))
     assert plan.secret_keys["upload"][-1] == "s3SessionToken"

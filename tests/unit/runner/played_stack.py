@@ -64,6 +64,8 @@ class Played:
         self.ups: list[int] = []
         self.fetch_error: AiperfError | None = None
         self.uploaded_to = ""
+        self.uploads: list[str] = []
+        """Where the pods of each shape upload their trials."""
         self.stops_up_of: int | None = None
         """The shape in whose `up` the user stops it."""
         self.running: int | None = None
@@ -103,6 +105,9 @@ class Played:
 
     async def outputs(self) -> dict[str, Any]:
         return {}
+
+    async def value(self, key: str) -> str:
+        return f"the stack's {key}"
 
     # --- as Teardown ---
 
@@ -174,7 +179,8 @@ def make_played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
             raise error
         return ()
 
-    async def up(*_: Any, shape: int, **__: Any) -> bool:
+    async def up(*_: Any, shape: int, upload_into: str, **__: Any) -> bool:
+        played.uploads.append(upload_into)
         played.note_watched("up")
         played.ups.append(shape)
         if error := played.up_errors.get(shape):

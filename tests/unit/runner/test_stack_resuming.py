@@ -8,6 +8,10 @@ import msgspec
 import pytest
 from played_stack import RECORD, SUMMARY, Played, in_shapes, trials_of
 
+from aiperf_svc.adapters.exports.manifest import Manifest
+from aiperf_svc.adapters.storage import uploads
+from aiperf_svc.adapters.storage.uploads import Uploaded
+from aiperf_svc.config.artifacts import S3
 from aiperf_svc.config.load_config import parse_config
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -183,6 +187,37 @@ async def test_an_interrupt_before_anything_is_made_keeps_a_folder_that_is_resum
     outcome = await resumed(played, folder)
     assert (played.ups, outcome.exit_code) == ([], ExitCode.INTERRUPTED)
     assert (folder / "experiment.json").exists()
+
+
+async def test_the_trials_of_all_shapes_go_to_one_place_of_the_bucket(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3 = {"url": "s3://bucket/runs"}
+    artifacts = {**played.request.benchmark["artifacts"], "s3": s3}
+    benchmark = {**played.request.benchmark, "artifacts": artifacts}
+    played.request = replace(played.request, benchmark=benchmark)
+    in_shapes(played, number=2)
+    secrets = {"s3AccessKeyId": "from the environment"}
+    played.request = replace(played.request, secrets=secrets)
+    sent: list[tuple[str, dict[str, str], set[str]]] = []
+
+    def upload(_: Path, manifest: Manifest, __: S3, *, into: str, environ: Any) -> Uploaded:
+        sent.append((into, environ, {entry.name for entry in manifest.files}))
+        return Uploaded(f"s3://bucket/runs/{into}", (), ())
+
+    monkeypatch.setattr(uploads, "upload", upload)
+    outcome = await played.launched()
+    ((into, environ, names),) = sent
+    assert outcome.artifacts is not None
+    assert into.startswith(outcome.artifacts.name)
+    assert outcome.uploaded_to == f"s3://bucket/runs/{into}"
+    assert played.uploads == [into] * 2
+    assert environ == {
+        "AWS_ACCESS_KEY_ID": "from the environment",
+        "AWS_SECRET_ACCESS_KEY": "the stack's s3SecretAccessKey",
+    }
+    assert {"experiment.json", "experiment.parquet", "report.html"} < names
+    assert len([name for name in names if name.startswith("trials/")]) == 4
 
 
 async def test_a_search_goes_on_only_while_its_pods_know_what_it_found(played: Played) -> None:
