@@ -181,6 +181,7 @@ def accounts_of(rows: Rows, *, unsent: int = 0) -> tuple[WorkerRun, ...]:
             completed=int(by_outcome[Outcome.COMPLETED]),
             errored=int(by_outcome[Outcome.ERRORED]),
             cancelled=int(by_outcome[Outcome.CANCELLED]),
+            abandoned=int(by_outcome[Outcome.ABANDONED]),
             unsent=int(by_outcome[Outcome.UNSENT]) + extra,
             requests_sent=sent,
         )

@@ -180,6 +180,15 @@ def milliseconds(text: str) -> str:
     return f"{text}ms"
 
 
+def percent(text: str) -> str:
+    """A share; a number without a unit is per cent."""
+    try:
+        float(text)
+    except ValueError:
+        return text
+    return f"{text}%"
+
+
 def values(text: str) -> list[Any]:
     """The values of `A,B,C`, each as in a config file; a value that is a list has brackets."""
     # Imported at once, it would make `--help` slower.

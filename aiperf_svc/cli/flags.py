@@ -151,6 +151,11 @@ LOAD = (
         "how long requests in flight may go on after that time (default: 30s)", DURATION),
     Flag(("--ramp-duration", "--concurrency-ramp-duration", "--request-rate-ramp-duration"),
         "load.ramp", "grow concurrency or rate from zero over this time", DURATION),
+    Flag(("--request-cancellation-rate",), "load.cancellation.rate",
+        "per cent of the requests whose clients leave: they close the connection after the delay, "
+        "if the response has not ended by then", "PERCENT", read=values.percent),
+    Flag(("--request-cancellation-delay",), "load.cancellation.delay",
+        "time from the moment at which such a request is sent whole (default: 0s)", DURATION),
     Flag(("--warmup-request-count", "--num-warmup-requests"), "load.warmup.requests",
         "requests before the measurement, left out of the results"),
     Flag(("--warmup-duration",), "load.warmup.duration", "the same, by time", DURATION),

@@ -115,7 +115,7 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("none", "the load is --concurrency, --request-rate, --stages, --rate-series or "
      "--fixed-schedule",
      "--prefill-concurrency --prefill-concurrency-ramp-duration "
-     "--user-centric-rate --num-users --request-cancellation-rate --request-cancellation-delay"),
+     "--user-centric-rate --num-users"),
     ("other", "--otlp URL", "--otel-url"),
     ("none", "runs are not sent to other services",
      "--stream --otel-resource-attributes --gen-ai-provider --mlflow-tracking-uri "

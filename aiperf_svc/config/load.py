@@ -1,55 +1,12 @@
 """The load: how many requests are sent, when, and for how long."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from aiperf_svc.config.base import SECOND_NS, Model
+from aiperf_svc.config.load_shapes import Arrival, Cancellation, RatePoint, Stage, Warmup
 from aiperf_svc.config.units import DurationNs, PositiveDurationNs, format_duration
-
-
-class Arrival(Model):
-    """The spacing of requests in open loop."""
-
-    pattern: Literal["constant", "poisson", "gamma"] = "poisson"
-    burstiness: Annotated[float, Field(gt=0)] = 1.0
-    """Shape of the gamma distribution: 1 is Poisson, below 1 burstier, above 1 more regular."""
-
-    @model_validator(mode="after")
-    def _burstiness_belongs_to_gamma(self) -> Self:
-        if self.burstiness != 1.0 and self.pattern != "gamma":
-            raise ValueError(
-                f"{{burstiness}} {self.burstiness:g} needs {{pattern}} gamma, not {self.pattern}"
-            )
-        return self
-
-
-class Warmup(Model):
-    """Requests sent before the measurement and left out of the results."""
-
-    requests: Annotated[int, Field(gt=0)] | None = None
-    duration: PositiveDurationNs | None = None
-    grace_period: DurationNs = 30 * SECOND_NS
-
-    @model_validator(mode="after")
-    def _ends(self) -> Self:
-        if self.requests is None and not self.duration:
-            raise ValueError("a warmup needs {requests} or {duration}")
-        return self
-
-
-class Stage(Model):
-    """A time with one rate."""
-
-    rate: Annotated[float, Field(ge=0)]
-    duration: PositiveDurationNs
-
-
-class RatePoint(Model):
-    """A point of a rate that changes."""
-
-    at: DurationNs
-    rate: Annotated[float, Field(ge=0)]
 
 
 class Load(Model):
@@ -90,6 +47,8 @@ class Load(Model):
     samples_per_query: Annotated[int, Field(gt=0, le=1_000)] = 1
     """Requests that are sent together. The next ones are sent when all of them have ended, which
     needs as many users, and one worker."""
+    cancellation: Cancellation | None = None
+    """Requests whose clients leave before the response has ended."""
     warmup: Warmup | None = None
 
     @model_validator(mode="after")
@@ -164,6 +123,11 @@ class Load(Model):
             raise ValueError(
                 f"{{samples_per_query}} {size} needs {{concurrency}} {size}, and neither a "
                 "schedule nor {ramp}: one query is on its way at a time"
+            )
+        if self.cancellation is not None:
+            raise ValueError(
+                f"{{samples_per_query}} {size} waits for whole queries; leave out "
+                "{cancellation.rate}"
             )
         for limits in (self, self.warmup):
             if limits is not None and limits.requests is not None and limits.requests % size:

@@ -23,6 +23,8 @@ class Outcome(IntEnum):
     """Due before the stop, its first byte not written by then (open loop only)."""
     LOST = 4
     """Gone with its worker."""
+    ABANDONED = 5
+    """Written, then left by its client before the response had ended, as the load asks for."""
 
 
 class ErrorKind(IntEnum):

@@ -118,6 +118,8 @@ class WorkerCounts(Value, frozen=True):
     held_back_ns: int = 0
     """Time in which the worker sent nothing, and read only the beginnings of responses, because too
     many records waited for the record processor."""
+    abandoned: int = 0
+    """Credits that ended because their client left, as the load asks for."""
 
 
 class ClockEstimate(Value, frozen=True):

@@ -40,6 +40,9 @@ class Flag(IntFlag):
     """The request asked for a stream."""
     CAPPED = 128
     """The request had to wait for the concurrency cap or the connection limit."""
+    ABANDONS = 256
+    """The client leaves a set time after the request was sent, if the response has not ended by
+    then."""
 
 
 _FRAGMENT_FIELDS: list[tuple[str, str, str]] = [

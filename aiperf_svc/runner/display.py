@@ -109,6 +109,7 @@ def plain_line(status: Status) -> str:
     parts = [
         f"{status.completed:,}{_of(status.requested_requests)} completed",
         count(status.errored, "error"),
+        *([f"{status.abandoned:,} abandoned"] if status.abandoned else []),
         f"{in_flight(status)} in flight",
         f"{status.requests_per_s:,.1f} requests/s",
     ]
@@ -136,6 +137,7 @@ def final_line(status: Status) -> str:
     else:
         parts = [f"{status.completed:,} completed", count(status.errored, "error")]
         parts += [f"{status.cancelled:,} cancelled"] if status.cancelled else []
+        parts += [f"{status.abandoned:,} abandoned"] if status.abandoned else []
     parts += [f"verdict {status.verdict}"] if status.verdict else []
     reason = f" ({status.reason})" if status.reason else ""
     return f"{status.state}{reason}: {', '.join(parts)}"

@@ -16,13 +16,17 @@ def share_done(status: Status) -> float | None:
         return None
     if status.steps is not None:
         return _share_of_steps(status.steps)
-    ended = status.completed + status.errored + status.cancelled
+    ended = _ended(status)
     shares = []
     if status.requested_requests:
         shares.append(ended / status.requested_requests)
     if status.requested_duration_s:
         shares.append(status.phase_elapsed_s / status.requested_duration_s)
     return min(1.0, max(shares)) if shares else None
+
+
+def _ended(status: Status) -> int:
+    return status.completed + status.errored + status.cancelled + status.abandoned
 
 
 def _share_of_steps(steps: StepStatus) -> float:
@@ -37,8 +41,7 @@ def remaining_s(status: Status) -> float | None:
         return None
     times = []
     if status.requested_requests and status.requests_per_s > 0:
-        ended = status.completed + status.errored + status.cancelled
-        times.append((status.requested_requests - ended) / status.requests_per_s)
+        times.append((status.requested_requests - _ended(status)) / status.requests_per_s)
     if status.requested_duration_s:
         times.append(status.requested_duration_s - status.phase_elapsed_s)
     return max(0.0, min(times)) if times else None

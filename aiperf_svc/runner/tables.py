@@ -213,7 +213,7 @@ def _print_accounts(accounts: dict[str, Any], console: Console) -> None:
         return
     outcomes = [
         f"{number(accounts[name])} {name}"
-        for name in ("completed", "errored", "cancelled", "unsent", "lost")
+        for name in ("completed", "errored", "cancelled", "abandoned", "unsent", "lost")
         if accounts[name] or name in ("completed", "errored")
     ]
     lost = f" + {number(accounts['records_lost'])} lost" if accounts["records_lost"] else ""

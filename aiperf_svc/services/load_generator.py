@@ -24,11 +24,13 @@ from aiperf_svc.adapters.inference.client import InferenceClient
 from aiperf_svc.adapters.inference.entry_cache import Entry, EntryCache
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.several_targets import SeveralTargets
+from aiperf_svc.core.load.abandonment import Abandonment
 from aiperf_svc.core.load.credit_queue import CreditQueue, PackedPairs
 from aiperf_svc.domain.outcomes import Outcome, Phase
 from aiperf_svc.domain.request_ids import TURN_BASE, id_prefix
 from aiperf_svc.protocol.messages import CreditsGranted, PhaseOpened, PhaseStopped, WorkerCounts
 from aiperf_svc.protocol.records import Flag
+from aiperf_svc.services.abandonments import Abandonments
 
 CONNECT_BACKOFF_NS: Final = 10_000_000
 """Pause of a user whose connection failed: a target that is away is asked a hundred times a second
@@ -39,7 +41,7 @@ would leave no CPU time for the first ones."""
 NEVER: Final = 2**62
 
 _COMPLETED = int(Outcome.COMPLETED)
-_CANCELLED = int(Outcome.CANCELLED)
+_CANCELLED, _ABANDONED = int(Outcome.CANCELLED), int(Outcome.ABANDONED)
 _LAST_TURN, _STREAMED, _CAPPED = int(Flag.LAST_TURN), int(Flag.STREAMED), int(Flag.CAPPED)
 
 
@@ -70,15 +72,18 @@ class LoadGenerator:
         connection_limit: int,
         extend_history: Callable[[bytes, bytes, Request], bytes],
         on_starved: Callable[[], None],
+        abandonment: Abandonment | None = None,
     ) -> None:
         """`extend_history(history, turn_messages, request)` adds a response to a history;
-        `on_starved` is called when users wait because the credits have run out."""
+        `on_starved` is called when users wait because the credits have run out; `abandonment` says
+        which clients leave before their response has ended."""
         self._run_id = run_id
         self._entries = entries
         self._base_flags = _STREAMED if is_streaming else 0
         self._connection_limit = connection_limit
         self._extend_history = extend_history
         self._on_starved = on_starved
+        self._abandonment = abandonment
         self.client: InferenceClient | SeveralTargets = None  # type: ignore[assignment]  # given by `attach`
         self._order = counter()
         self._is_held_back = False
@@ -88,6 +93,11 @@ class LoadGenerator:
     def attach(self, client: InferenceClient | SeveralTargets) -> None:
         """Set the client whose ends and timer are handled here."""
         self.client = client
+        self._send: Callable[[Request], object] = client.send
+        self._abandonments: Abandonments | None = None
+        if self._abandonment is not None:
+            self._abandonments = Abandonments(self._abandonment, client, self._arm)
+            self._send = self._abandonments.send
 
     def _reset(self, phase: Phase) -> None:
         self.phase = int(phase)
@@ -119,7 +129,7 @@ class LoadGenerator:
         self._is_stopped = False
         self._is_paused = self._is_held_back
         """True while nothing is sent: after the stop, or while the load is held back."""
-        self.granted = self.completed = self.errored = self.cancelled = 0
+        self.granted = self.completed = self.errored = self.cancelled = self.abandoned = 0
         self.unsent = self.revoked = self.capped = 0
         self.max_in_flight = 0
         self._sent_before = self._retries_before = 0
@@ -221,6 +231,7 @@ class LoadGenerator:
             completed=self.completed,
             errored=self.errored,
             cancelled=self.cancelled,
+            abandoned=self.abandoned,
             unsent=self.unsent,
             revoked=self.revoked,
             requests_sent=client.requests_sent - self._sent_before,
@@ -238,7 +249,9 @@ class LoadGenerator:
     # --- from the client -------------------------------------------------------------------------
 
     def on_timer(self, now: int) -> None:
-        """Send what is due."""
+        """Send what is due, after clients have left whose time has come."""
+        if self._abandonments is not None:
+            self._abandonments.run(now)
         self._run_due(now)
 
     def on_end(self, request: Request, outcome: int) -> None:
@@ -256,7 +269,10 @@ class LoadGenerator:
         elif outcome == _CANCELLED:
             self.cancelled += 1
         else:
-            self.errored += 1
+            if outcome == _ABANDONED:
+                self.abandoned += 1
+            else:
+                self.errored += 1
             pause = 0 if request.was_written else CONNECT_BACKOFF_NS
             heapq.heappush(self._later, (end + pause, next(self._order), None))
             self._arm()
@@ -354,7 +370,7 @@ class LoadGenerator:
             return
         flags |= self._base_flags | _LAST_TURN
         prefix = self._first_id_prefix
-        self.client.send(Request(entry.first, prefix, self.phase, index, due, flags))
+        self._send(Request(entry.first, prefix, self.phase, index, due, flags))
 
     def _send_turn(self, session: _Session, due: int) -> None:
         is_last = session.turn + 1 == session.turns
@@ -362,9 +378,7 @@ class LoadGenerator:
         prefix = b"%b%d-" % (self._id_prefix, TURN_BASE + session.turn)
         flags = self._base_flags | session.flags | (_LAST_TURN if is_last else 0)
         kept = None if is_last else bytearray()
-        self.client.send(
-            Request(prepared, prefix, self.phase, session.index, due, flags, session, kept)
-        )
+        self._send(Request(prepared, prefix, self.phase, session.index, due, flags, session, kept))
 
     def _continue(self, session: _Session, request: Request) -> None:
         entry, end = session.entry, request.end_wall_ns
@@ -438,4 +452,6 @@ class LoadGenerator:
             wake = self._cancel
         else:
             self.client.poll_often(False)
+        if self._abandonments is not None and self._active:
+            wake = min(wake, self._abandonments.next_wall_ns or NEVER)
         self.client.wake_at(None if wake == NEVER else wake)

@@ -386,6 +386,7 @@ class RecordsManager(ResultsService[RunProgress]):
                 completed=outcomes.get(Outcome.COMPLETED, 0),
                 errored=outcomes.get(Outcome.ERRORED, 0),
                 cancelled=outcomes.get(Outcome.CANCELLED, 0),
+                abandoned=outcomes.get(Outcome.ABANDONED, 0),
             )
         else:
             if phase is Phase.PROFILING:

@@ -207,6 +207,7 @@ class RunProgress:
             completed=sum(c.completed for c in counts),
             errored=sum(c.errored for c in counts),
             cancelled=sum(c.cancelled for c in counts),
+            abandoned=sum(c.abandoned for c in counts),
             in_flight=sum(c.in_flight for c in counts),
             requests_per_s=self._rate(),
             ttft_p50_ms=ttft_p50_ms,
@@ -231,7 +232,7 @@ class RunProgress:
     def _ended(self) -> int:
         phase = Phase.WARMUP if self._state is RunState.WARMUP else Phase.PROFILING
         counts = [by_phase[phase] for by_phase in self._counts.values() if phase in by_phase]
-        return sum(c.completed + c.errored + c.cancelled for c in counts)
+        return sum(c.completed + c.errored + c.cancelled + c.abandoned for c in counts)
 
     def _rate(self) -> float:
         if len(self._rate_points) < 2:

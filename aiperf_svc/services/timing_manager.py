@@ -254,6 +254,7 @@ def _total(phase: Phase, counts: dict[str, WorkerCounts]) -> WorkerCounts:
         completed=sum(c.completed for c in values),
         errored=sum(c.errored for c in values),
         cancelled=sum(c.cancelled for c in values),
+        abandoned=sum(c.abandoned for c in values),
         unsent=sum(c.unsent for c in values),
         revoked=sum(c.revoked for c in values),
         requests_sent=sum(c.requests_sent for c in values),

@@ -35,6 +35,7 @@ from aiperf_svc.core.control.control_intervals import (
 from aiperf_svc.core.endpoints.chat import append_history
 from aiperf_svc.core.endpoints.forced_length import Decision, may_force_length
 from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.core.load.abandonment import abandonment_of
 from aiperf_svc.core.load.target_choice import shift_of
 from aiperf_svc.core.records.outbox import RecordOutbox
 from aiperf_svc.core.responses.text import response_text
@@ -167,6 +168,7 @@ class Worker(BaseService):
             connection_limit=max(1, fd_limit() - RESERVED_FDS),
             extend_history=self._extend_history,
             on_starved=self._return_now.set,
+            abandonment=abandonment_of(config),
         )
         self._client = client = self._make_client(targets, generator)
         generator.attach(client)

@@ -83,6 +83,7 @@ class InferenceClient:
         self._is_in_phase = False
         self._to_cut: list[Connection] = []
         self._cut_message = ""
+        self._to_abandon: list[tuple[Connection, Request]] = []
         self._nothing_expires_before_mono_ns = 0
         self._clock_gap_ns = time_ns() - monotonic_ns()
         self._last_seq_at_look = 0
@@ -150,9 +151,26 @@ class InferenceClient:
 
     # --- what the load generator calls -----------------------------------------------------------
 
-    def send(self, request: Request) -> None:
-        """Write a request, on an idle connection or on a new one."""
-        self._writer.send(request)
+    def send(self, request: Request) -> Connection | None:
+        """Write a request, on an idle connection or on a new one, which is returned; None if there
+        is none, and the request has ended."""
+        return self._writer.send(request)
+
+    def carrier_of(self, request: Request) -> Connection | None:
+        """Return the connection that carries a request now. Visits every connection."""
+        return next((c for c in self._connections.values() if c.request is request), None)
+
+    def abandon(self, carrier: Connection, request: Request) -> None:
+        """End a request because its client leaves, and close its connection, once all that has
+        arrived is read. A response that has ended by then is complete. Must be called within
+        `on_timer`."""
+        self._to_abandon.append((carrier, request))
+
+    def _abandon_all(self) -> None:
+        leaving, self._to_abandon = self._to_abandon, []
+        for conn, request in leaving:
+            if conn.request is request:
+                self._in_flight.abandon(conn)
 
     def preconnect(self, count: int) -> bool:
         """Connect ahead until there are `count` connections; see the pool's."""
@@ -229,6 +247,8 @@ class InferenceClient:
             self._cut_some()
             if not self._to_cut:
                 self._on_timer(time_ns())
+        if self._to_abandon:
+            self._abandon_all()
         if self._closing:
             self._pool.close_sockets()
 

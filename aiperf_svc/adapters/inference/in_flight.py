@@ -11,7 +11,7 @@ from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.domain.outcomes import ErrorKind, Outcome
 
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
-_CANCELLED = int(Outcome.CANCELLED)
+_CANCELLED, _ABANDONED = int(Outcome.CANCELLED), int(Outcome.ABANDONED)
 
 OnEnd = Callable[[Request, int], None]
 """Called with a request that has ended and its outcome; it may send the next one at once."""
@@ -59,6 +59,10 @@ class RequestsInFlight:
     def cancel(self, conn: Connection, message: str) -> None:
         """End the request on a connection before its response is whole, and drop the connection."""
         self._end(conn, _CANCELLED, ErrorKind.NONE, time_ns(), message)
+
+    def abandon(self, conn: Connection) -> None:
+        """End the request on a connection because its client leaves, and drop the connection."""
+        self._end(conn, _ABANDONED, ErrorKind.NONE, time_ns())
 
     def fail(self, conn: Connection, kind: ErrorKind, message: str) -> None:
         """Drop a connection. The request on it, if there is one, ends with this error."""

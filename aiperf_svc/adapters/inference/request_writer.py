@@ -44,8 +44,9 @@ class RequestWriter:
         self.retries = 0
         """Requests that had to be sent again."""
 
-    def send(self, request: Request) -> None:
-        """Write a request on an idle connection, or on a new one as soon as that is made."""
+    def send(self, request: Request) -> Connection | None:
+        """Write a request on an idle connection, or on a new one as soon as that is made. Returns
+        the connection; None if the request has ended without one."""
         self._last_id = request.request_id = self._last_id + 1
         self._in_flight.count += 1
         idle = self._idle
@@ -57,20 +58,21 @@ class RequestWriter:
             made = self._pool.spare_or_new()
             if isinstance(made, NotConnected):
                 self._in_flight.fail_unconnected(request, made)
-                return
+                return None
             conn = made
         try:
             unsent = begin(conn, request)
         except OSError as error:
             self.requests_sent += 1
             self.disconnected(conn, ErrorKind.SEND, error.strerror or str(error))
-            return
+            return conn
         if unsent is not None:
             self.requests_sent += 1
             if unsent:
                 conn.wait_to_write(memoryview(request.payload)[-unsent:])
         elif conn.state == IDLE:
             self._write(conn, request)
+        return conn
 
     # --- connecting ------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import select
 from collections.abc import Callable, Sequence
 
 from aiperf_svc.adapters.inference.client import InferenceClient
+from aiperf_svc.adapters.inference.connection import Connection
 from aiperf_svc.adapters.inference.in_flight import OnEnd
 from aiperf_svc.adapters.inference.raw_records import RawRecords
 from aiperf_svc.adapters.inference.request import Request
@@ -98,13 +99,24 @@ class SeveralTargets:
         """Return the number of requests that ended near such a step."""
         return self._first.ended_near_steps
 
-    def send(self, request: Request) -> None:
-        """Write a request to its target."""
+    def send(self, request: Request) -> Connection | None:
+        """Write a request to its target; returns the connection, as the client of one does."""
         number = (request.index + self._shift) % self._count
         if number:
             request.payload = self._heads[number] + request.payload[self._head_bytes :]
             request.bytes_out = len(request.payload)
-        self.parts[number].send(request)
+        return self.parts[number].send(request)
+
+    def carrier_of(self, request: Request) -> Connection | None:
+        """Return the connection that carries a request now. Visits every connection."""
+        return self._part_of(request).carrier_of(request)
+
+    def abandon(self, carrier: Connection, request: Request) -> None:
+        """End a request because its client leaves."""
+        self._part_of(request).abandon(carrier, request)
+
+    def _part_of(self, request: Request) -> InferenceClient:
+        return self.parts[(request.index + self._shift) % self._count]
 
     def preconnect(self, count: int) -> bool:
         """Connect ahead until there are so many connections, the same number to each target."""

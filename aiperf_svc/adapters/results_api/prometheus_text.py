@@ -28,6 +28,7 @@ def samples(status: Status) -> Iterator[Sample]:
         ("requests_completed_total", "Good responses.", phase, status.completed),
         ("requests_errored_total", "Bad responses or none.", phase, status.errored),
         ("requests_cancelled_total", "Cut by the end.", phase, status.cancelled),
+        ("requests_abandoned_total", "Left by their clients.", phase, status.abandoned),
         ("requests_in_flight", "Written, without a whole response yet.", phase, status.in_flight),
         ("server_requests_running", "By the server's page.", phase, status.server_running),
         ("server_requests_waiting", "By the server's page.", phase, status.server_waiting),

@@ -104,6 +104,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Kind of failure; None unless the state is `failed`."""
     finish_reasons: dict[str, int] = {}
     """Number of requests of the profiling phase by finish reason."""
+    abandoned: int = 0
+    """Those whose clients left, as the load asks for."""
     server_running: float | None = None
     """Requests that the server says it runs; None if it does not say."""
     server_waiting: float | None = None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.dataset import DatasetKind
 from aiperf_svc.config.endpoint import MESSAGE_APIS, RANKINGS, SOUND_APIS, EndpointType
-from aiperf_svc.config.load import Warmup
+from aiperf_svc.config.load_shapes import Warmup
 from aiperf_svc.core.datasets import synthetic
 from aiperf_svc.core.datasets.base import (
     PromptConversation,

@@ -143,7 +143,7 @@ class LineRenderer:
                 ~np.isnan(values),
                 [bool(each) for each in gaps],
                 rows["ack_wall_ns"] != 0,
-                rows["outcome"] == Outcome.CANCELLED,
+                np.isin(rows["outcome"], (Outcome.CANCELLED, Outcome.ABANDONED)),
                 rows["error"] != 0,
             ]
         )

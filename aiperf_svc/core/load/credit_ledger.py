@@ -3,7 +3,7 @@ came back.
 
 A grant gives credits to a worker; the worker's cumulative counts report how they ended. At the end
 
-    issued = granted - revoked = completed + errored + cancelled + unsent + lost
+    issued = granted - revoked = completed + errored + cancelled + abandoned + unsent + lost
 
 holds for every worker, where `lost` is what a lost worker never reported.
 
@@ -71,7 +71,8 @@ class _Account(msgspec.Struct):
 
 def ended_credits(counts: WorkerCounts) -> int:
     """Return the number of credits whose outcome these counts report."""
-    return counts.completed + counts.errored + counts.cancelled + counts.unsent + counts.revoked
+    ended = counts.completed + counts.errored + counts.cancelled + counts.abandoned
+    return ended + counts.unsent + counts.revoked
 
 
 class CreditLedger:

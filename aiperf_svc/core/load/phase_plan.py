@@ -5,7 +5,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.load import Arrival, Load
+from aiperf_svc.config.load import Load
+from aiperf_svc.config.load_shapes import Arrival
 from aiperf_svc.config.urls import address_of, is_loopback
 from aiperf_svc.core.load.rate_curve import curve_of
 from aiperf_svc.domain.outcomes import Phase

@@ -26,7 +26,7 @@ from aiperf_svc.protocol.messages import (
     LineDetails,
     SequenceSpan,
 )
-from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Rows
+from aiperf_svc.protocol.records import FRAGMENT_DTYPE, READ_DTYPE, Flag, Rows
 
 
 class MetricParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +187,11 @@ def _details(
 def _histograms(
     rows: Rows, counts: NDArray[np.int64], gaps_ns: NDArray[np.int64]
 ) -> tuple[HistogramDelta, ...]:
-    """Return the pooled gaps of each phase."""
+    """Return the pooled gaps of each phase, without those of clients that leave early."""
+    is_abandoning = (rows["flags"] & np.uint16(Flag.ABANDONS)) != 0
+    if is_abandoning.any():
+        gaps_ns = gaps_ns[~np.repeat(is_abandoning, counts)]
+        counts = np.where(is_abandoning, 0, counts)
     if not len(gaps_ns):
         return ()
     phases = np.repeat(rows["phase"], counts)

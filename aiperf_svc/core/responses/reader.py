@@ -19,7 +19,7 @@ Which errors are found here, and in which order:
 - EMPTY: a whole response without any content, unless it states that the first token ended it.
 
 What was wrong with the response came before the way in which it ended, so it takes precedence over
-a time-out or a disconnect that the worker reports. A cancelled request stays cancelled.
+a time-out or a disconnect that the worker reports. A cancelled or abandoned request stays that.
 """
 
 from array import array
@@ -64,7 +64,9 @@ _NO_HEAD, _STREAM, _BODY, _ERROR_BODY = range(4)
 """Modes in which a response is read."""
 
 _COMPLETED, _ERRORED = int(Outcome.COMPLETED), int(Outcome.ERRORED)
-_CANCELLED, _STATUS = int(Outcome.CANCELLED), int(ErrorKind.STATUS)
+_STATUS = int(ErrorKind.STATUS)
+_CUT = (int(Outcome.CANCELLED), int(Outcome.ABANDONED))
+"""Outcomes of requests that ended at our side, whatever had come."""
 
 
 class ResponseFormat:
@@ -360,7 +362,7 @@ class ResponseReader:
         """Take in how the request ended for the worker; sets `outcome`, `error`, `message`."""
         if outcome == _COMPLETED and self._is_ended and self.first_token_wall_ns and not self.error:
             return  # a stream as it should be
-        if outcome == _CANCELLED:
+        if outcome in _CUT:
             self.outcome, self.error, self.message = outcome, 0, ""
             return
         if outcome == _COMPLETED:

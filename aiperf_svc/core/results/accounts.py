@@ -1,7 +1,7 @@
 """The accounts of a run: at its end, every credit and every request must be accounted for.
 
     issued   = granted - revoked
-    issued   = completed + errored + cancelled + unsent + lost          (credits)
+    issued   = completed + errored + cancelled + abandoned + unsent + lost          (credits)
     sent     = metric records + records lost + retries                  (requests)
 
 A live worker must account for every credit itself. Of a lost worker only what has arrived is known.
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from aiperf_svc.core.load.credit_ledger import ended_credits
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import WorkerCounts
 
@@ -39,6 +40,7 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True):
     completed: int = 0
     errored: int = 0
     cancelled: int = 0
+    abandoned: int = 0
     unsent: int = 0
     lost: int = 0
     requests_sent: int = 0
@@ -49,7 +51,10 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True):
     violations: tuple[str, ...] = ()
 
 
-COUNTED = ("granted", "revoked", "completed", "errored", "cancelled", "unsent", "retries")
+COUNTED = (
+    *("granted", "revoked", "completed", "errored", "cancelled", "abandoned", "unsent"),
+    "retries",
+)
 """Counts that are added up from the workers' own reports."""
 
 
@@ -82,8 +87,7 @@ def balance(
 
 def _lost_credits(account: WorkerAccount) -> int:
     """Return the number of credits without an outcome; for a live worker it must be 0."""
-    c = account.counts
-    return c.granted - c.revoked - c.completed - c.errored - c.cancelled - c.unsent
+    return account.counts.granted - ended_credits(account.counts)
 
 
 def _sent(account: WorkerAccount) -> int:

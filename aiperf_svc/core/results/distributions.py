@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiperf_svc.core.results.summary import MetricSummary
-from aiperf_svc.core.stats.columns import PhaseRows, is_cut_off
+from aiperf_svc.core.stats.columns import PhaseRows, is_cut_off, of_patient_clients
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.percentiles import QUANTILES, Distribution, describe, is_thin
 from aiperf_svc.domain.metric_catalog import METRICS, Kind, Metric, Population
@@ -80,7 +80,8 @@ def _with_bounds(metric: Metric, rows: PhaseRows) -> tuple[Floats, Floats]:
     bounds: list[Floats] = []
     values = np.empty(rows.row_count, dtype=np.float64)
     filled = 0
-    for chunk in rows.chunks(Population.DUE):
+    for every in rows.chunks(Population.DUE):
+        chunk = of_patient_clients(every)
         some = metric.compute(chunk)
         is_cut = is_cut_off(chunk)
         is_known = ~np.isnan(some) & (chunk["outcome"] == Outcome.COMPLETED)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from aiperf_svc.config.slo import Objective, Slo
 from aiperf_svc.core.results.slo import is_good, limit_of
 from aiperf_svc.core.stats.batches import BATCHES, LEAST_IN_BATCH
-from aiperf_svc.core.stats.columns import Chunk, PhaseRows, is_cut_off
+from aiperf_svc.core.stats.columns import Chunk, PhaseRows, is_cut_off, of_patient_clients
 from aiperf_svc.core.stats.load_window import LoadWindow
 from aiperf_svc.core.stats.percentiles import QUANTILES
 from aiperf_svc.domain.metric_catalog import CATALOG, Kind, Metric, Population
@@ -87,7 +87,8 @@ def _of_objective(
         return None
     limit = limit_of(metric, getattr(objective, bound))
     counts, totals = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
-    for chunk in rows.chunks(metric.population):
+    for every in rows.chunks(metric.population):
+        chunk = every if metric.population is Population.SENT else of_patient_clients(every)
         values = _values(metric, chunk)
         known = ~np.isnan(values)
         values, batch = values[known], _batch(chunk, begin, end)[known]
@@ -102,7 +103,8 @@ def _of_objective(
 
 def _of_goodput(rows: PhaseRows, slo: Slo, begin: int, end: int) -> ObjectiveBatches:
     counts, bad = np.zeros(BATCHES, dtype=np.int64), np.zeros(BATCHES)
-    for chunk in rows.chunks(Population.DUE):
+    for every in rows.chunks(Population.DUE):
+        chunk = of_patient_clients(every)
         good = is_good(chunk, slo.goodput) & (chunk["outcome"] == Outcome.COMPLETED)
         batch = _batch(chunk, begin, end)
         inside = batch >= 0

@@ -26,6 +26,7 @@ def scalars(
         "request_error_rate": 100.0 * totals.errored / finished if finished else 0.0,
         "unsent_request_count": accounts.unsent,
         "cancelled_request_count": totals.cancelled,
+        "abandoned_request_count": totals.abandoned,
         "timed_out_request_count": totals.timed_out,
         "lost_request_count": max(accounts.lost, accounts.records_lost),
         "capped_request_count": totals.capped,
@@ -33,6 +34,8 @@ def scalars(
         "unstamped_request_share": 100.0 * totals.unstamped / max(1, totals.requests),
         "distinct_prompt_count": totals.distinct_entries,
     }
+    if not totals.to_abandon:
+        del values["abandoned_request_count"]
     if requested_rate is not None:
         values["requested_rate"] = requested_rate
     values |= _tokens(totals)

@@ -29,6 +29,7 @@ FLAG_COLUMNS = {
     "is_clock_jump": Flag.CLOCK_JUMP,
     "is_streamed": Flag.STREAMED,
     "is_capped": Flag.CAPPED,
+    "is_abandoning": Flag.ABANDONS,
 }
 """Boolean columns that formulas use, by the bit of `flags` that each stands for."""
 
@@ -85,6 +86,13 @@ def is_cut_off(chunk: Chunk) -> Mask:
     return cut
 
 
+def of_patient_clients(chunk: Chunk) -> Chunk:
+    """Return the requests whose clients wait for the end of the response. Latencies are of these:
+    of the others only the fast ones complete, and since they were chosen by lot, leaving all of
+    them out moves no percentile."""
+    return chunk.where(~chunk["is_abandoning"])
+
+
 class PhaseRows:
     """The rows of one phase."""
 
@@ -115,11 +123,11 @@ class PhaseRows:
 
     def collect(self, formula: Formula, population: Population) -> Floats:
         """Return the defined values of a formula, in no particular order, as an array that the
-        caller owns."""
+        caller owns. Of clients that leave early it has those of `SENT` only."""
         values = np.empty(self.row_count, dtype=np.float64)
         filled = 0
         for chunk in self.chunks(population):
-            some = formula(chunk)
+            some = formula(chunk if population is Population.SENT else of_patient_clients(chunk))
             missing = np.isnan(some)
             if missing.any():
                 some = some[~missing]

@@ -33,6 +33,9 @@ class Totals(msgspec.Struct):
     completed: int = 0
     errored: int = 0
     cancelled: int = 0
+    abandoned: int = 0
+    to_abandon: int = 0
+    """Requests whose clients would not wait for longer than a set time."""
     unsent: int = 0
     timed_out: int = 0
     no_resources: int = 0
@@ -119,6 +122,8 @@ def _add_outcomes(totals: Totals, chunk: Chunk) -> None:
     totals.completed += int(by_outcome[Outcome.COMPLETED])
     totals.errored += int(by_outcome[Outcome.ERRORED])
     totals.cancelled += int(by_outcome[Outcome.CANCELLED])
+    totals.abandoned += int(by_outcome[Outcome.ABANDONED])
+    totals.to_abandon += _count(chunk["is_abandoning"])
     totals.unsent += int(by_outcome[Outcome.UNSENT])
     totals.errors += by_error
     totals.timed_out += int(by_error[ErrorKind.TIMEOUT])

@@ -17,8 +17,8 @@ from aiperf_svc.cli.flags import FLAGS
 from aiperf_svc.cli.runs import DISPLAYS
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.hooks import ResetKvCache, ServerProfiler
-from aiperf_svc.config.load import RatePoint, Stage
 from aiperf_svc.config.load_config import parse_config, save_config
+from aiperf_svc.config.load_shapes import RatePoint, Stage
 from aiperf_svc.config.names import all_keys, type_at
 from aiperf_svc.config.prompts import Length, Shape
 from aiperf_svc.config.search import Search
@@ -101,7 +101,8 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
     }
     only_in_files |= {key for key in all_keys() if _is_of_a_length(key)}
     parts = {
-        "load.arrival", "load.warmup", "dataset.input_tokens", "dataset.output_tokens",
+        "load.arrival", "load.cancellation", "load.warmup",
+        "dataset.input_tokens", "dataset.output_tokens",
         "dataset.passages", "dataset.passages.number", "dataset.passages.tokens",
         "dataset.prefix", "dataset.turns", "dataset.turns.number", "dataset.turns.delay_ms",
         "dataset.images", "dataset.images.width", "dataset.images.height",
@@ -187,6 +188,11 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
     "--replay-speedup": ((*REPLAY, "--replay-speedup", "2.5"), 2.5),
     "--request-count": (("--request-count", "9"), 9),
     "--benchmark-duration": (("--duration", "1m"), 60 * 10**9),
+    "--request-cancellation-rate": (["--request-cancellation-rate", "10"], 0.1),
+    "--request-cancellation-delay": (
+        ["--request-cancellation-rate", "5%", "--request-cancellation-delay", "500ms"],
+        500_000_000,
+    ),
     "--grace-period": (("--grace-period", "250ms"), 250_000_000),
     "--ramp-duration": (("--ramp-duration", "3s"), 3 * 10**9),
     "--warmup-request-count": (("--warmup-request-count", "5"), 5),

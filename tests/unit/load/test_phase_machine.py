@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aiperf_svc.config.load import Arrival
+from aiperf_svc.config.load_shapes import Arrival
 from aiperf_svc.core.control.control_intervals import grant_interval_s
 from aiperf_svc.core.load.credit_ledger import LEAST_LOOKAHEAD
 from aiperf_svc.core.load.phase_machine import (

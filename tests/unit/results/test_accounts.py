@@ -9,7 +9,7 @@ from aiperf_svc.core.results.accounts import WorkerAccount, balance
 from aiperf_svc.domain.outcomes import Phase
 from aiperf_svc.protocol.messages import WorkerCounts
 
-OUTCOMES = ("completed", "errored", "cancelled", "unsent", "revoked")
+OUTCOMES = ("completed", "errored", "cancelled", "abandoned", "unsent", "revoked")
 
 
 def honest(seed: int, worker: str = "worker-0", *, is_lost: bool = False) -> WorkerAccount:
@@ -23,7 +23,7 @@ def honest(seed: int, worker: str = "worker-0", *, is_lost: bool = False) -> Wor
             continue  # gone with the worker
         outcome = dice.choice(OUTCOMES)
         counts[outcome] += 1
-        if outcome in ("completed", "errored", "cancelled"):
+        if outcome not in ("unsent", "revoked"):
             is_retried = dice.random() < 0.1
             counts["retries"] += is_retried
             counts["requests_sent"] += 1 + is_retried
@@ -47,7 +47,8 @@ def test_random_honest_histories_balance() -> None:
         books = balance(Phase.PROFILING, workers, granted=granted)
         assert books.violations == (), seed
         assert books.issued == books.granted - books.revoked, seed
-        ended = books.completed + books.errored + books.cancelled + books.unsent + books.lost
+        ended = books.completed + books.errored + books.cancelled + books.abandoned
+        ended += books.unsent + books.lost
         assert books.issued == ended, seed
         arrived = books.records + books.records_lost + books.retries
         assert books.requests_sent == arrived, seed

@@ -13,6 +13,7 @@ from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.domain import metric_docs
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind, nearest_tags
+from aiperf_svc.protocol.records import Flag
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "tests" / "data" / "aiperf_sample"
@@ -48,6 +49,7 @@ def test_only_metrics_that_we_leave_out_are_missing_from_aiperfs() -> None:
 def test_every_metric_is_computed() -> None:
     closed = fake_run.closed_loop(requests=200)
     closed["reasoning_tokens"] = 3
+    closed["flags"][0] |= Flag.ABANDONS
     slo = {"goodput": {"time_to_first_token": 35}}
     found = set()
     for load in ({"concurrency": 20, "requests": 200}, {"request_rate": 90, "duration": "30s"}):

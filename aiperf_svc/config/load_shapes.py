@@ -1,0 +1,68 @@
+"""Parts of a load: how its requests are spaced, how its rate changes, and what clients do."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from aiperf_svc.config.base import SECOND_NS, Model
+from aiperf_svc.config.units import DurationNs, PositiveDurationNs, Share
+
+
+class Arrival(Model):
+    """The spacing of requests in open loop."""
+
+    pattern: Literal["constant", "poisson", "gamma"] = "poisson"
+    burstiness: Annotated[float, Field(gt=0)] = 1.0
+    """Shape of the gamma distribution: 1 is Poisson, below 1 burstier, above 1 more regular."""
+
+    @model_validator(mode="after")
+    def _burstiness_belongs_to_gamma(self) -> Self:
+        if self.burstiness != 1.0 and self.pattern != "gamma":
+            raise ValueError(
+                f"{{burstiness}} {self.burstiness:g} needs {{pattern}} gamma, not {self.pattern}"
+            )
+        return self
+
+
+class Warmup(Model):
+    """Requests sent before the measurement and left out of the results."""
+
+    requests: Annotated[int, Field(gt=0)] | None = None
+    duration: PositiveDurationNs | None = None
+    grace_period: DurationNs = 30 * SECOND_NS
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.requests is None and not self.duration:
+            raise ValueError("a warmup needs {requests} or {duration}")
+        return self
+
+
+class Stage(Model):
+    """A time with one rate."""
+
+    rate: Annotated[float, Field(ge=0)]
+    duration: PositiveDurationNs
+
+
+class RatePoint(Model):
+    """A point of a rate that changes."""
+
+    at: DurationNs
+    rate: Annotated[float, Field(ge=0)]
+
+
+class Cancellation(Model):
+    """Clients that close their connections before their responses have ended."""
+
+    rate: Share = 0.0
+    """Share of the requests of the profiling phase, chosen by lot."""
+    delay: DurationNs = 0
+    """Time from the moment at which a request is sent whole; a response that ends before it is
+    complete."""
+
+    @model_validator(mode="after")
+    def _has_a_rate(self) -> Self:
+        if self.delay and not self.rate:
+            raise ValueError("{delay} needs {rate}, the share of requests whose clients leave")
+        return self

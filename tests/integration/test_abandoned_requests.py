@@ -1,0 +1,223 @@
+"""Clients that leave before their response has ended, against a server that counts them itself."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time_ns
+from typing import Any
+
+import pytest
+from in_one_loop import config, lines, server, stack, talks
+
+from aiperf_svc.adapters.inference.request import PreparedTurn, Request
+from aiperf_svc.core.load.abandonment import Abandonment
+from aiperf_svc.domain.outcomes import Phase
+from aiperf_svc.services.abandonments import LEAST_LOOK_NS, PRUNED_AT, Abandonments
+
+
+def chosen(count: int, share: float) -> set[int]:
+    """The indexes of the credits whose first request is to be abandoned, by the seed 0."""
+    choice = Abandonment(share=share, delay_ns=0, seed=0)
+    return {index for index in range(count) if choice.is_chosen(index, 0)}
+
+
+async def test_the_server_sees_exactly_the_clients_that_were_to_leave(tmp_path: Path) -> None:
+    cancellation = {"rate": "20%", "delay": "100ms"}
+    # A response takes 20 ms + 49 x 10 ms: the chosen clients leave in its middle.
+    with server(ttft="20ms", itl="10ms", tokens=50) as mock:
+        load = {"concurrency": 20, "requests": 200, "cancellation": cancellation}
+        async with stack(config(mock.url, **load), tmp_path, workers=2) as run:
+            summary = await run.results()
+        truth = mock.truth(rows=True)
+    leaving = chosen(200, 0.2)
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert truth["disconnected"] == accounts["abandoned"] == len(leaving)
+    assert accounts["issued"] == accounts["completed"] + accounts["abandoned"] == 200
+    assert (accounts["errored"], accounts["violations"]) == (0, [])
+    assert truth["requests"] == accounts["requests_sent"] == 200
+    assert summary["abandoned_request_count"]["avg"] == len(leaving)
+    assert summary["error_request_count"]["avg"] == summary["cancelled_request_count"]["avg"] == 0
+    assert summary["request_latency"]["count"] == 200 - len(leaving)
+    by_index = {line["metadata"]["session_num"]: line for line in lines(tmp_path / "artifacts")}
+    assert {i for i, line in by_index.items() if line["metadata"]["was_cancelled"]} == leaving
+    for index in leaving:
+        metadata = by_index[index]["metadata"]
+        stayed_ms = (metadata["request_end_ns"] - metadata["request_start_ns"]) / 1e6
+        assert stayed_ms >= 100
+        assert "error" not in by_index[index]
+        assert "request_latency" not in by_index[index]["metrics"]
+
+
+async def test_a_response_that_ends_before_the_delay_is_complete(tmp_path: Path) -> None:
+    with server(ttft="5ms", tokens=1) as mock:
+        load = {"request_rate": 200, "requests": 100}
+        load |= {"cancellation": {"rate": "100%", "delay": "20s"}}
+        async with stack(config(mock.url, **load), tmp_path) as run:
+            summary = await run.results()
+        truth = mock.truth()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert truth["disconnected"] == accounts["abandoned"] == 0
+    assert accounts["completed"] == summary["request_count"]["avg"] == 100
+    # Of such clients only the fast ones complete, so latencies are not theirs.
+    assert "request_latency" not in summary
+
+
+async def test_a_conversation_ends_where_its_client_leaves(tmp_path: Path) -> None:
+    dataset = talks(tmp_path, {"text": "a"}, {"text": "b"}, {"text": "c"}, count=30)
+    with server(ttft="100ms", tokens=1) as mock:
+        load = {"concurrency": 10, "requests": 90}
+        load |= {"cancellation": {"rate": "30%", "delay": "10ms"}}
+        async with stack(config(mock.url, dataset=dataset, **load), tmp_path) as run:
+            summary = await run.results()
+        truth = mock.truth()
+    choice = Abandonment(share=0.3, delay_ns=0, seed=0)
+    turns = [[turn for turn in range(3) if choice.is_chosen(i, turn)] for i in range(30)]
+    sent = sum(min(leaving) + 1 if leaving else 3 for leaving in turns)
+    abandoned = sum(map(bool, turns))
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert (accounts["abandoned"], accounts["completed"]) == (abandoned, 30 - abandoned)
+    assert truth["requests"] == accounts["requests_sent"] == sent
+    assert truth["disconnected"] == summary["abandoned_request_count"]["avg"] == abandoned
+
+
+async def test_clients_also_leave_in_the_grace_period_and_the_warmup_has_none(
+    tmp_path: Path,
+) -> None:
+    with server(ttft="400ms", tokens=1) as mock:
+        load = {"request_rate": 50, "duration": "300ms", "arrival": {"pattern": "constant"}}
+        load |= {"cancellation": {"rate": "100%", "delay": "300ms"}, "warmup": {"requests": 3}}
+        async with stack(config(mock.url, **load), tmp_path) as run:
+            summary = await run.results()
+        truth = mock.truth()
+    accounts = summary["aiperf_svc"]["accounts"]
+    assert accounts["abandoned"] == accounts["issued"] - accounts["unsent"]
+    assert accounts["abandoned"] == truth["disconnected"] == pytest.approx(15, abs=1)
+    assert truth["completed"] == 3
+
+
+# --- the times -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Carrier:
+    """A connection."""
+
+    request: Request | None = None
+    unsent: memoryview | None = None
+
+
+@dataclass
+class NotingClient:
+    """Gives each request a connection and writes nothing."""
+
+    carriers: list[Carrier] = field(default_factory=list)
+    abandoned: list[Request] = field(default_factory=list)
+
+    def send(self, request: Request) -> Carrier:
+        self.carriers.append(Carrier(request))
+        return self.carriers[-1]
+
+    def carrier_of(self, request: Request) -> Carrier | None:
+        return next((each for each in self.carriers if each.request is request), None)
+
+    def abandon(self, _: Carrier, request: Request) -> None:
+        self.abandoned.append(request)
+
+
+DELAY_NS = 5_000_000
+
+
+def sender(client: Any, *, delay_ns: int = DELAY_NS) -> Abandonments:
+    return Abandonments(Abandonment(share=1.0, delay_ns=delay_ns, seed=0), client, lambda: None)
+
+
+def sent_by(made: Abandonments, *, index: int = 0, phase: Phase = Phase.PROFILING) -> Request:
+    request = Request(PreparedTurn(b"", b"", 0, 0), b"", phase, index, 0, 0)
+    made.send(request)
+    return request
+
+
+def written(request: Request, at_ns: int) -> Request:
+    request.start_wall_ns = request.sent_wall_ns = at_ns
+    return request
+
+
+def look(made: Abandonments) -> int:
+    """Looks when it is time; returns that time."""
+    now = made.next_wall_ns
+    assert now is not None
+    made.run(now)
+    return now
+
+
+@pytest.mark.parametrize("waited_ns", [0, 1_000_000, 4_999_999, 5_000_000, 23_456_789])
+def test_the_delay_counts_from_the_write_however_long_a_connection_took(waited_ns: int) -> None:
+    made = sender(client := NotingClient())
+    before = time_ns()
+    request = sent_by(made)
+    first = made.next_wall_ns
+    assert first is not None
+    assert first >= before + DELAY_NS
+    write = first - DELAY_NS + waited_ns
+    now = 0
+    while not client.abandoned:
+        if made.next_wall_ns is not None and made.next_wall_ns >= write:
+            written(request, write)
+        now = look(made)
+    assert now == write + DELAY_NS
+
+
+def test_a_request_whose_last_bytes_are_not_written_waits_for_them() -> None:
+    made = sender(client := NotingClient())
+    request = sent_by(made)
+    client.carriers[0].unsent = memoryview(b"rest")
+    now = look(made)
+    written(request, now)
+    now = look(made)
+    assert client.abandoned == []
+    client.carriers[0].unsent = None
+    request.sent_wall_ns = now + 1
+    assert look(made) == now + DELAY_NS
+    assert look(made) == now + 1 + DELAY_NS
+    assert client.abandoned == [request]
+
+
+def test_a_request_that_went_to_another_connection_leaves_that_one() -> None:
+    made = sender(client := NotingClient())
+    request = written(sent_by(made), 1)
+    client.carriers[0].request = None
+    client.send(request)
+    look(made)
+    assert client.abandoned == [request]
+
+
+def test_what_has_ended_or_was_taken_back_is_left_alone() -> None:
+    made = sender(client := NotingClient())
+    written(sent_by(made), 1).end_wall_ns = 2
+    sent_by(made)
+    client.carriers[1].request = None
+    while made.next_wall_ns is not None:
+        look(made)
+    assert client.abandoned == []
+
+
+def test_a_warmup_has_no_such_clients() -> None:
+    made = sender(NotingClient())
+    sent_by(made, phase=Phase.WARMUP)
+    assert made.next_wall_ns is None
+
+
+def test_without_a_delay_a_request_that_waits_is_looked_at_once_a_millisecond() -> None:
+    made = sender(client := NotingClient(), delay_ns=0)
+    request = sent_by(made)
+    now = look(made)
+    assert made.next_wall_ns == now + LEAST_LOOK_NS
+    written(request, now + 10)
+    look(made)
+    assert client.abandoned == [request]
+
+
+def test_memory_does_not_grow_with_the_number_of_requests_that_have_ended() -> None:
+    made = sender(NotingClient(), delay_ns=600 * 10**9)
+    for index in range(20 * PRUNED_AT):
+        written(sent_by(made, index=index), 1).end_wall_ns = 2
+    assert len(made._heap) <= PRUNED_AT

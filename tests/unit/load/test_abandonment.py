@@ -1,0 +1,65 @@
+"""The choice of the requests whose clients leave, by lot, and the same however they are dealt."""
+
+import itertools
+import math
+
+import pytest
+
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.load.abandonment import Abandonment, abandonment_of
+
+COUNT = 40_000
+
+
+def choice(share: float = 0.1, *, seed: int = 7) -> Abandonment:
+    return Abandonment(share=share, delay_ns=0, seed=seed)
+
+
+def config(**cancellation: object) -> BenchmarkConfig:
+    return BenchmarkConfig.model_validate(
+        {
+            "endpoint": {"url": "http://host", "model": "m"},
+            "load": {"concurrency": 1, "requests": 1, "cancellation": cancellation},
+        }
+    )
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("turn", [0, 3])
+def test_the_share_is_chosen(share: float, turn: int) -> None:
+    made = choice(share)
+    chosen = sum(made.is_chosen(index, turn) for index in range(COUNT))
+    spread = math.sqrt(COUNT * share * (1 - share))
+    assert abs(chosen - COUNT * share) < 4 * spread
+
+
+def test_of_all_and_of_none() -> None:
+    assert all(choice(1.0).is_chosen(index, 0) for index in range(1_000))
+    assert not any(choice(0.0).is_chosen(index, 0) for index in range(1_000))
+
+
+def test_the_choices_of_neighbours_turns_and_seeds_are_independent() -> None:
+    one, other = choice(0.5), choice(0.5, seed=8)
+    pairs = {
+        "neighbours": [(one.is_chosen(i, 0), one.is_chosen(i + 1, 0)) for i in range(COUNT)],
+        "workers": [(one.is_chosen(i, 0), one.is_chosen(i + 2, 0)) for i in range(COUNT)],
+        "turns": [(one.is_chosen(i, 0), one.is_chosen(i, 1)) for i in range(COUNT)],
+        "seeds": [(one.is_chosen(i, 0), other.is_chosen(i, 0)) for i in range(COUNT)],
+    }
+    for name, found in pairs.items():
+        both = sum(a and b for a, b in found)
+        assert abs(both - COUNT / 4) < 4 * math.sqrt(COUNT * 3 / 16), name
+
+
+def test_runs_of_chosen_requests_are_as_long_as_chance_makes_them() -> None:
+    made = choice(0.5)
+    chosen = [made.is_chosen(index, 0) for index in range(COUNT)]
+    changes = sum(a != b for a, b in itertools.pairwise(chosen))
+    assert abs(changes - COUNT / 2) < 4 * math.sqrt(COUNT / 4)
+
+
+def test_a_config_without_a_rate_has_no_such_clients() -> None:
+    assert abandonment_of(config()) is None
+    made = abandonment_of(config(rate="100%", delay="2s"))
+    assert made is not None
+    assert (made.delay_ns, made.is_chosen(5, 0)) == (2_000_000_000, True)

@@ -1,0 +1,60 @@
+"""What clients that leave do to the results: they are counted, and move no latency."""
+
+import fake_run
+import numpy as np
+import pytest
+from fake_run import MS
+
+from aiperf_svc.core.results.summarise import summarise
+from aiperf_svc.core.results.summary import Summary
+from aiperf_svc.core.verdict.check_result import Severity
+from aiperf_svc.domain.outcomes import Outcome
+from aiperf_svc.protocol.records import Flag, Rows
+
+DELAY_NS = 220 * MS
+
+
+def results(rows: Rows) -> Summary:
+    config = fake_run.config(concurrency=20, requests=2_000)
+    return summarise(fake_run.columns_of(rows), None, fake_run.context(rows, config=config))
+
+
+def leaving(rows: Rows, share: float) -> Rows:
+    """The same run, with clients chosen by lot that leave after the delay."""
+    rows = rows.copy()
+    chosen = np.random.default_rng(3).random(len(rows)) < share
+    rows["flags"][chosen] |= np.uint16(Flag.ABANDONS)
+    is_left = chosen & (rows["end_wall_ns"] - rows["sent_wall_ns"] > DELAY_NS)
+    rows["outcome"][is_left] = Outcome.ABANDONED
+    rows["end_wall_ns"][is_left] = rows["sent_wall_ns"][is_left] + DELAY_NS
+    return rows
+
+
+def test_clients_that_leave_are_neither_successes_nor_errors() -> None:
+    rows = leaving(fake_run.closed_loop(), 0.4)
+    left = int(np.count_nonzero(rows["outcome"] == Outcome.ABANDONED))
+    found = results(rows)
+    assert found.accounts.abandoned == found.scalars["abandoned_request_count"] == left > 300
+    assert found.scalars["request_count"] == 2_000 - left
+    assert found.scalars["error_request_count"] == found.scalars["cancelled_request_count"] == 0
+    assert found.accounts.issued == found.accounts.completed + left
+    assert found.accounts.violations == ()
+    checks = {check.check: check.severity for check in found.verdict.checks}
+    assert checks["errors"] is checks["censored"] is checks["accounts"] is Severity.VALID
+
+
+def test_latencies_are_those_of_all_clients_had_none_left() -> None:
+    whole = fake_run.closed_loop(requests=20_000)
+    some = leaving(whole, 0.5)
+    patient = whole[(some["flags"] & Flag.ABANDONS) == 0]
+    all_of_them, found = results(whole), results(some)
+    for tag in ("request_latency", "intended_request_latency", "time_to_first_token"):
+        metric, expected = found.metrics[tag], all_of_them.metrics[tag]
+        assert metric.distribution.count == len(patient)
+        assert metric.distribution.censored == 0
+        for stat in ("avg", "p50", "p90"):
+            assert metric.stat(stat) == pytest.approx(expected.stat(stat), rel=0.03)
+    # With those who would leave, the fast ones would count twice as much as the slow ones.
+    done = some[some["outcome"] == Outcome.COMPLETED]
+    biased_ms = np.median(done["end_wall_ns"] - done["start_wall_ns"]) / MS
+    assert biased_ms < 0.95 * (all_of_them.metrics["request_latency"].stat("p50") or 0)
