@@ -118,7 +118,11 @@ def _take(data: dict[str, Any], flag: Flag, given: Any, earlier: dict[str, str])
     """Set the key of a flag, or vary it if the flag has a list. `earlier` are the keys that flags
     have set. Raises ValueError."""
     is_list = flag.takes_list and "," in given
-    value: Any = values(given) if is_list else flag.read(given) if flag.read else given
+    value: Any = given
+    if is_list:
+        value = [flag.read(each) for each in given.split(",")] if flag.read else values(given)
+    elif flag.read:
+        value = flag.read(given)
     for key in _varied_by(flag, value):
         if key in earlier:
             raise ValueError(f"{key} is also given by {earlier[key]}; leave out one of them")

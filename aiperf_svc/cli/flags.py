@@ -40,11 +40,12 @@ class Flag:
     @property
     def takes_list(self) -> bool:
         """Whether several values, separated by commas, make a trial each: numbers and times do."""
-        is_number = self.kind == "value" and self.metavar in ("N", DURATION)
+        is_number = self.kind == "value" and self.metavar in ("N", DURATION, PERCENT)
         return is_number and not self.key.startswith("experiment.")
 
 
 DURATION = "TIME"
+PERCENT = "PERCENT"
 
 TARGET = (
     Flag(("--url", "-u"), "endpoint.url",
@@ -153,7 +154,7 @@ LOAD = (
         "load.ramp", "grow concurrency or rate from zero over this time", DURATION),
     Flag(("--request-cancellation-rate",), "load.cancellation.rate",
         "per cent of the requests whose clients leave: they close the connection after the delay, "
-        "if the response has not ended by then", "PERCENT", read=values.percent),
+        "if the response has not ended by then", PERCENT, read=values.percent),
     Flag(("--request-cancellation-delay",), "load.cancellation.delay",
         "time from the moment at which such a request is sent whole (default: 0s)", DURATION),
     Flag(("--warmup-request-count", "--num-warmup-requests"), "load.warmup.requests",

@@ -55,7 +55,7 @@ class RatePoint(Model):
 class Cancellation(Model):
     """Clients that close their connections before their responses have ended."""
 
-    rate: Share = 0.0
+    rate: Share | None = None
     """Share of the requests of the profiling phase, chosen by lot."""
     delay: DurationNs = 0
     """Time from the moment at which a request is sent whole; a response that ends before it is
@@ -63,6 +63,6 @@ class Cancellation(Model):
 
     @model_validator(mode="after")
     def _has_a_rate(self) -> Self:
-        if self.delay and not self.rate:
-            raise ValueError("{delay} needs {rate}, the share of requests whose clients leave")
+        if self.rate is None:
+            raise ValueError("{delay} needs {rate}, the share of the requests whose clients leave")
         return self

@@ -511,6 +511,8 @@ def test_numbers_and_times_with_commas_are_trials() -> None:
         for users in (1, 2)
         for tokens in (128, 2048)
     ]
+    shares = config(*CLOSED, "--request-cancellation-rate", "0,2.5", "--concurrency", "1")
+    assert permutations(shares) == [{"load.cancellation.rate": share} for share in ("0%", "2.5%")]
     durations = config(*CLOSED, "--benchmark-duration", "5s,1m")
     assert permutations(durations) == [{"load.duration": "5s"}, {"load.duration": "1m"}]
 

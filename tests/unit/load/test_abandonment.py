@@ -59,7 +59,7 @@ def test_runs_of_chosen_requests_are_as_long_as_chance_makes_them() -> None:
 
 
 def test_a_config_without_a_rate_has_no_such_clients() -> None:
-    assert abandonment_of(config()) is None
+    assert abandonment_of(config(rate=0)) is None
     made = abandonment_of(config(rate="100%", delay="2s"))
     assert made is not None
     assert (made.delay_ns, made.is_chosen(5, 0)) == (2_000_000_000, True)
