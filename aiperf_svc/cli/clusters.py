@@ -1,5 +1,5 @@
-"""Functions for commands about a stack that was run as several, in several clusters or for several
-targets: its one name stands for all of them."""
+"""Functions for commands about a stack that was run as several, in several clusters, for several
+targets or shapes: its one name stands for all of them."""
 
 import argparse
 import asyncio
@@ -20,10 +20,10 @@ class StackPlace:
 
     stack: str
     name: str = ""
-    """Name of the cluster or target among several; empty: there is one stack."""
+    """Name of the cluster, target or shape among several; empty: there is one stack."""
     where: str = ""
     """The context of its cluster, or the address of its target."""
-    kind: Literal["clusters", "targets"] = "clusters"
+    kind: Literal["clusters", "targets", "shapes"] = "clusters"
     kubeconfig: str | None = None
     context: str | None = None
 
@@ -47,6 +47,8 @@ def places_of(stack: str, args: argparse.Namespace) -> list[StackPlace]:
     clusters = read_clusters(content, str(path))
     if not clusters:
         benchmark = (content.get("config") or {}).get(STACK_KEY) or {}
+        if (benchmark.get("experiment") or {}).get("parallel", 1) != 1:
+            return _shapes_there(stack, args) or [StackPlace(stack=stack, **here)]
         return [
             StackPlace(
                 stack=f"{stack}-{each['name']}",
@@ -71,6 +73,26 @@ def places_of(stack: str, args: argparse.Namespace) -> list[StackPlace]:
         )
         for each in chosen
     ]
+
+
+def _shapes_there(stack: str, args: argparse.Namespace) -> list[StackPlace]:
+    """Return the stacks of single shapes that are there, as the records of their runs say."""
+    from aiperf_svc.runner.stack.state_home import StateHome
+
+    places = []
+    for record in StateHome().records():
+        name, _, number = record.stack.rpartition("-")
+        if name == stack and number.isdecimal():
+            places.append(
+                StackPlace(
+                    stack=record.stack,
+                    name=f"shape {number}",
+                    kind="shapes",
+                    kubeconfig=args.kubeconfig,
+                    context=args.context,
+                )
+            )
+    return sorted(places, key=lambda place: int(place.stack.rpartition("-")[2]))
 
 
 async def in_each(

@@ -9,6 +9,20 @@ if TYPE_CHECKING:
     from aiperf_svc.workloads.trial_configs import CheckedTrials
 
 
+def parallel_problems(config: "Config") -> "list[Problem]":
+    """Return what is wrong with running the shapes of an experiment on this machine."""
+    from aiperf_svc.config.problems import Problem
+
+    experiment = config.experiment
+    if experiment is None or experiment.parallel in (1, "auto"):
+        return []
+    text = (
+        f"{experiment.parallel}: measurements at the same time on one machine would disturb each "
+        "other; leave it out, or run on a cluster"
+    )
+    return [Problem("experiment.parallel", text)]
+
+
 def checked_trials(
     config: "Config",
     check: "Callable[[Config], list[Problem]]",

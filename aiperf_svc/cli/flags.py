@@ -279,6 +279,9 @@ EXPERIMENT = (
         "after the other; shuffled by --random-seed", "ORDER", read=values.trial_order),
     Flag(("--cooldown", "--profile-run-cooldown-seconds", "--parameter-sweep-cooldown-seconds"),
         "experiment.cooldown", "time between two trials (default: 0s)", DURATION),
+    Flag(("--parallel",), "experiment.parallel",
+        "on a cluster, so many stacks at the same time for trials that need pods of their own, or "
+        "auto: as many as there is room for (default: 1, one stack for all)", "NUMBER"),
     Flag(("--search",), "experiment.search",
         "look for the highest value of a key at which every --slo holds, `KEY=FROM..TO`",
         "KEY=RANGE", read=values.search),

@@ -128,7 +128,7 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
     """Check everything, then measure on this machine, with services that are forks of `forks`; the
     exit code. Raises ConfigError."""
     from aiperf_svc.cli.checks import config_problems, local_problems
-    from aiperf_svc.cli.experiments import checked_trials
+    from aiperf_svc.cli.experiments import checked_trials, parallel_problems
     from aiperf_svc.cli.flag_config import put
     from aiperf_svc.config.benchmark import BenchmarkConfig
     from aiperf_svc.config.workload import WorkloadConfig
@@ -144,7 +144,8 @@ def run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None
 
     def problems_here(each: "Config") -> "list[Problem]":
         assert isinstance(each, BenchmarkConfig)
-        return config_problems(each) + local_problems(each, {**os.environ, **secrets})
+        found = config_problems(each) + local_problems(each, {**os.environ, **secrets})
+        return found + parallel_problems(each)
 
     trials = checked_trials(config, problems_here, source=draft.source, names=draft.names)
     inference = [each for each in trials.different if isinstance(each, BenchmarkConfig)]
@@ -238,7 +239,7 @@ def _run_workload_here(
     forks: "ForkServer | None",
 ) -> int:
     """The same for a benchmark that runs a tool on ranks."""
-    from aiperf_svc.cli.experiments import checked_trials
+    from aiperf_svc.cli.experiments import checked_trials, parallel_problems
     from aiperf_svc.cli.workload_checks import local_workload_problems, workload_problems
     from aiperf_svc.config.workload import WorkloadConfig
 
@@ -247,7 +248,8 @@ def _run_workload_here(
 
     def problems_here(each: "Config") -> "list[Problem]":
         assert isinstance(each, WorkloadConfig)
-        return workload_problems(each) + local_workload_problems(each, os.environ)
+        found = workload_problems(each) + local_workload_problems(each, os.environ)
+        return found + parallel_problems(each)
 
     trials = checked_trials(config, problems_here, source=draft.source, names=draft.names)
     if args.dry_run:

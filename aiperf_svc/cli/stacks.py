@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 40
 """Longest name of a stack."""
+NUMBER_ROOM = len("-10000")
+"""Room in it for the number of a shape that has a stack of its own."""
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +115,7 @@ def committed_request(draft: "Draft", args: argparse.Namespace, path: Path) -> "
 def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest":
     """The request that flags stand for, as a stack of a new name. Raises ConfigError."""
     from aiperf_svc.runner.stack.request import StackRequest
+    from aiperf_svc.workloads.shapes import is_side_by_side
 
     given = _given_key(draft, args)
     _take_authorities(draft, args)
@@ -120,7 +123,8 @@ def ephemeral_request(draft: "Draft", args: argparse.Namespace) -> "StackRequest
     config = checked.config
     resumed = _resumed(args, config)
     suffix = f"-{secrets.token_hex(3)}"
-    stack = config.name[: LONGEST_NAME - len(suffix)].rstrip("-") + suffix
+    room = LONGEST_NAME - len(suffix) - (NUMBER_ROOM if is_side_by_side(config) else 0)
+    stack = config.name[:room].rstrip("-") + suffix
     return StackRequest(
         stack=(_stack_of(resumed.folder) if resumed else "") or stack,
         config=config,

@@ -43,6 +43,23 @@ Axes = Annotated[tuple[dict[str, tuple[Any, ...]], ...], BeforeValidator(_axes)]
 """Keys with the values that each takes."""
 
 
+MOST_AT_ONCE = 100
+"""Most shapes that may run at the same time: each needs processes on the machine of the command."""
+
+
+def _parallel(value: Any) -> Any:
+    is_whole = isinstance(value, str) and value.isdecimal()
+    is_whole = is_whole or (isinstance(value, float) and value.is_integer())
+    number = int(value) if is_whole else value
+    is_number = isinstance(number, int) and not isinstance(number, bool)
+    if number != "auto" and not (is_number and 1 <= number <= MOST_AT_ONCE):
+        raise ValueError(f"expected a number from 1 to {MOST_AT_ONCE}, or auto")
+    return number
+
+
+Parallel = Annotated[int | Literal["auto"], BeforeValidator(_parallel)]
+
+
 class Part(Model):
     """The trials of one shape: those that run in the same processes or pods."""
 
@@ -77,6 +94,12 @@ class Experiment(Model):
     """Whether trials follow one that failed."""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of times that a failed trial is run again before it counts as failed."""
+    parallel: Parallel = 1
+    """Number of shapes that may run at the same time on a cluster, each in a stack of its own;
+    `auto`: as many as its nodes have room for. 1: one after the other, in one stack."""
+    priority: tuple[dict[str, Any], ...] = ()
+    """Parameters of trials: the shapes that have one with the first of these begin first, then
+    those of the second, and so on; then all others."""
     search: Search | None = None
     """Looks for a load instead of running a list."""
     scenario: (
@@ -100,6 +123,9 @@ class Experiment(Model):
                     "{search} repeats what it found; leave out {repetitions}, or set "
                     "{search.confirm}"
                 )
+            if self.parallel != 1 or self.priority:
+                key = "priority" if self.parallel == 1 else "parallel"
+                raise ValueError(f"{{search}} has one shape, in one stack; leave out {{{key}}}")
             if self.scenario not in (None, "server", "interactive"):
                 raise ValueError(
                     f"{{search}} finds the highest rate of {{scenario}} server or interactive; "
@@ -129,6 +155,17 @@ class Experiment(Model):
             raise ValueError(
                 f"{permutations * self.repetitions:,} trials; expected at most {MOST_TRIALS:,}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _priorities_are_of_trials(self) -> Self:
+        if self.search is not None or not self.priority:
+            return self
+        permutations = self.permutations()
+        for wanted in self.priority:
+            said = ", ".join(f"{key}: {value}" for key, value in wanted.items())
+            if not wanted or not any(has_parameters(row, wanted) for row in permutations):
+                raise ValueError(f"{{priority}}: no trial has {said or 'an empty entry'}")
         return self
 
     @property
@@ -182,6 +219,12 @@ def _zip(axes: Iterable[Mapping[str, Iterable[Any]]]) -> Iterator[dict[str, Any]
     lists = {key: values for axis in axes for key, values in axis.items()}
     for values in zip(*lists.values(), strict=True):
         yield dict(zip(lists, values, strict=True))
+
+
+def has_parameters(parameters: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Return whether a trial with these parameters has those that are wanted."""
+    own = {key: parameters[key] for key in wanted if key in parameters}
+    return _canonical(own) == _canonical(wanted)
 
 
 def _canonical(parameters: Mapping[str, Any]) -> str:

@@ -10,9 +10,8 @@ import msgspec
 
 from aiperf_svc.adapters.storage.joint_artifacts import FinishedMember, join, write_joint
 from aiperf_svc.core.results.joint_result import Joint, JointMember
-from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
+from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
-from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner import printing
 from aiperf_svc.runner.common_start import Offset
 from aiperf_svc.runner.options import RunOptions
@@ -57,18 +56,6 @@ def finish(
         code = ExitCode.ERROR if code is ExitCode.OK else code
     _print(joint, folder, runs, options, code)
     return code
-
-
-def failed_outcome(error: AiperfError) -> RunOutcome:
-    """Return the outcome of a run that is not there."""
-    return RunOutcome(
-        run_id="",
-        state=RunState.FAILED,
-        reason=str(error),
-        failure=error.exit_code,
-        summary=None,
-        artifacts=None,
-    )
 
 
 def joint_exit_code(outcomes: Sequence[RunOutcome]) -> ExitCode:

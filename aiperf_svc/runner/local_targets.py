@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 
 from aiperf_svc.adapters.host.machine import local_facts
-from aiperf_svc.domain.errors import AiperfError, ConfigError, LeakError
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import Facts
 from aiperf_svc.runner import folders, log_tails, manifests
 from aiperf_svc.runner.common_start import CommonStart
 from aiperf_svc.runner.environment import LocalRun
-from aiperf_svc.runner.joint_outcome import JointRun, failed_outcome, finish
+from aiperf_svc.runner.joint_outcome import JointRun, finish
 from aiperf_svc.runner.local import SERVICE_COMMAND, LocalLaunch
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.outcome import RunOutcome, failed_outcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.board import Board, MemberScreen, make_board
 from aiperf_svc.runner.stack.stages import Stage
@@ -95,11 +95,10 @@ async def _run(
         outcome = await _launched(
             target, options, facts, artifacts, interrupts, board, screen, start
         )
-    except AiperfError as error:
-        screen.say(f"error: {error}")
+    except Exception as error:
+        # The others must go on to their ends.
         outcome = failed_outcome(error)
-        if isinstance(error, LeakError):
-            outcome = replace(outcome, left=(str(error),))
+        screen.say(f"error: {outcome.reason}")
     start.leave(target.name)
     screen.end(outcome)
     return outcome

@@ -7,6 +7,7 @@ from typing import Any
 
 from aiperf_svc.core.results.run_result import SCHEMA
 from aiperf_svc.core.verdict.judge import ENDED_EARLY
+from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem, LeakError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.protocol.messages import RunState
 
@@ -80,6 +81,26 @@ class RunOutcome:
             **self.more,
             "results": self.summary,
         }
+
+
+def failed_outcome(
+    error: Exception, *, run_id: str = "", more: Mapping[str, Any] | None = None
+) -> RunOutcome:
+    """Return the outcome of a run among others that an error has ended, so that the others go on.
+    An error that is none of ours is named as unexpected."""
+    if not isinstance(error, AiperfError):
+        text = f"unexpected {type(error).__name__}: {error}"
+        error = EnvironmentProblem(text)
+    return RunOutcome(
+        run_id=run_id,
+        state=RunState.FAILED,
+        reason=str(error),
+        failure=error.exit_code,
+        summary=None,
+        artifacts=None,
+        left=(str(error),) if isinstance(error, LeakError) else (),
+        more=more or {},
+    )
 
 
 def _of_trials(trials: list[dict[str, Any]]) -> ExitCode:

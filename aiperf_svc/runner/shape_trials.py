@@ -1,4 +1,4 @@
-"""The trials of an experiment whose shapes run one after the other: collected in one folder.
+"""The trials of an experiment that has several shapes: collected in one folder.
 
 Each shape is an experiment of its own to the services, which know nothing of the others. What they
 leave is merged here, so that the files of the experiment are over all trials.
@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,6 +21,9 @@ from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner import folders
 from aiperf_svc.workloads.shapes import Shape
+
+if TYPE_CHECKING:
+    from aiperf_svc.core.experiments.combinations import TrialRow
 
 SHAPES = "shapes"
 """Folder of the logs of each shape, in that of the experiment."""
@@ -34,6 +37,8 @@ class ShapeTrials:
     def __init__(self, config: Config, shapes: Sequence[Shape], folder: Path) -> None:
         self._config, self._shapes, self.folder = config, shapes, folder
         self._outcomes: dict[int, TrialOutcome] = {}
+        self._known: dict[int, TrialRow] = {}
+        """What the summaries need of these."""
 
     def folder_of(self, shape: int) -> Path:
         """Return the folder of a shape by its number, made if needed. Raises OSError."""
@@ -76,8 +81,9 @@ class ShapeTrials:
         experiment."""
         from aiperf_svc.adapters.storage.experiment_artifacts import read_outcomes
 
-        found = read_outcomes(self.folder, read_experiment_file(listed).trials)
-        self._outcomes |= {each.trial.number: each for each in found}
+        for each in read_outcomes(self.folder, read_experiment_file(listed).trials):
+            self._outcomes[each.trial.number] = each
+            self._known.pop(each.trial.number, None)
 
     def move(self, shape: int) -> None:
         """Take the trials from the folder of a shape, and move them to those of the experiment.
@@ -132,14 +138,18 @@ class ShapeTrials:
             self._outcomes.setdefault(trial.number, failed)
 
     def write_progress(self) -> None:
-        """Write experiment.json with the trials so far, for a runner that goes on after this one
-        was killed. Raises EnvironmentProblem."""
-        from aiperf_svc.adapters.exports.experiment_export import render_progress, render_trial
-        from aiperf_svc.adapters.storage.atomic_files import write_file
+        """Write experiment.json with the trials so far, and their links, for a runner that goes on
+        after this one was killed. Raises EnvironmentProblem."""
+        from aiperf_svc.adapters.storage.experiment_artifacts import write_progress
+
+        write_progress(self.folder, self._config, self._rows())
+
+    def _rows(self) -> "list[TrialRow]":
         from aiperf_svc.core.experiments.summary import row_of
 
-        rows = [render_trial(row_of(each)) for _, each in sorted(self._outcomes.items())]
-        write_file(self.folder / NAME, lambda: render_progress(rows, self._config, None))
+        for number in self._outcomes.keys() - self._known.keys():
+            self._known[number] = row_of(self._outcomes[number])
+        return [self._known[number] for number in sorted(self._outcomes)]
 
     def write(self, run_id: str) -> dict[str, Any] | None:
         """Write the files of the experiment, and return the content of experiment.json; None if no
@@ -147,7 +157,7 @@ class ShapeTrials:
         # Reports and Parquet take long to import.
         from aiperf_svc.adapters.storage.artifacts import write_manifest
         from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
-        from aiperf_svc.core.experiments.summary import row_of, summarise_rows
+        from aiperf_svc.core.experiments.summary import summarise_rows
 
         for each in (self.folder / "logs", *self.folder.glob(f"{SHAPES}/*")):
             folders.remove_if_empty(each)
@@ -155,8 +165,7 @@ class ShapeTrials:
             (self.folder / SHAPES).rmdir()
         if not self._outcomes:
             return None
-        rows = [row_of(self._outcomes[number]) for number in sorted(self._outcomes)]
-        write_experiment(self.folder, self._config, summarise_rows(rows))
+        write_experiment(self.folder, self._config, summarise_rows(self._rows()))
         write_manifest(self.folder, run_id)
         content: dict[str, Any] = msgspec.json.decode((self.folder / NAME).read_bytes())
         return content

@@ -17,7 +17,7 @@ from aiperf_svc.workloads.planning import (
     no_length,
     trial_times,
 )
-from aiperf_svc.workloads.shapes import Shape
+from aiperf_svc.workloads.shapes import Shape, is_side_by_side
 from aiperf_svc.workloads.trial_configs import TrialConfig
 
 MOST_ROWS = 40
@@ -38,7 +38,8 @@ def headline(
         different = len(members) // experiment.repetitions
         words[0] += f" ({different:,} different, {experiment.repetitions:,} times)"
         words.append(experiment.order)
-    return ", ".join([*words, _said(_times(config, members, replay_ns))])
+    said = _said(_times(config, members, replay_ns))
+    return ", ".join([*words, f"in sum {said}" if is_side_by_side(config) else said])
 
 
 def as_lines(
@@ -131,21 +132,23 @@ def _times(config: Config, members: Sequence[TrialConfig], replay_ns: ReplayNs) 
 def _said(times: TrialTimes) -> str:
     if times.longest is None:
         return (
-            "for an unknown time" if times.expected is None else f"about {_human(times.expected)}"
+            "for an unknown time"
+            if times.expected is None
+            else f"about {human_time(times.expected)}"
         )
-    longest = f"at most {_human(times.longest)}"
+    longest = f"at most {human_time(times.longest)}"
     if times.expected is None or times.expected == times.longest:
         return longest
-    return f"about {_human(times.expected)}, {longest}"
+    return f"about {human_time(times.expected)}, {longest}"
 
 
 def _takes(times: TrialTimes) -> str:
     if times.expected is not None:
-        return _human(times.expected)
-    return "unknown" if times.longest is None else f"at most {_human(times.longest)}"
+        return human_time(times.expected)
+    return "unknown" if times.longest is None else f"at most {human_time(times.longest)}"
 
 
-def _human(time_ns: int) -> str:
+def human_time(time_ns: int) -> str:
     """Return a time as hours, minutes and seconds: `1h56m40s`."""
     if time_ns < MINUTE_NS:
         return format_duration(time_ns)

@@ -18,7 +18,13 @@ from aiperf_svc.plan.topology import Facts, Topology, plan, plan_ranks
 from aiperf_svc.workloads.base import Rank, default_image
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.roles import role_names
-from aiperf_svc.workloads.shapes import Shape, shape_config, shapes_of, without_trials
+from aiperf_svc.workloads.shapes import (
+    Shape,
+    is_side_by_side,
+    shape_config,
+    shapes_of,
+    without_trials,
+)
 from aiperf_svc.workloads.trial_configs import trial_config
 
 
@@ -52,10 +58,12 @@ def plan_any_stack(
 
     `image` and `workload_image` replace those in the config. `shape` is the number of the shape,
     `shapes` are those of the config if they are known; `finished` are the numbers of trials that
-    are not run again. Other arguments and errors are those of `plan.stack.plan_stack`.
+    are not run again. The stack is for one shape if shapes run side by side, else for all of them
+    in turn. Other arguments and errors are those of `plan.stack.plan_stack`.
     """
     found = shapes or without_trials(shapes_of(config, "cluster"), finished)
     check_shape(shape, found)
+    is_shared = len(found) > 1 and not is_side_by_side(config)
     own = shape_config(config, found[shape - 1])
     needs = None
     if not isinstance(own, BenchmarkConfig):
@@ -71,7 +79,7 @@ def plan_any_stack(
         trials=longest_trials(config, found[shape - 1].configs),
         is_held=is_held,
         upload_into=upload_into,
-        whole=config if len(found) > 1 else None,
+        whole=config if is_shared else None,
         others=[
             longest_times(
                 each.configs[0].model_copy(update={"experiment": config.experiment}),
@@ -79,7 +87,7 @@ def plan_any_stack(
                 steps_ns=_all_steps_ns(config, each),
             )
             for number, each in enumerate(found, start=1)
-            if number != shape
+            if number != shape and is_shared
         ],
     )
 

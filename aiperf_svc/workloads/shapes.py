@@ -1,12 +1,13 @@
 """Groups trials by what they need besides the load: those of one shape run, one after the other, in
-the same processes or pods. The shapes themselves run one after the other too."""
+the same processes or pods. The shapes themselves run one after the other too, or at the same time
+in stacks of their own."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.config.experiment import Part
+from aiperf_svc.config.experiment import Part, has_parameters
 from aiperf_svc.config.parameters import is_below
 from aiperf_svc.config.workload import Config
 from aiperf_svc.core.experiments.trials import Trial
@@ -69,9 +70,12 @@ def shapes(members: Sequence[TrialConfig], place: Place) -> tuple[Shape, ...]:
 def shapes_of(
     config: Config, place: Place, members: Sequence[TrialConfig] = ()
 ) -> tuple[Shape, ...]:
-    """Return the shapes of a config's trials, which are `members` if they are known; one without an
-    experiment. Raises ConfigError, also for a search in more than one."""
+    """Return the shapes of a config's trials, which are `members` if they are known, in the order
+    in which they begin; one without an experiment. Raises ConfigError, also for a search in more
+    than one."""
     found = shapes(members or trial_configs(config), place)
+    if config.experiment is not None and config.experiment.priority:
+        found = in_order(found, config.experiment.priority)
     if len(found) > 1 and config.experiment is not None and config.experiment.search is not None:
         what = "processes" if place == "local" else "pods"
         keys = ", ".join(dict.fromkeys(key for each in found for key in each.parameters))
@@ -92,6 +96,26 @@ def without_trials(found: Sequence[Shape], finished: Collection[int]) -> tuple[S
 
 def _left(shape: Shape, finished: Collection[int]) -> tuple[TrialConfig, ...]:
     return tuple(each for each in shape.members if each.trial.number not in finished)
+
+
+def in_order(found: Sequence[Shape], priority: Sequence[Mapping[str, Any]]) -> tuple[Shape, ...]:
+    """Return shapes in the order of the first entry of `priority` that a trial of theirs has; those
+    that have none keep their order at the end."""
+
+    def place(shape: Shape) -> int:
+        wanted = (
+            at
+            for at, each in enumerate(priority)
+            if any(has_parameters(trial.parameters, each) for trial in shape.trials)
+        )
+        return next(wanted, len(priority))
+
+    return tuple(sorted(found, key=place))
+
+
+def is_side_by_side(config: Config) -> bool:
+    """Return whether the shapes of a config run in stacks of their own, at the same time."""
+    return config.experiment is not None and config.experiment.parallel != 1
 
 
 def shape_config(config: Config, shape: Shape) -> Config:

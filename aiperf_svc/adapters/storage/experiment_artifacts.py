@@ -11,7 +11,7 @@ Every file is written atomically.
 """
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from aiperf_svc.adapters.exports.manifest import TEMPORARY_SUFFIX
 from aiperf_svc.adapters.report import experiment_page
 from aiperf_svc.adapters.storage.atomic_files import unwritable, write_atomically, write_file
 from aiperf_svc.config.workload import Config
+from aiperf_svc.core.experiments.combinations import TrialRow
 from aiperf_svc.core.experiments.outcomes import TrialOutcome
 from aiperf_svc.core.experiments.search_report import SearchReport
 from aiperf_svc.core.experiments.summary import ExperimentSummary
@@ -46,6 +47,14 @@ def write_experiment(
     )
     _write_aggregates(folder, summary)
     write_file(folder / "report.html", lambda: experiment_page.render(summary, config, search))
+
+
+def write_progress(folder: Path, config: Config, rows: Sequence[TrialRow]) -> None:
+    """Write experiment.json while trials are left, with those that have ended, and the links to
+    them. Raises EnvironmentProblem."""
+    rendered = [experiment_export.render_trial(row) for row in rows]
+    write_file(folder / NAME, lambda: experiment_export.render_progress(rendered, config, None))
+    write_links(folder, {row.number: row.outcome.folder for row in rows})
 
 
 def read_outcomes(folder: Path, trials: Iterable[TrialEntry]) -> list[TrialOutcome]:

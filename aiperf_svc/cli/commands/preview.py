@@ -40,13 +40,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(preview.as_json(request, members), default=str))
         return int(ExitCode.OK)
-    if len(request.plans) > 1 and args.against is None:
-        print(preview.of_shapes(request, members, is_markdown=args.markdown))
+    compared = preview.compare(request, args.against)
+    if len(request.plans) > 1:
+        print(preview.of_shapes(request, members, compared, is_markdown=args.markdown))
         return int(ExitCode.OK)
-    if args.against is not None:
-        compared = preview.compare_with(request, args.against)
-    else:
-        compared = preview.compare_with_deployed(request)
     format_ = summary.as_markdown if args.markdown else summary.as_text
     print(format_(request.plan, compared).rstrip("\n"))
     if several := _several(request, args.config):

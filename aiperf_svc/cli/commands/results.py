@@ -6,6 +6,7 @@ from pathlib import Path
 
 from aiperf_svc.cli.clusters import StackPlace, in_each, places_of
 from aiperf_svc.cli.stacks import add_cluster_flags
+from aiperf_svc.domain.errors import ConfigError
 
 DESCRIPTION = """Fetch the results of a stack that is up: after `pulumi up`, or `run --keep`.
 
@@ -35,6 +36,9 @@ def run(args: argparse.Namespace) -> int:
     from aiperf_svc.runner.stack.attached import attach, fetch
 
     places = places_of(args.stack, args)
+    if places[0].kind == "shapes":
+        commands = "; ".join(f"aiperf-svc results {place.stack}" for place in places)
+        raise ConfigError(f"stack {args.stack} is one for each shape: {commands}")
     if len(places) > 1:
         return _of_all(places, args)
 
@@ -54,8 +58,9 @@ def _of_all(places: list[StackPlace], args: argparse.Namespace) -> int:
     from aiperf_svc.domain.errors import AiperfError
     from aiperf_svc.runner import folders, signals
     from aiperf_svc.runner.common_start import measure_offset
-    from aiperf_svc.runner.joint_outcome import JointRun, failed_outcome, finish
+    from aiperf_svc.runner.joint_outcome import JointRun, finish
     from aiperf_svc.runner.options import RunOptions
+    from aiperf_svc.runner.outcome import failed_outcome
     from aiperf_svc.runner.stack.attached import attach, fetch
 
     folder = folders.make_dated_folder(args.artifact_dir, args.stack)
@@ -74,4 +79,6 @@ def _of_all(places: list[StackPlace], args: argparse.Namespace) -> int:
         else each
         for place, each in zip(places, found, strict=True)
     ]
-    return int(finish(places[0].kind, args.stack, folder, runs, RunOptions(json=args.json)))
+    kind = places[0].kind
+    assert kind != "shapes"
+    return int(finish(kind, args.stack, folder, runs, RunOptions(json=args.json)))

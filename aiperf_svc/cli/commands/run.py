@@ -63,6 +63,7 @@ def _draft(args: argparse.Namespace) -> "Draft":
 
 def _run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | None") -> int:
     from aiperf_svc.config.benchmark import BenchmarkConfig
+    from aiperf_svc.config.parameters import is_below
 
     config = draft.parse()
     target = config.deployment.target
@@ -72,6 +73,14 @@ def _run_here(draft: "Draft", args: argparse.Namespace, forks: "ForkServer | Non
         or not _is_own_target(config.endpoint.url)
     ):
         return run_here(draft, args, forks)
+    if config.experiment is not None and any(
+        is_below(key, "deployment.target") or is_below("deployment.target", key)
+        for key in config.experiment.keys
+    ):
+        raise ConfigError(
+            "--local: the trials need several targets (deployment.target), and here one mock "
+            "server stands for all; run it on a cluster"
+        )
     with _mock_server(list(target.args)) as url:
         draft.data["endpoint"]["url"] = url
         return run_here(draft, args, forks)
@@ -97,6 +106,10 @@ def _run_stack(draft: "Draft", args: argparse.Namespace) -> int:
         from aiperf_svc.runner.stack.targets import run_stack_targets
 
         return int(run_stack_targets(request, options))
+    from aiperf_svc.runner.stack.shape_stacks import needs_stacks, run_shape_stacks
+
+    if needs_stacks(request):
+        return int(run_shape_stacks(request, options))
     from aiperf_svc.runner.stack.run import run_stack
 
     return int(run_stack(request, options))

@@ -75,6 +75,9 @@ class MemberScreen:
         self._stage = stage.value
         self._board.set(self._name, self._stage)
 
+    def preview(self, text: str) -> None:
+        """Show nothing: what the stacks create is shown for all of them before the first begins."""
+
     def show(self, status: Status) -> None:
         """Show how far the run is."""
         self._board.set(self._name, self._stage, plain_line(status).strip())

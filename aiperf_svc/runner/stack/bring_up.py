@@ -70,8 +70,8 @@ async def preview(request: StackRequest, cluster: Cluster, cli: PulumiCli) -> st
     found = await compare(request, cli, identity=cluster.identity)
     if not found.is_new_run:
         await refuse_same_run(request, cluster, await cli.export())
-    further = shape_lines.lines(request.shapes, request.plans)
-    return "\n".join([summary.as_text(request.plan, found), *further])
+    shapes = shape_lines.lines(request.shapes, request.plans, at_once=request.at_once)
+    return "\n".join([summary.as_text(request.plan, found), *shapes])
 
 
 async def refuse_same_run(request: StackRequest, cluster: Cluster, state: deployed.Json) -> None:

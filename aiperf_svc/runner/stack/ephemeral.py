@@ -16,6 +16,7 @@ from aiperf_svc.runner.stack import terminal
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.run import run_stack
+from aiperf_svc.runner.stack.shape_stacks import needs_stacks, run_shape_stacks
 
 
 def run_ephemeral(
@@ -35,6 +36,8 @@ def run_ephemeral(
         )
         terminal.say(f"namespace {namespace} {what}")
         request = _placed(request, namespace, mode)
+    if needs_stacks(request):
+        return run_shape_stacks(request, options)
     return run_stack(request, options)
 
 

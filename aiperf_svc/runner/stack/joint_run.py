@@ -15,6 +15,7 @@ from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.launch import NOTHING_MADE
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.side_by_side import Member, run_side_by_side
+from aiperf_svc.runner.stack.turns import Turns
 
 
 def run_members(
@@ -58,7 +59,7 @@ def _run(members: Sequence[Member], options: StackOptions, folder: Path) -> list
         for member in members
     ]
     start = CommonStart(member.name for member in members)
-    outcomes = signals.run(run_side_by_side(placed, options, limit=len(placed), start=start))
+    outcomes = signals.run(run_side_by_side(placed, options, turns=Turns(len(placed)), start=start))
     return [
         JointRun(
             name=member.name,

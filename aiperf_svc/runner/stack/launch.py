@@ -245,7 +245,7 @@ class Launch:
         )
         if text is None:
             return StageResult.INTERRUPTED
-        self._say(text)
+        self._screen.preview(text)
         if not self._options.yes and terminal.can_ask():
             agreed = await self._unless_interrupted(terminal.ask("Create this stack?"))
             if not agreed:

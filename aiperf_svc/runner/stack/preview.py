@@ -9,10 +9,9 @@ import msgspec
 
 from aiperf_svc.config.workload import Config
 from aiperf_svc.domain.errors import AiperfError, ConfigError
-from aiperf_svc.plan.stack import non_defaults
 from aiperf_svc.runner import signals, trial_lists
 from aiperf_svc.runner.stack import bring_up, shape_lines, summary
-from aiperf_svc.runner.stack.changes import Comparison, changes
+from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.project import read_settings
 from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.state_home import StateHome
@@ -31,7 +30,7 @@ def compare_with(request: StackRequest, file: Path) -> Comparison:
     before = replace(request, config=config, settings=settings).plan
     return Comparison(
         base=f"`{file}`",
-        changed=changes(non_defaults(before.config), non_defaults(request.plan.config)),
+        changed=shape_lines.changed_keys(before, request.plan),
         is_new_run=before.identity.run_id != request.plan.identity.run_id,
     )
 
@@ -56,16 +55,34 @@ def trials_text(config: Config, members: Sequence[TrialConfig], *, is_markdown: 
     return "\n".join(lines)
 
 
-def of_shapes(request: StackRequest, members: Sequence[TrialConfig], *, is_markdown: bool) -> str:
-    """Describe the pods of each shape, what changes from one to the next, and list the trials."""
+def compare(request: StackRequest, against: Path | None = None) -> Comparison:
+    """Compare with another version of the stack's file, else with what is deployed. Raises
+    ConfigError."""
+    if against is not None:
+        return compare_with(request, against)
+    if len(request.plans) > 1 and request.at_once != 1:
+        why = "each shape has a stack of its own, which is removed at its end"
+        return Comparison(base=bring_up.DEPLOYED, not_compared=why)
+    return compare_with_deployed(request)
+
+
+def of_shapes(
+    request: StackRequest,
+    members: Sequence[TrialConfig],
+    compared: Comparison,
+    *,
+    is_markdown: bool,
+) -> str:
+    """Describe the pods of the first shape, what each shape asks for, takes and costs, and list the
+    trials."""
+    shapes, at_once = request.shapes, request.at_once
     format_ = summary.as_markdown if is_markdown else summary.as_text
-    shapes = request.shapes
-    further = list(shape_lines.lines(shapes, request.plans))
+    about = shape_lines.lines(shapes, request.plans, at_once=at_once)
     texts = [
         trial_lists.shape_title(shapes, 1),
-        format_(request.plan, compare_with_deployed(request)).rstrip("\n"),
-        *(["", "#### Further shapes", "", "```", *further, "```", ""] if is_markdown else further),
-        shape_lines.how_to_run(request.stack, shapes, request.used_shape),
+        format_(request.plan, compared).rstrip("\n"),
+        *(["", "#### Shapes", "", "```", *about, "```", ""] if is_markdown else about),
+        shape_lines.how_to_run(request.stack, shapes, request.used_shape, at_once=at_once),
         "",
         trials_text(request.config, members, is_markdown=is_markdown),
     ]
@@ -86,4 +103,10 @@ def as_json(request: StackRequest, members: Sequence[TrialConfig]) -> dict[str, 
         }
         for shape, plan in zip(request.shapes, request.plans, strict=True)
     ]
-    return {"stack": request.stack, "pods": found, **trial_lists.as_json(request.config, members)}
+    parallel = {"parallel": request.at_once} if len(found) > 1 else {}
+    return {
+        "stack": request.stack,
+        **parallel,
+        "pods": found,
+        **trial_lists.as_json(request.config, members),
+    }

@@ -3,7 +3,7 @@
 import copy
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,6 +57,8 @@ class StackRequest:
     is_ephemeral: bool = False
     is_held: bool = False
     """Whether the load waits until it is given a start."""
+    only_shape: int | None = None
+    """The one shape that this stack runs, where each has a stack of its own; None: all of them."""
     folder: Path | None = None
     """Folder for the results, made for this run; None: one with a new name in `artifacts.dir`."""
     resumed: Resumed | None = None
@@ -101,10 +103,20 @@ class StackRequest:
         found = shapes_of(self.config, "cluster", self.members)
         return without_trials(found, self.resumed.finished) if self.resumed else found
 
+    @property
+    def at_once(self) -> int | str:
+        """How many shapes run at the same time: a number or `auto`."""
+        return self.config.experiment.parallel if self.config.experiment is not None else 1
+
+    @property
+    def own_shapes(self) -> Sequence[int]:
+        """Numbers of the shapes that this stack runs. Raises ConfigError."""
+        return range(1, len(self.shapes) + 1) if self.only_shape is None else (self.only_shape,)
+
     @cached_property
     def plans(self) -> tuple[StackPlan, ...]:
-        """The plan of the stack for each shape, which `up` brings up one after the other. Raises
-        ConfigError."""
+        """The plan of the stack for each shape that it runs, which `up` brings up one after the
+        other. Raises ConfigError."""
         return tuple(
             plan_any_stack(
                 self.config,
@@ -117,7 +129,7 @@ class StackRequest:
                 shape=number,
                 shapes=self.shapes,
             )
-            for number in range(1, len(self.shapes) + 1)
+            for number in self.own_shapes
         )
 
     @property
@@ -158,6 +170,8 @@ class StackRequest:
             config["aiperf:held"] = True
         if self.resumed is not None and self.resumed.finished:
             config["aiperf:finished"] = sorted(self.resumed.finished)
+        if self.only_shape is not None:
+            config["aiperf:shape"] = self.only_shape
         return content
 
     def _setting(self, key: str) -> str | None:

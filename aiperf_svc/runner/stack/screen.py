@@ -20,6 +20,10 @@ class Screen(Protocol):
         """Take in that a stage has begun."""
         ...
 
+    def preview(self, text: str) -> None:
+        """Take in what the stack will create."""
+        ...
+
     def display(self, plan: StackPlan) -> Display:
         """Return the display of the run, until it is closed."""
         ...
@@ -37,6 +41,10 @@ class WholeScreen:
 
     def begin(self, stage: Stage) -> None:
         """Show nothing: each stage says what it does."""
+
+    def preview(self, text: str) -> None:
+        """Print it."""
+        terminal.say(text)
 
     def display(self, plan: StackPlan) -> Display:
         """Return the display that the user asked for."""

@@ -1,12 +1,19 @@
-"""Describes the shapes of an experiment: what a stack changes from one to the next. Pure."""
+"""Describes the shapes of an experiment: what each asks for, takes and costs, and what a stack
+changes from one to the next. Pure."""
 
+import heapq
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from aiperf_svc.config.base import HOUR_NS
+from aiperf_svc.config.units import format_cpu, format_size
+from aiperf_svc.core.experiments.trials import describe
 from aiperf_svc.plan.stack import StackPlan, non_defaults
 from aiperf_svc.runner.numbers import count
 from aiperf_svc.runner.stack.changes import Change, changes
-from aiperf_svc.runner.stack.summary import totals_line
-from aiperf_svc.runner.trial_lists import shape_title
+from aiperf_svc.runner.stack.turns import MOST_BY_ROOM
+from aiperf_svc.runner.trial_lists import human_time, shape_title
+from aiperf_svc.workloads.planning import trial_times
 from aiperf_svc.workloads.shapes import Shape
 
 FEW = 10
@@ -16,9 +23,17 @@ MOST_SHAPES = 40
 _PART = "experiment.part."
 
 
-def how_to_run(stack: str, shapes: Sequence[Shape], chosen: int) -> str:
-    """Return which shape `pulumi up` brings up, and how the others are run."""
+def how_to_run(stack: str, shapes: Sequence[Shape], chosen: int, *, at_once: int | str) -> str:
+    """Return which shape `pulumi up` brings up, and how the others are run. `at_once` is the value
+    of `experiment.parallel`."""
     following = chosen % len(shapes) + 1
+    if at_once != 1:
+        limit = "as the cluster has room for" if at_once == "auto" else f"as {at_once}"
+        return (
+            f"`aiperf-svc run {stack}` runs each shape in a stack of its own, {stack}-1 to "
+            f"{stack}-{len(shapes)}, as many at a time {limit}, and collects all trials; `pulumi "
+            f"up` brings up shape {chosen} alone (aiperf:shape)"
+        )
     return (
         f"`pulumi up` brings up shape {chosen} and runs its trials; `pulumi config set "
         f"aiperf:shape {following}` and `pulumi up` go on with shape {following}, whose results "
@@ -26,17 +41,24 @@ def how_to_run(stack: str, shapes: Sequence[Shape], chosen: int) -> str:
     )
 
 
-def lines(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> Iterator[str]:
-    """Yield lines about the shapes that follow the first; none if there is only one."""
+def lines(shapes: Sequence[Shape], plans: Sequence[StackPlan], *, at_once: int | str) -> list[str]:
+    """Return lines about all shapes; none if there is only one. `at_once` is the value of
+    `experiment.parallel`."""
+    if len(plans) < 2:
+        return []
+    changed = list(_changes(shapes, plans)) if at_once == 1 else []
+    return [*table(shapes, plans), *changed, *whole_lines(shapes, plans, at_once=at_once)]
+
+
+def _changes(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> Iterator[str]:
+    """Yield what changes in the stack from each shape to the next one."""
     for number in range(2, min(len(plans), MOST_SHAPES) + 1):
         before, plan = plans[number - 2], plans[number - 1]
-        yield f"{shape_title(shapes, number)}; {totals_line(plan)}{staying(before, plan)}"
+        yield f"{shape_title(shapes, number)}{staying(before, plan)}"
         changed = changed_keys(before, plan)
         yield from (f"    {each}" for each in changed[:FEW])
         if len(changed) > FEW:
             yield f"    … and {count(len(changed) - FEW, 'key')} more"
-    if len(plans) > MOST_SHAPES:
-        yield f"… and {len(plans) - MOST_SHAPES} more shapes"
 
 
 def changed_keys(before: StackPlan, plan: StackPlan) -> tuple[Change, ...]:
@@ -49,3 +71,103 @@ def staying(before: StackPlan, plan: StackPlan) -> str:
     """Return the pods that stay from one shape to the next; empty if all are replaced."""
     names = [pod.name for pod in plan.pods if pod in before.pods]
     return f"; {' and '.join(names)} {'stays' if len(names) == 1 else 'stay'}" if names else ""
+
+
+def table(shapes: Sequence[Shape], plans: Sequence[StackPlan]) -> list[str]:
+    """Return a table with a row for each shape: what it asks for, and how long its load is."""
+    has_gpus = any(plan.totals.gpus for plan in plans)
+    has_prices = any(plan.totals.cost_per_hour for plan in plans)
+    head = ["shape", "trials", "pods", "CPU", "memory"]
+    head += [*(["GPUs"] if has_gpus else []), *(["an hour"] if has_prices else []), "load"]
+    rows = [[*head, "parameters"]]
+    for number, (shape, plan) in enumerate(zip(shapes, plans, strict=True), start=1):
+        if number > MOST_SHAPES:
+            break
+        totals, load = plan.totals, shape_time(shape, plan).load_ns
+        cells = [str(number), str(len(shape.trials)), str(totals.pods)]
+        cells += [format_cpu(totals.cpu_millis), format_size(totals.memory_bytes)]
+        cells += [_gpus(plan)] if has_gpus else []
+        cells += [f"{totals.cost_per_hour:g} {totals.currency}"] if has_prices else []
+        cells += ["unknown" if load is None else human_time(load), describe(shape.parameters)]
+        rows.append(cells)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    more = len(plans) - MOST_SHAPES
+    return [*lines, *([f"  … and {more} more shapes"] if more > 0 else [])]
+
+
+class ShapeTime(NamedTuple):
+    """How long a shape takes."""
+
+    load_ns: int | None
+    """Its loads and the pauses between them; None if nobody knows."""
+    longest_ns: int | None
+    """From its `up` to the end of its last load, at most; None if nobody knows."""
+
+
+def shape_time(shape: Shape, plan: StackPlan) -> ShapeTime:
+    """Return how long a shape takes."""
+    experiment = plan.config.experiment
+    pauses_ns = (len(shape.trials) - 1) * (experiment.cooldown if experiment else 0)
+    expected = [trial_times(each).expected for each in shape.configs]
+    known = [each for each in expected if each is not None]
+    times = plan.times
+    return ShapeTime(
+        sum(known) + pauses_ns if len(known) == len(expected) else None,
+        times.start + times.load if times.is_bounded else None,
+    )
+
+
+def whole_lines(
+    shapes: Sequence[Shape], plans: Sequence[StackPlan], *, at_once: int | str
+) -> list[str]:
+    """Return how long all shapes take and what they cost. `at_once` is the value of
+    `experiment.parallel`."""
+    limit = MOST_BY_ROOM if at_once == "auto" else int(at_once)
+    times = [shape_time(shape, plan) for shape, plan in zip(shapes, plans, strict=True)]
+    loads = [each.load_ns for each in times]
+    longest = [each.longest_ns for each in times]
+    how = "one after the other" if limit == 1 else f"{limit} at a time"
+    if at_once == "auto":
+        how = f"up to {limit} at a time, as many as there is room for"
+    words = [f"{count(len(plans), 'shape')}, {how}"]
+    if all(loads):
+        words.append(f"load about {human_time(makespan(loads, limit))}")
+    if all(longest):
+        words.append(f"with starts at most {human_time(makespan(longest, limit))}")
+    return ["; ".join(words), *_cost(plans, longest, is_one_stack=at_once == 1)]
+
+
+def makespan(times_ns: Sequence[int | None], limit: int) -> int:
+    """Return when the last of several is over, if they begin in order and so many at a time."""
+    ends = [0] * min(limit, len(times_ns))
+    for time_ns in times_ns:
+        heapq.heapreplace(ends, ends[0] + (time_ns or 0))
+    return max(ends)
+
+
+def _cost(
+    plans: Sequence[StackPlan], longest: Sequence[int | None], *, is_one_stack: bool
+) -> list[str]:
+    """Return the cost of all shapes; nothing without prices."""
+    prices = [plan.totals.cost_per_hour for plan in plans]
+    if not any(prices):
+        return []
+    ttl, currency = plans[0].config.deployment.ttl / HOUR_NS, plans[0].totals.currency
+    most = max(prices) * ttl if is_one_stack else sum(prices) * ttl
+    said = f"at most {most:.4g} {currency} until all stacks remove themselves"
+    if all(longest):
+        hours = [(each or 0) / HOUR_NS for each in longest]
+        usual = sum(price * each for price, each in zip(prices, hours, strict=True))
+        said = f"{usual:.4g} {currency} for the longest starts and loads, {said}"
+    return [f"cost: {said}"]
+
+
+def _gpus(plan: StackPlan) -> str:
+    kinds = {
+        pod.requests.gpu.type or pod.requests.gpu.resource for pod in plan.pods if pod.requests.gpu
+    }
+    return f"{plan.totals.gpus} {' and '.join(sorted(kinds))}".strip()

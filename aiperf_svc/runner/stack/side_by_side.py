@@ -2,26 +2,31 @@
 record, and the failure of one does not touch the others."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from aiperf_svc.adapters.results_api.run_api import RunApi
-from aiperf_svc.domain.errors import AiperfError, EnvironmentProblem
-from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.domain.errors import BenchmarkFailed
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner import manifests
 from aiperf_svc.runner.common_start import CommonStart
-from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.outcome import RunOutcome, failed_outcome
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.board import Board, make_board
 from aiperf_svc.runner.stack.launch import NOTHING_MADE
 from aiperf_svc.runner.stack.options import StackOptions
 from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.run import run_one
+from aiperf_svc.runner.stack.turns import Turns, giving
 
 NOT_BEGUN = "stopped by the user before its turn"
+NO_TURN = "not begun: the experiment ended before its turn"
+
+OnEnd = Callable[["Member", RunOutcome], None]
+"""Takes in the outcome of a stack as soon as it has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,23 +44,56 @@ async def run_side_by_side(
     members: Sequence[Member],
     options: StackOptions,
     *,
-    limit: int,
+    turns: Turns,
     start: CommonStart | None = None,
+    on_end: OnEnd | None = None,
 ) -> list[RunOutcome]:
-    """Run the stacks of `members`, at most `limit` at a time, and return their outcomes in the same
-    order. They begin in this order, and no question is asked. With `start`, which has the names of
-    all members, those that are held get one start.
+    """Run the stacks of `members` and return their outcomes in the same order. They ask for their
+    turn in this order, and no question is asked. With `start`, which has the names of all members,
+    those that are held get one start.
 
     An interrupt stops all of them as it stops one: after the first they collect what was measured,
-    after the second they do not, and no other begins.
+    after the second they do not, and no other begins. `timeout_s` of the options counts from the
+    first turn.
     """
-    turns = asyncio.Semaphore(limit)
     options = replace(options, yes=True)
-    with Interrupts() as interrupts, make_board(options.run, [m.name for m in members]) as board:
-        running = [
-            _Running(member, options, interrupts, board, start).run(turns) for member in members
-        ]
-        return await asyncio.gather(*running)
+    names = [member.name for member in members]
+    with Interrupts() as interrupts, make_board(options.run, names) as board:
+        deadline = _Deadline(options.timeout_s)
+        stopping = asyncio.create_task(_end_at(interrupts, turns), name="end of turns")
+        try:
+            async with giving(turns):
+                return await asyncio.gather(
+                    *(
+                        _Running(member, options, interrupts, board, start, on_end).run(
+                            turns, deadline
+                        )
+                        for member in members
+                    )
+                )
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+
+
+async def _end_at(interrupts: Interrupts, turns: Turns) -> None:
+    """Let no other stack begin after an interrupt."""
+    await interrupts.reached(1)
+    turns.end()
+
+
+class _Deadline:
+    """The time limit of all stacks, which begins with the first turn."""
+
+    def __init__(self, limit_s: float | None) -> None:
+        self._limit_s = limit_s
+        self._started_mono_s: float | None = None
+
+    def left_s(self) -> float | None:
+        """Return the time that is left; None without a limit."""
+        now_mono_s = time.monotonic()
+        self._started_mono_s = self._started_mono_s or now_mono_s
+        return None if self._limit_s is None else self._started_mono_s + self._limit_s - now_mono_s
 
 
 class _Running:
@@ -68,36 +106,55 @@ class _Running:
         interrupts: Interrupts,
         board: Board,
         start: CommonStart | None,
+        on_end: OnEnd | None,
     ) -> None:
         self._member, self._options, self._start = member, options, start
+        self._on_end = on_end
         self._interrupts = interrupts
         self._screen = board.screen(member.name)
         self._is_counting = asyncio.Event()
 
-    async def run(self, turns: asyncio.Semaphore) -> RunOutcome:
+    async def run(self, turns: Turns, deadline: _Deadline) -> RunOutcome:
         """Run the stack when it is its turn. Errors become outcomes."""
-        async with turns:
-            if self._interrupts.count:
-                return self._end(self._unmade(NOT_BEGUN))
-            request, screen = self._member.request, self._screen
-            try:
-                request.check_secrets()
-                outcome = await self._unless_interrupted(
-                    run_one(
-                        request,
-                        self._options,
-                        screen,
-                        counting=self._counting,
-                        give_start=self._give_start if request.is_held else None,
-                    )
-                )
-            except AiperfError as error:
-                outcome = self._failed(error)
-            except Exception as error:
-                # The others must go on to their ends.
-                text = f"unexpected {type(error).__name__}: {error}"
-                outcome = self._failed(EnvironmentProblem(text))
-            return self._end(outcome)
+        try:
+            outcome = await self._in_turn(turns, deadline)
+        except Exception as error:
+            # The others must go on to their ends.
+            outcome = self._failed(error)
+        if outcome.artifacts is not None:
+            manifests.refresh(outcome.artifacts)
+        if self._start is not None:
+            self._start.leave(self._member.name)
+        self._screen.end(outcome)
+        if self._on_end is not None:
+            self._on_end(self._member, outcome)
+        return outcome
+
+    async def _in_turn(self, turns: Turns, deadline: _Deadline) -> RunOutcome:
+        plan = self._member.request.plan
+        if not await turns.wait(plan):
+            return self._unmade(NOT_BEGUN) if self._interrupts.count else self._without_turn()
+        try:
+            return await self._run(deadline.left_s())
+        finally:
+            turns.leave(plan)
+
+    async def _run(self, left_s: float | None) -> RunOutcome:
+        if self._interrupts.count:
+            return self._unmade(NOT_BEGUN)
+        if left_s is not None and left_s <= 0:
+            return self._without_turn()
+        request = self._member.request
+        request.check_secrets()
+        return await self._unless_interrupted(
+            run_one(
+                request,
+                replace(self._options, timeout_s=left_s),
+                self._screen,
+                counting=self._counting,
+                give_start=self._give_start if request.is_held else None,
+            )
+        )
 
     async def _give_start(self, api: RunApi, say: Callable[[str], None]) -> None:
         if self._start is not None:
@@ -125,37 +182,21 @@ class _Running:
             await asyncio.gather(running, counting, stopped, return_exceptions=True)
         return self._unmade(NOTHING_MADE) if running.cancelled() else running.result()
 
+    def _without_turn(self) -> RunOutcome:
+        outcome = failed_outcome(BenchmarkFailed(NO_TURN), **self._known)
+        return replace(outcome, state=RunState.CANCELLED)
+
     def _unmade(self, reason: str) -> RunOutcome:
-        return self._without_results(RunState.CANCELLED, reason, was_interrupted=True)
+        outcome = failed_outcome(BenchmarkFailed(reason), **self._known)
+        return replace(outcome, state=RunState.CANCELLED, was_interrupted=True)
 
-    def _failed(self, error: AiperfError) -> RunOutcome:
-        self._screen.say(f"error: {error}")
-        return self._without_results(RunState.FAILED, str(error), failure=error.exit_code)
-
-    def _without_results(
-        self,
-        state: RunState,
-        reason: str,
-        *,
-        failure: ExitCode = ExitCode.BENCHMARK_FAILED,
-        was_interrupted: bool = False,
-    ) -> RunOutcome:
-        request = self._member.request
-        return RunOutcome(
-            run_id=request.plan.identity.run_id,
-            state=state,
-            reason=reason,
-            failure=failure,
-            summary=None,
-            artifacts=None,
-            was_interrupted=was_interrupted,
-            more={"stack": request.stack},
-        )
-
-    def _end(self, outcome: RunOutcome) -> RunOutcome:
-        if outcome.artifacts is not None:
-            manifests.refresh(outcome.artifacts)
-        if self._start is not None:
-            self._start.leave(self._member.name)
-        self._screen.end(outcome)
+    def _failed(self, error: Exception) -> RunOutcome:
+        outcome = failed_outcome(error, **self._known)
+        self._screen.say(f"error: {outcome.reason}")
         return outcome
+
+    @property
+    def _known(self) -> dict[str, Any]:
+        """What the outcome says of the stack, however it ends."""
+        request = self._member.request
+        return {"run_id": request.plan.identity.run_id, "more": {"stack": request.stack}}

@@ -12,6 +12,7 @@ from dataclasses import replace
 from aiperf_svc.adapters.cluster.api.connection import Cluster
 from aiperf_svc.adapters.cluster.preflight.target_checks import find_target_pods
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.config.workload import Config
 from aiperf_svc.runner.stack.request import StackRequest
 
 
@@ -21,19 +22,19 @@ async def with_target_pods(
     """Return the request with `deployment.target.pods` added, if the file does not restrict the way
     to the target and the cluster knows the pods; else unchanged. Raises Unreachable."""
     config = request.config
-    if not isinstance(config, BenchmarkConfig):
+    own = [request.shapes[number - 1].configs[0] for number in request.own_shapes]
+    found = {url for each in own if (url := _open_way(each))}
+    if not isinstance(config, BenchmarkConfig) or len(found) != 1 or not all(map(_open_way, own)):
+        # Shapes with several addresses each have the policies that follow from their own.
         return request
     deployment, target = config.deployment, config.deployment.target
-    if target.kind != "none" or target.pods or target.egress_cidrs:
-        return request
-    if not deployment.network_policies or config.endpoint.urls:
-        return request
-    pods = await find_target_pods(cluster, config.endpoint.url)
+    (url,) = found
+    pods = await find_target_pods(cluster, url)
     if pods is None:
         return request
     labels = ",".join(f"{key}={value}" for key, value in pods.labels.items())
     say(
-        f"note: {config.endpoint.url} is a Service of the cluster: workers may reach its pods "
+        f"note: {url} is a Service of the cluster: workers may reach its pods "
         f"({labels} in namespace {pods.namespace}, port {pods.port}) and nothing else; "
         "deployment.target.pods says the same"
     )
@@ -43,3 +44,14 @@ async def with_target_pods(
     update = {"target": target.model_copy(update={"pods": pods})}
     narrowed = config.model_copy(update={"deployment": deployment.model_copy(update=update)})
     return replace(request, benchmark=benchmark, config=narrowed)
+
+
+def _open_way(config: Config) -> str:
+    """Return the address of a target to which the config does not restrict the way; empty if there
+    is none."""
+    if not isinstance(config, BenchmarkConfig) or config.endpoint.urls:
+        return ""
+    deployment, target = config.deployment, config.deployment.target
+    if target.kind != "none" or target.pods or target.egress_cidrs:
+        return ""
+    return config.endpoint.url if deployment.network_policies else ""

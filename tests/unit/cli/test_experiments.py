@@ -151,12 +151,56 @@ def test_preview_shows_each_set_of_pods(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["preview", path]) == 0
     out = capsys.readouterr().out
     assert "shape 1 of 2 (deployment.target.replicas=1): trials 1, 3" in out
-    assert "shape 2 of 2 (deployment.target.replicas=3): trials 2, 4; 11 pods" in out
+    assert "shape 2 of 2 (deployment.target.replicas=3): trials 2, 4" in out
+    assert "\n  2      2       11 " in out
+    assert "2 shapes, one after the other; load about " in out
     assert "deployment.target.replicas: (default) → 3" in out
     assert "`pulumi up` brings up shape 1 and runs its trials; `pulumi config set " in out
     assert cli.main(["preview", path, "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["pods"]
     assert second["totals"]["pods"] == first["totals"]["pods"] + 2
+
+
+@pytest.mark.parametrize("against", [False, True])
+def test_preview_shows_shapes_that_run_at_the_same_time(
+    *, against: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = stack(
+        tmp_path,
+        {
+            "product": {"load.concurrency": [1, 2], "deployment.target.replicas": [1, 2, 3]},
+            "parallel": 2,
+            "priority": [{"deployment.target.replicas": 3}],
+        },
+    )
+    other = ["--against", path] if against else []
+    assert cli.main(["preview", path, "--markdown", *other]) == 0
+    out = capsys.readouterr().out
+    assert "shape 1 of 3 (deployment.target.replicas=3): trials 3, 6" in out
+    assert "3 shapes, 2 at a time; load about " in out
+    assert "many-1 to many-3" in out
+    assert "6 trials, in sum about " in out
+    assert cli.main(["preview", path, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["parallel"] == 2
+    assert [each["trials"] for each in found["pods"]] == [[3, 6], [1, 4], [2, 5]]
+
+
+def test_shapes_at_the_same_time_are_for_a_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lists = {"product": {"workers.max": [1, 2]}, "parallel": 2}
+    assert cli.main(["run", stack(tmp_path, lists), "--local", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "experiment.parallel: 2: measurements at the same time on one machine would " in said
+
+
+def test_a_local_run_has_one_mock_server_and_refuses_trials_of_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lists = {"product": {"deployment.target.args": [["--ttft", "1ms"], ["--ttft", "2ms"]]}}
+    assert cli.main(["run", stack(tmp_path, lists), "--local", "--dry-run"]) == 2
+    assert "--local: the trials need several targets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("is_stack", [False, True], ids=["dry run", "preview"])

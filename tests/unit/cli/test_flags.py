@@ -301,6 +301,7 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--repetitions", "2", "--parameter-sweep-mode", "independent"),
         "grouped",
     ),
+    "--parallel": (("--repetitions", "2", "--parallel", "auto"), "auto"),
     "--cooldown": (("--repetitions", "2", "--cooldown", "2s"), 2 * 10**9),
     "--search": (
         ("--search", "load.request_rate=1..64", "--slo", "request_latency:p99<1s"),

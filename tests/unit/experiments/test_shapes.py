@@ -1,5 +1,6 @@
 """Which trials can run in the same processes or pods, and what these need."""
 
+import re
 from typing import Any
 
 import pytest
@@ -242,3 +243,52 @@ def test_finished_trials_are_in_no_shape_and_the_shapes_keep_their_numbers() -> 
     assert planned.config.load.concurrency == 2
     assert planned.identity.run_id != stack_of(config).identity.run_id
     assert planned.identity.label == stack_of(config).identity.label
+
+
+REPLICAS = "deployment.target.replicas"
+
+
+def test_shapes_begin_in_the_order_of_priority_and_keep_the_numbers_of_their_trials() -> None:
+    product = {REPLICAS: [1, 2, 3, 4], "load.concurrency": [1, 9]}
+    config = config_of({"product": product, "priority": [{REPLICAS: 3}, {REPLICAS: 2.0}]})
+    found = shapes_of(config, "cluster")
+    assert [each.parameters[REPLICAS] for each in found] == [3, 2, 1, 4]
+    assert [trial.number for trial in found[0].trials] == [5, 6]
+
+
+def test_a_shape_has_the_priority_of_any_of_its_trials() -> None:
+    explicit = [{REPLICAS: 1, "load.concurrency": 1}, {REPLICAS: 2, "load.concurrency": 9}]
+    config = config_of({"explicit": explicit, "priority": [{"load.concurrency": 9}]})
+    assert [each.parameters[REPLICAS] for each in shapes_of(config, "cluster")] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"priority": [{REPLICAS: 7}]}, f"priority: no trial has {REPLICAS}: 7"),
+        ({"priority": [{"load.requests": 7}]}, "priority: no trial has load.requests: 7"),
+        ({"priority": [{}]}, "priority: no trial has an empty entry"),
+        ({"parallel": 0}, "expected a number from 1 to 100, or auto"),
+        ({"parallel": "all"}, "expected a number from 1 to 100, or auto"),
+    ],
+)
+def test_what_no_trial_has_and_no_number_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        config_of({"product": {REPLICAS: [1, 2]}, **wrong})
+
+
+@pytest.mark.parametrize("wrong", [{"parallel": "auto"}, {"priority": [{"load.concurrency": 1}]}])
+def test_a_search_has_one_stack(wrong: dict[str, Any]) -> None:
+    search = {"parameter": "load.concurrency", "from": 1, "to": 9, "holds": "goodput >= 95%"}
+    with pytest.raises(ConfigError, match="has one shape, in one stack; leave out"):
+        config_of({"search": search, **wrong})
+
+
+def test_a_stack_of_one_shape_lives_for_that_shape_alone() -> None:
+    product = {REPLICAS: [1, 2, 3], "load.concurrency": [1, 9]}
+    deployment = {"target": {"kind": "mock"}, "ttl": "30m"}
+    with pytest.raises(ConfigError, match="would delete itself"):
+        stack_of(config_of({"product": product}, deployment=deployment))
+    config = config_of({"product": product, "parallel": 2}, deployment=deployment)
+    plans = [stack_of(config, shape=number) for number in (1, 2, 3)]
+    assert len({plan.identity.labels()["aiperf.dev/run"] for plan in plans}) == 3

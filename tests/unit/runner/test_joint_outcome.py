@@ -13,9 +13,9 @@ from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.domain.errors import ConfigError, EnvironmentProblem
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner.common_start import Offset
-from aiperf_svc.runner.joint_outcome import JointRun, failed_outcome, finish, joint_exit_code
+from aiperf_svc.runner.joint_outcome import JointRun, finish, joint_exit_code
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.outcome import RunOutcome, failed_outcome
 
 
 def outcome(verdict: str = "valid", **fields: Any) -> RunOutcome:

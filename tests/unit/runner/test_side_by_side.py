@@ -25,6 +25,7 @@ from aiperf_svc.runner.stack.request import StackRequest
 from aiperf_svc.runner.stack.screen import Screen
 from aiperf_svc.runner.stack.side_by_side import Member, run_side_by_side
 from aiperf_svc.runner.stack.stages import Stage
+from aiperf_svc.runner.stack.turns import Turns
 
 CONFIG = """
 endpoint: {url: "http://10.0.0.1:8000", model: m}
@@ -116,7 +117,7 @@ def members(*names: str) -> list[Member]:
 
 async def run(limit: int = 3) -> list[RunOutcome]:
     options = StackOptions(run=RunOptions(ui="plain"))
-    return await run_side_by_side(members(*NAMES), options, limit=limit)
+    return await run_side_by_side(members(*NAMES), options, turns=Turns(limit))
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])

@@ -53,6 +53,37 @@ async def test_the_program_is_told_which_pods_the_target_has(host: str) -> None:
     assert "target" not in request.benchmark["deployment"]
 
 
+def over_addresses(**how: Any) -> StackRequest:
+    """A stack whose trials measure two Services, each with pods of its own."""
+    urls = ["http://llm.models", "http://other.models.svc"]
+    benchmark = {
+        **request_for(urls[0], ttl="2h").benchmark,
+        "experiment": {"product": {"endpoint.url": urls}, "parallel": how.pop("parallel", 1)},
+    }
+    config = parse_config(benchmark, "")
+    return StackRequest(stack="s", config=config, benchmark=benchmark, environ={}, **how)
+
+
+async def test_shapes_with_several_addresses_keep_the_way_to_their_own() -> None:
+    request = over_addresses()
+    found, said = await narrowed(request)
+    assert found is request
+    assert said == []
+    first, second = (
+        next(p.egress for p in plan.policies if p.name == "to-target") for plan in found.plans
+    )
+    assert first != second
+
+
+async def test_a_stack_of_one_shape_is_told_the_pods_of_its_own_target() -> None:
+    found, said = await narrowed(over_addresses(only_shape=1, parallel=2))
+    (plan,) = found.plans
+    assert plan.config.deployment.target.pods == PODS
+    assert len(said) == 1
+    other, said = await narrowed(over_addresses(only_shape=2, parallel=2))
+    assert (other.plan.inference.endpoint.url, said) == ("http://other.models.svc", [])
+
+
 @pytest.mark.parametrize(
     ("url", "deployment"),
     [

@@ -96,18 +96,7 @@ def judge_capacity(
 ) -> Check:
     """Check whether all pods fit. `can_grow`: the cluster adds nodes by itself; `knows_pods`: what
     other pods use is known."""
-    nodes = [msgspec.structs.replace(room, free=dict(room.free)) for room in free]
-    unplaced: Counter[str] = Counter()
-    largest_first = sorted(plan.pods, key=_size, reverse=True)
-    for pod in largest_first:
-        asked, left = asked_of_node(pod), pod.replicas
-        for room in (each for each in nodes if admits(each, pod)):
-            placed = min(left, _fitting(room, asked))
-            for resource, value in _counted(room, asked).items():
-                room.free[resource] = room.free.get(resource, 0.0) - value * placed
-            left -= placed
-        if left:
-            unplaced[pod.name] = left
+    _, unplaced = place(plan, free)
     if not unplaced:
         note = "" if knows_pods else "; what other pods use is not known (not allowed to list them)"
         state: State = "ok" if knows_pods else "warning"
@@ -134,6 +123,24 @@ def judge_capacity(
         "add nodes, lower the pods' requests (workers, deployment.pods) or change "
         "deployment.placement",
     )
+
+
+def place(plan: StackPlan, free: Sequence[Room]) -> tuple[list[Room], Counter[str]]:
+    """Place the pods of a stack. Returns what is then left of the nodes, and how many replicas of
+    which pods have no room."""
+    nodes = [msgspec.structs.replace(room, free=dict(room.free)) for room in free]
+    unplaced: Counter[str] = Counter()
+    largest_first = sorted(plan.pods, key=_size, reverse=True)
+    for pod in largest_first:
+        asked, left = asked_of_node(pod), pod.replicas
+        for room in (each for each in nodes if admits(each, pod)):
+            placed = min(left, _fitting(room, asked))
+            for resource, value in _counted(room, asked).items():
+                room.free[resource] = room.free.get(resource, 0.0) - value * placed
+            left -= placed
+        if left:
+            unplaced[pod.name] = left
+    return nodes, unplaced
 
 
 def _size(pod: PodPlan) -> tuple[int, float]:

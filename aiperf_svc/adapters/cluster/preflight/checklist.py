@@ -10,6 +10,7 @@ import msgspec
 from aiperf_svc.adapters.cluster.api.connection import METADATA, Cluster, Refused
 from aiperf_svc.adapters.cluster.preflight import rights
 from aiperf_svc.adapters.cluster.preflight.admission import try_admission
+from aiperf_svc.adapters.cluster.preflight.autoscaling import adds_nodes
 from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms
 from aiperf_svc.adapters.cluster.preflight.exporters import find_exporters
 from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
@@ -31,8 +32,6 @@ from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
 
 OnCheck = Callable[[Check], None]
-AUTOSCALER_GROUPS = ("karpenter.sh", "autoscaling.x-k8s.io")
-"""API groups of programs that add nodes when pods need them."""
 
 
 async def preflight(
@@ -162,7 +161,7 @@ class _Preflight:
             return
         pods = await self._list("/api/v1/pods", fieldSelector="spec.nodeName!=")
         free = rooms(nodes, pods or (), stack=self._plan.identity.stack)
-        can_grow = await self._can_grow()
+        can_grow = await adds_nodes(self._cluster)
         knows_pods = pods is not None
         self._tell(judge_capacity(self._plan, free, can_grow=can_grow, knows_pods=knows_pods))
         if self._plan.ranks is not None:
@@ -177,18 +176,6 @@ class _Preflight:
         for check in (*judge_gpus(nodes), judge_exporters(nodes, exporters, {})):
             is_failed = check.state == "failed"
             self._tell(msgspec.structs.replace(check, state="warning") if is_failed else check)
-
-    async def _can_grow(self) -> bool:
-        groups = await self._cluster.get("/apis")
-        names = {group["name"] for group in groups.get("groups") or ()}
-        if names & set(AUTOSCALER_GROUPS):
-            return True
-        path = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
-        try:
-            await self._cluster.get(path)
-        except Refused:
-            return False
-        return True
 
     async def _pull_secrets(self) -> None:
         wanted = {name for pod in self._plan.pods for name in pod.image.pull_secrets}

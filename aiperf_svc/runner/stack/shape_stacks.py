@@ -1,0 +1,174 @@
+"""Runs the shapes of an experiment at the same time: a stack for each, one folder for all."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from aiperf_svc.adapters.cluster.api.connection import connect
+from aiperf_svc.adapters.cluster.preflight.shared_room import SharedRoom
+from aiperf_svc.adapters.exports.experiment_file import is_experiment
+from aiperf_svc.config.experiment import Experiment
+from aiperf_svc.core.experiments.trials import describe
+from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.plan.identity import check_stack_name
+from aiperf_svc.protocol.messages import RunState
+from aiperf_svc.runner import folders, manifests, printing, signals
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
+from aiperf_svc.runner.stack import preview, terminal
+from aiperf_svc.runner.stack.launch import NOTHING_MADE
+from aiperf_svc.runner.stack.options import StackOptions
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.side_by_side import Member, run_side_by_side
+from aiperf_svc.runner.stack.turns import MOST_BY_ROOM, Turns
+from aiperf_svc.workloads.shapes import is_side_by_side
+
+
+def needs_stacks(request: StackRequest) -> bool:
+    """Return whether the shapes of a request run side by side. Raises ConfigError."""
+    return is_side_by_side(request.config) and len(request.shapes) > 1
+
+
+def shape_members(request: StackRequest) -> list[Member]:
+    """Return the stack of each shape, whose name ends with the shape's number. Raises
+    ConfigError."""
+    space = request.config.deployment.namespace
+    if space.mode == "create":
+        raise ConfigError(
+            f"deployment.namespace: {space.name} would be made by one stack, and shapes that run "
+            "at the same time (experiment.parallel) are several; make it before and use mode: "
+            "existing, or leave it out"
+        )
+    members = []
+    for number, shape in enumerate(request.shapes, start=1):
+        stack = f"{request.stack}-{number}"
+        check_stack_name(stack)
+        own = replace(request, stack=stack, only_shape=number)
+        members.append(
+            Member(name=f"shape {number}", where=describe(shape.parameters), request=own)
+        )
+    return members
+
+
+def run_shape_stacks(request: StackRequest, options: StackOptions) -> ExitCode:
+    """Run all shapes and print the results of the experiment. Raises AiperfError for what is wrong
+    before anything is made."""
+    if options.keep:
+        raise ConfigError(
+            "--keep: stacks that stay take the room of those that follow (experiment.parallel); "
+            "--keep-on-failure keeps one that failed"
+        )
+    if request.resumed is not None:
+        raise ConfigError(
+            "--resume: for the shapes of one stack; those that run at the same time "
+            "(experiment.parallel) start anew"
+        )
+    members = shape_members(request)
+    request.check_secrets()
+    with terminal.ignore_closed_stderr():
+        compared = preview.compare(request)
+        terminal.say(preview.of_shapes(request, request.members, compared, is_markdown=False))
+        is_asked = not options.yes and terminal.can_ask()
+        if is_asked and not signals.run(terminal.ask("Create these stacks?")):
+            terminal.say(NOTHING_MADE)
+            return ExitCode.INTERRUPTED
+        try:
+            outcome = signals.run(_ShapeStacks(request, members, options).run())
+        except AiperfError as error:
+            if options.run.json:
+                printing.print_failure(request.plan.identity.run_id, error)
+            raise
+    if outcome.artifacts is not None:
+        manifests.refresh(outcome.artifacts)
+    printing.print_outcome(outcome, options.run)
+    return outcome.exit_code
+
+
+class _ShapeStacks:
+    """One experiment."""
+
+    def __init__(
+        self, request: StackRequest, members: Sequence[Member], options: StackOptions
+    ) -> None:
+        assert request.config.experiment is not None
+        self._request, self._options = request, options
+        self._members = members
+        self._experiment: Experiment = request.config.experiment
+        self._error = ""
+        """What kept the files of the experiment from being written."""
+
+    async def run(self) -> RunOutcome:
+        """Run all stacks. Raises AiperfError when nothing was created."""
+        request, parallel = self._request, self._experiment.parallel
+        connecting = connect(kubeconfig=request.used_kubeconfig, context=request.used_context)
+        async with connecting as cluster:
+            room = SharedRoom(cluster, is_auto=parallel == "auto")
+            await room.find((), (request.plan,))
+            parent = Path(request.config.artifacts.dir)
+            folder = folders.make_artifact_folder(parent, request.config.name)
+            self._trials = ShapeTrials(request.config, request.shapes, folder)
+            self._turns = Turns(MOST_BY_ROOM if parallel == "auto" else parallel, room.find)
+            outcomes = await run_side_by_side(
+                [self._placed(member, folder) for member in self._members],
+                self._options,
+                turns=self._turns,
+                on_end=self._take,
+            )
+        return self._outcome(outcomes)
+
+    @staticmethod
+    def _placed(member: Member, folder: Path) -> Member:
+        own = folder / SHAPES / str(member.request.only_shape)
+        return replace(member, request=replace(member.request, folder=own))
+
+    def _take(self, member: Member, outcome: RunOutcome) -> None:
+        """Take in the trials of a shape that is over."""
+        shape = member.request.only_shape
+        assert shape is not None
+        is_failed = outcome.state == RunState.FAILED and not outcome.was_interrupted
+        try:
+            if outcome.artifacts is not None and is_experiment(outcome.artifacts):
+                self._trials.move(shape)
+            if is_failed:
+                self._trials.fail(shape, outcome.reason)
+                self._trials.write_progress()
+        except AiperfError as error:
+            self._error = self._error or str(error)
+        is_last = is_failed and self._experiment.on_failure == "stop"
+        if is_last or outcome.more.get("kept"):
+            self._turns.end()
+
+    def _outcome(self, outcomes: Sequence[RunOutcome]) -> RunOutcome:
+        run_id = self._request.plan.identity.run_id
+        summary = None
+        try:
+            summary = self._trials.write(run_id)
+        except EnvironmentProblem as error:
+            self._error = self._error or str(error)
+        is_empty = folders.remove_if_empty(self._trials.folder)
+        failed = next((each for each in outcomes if each.state == RunState.FAILED), None)
+        has_failed = failed is not None and all(each.summary is None for each in outcomes)
+        is_whole = self._trials.is_complete and not has_failed
+        errors = (each.artifact_error for each in outcomes if each.artifact_error)
+        return RunOutcome(
+            run_id=run_id,
+            state=RunState.DONE if is_whole else RunState.FAILED,
+            reason=failed.reason if failed is not None and not is_whole else "",
+            # If nothing was measured, the reason is that of the first stack.
+            failure=failed.failure if failed and has_failed else ExitCode.BENCHMARK_FAILED,
+            summary=summary,
+            artifacts=None if is_empty else self._trials.folder,
+            artifact_error=self._error or next(errors, ""),
+            uploaded_to=", ".join(each.uploaded_to for each in outcomes if each.uploaded_to),
+            was_interrupted=any(each.was_interrupted for each in outcomes),
+            left=tuple(left for each in outcomes for left in each.left),
+            is_unverified=any(each.is_unverified for each in outcomes),
+            more={
+                "stack": self._request.stack,
+                "left": [left for each in outcomes for left in each.left],
+                "stacks": [
+                    {"state": each.state, "reason": each.reason, **each.more} for each in outcomes
+                ],
+            },
+        )

@@ -1,0 +1,237 @@
+"""Shapes of an experiment at the same time: a stack for each, one folder, one exit code."""
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.storage.experiment_artifacts import write_experiment
+from aiperf_svc.config.load_config import parse_config
+from aiperf_svc.core.experiments.outcomes import TrialOutcome
+from aiperf_svc.core.experiments.summary import summarise
+from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
+from aiperf_svc.domain.exit_codes import ExitCode
+from aiperf_svc.runner import folders
+from aiperf_svc.runner.options import RunOptions
+from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.signals import Interrupts
+from aiperf_svc.runner.stack import shape_stacks, side_by_side
+from aiperf_svc.runner.stack.options import StackOptions
+from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.screen import Screen
+from aiperf_svc.runner.stack.shape_stacks import run_shape_stacks, shape_members
+
+SUMMARY = {"request_count": {"avg": 10.0}, "aiperf_svc": {"verdict": "valid"}}
+LIMIT = 2
+
+
+class NoRights:
+    """A cluster of which nobody may list anything."""
+
+    async def get(self, path: str, **_: str) -> dict[str, Any]:
+        from aiperf_svc.adapters.cluster.api.connection import Refused
+
+        raise Refused("forbidden", status=403, reason="Forbidden")
+
+
+class Stacks:
+    """Stacks that leave the trials of their shape, as those on a cluster do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.errors: dict[int, AiperfError] = {}
+        """Of stacks that are not made, by shape."""
+        self.failures: dict[int, str] = {}
+        """Of stacks that do not come up."""
+        self.kept: set[int] = set()
+        self.stops_at: int | None = None
+        """The shape during whose run the user stops."""
+        self.left: dict[int, str] = {}
+        self.begun: list[int] = []
+        self.options: StackOptions | None = None
+        self._all_begun = asyncio.Event()
+
+    async def run_one(
+        self,
+        request: StackRequest,
+        options: StackOptions,
+        screen: Screen,
+        *,
+        counting: Callable[[], AbstractContextManager[Interrupts]],
+        give_start: object,
+    ) -> RunOutcome:
+        shape = request.only_shape
+        assert shape is not None
+        assert request.stack == f"s-{shape}"
+        assert request.file_content()["config"]["aiperf:shape"] == shape
+        assert request.folder is not None
+        self.begun.append(shape)
+        if error := self.errors.get(shape):
+            raise error
+        with counting() as interrupts:
+            folder = folders.make_folder(request.folder)
+            (folder / "logs" / "worker.log").write_text("line\n")
+            more = {"stack": request.stack, "kept": shape in self.kept}
+            if reason := self.failures.get(shape):
+                return RunOutcome(
+                    run_id="r", state="failed", reason=reason, failure=ExitCode.ERROR,
+                    summary=None, artifacts=folder, more=more,
+                )  # fmt: skip
+            if self.stops_at == shape:
+                signal.raise_signal(signal.SIGINT)
+                await interrupts.reached(1)
+            self._leave_trials(request, folder)
+            return RunOutcome(
+                run_id="r", state="done", reason="", artifacts=folder, more=more,
+                summary=json.loads((folder / "experiment.json").read_bytes()),
+                was_interrupted=interrupts.count > 0,
+                left=(self.left[shape],) if shape in self.left else (),
+            )  # fmt: skip
+
+    def _leave_trials(self, request: StackRequest, folder: Path) -> None:
+        (number,) = request.own_shapes
+        trials = request.shapes[number - 1].trials
+        for trial in trials:
+            own = folder / "trials" / trial.folder
+            own.mkdir(parents=True)
+            (own / "profile_export_aiperf.json").write_text(json.dumps(SUMMARY))
+        ended = [TrialOutcome(trial, "done", "", SUMMARY) for trial in trials]
+        write_experiment(folder, request.config, summarise(ended))
+
+    def request(self, *, number: int = 4, **experiment: Any) -> StackRequest:
+        """Trials of so many shapes, two of each."""
+        benchmark = {
+            "endpoint": {"url": "http://10.0.0.1:8000", "model": "m"},
+            "load": {"concurrency": 1, "requests": 10},
+            "artifacts": {"dir": str(self.folder / "artifacts")},
+            "deployment": experiment.pop("deployment", {}),
+            "experiment": {
+                "product": {"workers.max": list(range(1, number + 1))},
+                "repetitions": 2,
+                "parallel": LIMIT,
+                **experiment,
+            },
+        }
+        config = parse_config(benchmark, "")
+        return StackRequest(stack="s", config=config, benchmark=benchmark, environ={})
+
+    def run(self, capsys: pytest.CaptureFixture[str], **how: Any) -> tuple[ExitCode, Any]:
+        """How a command ends, and what it prints for programs."""
+        options = StackOptions(run=RunOptions(ui="plain", json=True), yes=True)
+        code = run_shape_stacks(self.request(**how), options)
+        return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stacks:
+    stacks = Stacks(tmp_path)
+
+    @contextlib.asynccontextmanager
+    async def connect(**_: object) -> AsyncIterator[Cluster]:
+        yield cast("Cluster", NoRights())
+
+    monkeypatch.setattr(shape_stacks, "connect", connect)
+    monkeypatch.setattr(side_by_side, "run_one", stacks.run_one)
+    return stacks
+
+
+def states(found: Any) -> list[str]:
+    return [trial["state"] for trial in found["results"]["trials"]]
+
+
+def test_each_shape_has_a_stack_and_all_trials_are_in_one_folder(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = stacks.run(capsys)
+    assert (code, found["state"], states(found)) == (ExitCode.OK, "done", ["done"] * 8)
+    assert stacks.begun == [1, 2, 3, 4]
+    folder = Path(found["artifacts"])
+    assert len(list((folder / "trials").iterdir())) == 8
+    assert (folder / "shapes" / "3" / "logs" / "worker.log").exists()
+    assert not (folder / "shapes" / "3" / "experiment.json").exists()
+    assert (folder / "report.html").exists()
+    assert (folder / "profile_runs" / "run_0008").exists()
+    assert json.loads((folder / "experiment.json").read_bytes()) == found["results"]
+    assert [each["stack"] for each in found["stacks"]] == ["s-1", "s-2", "s-3", "s-4"]
+
+
+def test_a_shape_that_does_not_come_up_takes_only_its_own_trials(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks.failures[2] = "`pulumi up` failed: no such image"
+    stacks.errors[3] = EnvironmentProblem("no such node")
+    code, found = stacks.run(capsys)
+    assert code == ExitCode.BENCHMARK_FAILED
+    assert states(found) == ["done", "failed", "failed", "done"] * 2
+    reasons = [trial["reason"] for trial in found["results"]["trials"]][:3]
+    assert reasons == ["", "`pulumi up` failed: no such image", "no such node"]
+
+
+def test_no_other_begins_after_a_failure_that_is_to_stop(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks.failures[1] = "no room"
+    code, found = stacks.run(capsys, on_failure="stop", parallel=2, number=5)
+    assert code == ExitCode.BENCHMARK_FAILED
+    assert stacks.begun == [1, 2]
+    assert (found["state"], found["reason"]) == ("failed", "no room")
+    assert states(found) == ["failed", "done"] * 2
+    assert "ended before its turn" in found["stacks"][4]["reason"]
+
+
+def test_a_stack_that_stays_ends_the_experiment(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks.failures[2], stacks.kept = "no room", {2}
+    code, _ = stacks.run(capsys)
+    assert (code, stacks.begun) == (ExitCode.BENCHMARK_FAILED, [1, 2])
+
+
+def test_who_stops_keeps_what_was_measured_and_no_other_begins(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks.stops_at = 2
+    code, found = stacks.run(capsys)
+    assert (code, stacks.begun) == (ExitCode.INTERRUPTED, [1, 2])
+    assert [trial["number"] for trial in found["results"]["trials"]] == [1, 2, 5, 6]
+
+
+def test_what_one_stack_leaves_is_the_exit_code_of_all(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks.left[3] = "Pod aiperf-s-3/x"
+    code, found = stacks.run(capsys)
+    assert (code, found["left"]) == (ExitCode.LEAKED, ["Pod aiperf-s-3/x"])
+
+
+def test_the_first_reason_is_the_exit_code_where_nothing_was_measured(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks.errors = dict.fromkeys(range(1, 5), EnvironmentProblem("not allowed"))
+    code, found = stacks.run(capsys)
+    assert (code, found["reason"]) == (ExitCode.ERROR, "not allowed")
+
+
+def test_as_many_as_there_is_room_for_needs_to_know_the_room(
+    stacks: Stacks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="auto needs to list nodes"):
+        stacks.run(capsys, parallel="auto")
+    assert stacks.begun == []
+    assert not (stacks.folder / "artifacts").exists()
+
+
+def test_what_only_one_stack_can_have_is_refused(stacks: Stacks) -> None:
+    options = StackOptions(run=RunOptions(ui="none"), yes=True)
+    space = {"namespace": {"name": "mine", "mode": "create"}}
+    with pytest.raises(ConfigError, match="mine would be made by one stack"):
+        shape_members(stacks.request(deployment=space))
+    with pytest.raises(ConfigError, match="--keep: stacks that stay take the room"):
+        run_shape_stacks(stacks.request(), StackOptions(run=options.run, yes=True, keep=True))
