@@ -59,6 +59,8 @@ class StackRequest:
     """Whether the load waits until it is given a start."""
     only_shape: int | None = None
     """The one shape that this stack runs, where each has a stack of its own; None: all of them."""
+    upload_into: str = ""
+    """Folder of the bucket that several stacks share; empty: the stack has its own."""
     folder: Path | None = None
     """Folder for the results, made for this run; None: one with a new name in `artifacts.dir`."""
     resumed: Resumed | None = None
@@ -170,6 +172,8 @@ class StackRequest:
             config["aiperf:held"] = True
         if self.resumed is not None and self.resumed.finished:
             config["aiperf:finished"] = sorted(self.resumed.finished)
+        if self.upload_into:
+            config["aiperf:uploadInto"] = self.upload_into
         if self.only_shape is not None:
             config["aiperf:shape"] = self.only_shape
         return content

@@ -1,26 +1,29 @@
 """Runs the shapes of an experiment at the same time: a stack for each, one folder for all."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from aiperf_svc.adapters.cluster.api.connection import connect
 from aiperf_svc.adapters.cluster.preflight.shared_room import SharedRoom
 from aiperf_svc.adapters.exports.experiment_file import is_experiment
 from aiperf_svc.config.experiment import Experiment
 from aiperf_svc.core.experiments.trials import describe
-from aiperf_svc.domain.errors import AiperfError, ConfigError, EnvironmentProblem
+from aiperf_svc.domain.errors import AiperfError, ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.identity import check_stack_name
 from aiperf_svc.protocol.messages import RunState
 from aiperf_svc.runner import folders, manifests, printing, signals
 from aiperf_svc.runner.outcome import RunOutcome
 from aiperf_svc.runner.shape_trials import SHAPES, ShapeTrials
-from aiperf_svc.runner.stack import preview, terminal
+from aiperf_svc.runner.stack import bring_up, preview, terminal
 from aiperf_svc.runner.stack.launch import NOTHING_MADE
 from aiperf_svc.runner.stack.options import StackOptions
-from aiperf_svc.runner.stack.request import StackRequest
+from aiperf_svc.runner.stack.request import StackRequest, open_project
 from aiperf_svc.runner.stack.side_by_side import Member, run_side_by_side
+from aiperf_svc.runner.stack.state_home import StateHome
 from aiperf_svc.runner.stack.turns import MOST_BY_ROOM, Turns
 from aiperf_svc.workloads.shapes import is_side_by_side
 
@@ -115,12 +118,13 @@ class _ShapeStacks:
                 turns=self._turns,
                 on_end=self._take,
             )
-        return self._outcome(outcomes)
+        summary, uploaded_to = await self._write()
+        return self._outcome(outcomes, summary, uploaded_to)
 
-    @staticmethod
-    def _placed(member: Member, folder: Path) -> Member:
+    def _placed(self, member: Member, folder: Path) -> Member:
         own = folder / SHAPES / str(member.request.only_shape)
-        return replace(member, request=replace(member.request, folder=own))
+        into = self._trials.upload_into
+        return replace(member, request=replace(member.request, folder=own, upload_into=into))
 
     def _take(self, member: Member, outcome: RunOutcome) -> None:
         """Take in the trials of a shape that is over."""
@@ -139,20 +143,32 @@ class _ShapeStacks:
         if is_last or outcome.more.get("kept"):
             self._turns.end()
 
-    def _outcome(self, outcomes: Sequence[RunOutcome]) -> RunOutcome:
-        run_id = self._request.plan.identity.run_id
-        summary = None
+    async def _write(self) -> tuple[dict[str, Any] | None, str]:
+        """Write the files of the experiment, and upload them if its trials are; the content of
+        experiment.json, and where to."""
+        request, summary = self._request, None
         try:
-            summary = self._trials.write(run_id)
-        except EnvironmentProblem as error:
+            summary = self._trials.write(request.plan.identity.run_id)
+            if summary is None or not self._trials.upload_into:
+                return summary, ""
+            home, content = StateHome(request.environ), request.file_content()
+            with open_project(request.stack, content, home, request.environ) as cli:
+                keys = await bring_up.upload_keys(request, cli)
+            return summary, await asyncio.to_thread(self._trials.upload, keys)
+        except AiperfError as error:
             self._error = self._error or str(error)
+        return summary, ""
+
+    def _outcome(
+        self, outcomes: Sequence[RunOutcome], summary: dict[str, Any] | None, uploaded_to: str
+    ) -> RunOutcome:
         is_empty = folders.remove_if_empty(self._trials.folder)
         failed = next((each for each in outcomes if each.state == RunState.FAILED), None)
         has_failed = failed is not None and all(each.summary is None for each in outcomes)
         is_whole = self._trials.is_complete and not has_failed
         errors = (each.artifact_error for each in outcomes if each.artifact_error)
         return RunOutcome(
-            run_id=run_id,
+            run_id=self._request.plan.identity.run_id,
             state=RunState.DONE if is_whole else RunState.FAILED,
             reason=failed.reason if failed is not None and not is_whole else "",
             # If nothing was measured, the reason is that of the first stack.
@@ -160,7 +176,7 @@ class _ShapeStacks:
             summary=summary,
             artifacts=None if is_empty else self._trials.folder,
             artifact_error=self._error or next(errors, ""),
-            uploaded_to=", ".join(each.uploaded_to for each in outcomes if each.uploaded_to),
+            uploaded_to=uploaded_to,
             was_interrupted=any(each.was_interrupted for each in outcomes),
             left=tuple(left for each in outcomes for left in each.left),
             is_unverified=any(each.is_unverified for each in outcomes),
