@@ -30,8 +30,8 @@ ENDS = ("requests", "duration")
 SWEEPS, SEARCH = "experiment.product", "experiment.search"
 
 
-URL = "endpoint.url"
-"""Key of the first address; those that follow it on the command line are `endpoint.urls`."""
+FURTHER = {"endpoint.url": "endpoint.urls", "endpoint.model": "endpoint.models"}
+"""Keys of the first of several values, and those that the others go to."""
 
 
 @dataclass
@@ -131,10 +131,10 @@ def _take(data: dict[str, Any], flag: Flag, given: Any, earlier: dict[str, str])
         sweeps.vary(data, {flag.key: value})
     elif flag.key == SWEEPS:
         sweeps.vary(data, value)
-    elif flag.key == URL:
+    elif flag.key in FURTHER:
         sweeps.keep(data, flag.key)
         put(data, flag.key, value[0])
-        put(data, "endpoint.urls", value[1:])
+        put(data, FURTHER[flag.key], value[1:])
     else:
         sweeps.keep(data, flag.key)
         put(data, flag.key, value)

@@ -32,6 +32,16 @@ def word(text: str) -> str:
     return text.replace("-", "_")
 
 
+def names(text: str) -> list[str]:
+    """Names, separated by commas."""
+    return [name.strip() for name in text.split(",")]
+
+
+def model_selection(text: str) -> str:
+    """How models are chosen; AIPerf has a word of its own for a random choice by weights."""
+    return "random" if text == "weighted" else word(text)
+
+
 def pages(texts: Sequence[str]) -> list[str]:
     """Addresses of pages."""
     return [url(text) for text in texts]

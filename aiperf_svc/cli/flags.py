@@ -49,9 +49,20 @@ PERCENT = "PERCENT"
 
 TARGET = (
     Flag(("--url", "-u"), "endpoint.url",
-        "address of the server, http://host:port; http:// may be left out; again for more, which "
-        "get requests in turn", "URL", kind="again", read=values.pages),
-    Flag(("--model", "-m", "--model-names"), "endpoint.model", "model to ask for", "NAME"),
+        "address of the server, http://host:port; http:// may be left out; again for more", "URL",
+        kind="again", read=values.pages),
+    Flag(("--url-strategy",), "endpoint.url_strategy",
+        "with several addresses: round_robin (default), or least_in_flight, the one with the "
+        "fewest requests of a worker in flight", "STRATEGY", read=values.word),
+    Flag(("--model", "-m", "--model-names"), "endpoint.model",
+        "model to ask for; several, separated by commas, take the prompts in turn", "NAME",
+        read=values.names),
+    Flag(("--model-selection-strategy",), "endpoint.model_selection",
+        "with several models: round_robin (default), or random", "STRATEGY",
+        read=values.model_selection),
+    Flag(("--model-weights",), "endpoint.model_weights",
+        "with several models: how often each is asked for, separated by commas: 3,1 (default: all "
+        "alike)", "WEIGHTS", read=values.names),
     Flag(("--endpoint-type",), "endpoint.type",
         "API to speak: chat (default), completions, embeddings, responses, messages, "
         "huggingface_generate, cohere_rankings, hf_tei_rankings, nim_rankings, "

@@ -33,7 +33,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
     ("same", "the services talk through files in a private folder",
      "--zmq-host --zmq-ipc-path --zmq-dual-bind"),
     ("same", "the times of each connection are metrics of every run", "--show-trace-timing"),
-    ("same", "several addresses get requests in turn", "--url-strategy"),
     ("other", "--verbose shows the services' logs", "--log-level --extra-verbose -vv"),
     ("other", "--connections keep-alive or per-request", "--connection-reuse-strategy"),
     ("other", "--dataset-order sequential or shuffled", "--dataset-sampling-strategy"),
@@ -68,7 +67,6 @@ TABLE: tuple[tuple[Kind, str, str], ...] = (
      "--warmup-arrival-pattern --warmup-concurrency-ramp-duration "
      "--warmup-prefill-concurrency-ramp-duration --warmup-request-rate-ramp-duration "
      "--num-warmup-sessions --profile-run-disable-warmup-after-first"),
-    ("none", "one model is asked for", "--model-selection-strategy"),
     ("none", "the usage is stated once, at the end of a stream", "--per-chunk-usage"),
     ("same", "each API has its own: JSON, or a form where files are uploaded",
      "--request-content-type"),

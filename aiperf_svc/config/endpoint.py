@@ -72,10 +72,22 @@ class Endpoint(Hooks):
 
     url: Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")]
     """Base URL; a path in it goes before the endpoint's own path (`/v1/chat/completions`)."""
-    urls: tuple[Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")], ...] = ()
-    """Further base URLs. Requests go to `url` and to these in turn."""
+    urls: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^https?://[^/\s]+.*$")], ...], Field(max_length=255)
+    ] = ()
+    """Further base URLs. Requests go to `url` and to these."""
+    url_strategy: Literal["round_robin", "least_in_flight"] = "round_robin"
+    """With several URLs: each in turn, or the one to which a worker has the fewest requests in
+    flight. All turns of a conversation go to one."""
     type: EndpointType = EndpointType.CHAT
     model: Annotated[str, Field(min_length=1)]
+    models: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Further models, such as LoRA adapters. Each prompt of the dataset is for one of them or for
+    `model`."""
+    model_weights: tuple[Annotated[int, Field(gt=0, le=1_000)], ...] = ()
+    """How often each model is asked for, `model` first. Default: all alike."""
+    model_selection: Literal["round_robin", "random"] = "round_robin"
+    """Whether the models take prompts in turn, as often as their weights say, or are drawn."""
     streaming: bool = False
     path: Annotated[str, Field(pattern=r"^/[!-~]*$")] | None = None
     """Replaces the endpoint's own path. Types `template` and `raw` have none."""
@@ -114,6 +126,25 @@ class Endpoint(Hooks):
     def all_urls(self) -> tuple[str, ...]:
         """All base URLs."""
         return (self.url, *self.urls)
+
+    @property
+    def all_models(self) -> tuple[str, ...]:
+        """All models."""
+        return (self.model, *self.models)
+
+    @model_validator(mode="after")
+    def _models_fit(self) -> Self:
+        names, weights = self.all_models, self.model_weights
+        if len(set(names)) < len(names):
+            raise ValueError("{models}: one of the models is given twice; name each once")
+        if weights and len(weights) != len(names):
+            raise ValueError(
+                f"{{model_weights}}: expected one for each of {len(names)} models, not "
+                f"{len(weights)}"
+            )
+        if self.models and self.type is EndpointType.RAW:
+            raise ValueError("{type} raw sends payloads as they are; leave out {models}")
+        return self
 
     @model_validator(mode="after")
     def _describes_its_api(self) -> Self:

@@ -14,6 +14,8 @@ from aiperf_svc.domain.outcomes import Phase
 
 TURN_BASE = 8_000
 """Added to the turn; its first digit is the UUID's variant."""
+TARGET_SHIFT = 48
+"""Bits of a worker's own number of a request, above which it has that of the target."""
 INDEX_BASE = 800_000_000_000
 """Added to the credit's index; makes it 12 digits."""
 

@@ -5,7 +5,7 @@ from there.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -74,7 +74,7 @@ def _print_summary(summary: dict[str, Any], console: Console) -> None:
         console.print(_distributions(summary, console.width))
     console.print(_scalars(summary))
     _print_notes(summary, console)
-    _print_targets(summary, console)
+    _print_groups(summary, console)
     if summary.get("error_summary"):
         console.print(_errors(summary["error_summary"]))
     if own_part(summary).get("slo"):
@@ -88,19 +88,21 @@ def _print_summary(summary: dict[str, Any], console: Console) -> None:
     _print_verdict(own_part(summary), console)
 
 
-def _print_targets(summary: dict[str, Any], console: Console) -> None:
-    if own_part(summary).get("targets"):
-        # Only runs with several targets need this.
-        from aiperf_svc.core.results.joint_result import of_targets
-        from aiperf_svc.runner.joint_tables import joint_table
+def _print_groups(summary: dict[str, Any], console: Console) -> None:
+    kinds: tuple[Literal["targets", "models"], ...] = ("targets", "models")
+    for kind in kinds:
+        if own_part(summary).get(kind):
+            # Only runs with several of them need this.
+            from aiperf_svc.core.results.joint_result import of_groups
+            from aiperf_svc.runner.joint_tables import joint_table
 
-        console.print(joint_table(of_targets(summary)))
+            console.print(joint_table(of_groups(summary, kind)))
 
 
 def _title(summary: dict[str, Any]) -> str:
     config = own_part(summary).get("config", {})
     endpoint = config.get("endpoint", {})
-    words = [config.get("name"), _urls(endpoint), endpoint.get("model"), endpoint.get("type")]
+    words = [config.get("name"), _urls(endpoint), _models(endpoint), endpoint.get("type")]
     if endpoint.get("streaming"):
         words.append("streaming")
     return " · ".join(one_line(str(word)) for word in words if word)
@@ -109,6 +111,11 @@ def _title(summary: dict[str, Any]) -> str:
 def _urls(endpoint: dict[str, Any]) -> str:
     more = len(endpoint.get("urls") or ())
     return f"{endpoint.get('url')} and {more} more" if more else str(endpoint.get("url") or "")
+
+
+def _models(endpoint: dict[str, Any]) -> str:
+    more = len(endpoint.get("models") or ())
+    return f"{endpoint.get('model')} and {more} more" if more else str(endpoint.get("model") or "")
 
 
 # --- metrics -------------------------------------------------------------------------------------

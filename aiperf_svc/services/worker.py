@@ -218,7 +218,10 @@ class Worker(BaseService):
         }
         if len(targets) == 1:
             return InferenceClient(targets[0], **given)
-        return SeveralTargets(targets, shift=shift_of(self.context.inference), **given)
+        config = self.context.inference
+        is_least = config.endpoint.url_strategy == "least_in_flight"
+        shift = shift_of(config)
+        return SeveralTargets(targets, shift=shift, is_least_in_flight=is_least, **given)
 
     async def _decide_forced_length(self, target: Target) -> Decision:
         finding = said = ""

@@ -3,13 +3,14 @@
 import json
 import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from running_command import Command, artifacts
+from running_command import FINISHED, Command, artifacts
 
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.mock_server.config import MockServerConfig
@@ -106,3 +107,39 @@ def test_one_run_asks_each_address_in_turn_and_one_that_is_down_has_its_share_of
     assert (accounts["granted"], accounts["completed"], accounts["errored"]) == (60, 40, 20)
     assert accounts["violations"] == []
     command.assert_nothing_is_left()
+
+
+def test_the_least_busy_address_is_asked_and_each_model_has_its_prompts(
+    nobody: str, tmp_path: Path
+) -> None:
+    quick = MockServerConfig(truth=True, ttft="5ms", itl="1ms", tokens=5)
+    slow = MockServerConfig(truth=True, ttft="200ms", itl="1ms", tokens=5)
+    with running(quick) as first, running(slow) as second:
+        flags = ("-u", first.url, "-u", second.url, "-u", nobody, "-m", "base,lora-a,lora-b")
+        command = Command(
+            tmp_path,
+            None,
+            *(*flags, "--url-strategy", "least_in_flight", "--model-weights", "2,1,1"),
+            *("--streaming", "--concurrency", "4", "--request-count", "120"),
+            *("--num-dataset-entries", "24", "--workers-max", "1"),
+        )
+        results = command.finish()["results"]
+        served = [first.truth()["requests"], second.truth()["requests"], 0]
+    assert command.code in FINISHED, command.errors
+    ours = results["aiperf_svc"]
+    assert [each["request_count"]["avg"] for each in ours["targets"]] == served
+    errors = [each["error_request_count"]["avg"] for each in ours["targets"]]
+    assert errors[:2] == [0, 0]
+    assert errors[2] == 120 - sum(served)
+    assert 40 <= errors[2] < 60, "what is down has its turns, and is not taken for idle"
+    assert served[0] > 2 * served[1], "half of the users were at each, whose times differ"
+    inputs = json.loads((artifacts(tmp_path) / "inputs.json").read_bytes())["data"]
+    asked = Counter(inputs[index % 24]["payloads"][0]["model"] for index in range(120))
+    assert asked == {"base": 60, "lora-a": 30, "lora-b": 30}
+    by_model = {
+        each["model"]: each["request_count"]["avg"] + each["error_request_count"]["avg"]
+        for each in ours["models"]
+    }
+    assert by_model == asked
+    assert sum(each["request_count"]["avg"] for each in ours["models"]) == sum(served)
+    assert ours["accounts"]["violations"] == []

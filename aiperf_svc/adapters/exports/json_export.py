@@ -12,7 +12,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from aiperf_svc.config.benchmark import BenchmarkConfig
-from aiperf_svc.core.results.summary import FinishedRun, MetricSummary, Summary, TargetResult
+from aiperf_svc.config.endpoint import Endpoint
+from aiperf_svc.core.results.summary import FinishedRun, GroupResult, MetricSummary, Summary
 from aiperf_svc.core.telemetry.findings import SystemReport
 from aiperf_svc.domain.metric_catalog import CATALOG, METRICS, Kind
 from aiperf_svc.domain.outcomes import ErrorKind, Phase
@@ -64,7 +65,8 @@ def export(summary: Summary) -> dict[str, Any]:
             "target_addresses": list(map(asdict, context.target_addresses)),
             **({"hooks": list(map(asdict, context.hooks))} if context.hooks else {}),
             "config": context.config.model_dump(mode="json"),
-            **({"targets": [_target(each) for each in summary.targets]} if summary.targets else {}),
+            **_groups("targets", "url", summary.targets),
+            **_groups("models", "model", summary.models),
             **({"system": system(summary.system)} if summary.system is not None else {}),
         },
     }
@@ -81,11 +83,11 @@ def system(report: SystemReport) -> dict[str, Any]:
     }
 
 
-def _target(result: TargetResult) -> dict[str, Any]:
-    return {"url": result.url, **_metrics(result)}
+def _groups(key: str, name: str, results: tuple[GroupResult, ...]) -> dict[str, Any]:
+    return {key: [{name: each.name, **_metrics(each)} for each in results]} if results else {}
 
 
-def _metrics(summary: Summary | TargetResult) -> dict[str, Any]:
+def _metrics(summary: Summary | GroupResult) -> dict[str, Any]:
     found: dict[str, Any] = {}
     concurrency = summary.concurrency if isinstance(summary, Summary) else {}
     for metric in METRICS:
@@ -138,7 +140,7 @@ def input_config(config: BenchmarkConfig) -> dict[str, Any]:
         lengths["osl"] = {"mean": data.output_tokens.mean, "stddev": data.output_tokens.stddev}
     dataset["prompts"] = lengths
     return {
-        "models": {"items": [{"name": config.endpoint.model}]},
+        "models": _models(config.endpoint),
         "endpoint": {
             "urls": list(config.endpoint.all_urls),
             "type": config.endpoint.type.value,
@@ -149,6 +151,17 @@ def input_config(config: BenchmarkConfig) -> dict[str, Any]:
         "artifacts": {"dir": config.artifacts.dir},
         "tokenizer": {"name": config.tokenizer.name},
     }
+
+
+def _models(endpoint: Endpoint) -> dict[str, Any]:
+    weights = endpoint.model_weights
+    strategy = "weighted" if weights and endpoint.model_selection == "random" else None
+    items: list[dict[str, Any]] = [{"name": name} for name in endpoint.all_models]
+    for item, weight in zip(items, weights, strict=False):
+        item["weight"] = weight
+    if len(items) == 1:
+        return {"items": items}
+    return {"strategy": strategy or endpoint.model_selection, "items": items}
 
 
 def error_summary(context: FinishedRun) -> list[dict[str, Any]]:

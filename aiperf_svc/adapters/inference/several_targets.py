@@ -1,7 +1,8 @@
-"""Sends requests to several targets in turn: a client for each, behind the interface of one.
+"""Sends requests to several targets: a client for each, behind the interface of one.
 
-Which target a request goes to follows from the index of its credit (`core.load.target_choice`), so
-no record has to say it. A run with one target does not come here: its worker has the one client.
+The number that a worker gives a request names its target too, in its upper bits. All turns of a
+conversation go to one target. A run with one target does not come here: its worker has the one
+client.
 """
 
 import select
@@ -14,10 +15,13 @@ from aiperf_svc.adapters.inference.raw_records import RawRecords
 from aiperf_svc.adapters.inference.request import Request
 from aiperf_svc.adapters.inference.resolved_target import Target
 from aiperf_svc.core.load.target_addresses import add_up
+from aiperf_svc.domain.outcomes import Outcome
+from aiperf_svc.domain.request_ids import TARGET_SHIFT
 from aiperf_svc.protocol.messages import AddressUse
+from aiperf_svc.protocol.records import Flag
 
-IDS_OF_ONE = 1 << 48
-"""Request ids of one client, so that those of all clients differ."""
+_COMPLETED = int(Outcome.COMPLETED)
+_LAST_TURN = int(Flag.LAST_TURN)
 
 
 class SeveralTargets:
@@ -28,13 +32,20 @@ class SeveralTargets:
         targets: Sequence[Target],
         *,
         shift: int,
+        is_least_in_flight: bool = False,
         on_end: OnEnd,
         on_timer: Callable[[int], None],
         on_batch: Callable[[bytes, bytes, bytes, int], None],
         poll_every_ns: int,
     ) -> None:
-        """`shift` is added to the index of a request to find its target."""
+        """`shift` is added to the index of a request to find its target, or with
+        `is_least_in_flight` the one that is preferred among equals."""
         records = RawRecords(on_batch)
+        self._is_least_in_flight = is_least_in_flight
+        self._of_conversation: dict[int, int] = {}
+        """Target of each conversation under way, by its index, if it does not follow from that."""
+        if is_least_in_flight:
+            on_end = self._forgetting(on_end)
         self.parts = [
             InferenceClient(
                 target,
@@ -43,7 +54,7 @@ class SeveralTargets:
                 on_batch=on_batch,
                 poll_every_ns=poll_every_ns,
                 records=records,
-                first_id=number * IDS_OF_ONE,
+                first_id=number << TARGET_SHIFT,
             )
             for number, target in enumerate(targets)
         ]
@@ -102,6 +113,8 @@ class SeveralTargets:
     def send(self, request: Request) -> Connection | None:
         """Write a request to its target; returns the connection, as the client of one does."""
         number = (request.index + self._shift) % self._count
+        if self._is_least_in_flight:
+            number = self._least_in_flight(request, number)
         if number:
             request.payload = self._heads[number] + request.payload[self._head_bytes :]
             request.bytes_out = len(request.payload)
@@ -117,6 +130,40 @@ class SeveralTargets:
 
     def _part_of(self, request: Request) -> InferenceClient:
         return self.parts[(request.index + self._shift) % self._count]
+
+    def _least_in_flight(self, request: Request, in_turn: int) -> int:
+        """Return the target with the fewest requests in flight; of equal ones, the next after the
+        one that is in turn. A target that is down has none in flight, and would get all requests:
+        it gets those that it has in turn."""
+        if request.session is None:
+            return self._choose(in_turn)
+        chosen = self._of_conversation
+        if request.turn == 0:
+            chosen[request.index] = self._choose(in_turn)
+        number = chosen[request.index]
+        if request.flags & _LAST_TURN:
+            del chosen[request.index]
+        return number
+
+    def _choose(self, in_turn: int) -> int:
+        parts, count = self.parts, self._count
+        if not parts[in_turn].addresses.has_up:
+            return in_turn
+        order = [(in_turn + step) % count for step in range(count)]
+        return min(
+            (number for number in order if parts[number].addresses.has_up),
+            key=lambda number: parts[number].in_flight,
+        )
+
+    def _forgetting(self, on_end: OnEnd) -> OnEnd:
+        """Return `on_end` that forgets the target of a conversation which goes on no more."""
+
+        def ended(request: Request, outcome: int) -> None:
+            if outcome != _COMPLETED:
+                self._of_conversation.pop(request.index, None)
+            on_end(request, outcome)
+
+        return ended
 
     def preconnect(self, count: int) -> bool:
         """Connect ahead until there are so many connections, the same number to each target."""

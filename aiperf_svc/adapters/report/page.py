@@ -9,7 +9,7 @@ from html import escape
 from aiperf_svc.adapters.exports import config_export
 from aiperf_svc.adapters.exports.json_export import error_summary, export, iso_time
 from aiperf_svc.adapters.report import charts, joint_page, layout, tables, telemetry_charts, zoom
-from aiperf_svc.core.results.joint_result import of_targets
+from aiperf_svc.core.results.joint_result import of_groups
 from aiperf_svc.core.results.summary import Summary
 from aiperf_svc.core.verdict.check_result import Severity
 from aiperf_svc.domain.metric_catalog import METRICS
@@ -57,7 +57,7 @@ def _sections(summary: Summary) -> list[str]:
         "<h2>Metrics</h2>",
         tables.distributions(summary, shown),
         tables.scalars(summary, shown),
-        _targets(summary),
+        _groups(summary),
         tables.errors(errors) if errors else "",
         layout.details("All other metrics", _others(summary, rest)),
         layout.details("All checks of the verdict", layout.checks(summary.verdict.checks)),
@@ -70,11 +70,17 @@ def _sections(summary: Summary) -> list[str]:
     ]
 
 
-def _targets(summary: Summary) -> str:
-    """A column for each of several targets."""
-    if not summary.targets:
-        return ""
-    return f"<h2>Targets</h2>{joint_page.columns(of_targets(export(summary)), is_short=True)}"
+def _groups(summary: Summary) -> str:
+    """A column for each of several targets, and of several models."""
+    content = export(summary) if summary.targets or summary.models else {}
+    found = ""
+    if summary.targets:
+        columns = joint_page.columns(of_groups(content, "targets"), is_short=True)
+        found += f"<h2>Targets</h2>{columns}"
+    if summary.models:
+        columns = joint_page.columns(of_groups(content, "models"), is_short=True)
+        found += f"<h2>Models</h2>{columns}"
+    return found
 
 
 def _system(summary: Summary) -> str:
@@ -102,7 +108,8 @@ def _header(summary: Summary) -> str:
         asked.append(load.schedule_text)
     if load.concurrency is not None:
         asked.append(f"{load.concurrency:,} concurrent")
-    facts = [config.endpoint.model, " and ".join(config.endpoint.all_urls), ", ".join(asked)]
+    targets = (config.endpoint.all_models, config.endpoint.all_urls)
+    facts = [*(" and ".join(each) for each in targets), ", ".join(asked)]
     facts.append(f"{iso_time(summary.first_start_wall_ns)[:19].replace('T', ' ')} UTC")
     if context.was_cancelled:
         facts.append("stopped by the user")

@@ -32,6 +32,7 @@ from aiperf_svc.core.datasets.media import with_media
 from aiperf_svc.core.datasets.prefixes import with_prefixes
 from aiperf_svc.core.endpoints.base import Endpoint, Prompt, extra_input_problems
 from aiperf_svc.core.endpoints.registry import endpoint_of
+from aiperf_svc.core.load.model_choice import model_numbers
 from aiperf_svc.domain.errors import ConfigError, DatasetError
 from aiperf_svc.protocol.messages import Conversation, DatasetReport, TokenStatistics, Turn
 
@@ -107,9 +108,20 @@ def assemble(
     warmup_entries = warmup_share(config, source, len(prompts))
     ordered = [prompts[place] for place in entry_order(config, len(prompts), warmup_entries)]
     lengths = draw_output_lengths(config, sum(len(entry.turns) for entry in ordered))
+    _check_models(config, source, len(prompts) - warmup_entries)
     finished = finish(config, ordered, lengths, counter)
     report = _report(config, source, finished, counter, warmup_entries)
     return BuiltDataset(finished.conversations, warmup_entries, report)
+
+
+def _check_models(config: BenchmarkConfig, source: Source, entries: int) -> None:
+    asked = set(model_numbers(config, np.arange(entries)).tolist())
+    for number, name in enumerate(config.endpoint.all_models):
+        if number not in asked:
+            raise DatasetError(
+                f"{source.name}: none of its {entries:,} entries is for the model {name!r}; each "
+                "entry asks for one model: give more entries, or fewer models"
+            )
 
 
 def finish(
@@ -117,13 +129,19 @@ def finish(
     entries: Sequence[PromptConversation],
     lengths: Lengths | None,
     counter: TokenCounter | None,
+    *,
+    first_entry: int = 0,
 ) -> Finished:
     """Set output lengths, count tokens and render to bytes. `lengths` are drawn ones, for each
-    turn. Raises DatasetError for prompts that the endpoint cannot carry."""
+    turn; the entries are those from `first_entry` on of the dataset. Raises DatasetError for
+    prompts that the endpoint cannot carry."""
     endpoint = endpoint_of(config.endpoint)
     complete = _with_output_lengths(entries, lengths, counter)
     input_tokens = _input_tokens(complete, endpoint, counter)
-    return Finished(complete, input_tokens, _rendered(config, endpoint, complete, input_tokens))
+    numbers = model_numbers(config, first_entry + np.arange(len(complete)))
+    models = [config.endpoint.all_models[number] for number in numbers.tolist()]
+    conversations = _rendered(config, endpoint, complete, input_tokens, models)
+    return Finished(complete, input_tokens, conversations)
 
 
 def own_warmup(warmup: Warmup | None, entries: int) -> int:
@@ -211,10 +229,15 @@ def _rendered(
     endpoint: Endpoint,
     entries: Sequence[PromptConversation],
     input_tokens: list[int],
+    models: Sequence[str],
 ) -> tuple[Conversation, ...]:
     tokens = iter(input_tokens)
+    options = {
+        name: config.endpoint.model_copy(update={"model": name})
+        for name in config.endpoint.all_models
+    }
     conversations = []
-    for entry in entries:
+    for entry, model in zip(entries, models, strict=True):
         if len(entry.turns) > 1 and config.endpoint.type is not EndpointType.CHAT:
             raise DatasetError(
                 f"{entry.place}: a conversation of {len(entry.turns)} turns needs endpoint.type "
@@ -226,8 +249,13 @@ def _rendered(
                 f"{entry.place}: `passages` are ranked; expected endpoint.type "
                 f"{' or '.join(RANKINGS)}, not {config.endpoint.type}"
             )
+        if len(options) > 1 and any("model" in (t.prompt.payload or ()) for t in entry.turns):
+            raise DatasetError(
+                f"{entry.place}: `model` in a payload, and endpoint.models names several; leave "
+                "out one of both"
+            )
         try:
-            bodies = [endpoint.render(turn.prompt, config.endpoint) for turn in entry.turns]
+            bodies = [endpoint.render(turn.prompt, options[model]) for turn in entry.turns]
         except ValueError as error:
             raise DatasetError(f"{entry.place}: {error}") from None
         if len(bodies) == 1:

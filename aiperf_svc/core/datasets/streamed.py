@@ -67,7 +67,8 @@ class StreamedDataset:
         lengths = self._lengths
         if lengths is not None:
             lengths = lengths[self._first_turns[first] : self._first_turns[end]]
-        return finish(self._config, entries, lengths, self._counter).conversations
+        made = finish(self._config, entries, lengths, self._counter, first_entry=first)
+        return made.conversations
 
     def _report(self, source: Source) -> DatasetReport:
         """Describe the dataset without its requests: their bytes and checksum are unknown."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from aiperf_svc.core.datasets.base import TokenCounter
 from aiperf_svc.core.responses.reader import ResponseReader
+from aiperf_svc.domain.request_ids import TARGET_SHIFT
 from aiperf_svc.protocol.records import FRAGMENT_DTYPE, METRIC_DTYPE, Rows
 
 _FROM_RESPONSE: Final = (
@@ -79,6 +80,7 @@ def metric_rows(fragments: Rows, responses: ResponseColumns, worker_rank: int) -
     for name in _FROM_FRAGMENT:
         rows[name] = fragments[name]
     rows["worker"] = worker_rank
+    rows["target"] = fragments["request_id"] >> np.uint64(TARGET_SHIFT)
     for column, name in enumerate(_FROM_RESPONSE):
         rows[name] = responses[:, column]
     return rows

@@ -16,6 +16,7 @@ SHORT = {
     "goodput": ("avg",),
     "request_throughput": ("avg",),
     "output_token_throughput": ("avg",),
+    "network_rtt": ("p50",),
     "time_to_first_token": ("p50", "p99"),
     "request_latency": ("p50", "p99"),
     "inter_token_latency": ("p50", "p99"),
@@ -55,7 +56,7 @@ class Joint(msgspec.Struct, frozen=True, kw_only=True):
     """All runs, and their total."""
 
     schema_version: str = SCHEMA
-    kind: Literal["clusters", "targets"]
+    kind: Literal["clusters", "targets", "models"]
     name: str
     exit_code: int
     verdict: str | None
@@ -82,12 +83,14 @@ class JointRow(msgspec.Struct, frozen=True):
     total: float | None
 
 
-def of_targets(content: Mapping[str, Any]) -> Joint:
-    """Return the targets of one run beside each other, from its profile_export_aiperf.json."""
+def of_groups(content: Mapping[str, Any], kind: Literal["targets", "models"]) -> Joint:
+    """Return the targets or the models of one run beside each other, from its
+    profile_export_aiperf.json."""
+    key = "url" if kind == "targets" else "model"
     members = tuple(
         JointMember(
-            name=each["url"].partition("://")[2],
-            where=each["url"],
+            name=each[key].partition("://")[2] or each[key],
+            where=each[key],
             folder="",
             state="",
             reason="",
@@ -95,10 +98,10 @@ def of_targets(content: Mapping[str, Any]) -> Joint:
             verdict=None,
             metrics={tag: each[tag] for tag in CATALOG if tag in each},
         )
-        for each in content["aiperf_svc"]["targets"]
+        for each in content["aiperf_svc"][kind]
     )
     total = {tag: content[tag] for tag in CATALOG if tag in content}
-    return Joint(kind="targets", name="", exit_code=0, verdict=None, members=members, total=total)
+    return Joint(kind=kind, name="", exit_code=0, verdict=None, members=members, total=total)
 
 
 def rows(joint: Joint, *, is_short: bool) -> list[JointRow]:

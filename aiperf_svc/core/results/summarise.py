@@ -5,7 +5,7 @@ from msgspec.structs import asdict, replace
 
 from aiperf_svc.core.results import slo
 from aiperf_svc.core.results.accounts import Accounts, balance
-from aiperf_svc.core.results.by_target import by_target
+from aiperf_svc.core.results.by_group import Groups
 from aiperf_svc.core.results.distributions import distributions, pooled
 from aiperf_svc.core.results.network import network_metrics
 from aiperf_svc.core.results.objective_batches import objective_batches
@@ -74,6 +74,7 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
     use = _slot_use(rows, clocks, totals, metrics, context, window)
     numbers |= _achieved(use, totals, accounts, context.requested_rate)
     found = _evidence(rows, clocks, totals, accounts, metrics, chunk_gaps, use, context, window)
+    groups = Groups(columns, clocks, context, window, unsent_without_row=unsent_without_row)
     summary = Summary(
         context=context,
         metrics=metrics,
@@ -94,7 +95,8 @@ def summarise(columns: Columns, chunk_gaps: Histogram | None, context: FinishedR
         first_start_wall_ns=totals.first_start if totals.sent else window.begin_ns,
         last_end_wall_ns=window.end_ns,
         finish_reasons=named_reasons(totals.finish_reasons),
-        targets=by_target(columns, clocks, context, window, unsent_without_row=unsent_without_row),
+        targets=groups.by_target(),
+        models=groups.by_model(),
     )
     failures = Failures(
         completed=totals.completed,

@@ -99,10 +99,11 @@ class MetricSummary(msgspec.Struct, frozen=True):
         return self.distribution.stats.get(name)
 
 
-class TargetResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of one of several targets."""
+class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of one of several targets, or of one of several models."""
 
-    url: str
+    name: str
+    """URL or model."""
     metrics: dict[str, MetricSummary]
     scalars: dict[str, float]
 
@@ -126,8 +127,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Number of requests that ended with each `FinishReason`, by its name in lower case."""
     telemetry: tuple[SourceLog, ...] = ()
     """What was read from servers and GPU exporters during the run."""
-    targets: tuple[TargetResult, ...] = ()
+    targets: tuple[GroupResult, ...] = ()
     """Results of each target, if there are several."""
+    models: tuple[GroupResult, ...] = ()
+    """Results of each model, if there are several."""
     system: SystemReport | None = None
     """What that says about the system; None without a source."""
     client: SourceLog | None = None

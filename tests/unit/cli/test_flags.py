@@ -83,6 +83,7 @@ def test_every_key_of_target_load_and_dataset_has_a_flag_or_a_reason() -> None:
     only_in_files = {
         "endpoint.api_key_env",  # --api-key
         "endpoint.urls",  # --url again
+        "endpoint.models",  # --model A,B
         "endpoint.hooks",
         "endpoint.connect_timeout",
         "endpoint.request_usage",
@@ -221,6 +222,12 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--num-prefix-prompts", "5", "--prefix-prompt-length", "64"),
         5,
     ),
+    "--url-strategy": (("-u", "b:2", "--url-strategy", "least-in-flight"), "least_in_flight"),
+    "--model-selection-strategy": (
+        ("-m", "a,b", "--model-weights", "3,1", "--model-selection-strategy", "weighted"),
+        "random",
+    ),
+    "--model-weights": (("-m", "a,b", "--model-weights", "3,1"), (3, 1)),
     "--reset-kv-cache": (("--reset-kv-cache",), ResetKvCache()),
     "--reset-kv-cache-path": (
         ("--reset-kv-cache", "--reset-kv-cache-path", "/flush_cache"),
@@ -519,7 +526,7 @@ def test_numbers_and_times_with_commas_are_trials() -> None:
 
 
 def test_a_text_with_commas_is_one_text() -> None:
-    assert config(*CLOSED, "--model", "a,b").endpoint.model == "a,b"
+    assert config(*CLOSED, "--artifact-dir", "a,b").artifacts.dir == "a,b"
 
 
 def test_without_an_end_trials_of_a_varied_load_last_equally_long() -> None:

@@ -1,4 +1,4 @@
-"""The results of each of several targets of one run."""
+"""The results of each of several targets, and of several models, of one run."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from aiperf_svc.adapters.exports.json_export import export
 from aiperf_svc.adapters.report import page
-from aiperf_svc.core.results.joint_result import of_targets, rows
+from aiperf_svc.core.results.joint_result import of_groups, rows
 from aiperf_svc.core.results.network import network_times
 from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.summary import Summary
@@ -25,19 +25,24 @@ URLS = ("http://a:1", "http://b:1/base", "http://c:1")
 
 @pytest.fixture(scope="module")
 def records() -> Rows:
-    return fake_run.closed_loop(requests=1_000, concurrency=10)
+    made = fake_run.closed_loop(requests=1_000, concurrency=10)
+    made["target"] = (made["index"] + 1) % len(URLS)
+    return made
 
 
-def summary(records: Rows, *urls: str, unsent: int = 0, **fields: Any) -> Summary:
+def summary(
+    records: Rows, *urls: str, models: tuple[str, ...] = ("m",), unsent: int = 0, **fields: Any
+) -> Summary:
     context = fake_run.context(records, unsent=unsent)
-    endpoint = context.config.endpoint.model_copy(update={"url": urls[0], "urls": urls[1:]})
+    given = {"url": urls[0], "urls": urls[1:], "model": models[0], "models": models[1:]}
+    endpoint = context.config.endpoint.model_copy(update=given)
     config = context.config.model_copy(update={"endpoint": endpoint})
     return summarise(fake_run.columns_of(records), None, replace(context, config=config, **fields))
 
 
 def test_every_request_is_in_one_target_and_the_counts_add_up(records: Rows) -> None:
     found = summary(records, *URLS)
-    assert [each.url for each in found.targets] == list(URLS)
+    assert [each.name for each in found.targets] == list(URLS)
     for tag in ("request_count", "error_request_count", "total_isl", "total_osl"):
         assert sum(each.scalars[tag] for each in found.targets) == found.scalars[tag]
     counts = [each.metrics["request_latency"].distribution.count for each in found.targets]
@@ -47,12 +52,11 @@ def test_every_request_is_in_one_target_and_the_counts_add_up(records: Rows) -> 
 
 def test_a_target_has_the_percentiles_of_its_own_requests(records: Rows) -> None:
     found = summary(records, *URLS)
-    shift = found.context.config.random_seed % len(URLS)
     done = records[
         (records["phase"] == Phase.PROFILING) & (records["outcome"] == Outcome.COMPLETED)
     ]
     for number, each in enumerate(found.targets):
-        mine = done[(done["index"] + shift) % len(URLS) == number]
+        mine = done[done["target"] == number]
         latency_ms = (mine["last_token_wall_ns"] - mine["start_wall_ns"]) / 1e6
         stats = each.metrics["request_latency"].distribution.stats
         assert stats["avg"] == pytest.approx(float(np.mean(latency_ms)))
@@ -80,7 +84,7 @@ def test_one_target_has_no_table(records: Rows) -> None:
 
 def test_the_table_has_a_column_for_each_target_and_the_total(records: Rows) -> None:
     found = summary(records, *URLS)
-    joint = of_targets(export(found))
+    joint = of_groups(export(found), "targets")
     assert [member.name for member in joint.members] == ["a:1", "b:1/base", "c:1"]
     first = rows(joint, is_short=True)[0]
     assert (
@@ -113,3 +117,24 @@ def test_an_objective_on_the_network_leaves_out_no_request() -> None:
     failures = Failures(completed=1, errored=99)
     assert failures.missing_from(CATALOG["network_rtt"]) == {}
     assert failures.missing_from(CATALOG["inter_chunk_latency"])["failed"] == 99
+
+
+def test_every_request_is_in_the_model_of_its_prompt_and_the_counts_add_up(records: Rows) -> None:
+    found = summary(records, URLS[0], models=("base", "org/lora-a", "org/lora-b"))
+    assert [each.name for each in found.models] == ["base", "org/lora-a", "org/lora-b"]
+    assert found.targets == ()
+    for tag in ("request_count", "total_isl", "total_osl"):
+        assert sum(each.scalars[tag] for each in found.models) == found.scalars[tag]
+    for number, each in enumerate(found.models):
+        mine = records[records["entry"] % 3 == number]
+        assert each.scalars["request_count"] == len(mine)
+    content = export(found)
+    assert [each["model"] for each in content["aiperf_svc"]["models"]] == [
+        "base",
+        "org/lora-a",
+        "org/lora-b",
+    ]
+    assert content["input_config"]["models"]["strategy"] == "round_robin"
+    shown = page.render(found).decode()
+    assert "<h2>Models</h2>" in shown
+    assert "<th>org/lora-a</th>" in shown

@@ -1,0 +1,103 @@
+"""The results of each of several targets, and of several models, of one run.
+
+A request was sent to the target that its record names, for the model that its dataset entry has. So
+every record is in one group, and their counts add up to those of the run. A request that was due
+and never sent may have no record, and its group is then unknown. If there are such requests, groups
+have no metrics of all due requests: without them they would look better than they are.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from aiperf_svc.core.load.model_choice import model_numbers
+from aiperf_svc.core.results.accounts import Accounts
+from aiperf_svc.core.results.distributions import distributions
+from aiperf_svc.core.results.network import network_metrics
+from aiperf_svc.core.results.scalars import scalars
+from aiperf_svc.core.results.summary import FinishedRun, GroupResult
+from aiperf_svc.core.stats.clock_map import ClockMap
+from aiperf_svc.core.stats.columns import PhaseRows
+from aiperf_svc.core.stats.load_window import LoadWindow
+from aiperf_svc.core.stats.totals import Totals, add_up
+from aiperf_svc.domain.metric_catalog import CATALOG, Population
+from aiperf_svc.domain.metric_formulas import Columns
+from aiperf_svc.domain.outcomes import Phase
+
+_OF_THE_RUN = (
+    "retried_request_count",
+    "lost_request_count",
+    "unsent_request_count",
+)
+"""Numbers that are known of the run only."""
+
+
+class Groups:
+    """Divides the records of a run."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        clocks: ClockMap,
+        context: FinishedRun,
+        window: LoadWindow,
+        *,
+        unsent_without_row: int,
+    ) -> None:
+        self._columns, self._clocks, self._window = columns, clocks, window
+        self._context = context
+        self._has_unknown = unsent_without_row > 0
+
+    def by_target(self) -> tuple[GroupResult, ...]:
+        """Return the results of each URL; none where there is one."""
+        urls = self._context.config.endpoint.all_urls
+        numbers = np.asarray(self._columns["target"])
+        network = self._context.network
+        return tuple(
+            msgspec.structs.replace(
+                each, metrics=each.metrics | network_metrics(network[place : place + 1])
+            )
+            for place, each in enumerate(self._divided(urls, numbers))
+        )
+
+    def by_model(self) -> tuple[GroupResult, ...]:
+        """Return the results of each model; none where there is one."""
+        models = self._context.config.endpoint.all_models
+        if len(models) == 1:
+            return ()
+        entries = np.asarray(self._columns["entry"])
+        return self._divided(models, model_numbers(self._context.config, entries))
+
+    def _divided(
+        self, names: Sequence[str], numbers: NDArray[np.integer]
+    ) -> tuple[GroupResult, ...]:
+        if len(names) == 1:
+            return ()
+        return tuple(
+            self._result(name, np.flatnonzero(numbers == number))
+            for number, name in enumerate(names)
+        )
+
+    def _result(self, name: str, places: NDArray[np.int64]) -> GroupResult:
+        some = {key: np.asarray(column)[places] for key, column in self._columns.items()}
+        rows = PhaseRows(some, phase=Phase.PROFILING)
+        metrics = distributions(rows, unsent_without_row=0)
+        if self._has_unknown:
+            metrics = {
+                tag: metric
+                for tag, metric in metrics.items()
+                if CATALOG[tag].population is not Population.DUE
+            }
+        return GroupResult(
+            name=name,
+            metrics=metrics,
+            scalars=_scalars(add_up(rows, self._clocks), self._window),
+        )
+
+
+def _scalars(totals: Totals, window: LoadWindow) -> dict[str, float]:
+    accounts = msgspec.structs.replace(Accounts(), unsent=totals.unsent)
+    values = scalars(totals, accounts, requested_rate=None, window_ns=window.duration_ns)
+    return {tag: value for tag, value in values.items() if tag not in _OF_THE_RUN}
