@@ -43,6 +43,9 @@ from aiperf_svc.protocol.ports import REPLICAS, Port
 from aiperf_svc.services.context import RunContext
 
 HEARTBEAT_S = 1.0
+PREPARING = (RunState.CONFIGURING, RunState.READY)
+"""States whose unfinished work is ended when the run fails or is cancelled: it may wait for
+services that never come. The work of later states ends by itself, with what it has."""
 REGISTERING_S = 0.2
 """Seconds between heartbeats until the roster shows this service. The bus may lose the first one,
 and the run cannot begin before all services are registered."""
@@ -77,6 +80,8 @@ class BaseService:
         self._state_number = 0
         self._controller_epoch = 0
         self._states: asyncio.Queue[RunState] = asyncio.Queue()
+        self._preparation: asyncio.Timeout | None = None
+        """The scope of the work that a final state ends, while there is such work."""
         self._beat_now = asyncio.Event()
         self._vitals = VitalsProbe()
         is_replica = self.service in REPLICAS
@@ -281,6 +286,8 @@ class BaseService:
         self.on_state(message)
         if is_new:
             self._states.put_nowait(message.state)
+            if message.state.is_final and self._preparation is not None:
+                self._preparation.reschedule(asyncio.get_running_loop().time())
 
     async def _follow(self) -> None:
         while True:
@@ -289,7 +296,8 @@ class BaseService:
             self.log.info("run is %s", state.value)
             if work is not None:
                 try:
-                    await work()
+                    if not await self._do(work, state):
+                        continue
                 except AiperfError as error:
                     self.fail(str(error), error.exit_code)
                     continue
@@ -304,6 +312,25 @@ class BaseService:
                 self.finished.set()
             else:
                 self.beat()
+
+    async def _do(self, work: Callable[[], Awaitable[None]], state: RunState) -> bool:
+        """Do the work of a state. Returns False if a final state has come before its end."""
+        if state not in PREPARING:
+            await work()
+            return True
+        if self.state.is_final:
+            return False
+        self._preparation = scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                await work()
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return False
+        finally:
+            self._preparation = None
+        return True
 
     stays_after_end: ClassVar[bool] = False
     """True if the service is still needed when the run has ended."""

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import zmq
 from controller_context import controller_context
+from in_one_loop import config, stack
 
 from aiperf_svc.adapters.messaging.bus import UP, Bus, decode
 from aiperf_svc.protocol.messages import Heartbeat, Member, RosterPublished, RunState, Service
 from aiperf_svc.protocol.ports import Port
+from aiperf_svc.services import system_controller
 from aiperf_svc.services.system_controller import SystemController
 
 CONFIG = {
@@ -59,3 +61,15 @@ async def test_it_ends_only_when_every_service_has_reported_its_end(
     assert not controller.finished.is_set()
     controller.on_heartbeat(beat(Service.RECORD_PROCESSOR, RunState.FAILED))
     assert controller.finished.is_set()
+
+
+async def test_every_service_ends_at_once_if_the_run_fails_while_one_waits_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timing manager waits for a worker that never attaches: its server is not there."""
+    monkeypatch.setattr(system_controller, "ENDING_S", 10 * WAIT_S)
+    wanted = config("http://127.0.0.1:1", concurrency=1, requests=1)
+    wanted["endpoint"]["wait_for_server"] = "10ms"
+    async with stack(wanted, tmp_path) as run, asyncio.timeout(WAIT_S):
+        await run.wait_for_state("failed")
+        await run.services[Service.SYSTEM_CONTROLLER.value].finished.wait()
