@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aiperf_svc.cli.arguments import did_you_mean
 from aiperf_svc.cli.flags import Flag
-from aiperf_svc.cli.otlp import otlp_target
+from aiperf_svc.cli.outlets import metrics_address, otlp_target
 from aiperf_svc.cli.secrets import API_KEY_ENV, read_api_key
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.domain.exit_codes import ExitCode
@@ -107,6 +107,12 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="send the run's metrics to this OpenTelemetry collector, as JSON over HTTP; headers "
         "come from OTEL_EXPORTER_OTLP_HEADERS",
+    )
+    group.add_argument(
+        "--serve-metrics",
+        metavar="[HOST:]PORT",
+        help="serve the run's metrics to Prometheus at /metrics of this address while it goes; "
+        "HOST is 127.0.0.1",
     )
     group.add_argument(
         "--verbose", "-v", action="store_true", help="debug lines in the services' logs"
@@ -280,6 +286,7 @@ def _run(
         verbose=args.verbose,
         resume=args.resume,
         otlp=otlp_target(args.otlp),
+        metrics_address=metrics_address(args.serve_metrics),
     )
     config = trials.config
     if targets := target_configs(config):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from aiperf_svc.cli.otlp import otlp_target
+from aiperf_svc.cli.outlets import metrics_address, otlp_target
 from aiperf_svc.cli.runs import display_of
 from aiperf_svc.cli.secrets import API_KEY_ENV, read_api_key
 from aiperf_svc.domain.errors import ConfigError
@@ -76,6 +76,7 @@ def life_options(args: argparse.Namespace) -> "StackOptions":
         cli_command=args.command_line,
         verbose=args.verbose,
         otlp=otlp_target(args.otlp),
+        metrics_address=metrics_address(args.serve_metrics),
     )
     return StackOptions(
         run=run,

@@ -110,6 +110,9 @@ class Results(Model):
         return self
 
 
+Monitoring = Literal["none", "annotations", "prometheus-operator"]
+
+
 class Prices(Model):
     """Prices per hour for the estimate in the preview, in any currency."""
 
@@ -148,6 +151,13 @@ class Deployment(Model):
     ranks: Ranks = Ranks()
     """Placement and resources of a workload's ranks."""
     results: Results = Results()
+    monitoring: Monitoring = "none"
+    """How a Prometheus in the cluster finds the page of metrics of the pod with the results.
+    annotations: `prometheus.io/scrape`, and the page needs no token, because annotations hold none;
+    prometheus-operator: a PodMonitor with a token for this page only, and a PrometheusRule."""
+    monitoring_labels: dict[str, str] = Field(default_factory=dict)
+    """Labels by which a Prometheus chooses PodMonitors and PrometheusRules: `release: NAME` for
+    that of kube-prometheus-stack."""
     network_policies: bool = True
     """Denies by default and allows what the run needs. Turn it off if the cluster's own policies do
     the same."""
@@ -169,6 +179,8 @@ class Deployment(Model):
             if name not in (*POD_NAMES, RANK_POD):
                 names = ", ".join((*POD_NAMES, RANK_POD))
                 raise ValueError(f"pods.{name} is no pod; expected one of {names}")
+        if self.monitoring_labels and self.monitoring != "prometheus-operator":
+            raise ValueError("monitoring_labels needs monitoring: prometheus-operator")
         if self.ttl < 10 * SECOND_NS:
             raise ValueError("ttl is below 10s: the stack would delete itself while it starts")
         return self

@@ -21,16 +21,36 @@ MetricsUrl = Annotated[str, Field(pattern=r"^https?://[^/@?#\s]+[^@#\s]*$"), Aft
 Sources = Annotated[tuple[MetricsUrl, ...], Field(max_length=MAX_SOURCES)]
 
 
+class ClusterExporters(Model):
+    """DCGM exporters of a cluster, with labels that say which pod uses which GPU."""
+
+    namespace: Annotated[str, Field(min_length=1)]
+    labels: dict[str, str]
+    port: Annotated[int, Field(gt=0, le=65_535)]
+    pages: Sources
+    """Those on the nodes that the target's pods may be on."""
+    host_network: bool = False
+    """Whether they have their nodes' addresses, which NetworkPolicies know by range only."""
+    users_namespace: str = ""
+    """Namespace of the target's pods; empty: the stack's own."""
+    users: tuple[str, ...]
+    """What the names of the target's pods start with. Only the GPUs that they use are read."""
+
+
 class Telemetry(Model):
     """Pages that are read while a run goes. A page that fails is named and never fails the run."""
 
     target: bool = True
-    """Whether to read `/metrics` of the target's own host too, if it is there. On a cluster, the
-    pod that reads it must be allowed to reach the target."""
+    """Whether to read `/metrics` of the target's own host too, if it is there."""
     server_metrics: Sources = ()
     """Further pages of servers, such as the replicas behind a router."""
     gpu_telemetry: Sources = ()
     """Pages of DCGM exporters."""
+    find_gpus: bool = True
+    """Whether `run` looks for the exporters of the nodes on which the target's pods use GPUs, if
+    `gpu_telemetry` names none."""
+    exporters: tuple[ClusterExporters, ...] = ()
+    """What it has found."""
     interval: PositiveDurationNs = SECOND_NS
     """Time between two reads of a page."""
 

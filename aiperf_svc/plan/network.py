@@ -12,6 +12,7 @@ import msgspec
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.deployment import RANK_POD
 from aiperf_svc.config.target import HOST
+from aiperf_svc.config.telemetry import ClusterExporters
 from aiperf_svc.config.urls import address_of
 from aiperf_svc.config.workload import Config
 from aiperf_svc.plan.pods import PodPlan
@@ -21,6 +22,8 @@ from aiperf_svc.protocol.ports import BOUND_BY, CONNECTED_BY, Port
 
 PREFLIGHT = "preflight"
 """Component of the pod that the runner uses to check the way to the target."""
+PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
+"""Label of the pods of Prometheus, by its operator and by its chart."""
 DNS_PORTS = (53, 5353)
 """Ports of DNS servers; 5353 is the pod's port if a cluster's DNS runs without privileges."""
 HTTPS_PORT = 443
@@ -39,13 +42,19 @@ class NamespacePods(msgspec.Struct, frozen=True, tag=True):
     labels: dict[str, str] = {}
 
 
+class LabelledPods(msgspec.Struct, frozen=True, tag=True):
+    """Peers that are pods with these labels, in any namespace."""
+
+    labels: dict[str, str]
+
+
 class Range(msgspec.Struct, frozen=True, tag=True):
     """Peers in an address range."""
 
     cidr: str
 
 
-Peer = StackPods | NamespacePods | Range
+Peer = StackPods | NamespacePods | LabelledPods | Range
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -101,23 +110,82 @@ def _of_kind(
     """Return the policies that only this kind of benchmark needs, and notes for reviewers."""
     if not isinstance(config, BenchmarkConfig):
         return [_between_ranks(hosted)], []
-    to_targets, notes = _to_targets(config, hosted)
-    clients = _clients(config, topology)
+    clients, reader = _clients(config, topology), _pod_of(Service.RECORDS_MANAGER, topology)
+    to_targets, notes = _to_targets(config, clients, hosted)
     policies = [Policy("to-target", clients, egress=to_targets)]
+    pages, page_notes = _to_pages(config, reader, hosted)
+    if pages:
+        policies.append(Policy("to-metrics", (reader,), egress=pages))
     if config.deployment.target.kind != "none":
-        policies.append(_target(config, clients, hosted))
+        policies.append(_target(config, clients, reader, hosted))
     downloads, download_notes = _downloads(config, topology)
-    return [*policies, *downloads], [*notes, *download_notes]
+    return [*policies, *downloads], [*notes, *page_notes, *download_notes]
 
 
 def _clients(config: BenchmarkConfig, topology: Topology) -> tuple[str, ...]:
-    """Return the pods that reach the target: those that send to it, the one that reads its page of
-    metrics if the config names one, and the one that calls its hooks if there are any."""
+    """Return the pods that reach the target at the port to which requests go: those that send them,
+    the one that reads its page of metrics, and the one that calls its hooks if there are any."""
     others: list[Service] = []
-    others += [Service.RECORDS_MANAGER] if config.telemetry.server_metrics else []
+    others += [Service.RECORDS_MANAGER] if config.telemetry.target else []
     others += [Service.TIMING_MANAGER] if config.endpoint.all_hooks else []
-    pods = (next(g.name for g in topology.groups if each in g.services) for each in others)
+    pods = (_pod_of(each, topology) for each in others)
     return (Service.WORKER.value, PREFLIGHT, *dict.fromkeys(pods))
+
+
+def _pod_of(service: Service, topology: Topology) -> str:
+    return next(group.name for group in topology.groups if service in group.services)
+
+
+def _to_pages(
+    config: BenchmarkConfig, reader: str, hosted: set[str]
+) -> tuple[tuple[Rule, ...], list[str]]:
+    """Allow the pod that reads pages of metrics to reach those that the config names."""
+    telemetry, target = config.telemetry, config.deployment.target
+    rules, notes = list[Rule](), list[str]()
+    own = {port for port in _own_pages(config) if port not in _read_anyway(config)}
+    if own:
+        rules.append(Rule(_pods((HOST,), hosted), tuple(sorted(own))))
+    for key in ("server_metrics", "gpu_telemetry"):
+        for url in getattr(telemetry, key):
+            host, port, _ = address_of(url)
+            if _is_target(config, host) and target.kind != "none":
+                continue
+            if _is_target(config, host) and target.pods:
+                # The port of a Service may be another one of its pods.
+                rule = Rule((NamespacePods(target.pods.namespace, target.pods.labels),))
+                found = list[str]()
+            else:
+                remedy = f"an address in telemetry.{key}"
+                rule, found = _way(host, port, (), who=reader, remedy=remedy)
+            rules += [rule] if rule not in rules else []
+            notes += [note for note in found if note not in notes]
+    rules += map(_to_exporters, telemetry.exporters)
+    return tuple(rules), notes
+
+
+def _to_exporters(exporters: ClusterExporters) -> Rule:
+    if not exporters.host_network:
+        peer = NamespacePods(exporters.namespace, exporters.labels)
+        return Rule((peer,), (exporters.port,))
+    hosts = [ipaddress.ip_address(address_of(url).host) for url in exporters.pages]
+    return Rule(tuple(Range(f"{h}/{h.max_prefixlen}") for h in hosts), (exporters.port,))
+
+
+def _is_target(config: BenchmarkConfig, host: str) -> bool:
+    return host == address_of(config.endpoint.url).host
+
+
+def _own_pages(config: BenchmarkConfig) -> set[int]:
+    """Return the ports of the stack's own target on which the config names pages."""
+    if config.deployment.target.kind == "none":
+        return set()
+    named = (*config.telemetry.server_metrics, *config.telemetry.gpu_telemetry)
+    found = map(address_of, named)
+    return {each.port for each in found if _is_target(config, each.host)}
+
+
+def _read_anyway(config: BenchmarkConfig) -> set[int]:
+    return {config.deployment.target.port} if config.telemetry.target else set()
 
 
 def _between_ranks(hosted: set[str]) -> Policy:
@@ -158,16 +226,24 @@ def _ways(
 
 def _results(config: Config, topology: Topology) -> Policy:
     pod = next(g.name for g in topology.groups if Service.RECORDS_MANAGER in g.services)
-    ranges = tuple(Range(cidr) for cidr in config.deployment.results.allow_cidrs)
-    return Policy("results", (pod,), ingress=(Rule(ranges, (int(Port.RESULTS_API),)),))
+    peers: tuple[Peer, ...] = tuple(map(Range, config.deployment.results.allow_cidrs))
+    if peers and config.deployment.monitoring != "none":
+        peers += (LabelledPods(PROMETHEUS),)
+    return Policy("results", (pod,), ingress=(Rule(peers, (int(Port.RESULTS_API),)),))
 
 
-def _target(config: BenchmarkConfig, clients: tuple[str, ...], hosted: set[str]) -> Policy:
+def _target(
+    config: BenchmarkConfig, clients: tuple[str, ...], reader: str, hosted: set[str]
+) -> Policy:
     target = config.deployment.target
+    pages = tuple(sorted(_own_pages(config) - _read_anyway(config)))
     return Policy(
         HOST,
         (HOST,),
-        ingress=(Rule(_pods(clients, hosted), (target.port,)),),
+        ingress=(
+            Rule(_pods(clients, hosted), (target.port,)),
+            *((Rule(_pods((reader,), hosted), pages),) if pages else ()),
+        ),
         egress=(Rule(ports=(HTTPS_PORT,)),) if target.downloads else (),
     )
 
@@ -207,8 +283,10 @@ def _uploads(config: Config, topology: Topology) -> tuple[list[Policy], list[str
     return [Policy("upload", (pod,), egress=(rule,))], notes
 
 
-def _to_targets(config: BenchmarkConfig, hosted: set[str]) -> tuple[tuple[Rule, ...], list[str]]:
-    """Allow the connections from the workers to each address of the target, as narrowly as it is
+def _to_targets(
+    config: BenchmarkConfig, clients: tuple[str, ...], hosted: set[str]
+) -> tuple[tuple[Rule, ...], list[str]]:
+    """Allow the connections from the clients to each address of the target, as narrowly as it is
     known in advance."""
     target = config.deployment.target
     if target.kind != "none":
@@ -223,7 +301,7 @@ def _to_targets(config: BenchmarkConfig, hosted: set[str]) -> tuple[tuple[Rule, 
             host,
             port,
             target.egress_cidrs,
-            who="workers",
+            who=" and ".join(("workers", *clients[2:])),
             remedy="deployment.target.egress_cidrs",
             pods_remedy="deployment.target.pods",
         )

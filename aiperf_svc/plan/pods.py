@@ -40,6 +40,9 @@ DEADLINE_KEPT = "/tmp/kept"
 """File that the deadline pod makes when the API server has responded to it."""
 TOKEN_KEY = "token"
 """Name of the results API's token in the Secret of the services' keys."""
+METRICS_TOKEN_KEY = "metrics-token"
+"""Name of the token that reads `/metrics` and nothing else, in the same Secret."""
+METRICS_PATH = "/metrics"
 COURIER = "courier"
 """Name of a service's container that shares its pod with a workload's."""
 
@@ -364,6 +367,8 @@ def _service_pod(
     secret_env: dict[str, SecretKey] = {}
     if has_results:
         secret_env["AIPERF_API_TOKEN"] = SecretKey("keys", TOKEN_KEY)
+        if config.deployment.monitoring == "prometheus-operator":
+            secret_env["AIPERF_METRICS_TOKEN"] = SecretKey("keys", METRICS_TOKEN_KEY)
         for variable, key in upload_keys(config).items():
             secret_env[variable] = SecretKey("upload", key)
     if has_target_key(config) and (is_worker or _calls_hooks(config, group)):
@@ -390,7 +395,10 @@ def _service_pod(
         probe=_probe(ports),
         requests=with_storage(requests_of(config, group.name, topology), volumes),
         placement=placement,
-        annotations=own_settings(config, group.name).annotations,
+        annotations={
+            **(_scrape_annotations(config) if has_results else {}),
+            **own_settings(config, group.name).annotations,
+        },
         # The API refuses network sysctls for pods in the node's own network.
         sysctls=PORT_RANGE if is_worker and not placement.host_network else {},
         ready_timeout_s=seconds(config.deployment.ready_timeout),
@@ -400,6 +408,14 @@ def _service_pod(
 def _calls_hooks(config: Config, group: Group) -> bool:
     has_hooks = isinstance(config, BenchmarkConfig) and bool(config.endpoint.all_hooks)
     return has_hooks and Service.TIMING_MANAGER in group.services
+
+
+def _scrape_annotations(config: Config) -> dict[str, str]:
+    """Return the annotations by which a Prometheus without the operator finds a page."""
+    if config.deployment.monitoring != "annotations":
+        return {}
+    found = {"scrape": "true", "path": METRICS_PATH, "port": str(int(Port.RESULTS_API))}
+    return {f"prometheus.io/{name}": value for name, value in found.items()}
 
 
 def has_target_key(config: Config) -> bool:

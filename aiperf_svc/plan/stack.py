@@ -43,7 +43,7 @@ from aiperf_svc.plan.pods import (
     upload_keys,
 )
 from aiperf_svc.plan.ranks import RankNeeds, rank_pod
-from aiperf_svc.plan.target import resolve_url, target_pod
+from aiperf_svc.plan.target import resolve_pages, resolve_url, target_pod
 from aiperf_svc.plan.topology import SINGLETONS, Facts, Topology, plan, plan_ranks
 from aiperf_svc.protocol.messages import Service
 
@@ -265,6 +265,7 @@ def _resolve(config: Config, identity: Identity) -> Config:
         key_env = TARGET_KEY_ENV if config.endpoint.api_key_env else None
         url = resolve_url(config, identity)
         update["endpoint"] = config.endpoint.model_copy(update={"url": url, "api_key_env": key_env})
+        update["telemetry"] = resolve_pages(config, identity)
     return config.model_copy(update=update)
 
 

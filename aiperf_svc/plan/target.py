@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.config.placement import Placement, Toleration
 from aiperf_svc.config.target import HOST, Target
+from aiperf_svc.config.telemetry import Telemetry
 from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.identity import Identity
 from aiperf_svc.plan.pods import ImagePlan, PodPlan, Probe, Requests, SecretKey, Volume, seconds
@@ -76,6 +77,28 @@ def resolve_url(config: BenchmarkConfig, identity: Identity) -> str:
             f"target (deployment.target.kind: {target.kind}, port: {target.port})"
         )
     return parts._replace(netloc=f"{identity.name(HOST)}:{target.port}").geturl()
+
+
+def resolve_pages(config: BenchmarkConfig, identity: Identity) -> Telemetry:
+    """Return `telemetry` with the real name of the stack's own target in the URLs of pages; a URL
+    without a port means that of the target. Raises ConfigError."""
+    telemetry, target = config.telemetry, config.deployment.target
+    update = {}
+    for key in ("server_metrics", "gpu_telemetry"):
+        urls = []
+        for url in getattr(telemetry, key):
+            parts = urlsplit(url)
+            if parts.hostname == HOST:
+                if target.kind == "none":
+                    raise ConfigError(
+                        f"telemetry.{key} has {url!r}: host `{HOST}` stands for a target in the "
+                        "stack, and there is none"
+                    )
+                netloc = f"{identity.name(HOST)}:{parts.port or target.port}"
+                url = parts._replace(netloc=netloc).geturl()
+            urls.append(url)
+        update[key] = tuple(urls)
+    return telemetry.model_copy(update=update)
 
 
 def _image(target: Target, image: ImagePlan) -> ImagePlan:

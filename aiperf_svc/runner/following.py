@@ -6,9 +6,9 @@ Nothing here starts or ends a process, and nothing is known of the run but throu
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from aiperf_svc.adapters.results_api.run_api import ApiRefused, ApiUnavailable, RunApi
 from aiperf_svc.adapters.results_api.status import Status
@@ -18,9 +18,6 @@ from aiperf_svc.runner import log_tails
 from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.processes import Process
 from aiperf_svc.runner.signals import Interrupts
-
-if TYPE_CHECKING:
-    from aiperf_svc.adapters.telemetry.otlp import OtlpSender
 
 POLL_S = 1.0
 """Longest time without news of the run."""
@@ -33,6 +30,19 @@ SETTLE_S = 300.0
 """Longest time from the final state to the results, while the records manager responds: when a run
 has failed they are made only then, and the lines of a million long streams take a minute."""
 STOPPING = "stopping: what was measured is kept; once more to leave at once"
+
+
+class Outlet(AbstractAsyncContextManager[Any], Protocol):
+    """Passes what is known of a run on to others while the run is followed. Nothing of it can fail
+    a run."""
+
+    def show(self, status: Status) -> None:
+        """Take the newest status."""
+        ...
+
+    async def finish(self, summary: dict[str, Any] | None) -> None:
+        """Take the results, if there are any; nothing follows."""
+        ...
 
 
 class Following:
@@ -52,7 +62,7 @@ class Following:
         unresponsive_s: float = UNRESPONSIVE_S,
         stopping: str = STOPPING,
         replace: Callable[[Process], Process | None] = lambda _process: None,
-        sender: "OtlpSender | None" = None,
+        outlets: Sequence[Outlet] = (),
     ) -> None:
         self._client = client
         self._processes = processes
@@ -69,8 +79,7 @@ class Following:
         """Message printed at the first interrupt."""
         self._replace = replace
         """Starts another process in place of one that has ended; None where nobody waits for it."""
-        self._sender = sender
-        """Sends each status and the summary elsewhere; None: nobody asked for it."""
+        self._outlets = outlets
         self.status: Status | None = None
         """The last one; None before the first response."""
 
@@ -84,7 +93,9 @@ class Following:
 
         Raises BenchmarkFailed when the run cannot go on.
         """
-        async with self._sender or nullcontext():
+        async with AsyncExitStack() as open_outlets:
+            for outlet in self._outlets:
+                await open_outlets.enter_async_context(outlet)
             return await self._run()
 
     async def _run(self) -> dict[str, Any] | None:
@@ -117,8 +128,8 @@ class Following:
                 continue
             heard_s = loop.time()
             self._display.show(self.status)
-            if self._sender is not None:
-                self._sender.show(self.status)
+            for outlet in self._outlets:
+                outlet.show(self.status)
             if self.is_over:
                 settle_by_s = settle_by_s or heard_s + SETTLE_S
                 if self.status.is_settled or heard_s > settle_by_s:
@@ -130,8 +141,8 @@ class Following:
         if self._is_collected:
             with suppress(ApiUnavailable, ApiRefused):
                 await self._client.collected()
-        if self._sender is not None:
-            await self._sender.finish(summary)
+        for outlet in self._outlets:
+            await outlet.finish(summary)
         return summary
 
     async def _watch_processes(self) -> None:

@@ -31,8 +31,8 @@ from aiperf_svc.runner.environment import LocalRun
 from aiperf_svc.runner.following import Following
 from aiperf_svc.runner.fork_server import ForkServer
 from aiperf_svc.runner.options import RunOptions
-from aiperf_svc.runner.otlp import make_sender
 from aiperf_svc.runner.outcome import RunOutcome
+from aiperf_svc.runner.outlets import make_outlets
 from aiperf_svc.runner.processes import (
     Process,
     adopted_process,
@@ -182,8 +182,8 @@ class LocalLaunch:
                         display=display,
                         show_logs=self._run.options.verbose,
                         replace=self._replace,
-                        sender=make_sender(
-                            self._run.options.otlp,
+                        outlets=make_outlets(
+                            self._run.options,
                             run_id=self._run.run_id,
                             name=self._run.config.name,
                             display=display,

@@ -20,6 +20,7 @@ from aiperf_svc.runner.joint_outcome import JointRun, finish
 from aiperf_svc.runner.local import SERVICE_COMMAND, LocalLaunch
 from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import RunOutcome, failed_outcome
+from aiperf_svc.runner.outlets import check_single
 from aiperf_svc.runner.signals import Interrupts
 from aiperf_svc.runner.stack.board import Board, MemberScreen, make_board
 from aiperf_svc.runner.stack.stages import Stage
@@ -38,6 +39,7 @@ def run_local_targets(
     cores, EnvironmentProblem if no folder can be made."""
     if options.resume is not None:
         raise ConfigError("--resume: for an experiment; several targets have no trials")
+    check_single(options)
     facts = share_of(local_facts(), len(targets))
     folder = folders.make_dated_folder(parent, name)
     runs = asyncio.run(_run_all(targets, replace(options, is_held=True), facts, folder))

@@ -31,6 +31,8 @@ class RunOptions:
     """Folder of the experiment to go on with."""
     otlp: OtlpTarget | None = None
     """Where the metrics of the run are sent."""
+    metrics_address: tuple[str, int] | None = None
+    """Host and port of the page of metrics that this command serves."""
     upload_into: str = ""
     """Folder of the bucket that the trials of several shapes share; empty: the run has its own."""
     is_held: bool = False

@@ -43,6 +43,8 @@ class RunContext:
     ends_with_run: bool = True
     """True if the process ends after the run. A pod stays, as it would only be started again."""
     api_token: str = ""
+    metrics_token: str = ""
+    """Token that reads the page of metrics and nothing else; empty if there is none."""
     results_socket: Path | None = None
     """Socket file of the results API, if the runner is on this machine; it is HTTP otherwise."""
     api_port: int = 9090
@@ -99,6 +101,7 @@ def read_context(environ: Mapping[str, str] = os.environ) -> RunContext:
             state=_state_folder(environ),
             ends_with_run="AIPERF_PARENT_PID" in environ,
             api_token=environ.get("AIPERF_API_TOKEN", ""),
+            metrics_token=environ.get("AIPERF_METRICS_TOKEN", ""),
             results_socket=_path(environ.get("AIPERF_RESULTS_SOCKET")),
             api_port=int(environ.get("AIPERF_RESULTS_PORT", "9090")),
             curve=_curve(environ.get("AIPERF_CURVE_DIR")),

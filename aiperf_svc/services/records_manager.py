@@ -215,7 +215,8 @@ class RecordsManager(ResultsService[RunProgress]):
             await self.publish(DOWN, RecordsAcknowledged(*self.header, highest=highest))
 
     async def _publish_progress(self) -> None:
-        self.progress.set_server(*self._telemetry.running_and_waiting())
+        self.progress.set_server(self._telemetry.server_load())
+        self.progress.set_client(self._client_series.load(wall_ns()))
         if self.state in (RunState.PROFILING, RunState.DRAINING):
             counts = [
                 c for each in self._counts.values() for c in each if c.phase is Phase.PROFILING

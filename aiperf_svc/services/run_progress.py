@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from aiperf_svc.adapters.results_api.status import Status
 from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.core.telemetry.client_series import ClientLoad
+from aiperf_svc.core.telemetry.series import ServerLoad
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.domain.finish_reasons import FinishReason, named_reasons
 from aiperf_svc.domain.outcomes import Phase
@@ -44,6 +46,8 @@ class _Latencies(NamedTuple):
 
     ttft_ns: Times
     latency_ns: Times
+    lag_ns: Times
+    """From due time to start; negative never."""
 
 
 class RunProgress:
@@ -69,8 +73,8 @@ class RunProgress:
         self._recent_count = 0
         self._finish_reasons = np.zeros(len(FinishReason), dtype=np.int64)
         self._rate_points: deque[tuple[int, int]] = deque()
-        self._server_running: float | None = None
-        self._server_waiting: float | None = None
+        self._server = ServerLoad()
+        self._client: ClientLoad | None = None
         self._verdict: str | None = None
         self._artifact_error = ""
         self._uploaded_to = ""
@@ -93,7 +97,8 @@ class RunProgress:
             rows[until][is_good][-RECENT_RECORDS:] - starts
             for until in ("first_token_wall_ns", "last_token_wall_ns")
         )
-        self._recent.append(_Latencies(ttft, latency))
+        lag = np.maximum(0, starts - rows["due_wall_ns"][is_good][-RECENT_RECORDS:])
+        self._recent.append(_Latencies(ttft, latency, lag))
         self._recent_count += len(starts)
         while self._recent_count - len(self._recent[0].ttft_ns) > RECENT_RECORDS:
             self._recent_count -= len(self._recent.popleft().ttft_ns)
@@ -132,9 +137,13 @@ class RunProgress:
         self._is_cancelling = state.is_cancelling
         self._note_change()
 
-    def set_server(self, running: float | None, waiting: float | None) -> None:
-        """Set the requests that the server says it has; None if it does not say."""
-        self._server_running, self._server_waiting = running, waiting
+    def set_server(self, load: ServerLoad) -> None:
+        """Set what the servers say of themselves."""
+        self._server = load
+
+    def set_client(self, load: ClientLoad | None) -> None:
+        """Set what the own services do."""
+        self._client = load
 
     def set_verdict(self, verdict: str) -> None:
         """Set the verdict."""
@@ -188,7 +197,10 @@ class RunProgress:
         limits = warmup if phase is Phase.WARMUP and warmup is not None else load
         members = self._roster.members if self._roster is not None else ()
         ttft_p50_ms, ttft_p99_ms = _percentiles_ms([r.ttft_ns for r in self._recent], 50, 99)
-        (latency_p50_ms,) = _percentiles_ms([r.latency_ns for r in self._recent], 50)
+        latency_p50_ms, latency_p99_ms = _percentiles_ms(
+            [r.latency_ns for r in self._recent], 50, 99
+        )
+        lag_p50_ms, lag_p99_ms = _percentiles_ms([r.lag_ns for r in self._recent], 50, 99)
         now = monotonic_ns()
         missing = self._roster.missing if self._roster is not None else ()
         message = f"waiting for {', '.join(missing)}" if missing else ""
@@ -223,8 +235,17 @@ class RunProgress:
             uploaded_to=self._uploaded_to,
             verdict=self._verdict,
             is_settled=self._is_settled,
-            server_running=self._server_running,
-            server_waiting=self._server_waiting,
+            server_running=self._server.running,
+            server_waiting=self._server.waiting,
+            server_kv_usage=self._server.kv_usage,
+            credits_granted=sum(c.granted for c in counts),
+            requests_sent=sum(c.requests_sent for c in counts),
+            unsent=sum(c.unsent for c in counts),
+            retries=sum(c.retries for c in counts),
+            schedule_lag_p50_ms=lag_p50_ms,
+            schedule_lag_p99_ms=lag_p99_ms,
+            latency_p99_ms=latency_p99_ms,
+            client=self._client,
             finish_reasons=named_reasons(self._finish_reasons),
             exit_code=self._exit_code if self._state is RunState.FAILED else None,
         )

@@ -15,7 +15,7 @@ from aiperf_svc.adapters.inference.resolved_target import tls_context
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageError, PageReader
-from aiperf_svc.core.telemetry.series import last_gauge
+from aiperf_svc.core.telemetry.series import ServerLoad, server_load
 from aiperf_svc.services.base import is_set_within
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ class TelemetryReader:
         """What was read of each source. The target's page is not among them if it has none."""
         return [source for source in self._sources if not source.is_guess or source.has_pages]
 
-    def running_and_waiting(self) -> tuple[float | None, float | None]:
-        """Return the requests that the servers have, by the newest pages; None if unknown."""
-        return last_gauge(self._sources, "running"), last_gauge(self._sources, "waiting")
+    def server_load(self) -> ServerLoad:
+        """Return what the servers say of themselves, by the newest pages."""
+        return server_load(self._sources)
 
     async def run(self) -> None:
         """Read until `stop`. What a source does is never an error of the run."""

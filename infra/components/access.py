@@ -10,7 +10,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from aiperf_svc.adapters.messaging.curve_keys import CurveKeys
-from aiperf_svc.plan.pods import TOKEN_KEY
+from aiperf_svc.plan.pods import METRICS_TOKEN_KEY, TOKEN_KEY
 from aiperf_svc.plan.stack import StackPlan
 from components.place import Place
 from components.pods import MountedNames
@@ -80,9 +80,11 @@ class Access(pulumi.ComponentResource):
 
 
 def _new_keys() -> dict[str, str]:
-    # The Secret has the keys of all services, so that it does not depend on the layout.
+    # The Secret has the keys of all services and both tokens, so that it does not depend on the
+    # config.
     values = {name: key.decode() for name, key in CurveKeys.make().files().items()}
-    return _encoded({**values, TOKEN_KEY: secrets.token_urlsafe(32)})
+    tokens = {name: secrets.token_urlsafe(32) for name in (TOKEN_KEY, METRICS_TOKEN_KEY)}
+    return _encoded({**values, **tokens})
 
 
 def _encoded(values: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from aiperf_svc.plan.stack import StackPlan
 from components.access import Access, AccessArgs
 from components.control_plane import ControlPlane, ControlPlaneArgs
 from components.lifetime import Lifetime, LifetimeArgs
+from components.monitoring import Monitoring, MonitoringArgs
 from components.network import Network, NetworkArgs
 from components.results import PORT, Results, ResultsArgs
 from components.settings import Cluster
@@ -56,6 +57,18 @@ class Benchmark(pulumi.ComponentResource):
         access = Access("access", AccessArgs(plan=plan, place=base, secrets=args.secrets), below)
         place = place.depends_on(network, access)
         mounted = access.mounted
+        deployment = plan.config.deployment
+        if deployment.monitoring == "prometheus-operator":
+            Monitoring(
+                "monitoring",
+                MonitoringArgs(
+                    pod=plan.results_pod,
+                    mounted=mounted,
+                    labels=deployment.monitoring_labels,
+                    place=base,
+                ),
+                below,
+            )
         if plan.target:
             # The target may take longer to start than services wait for each other.
             pod = plan.target

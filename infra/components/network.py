@@ -6,7 +6,15 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from aiperf_svc.plan.identity import COMPONENT_LABEL, Identity
-from aiperf_svc.plan.network import NamespacePods, Peer, Policy, Range, Rule, StackPods
+from aiperf_svc.plan.network import (
+    LabelledPods,
+    NamespacePods,
+    Peer,
+    Policy,
+    Range,
+    Rule,
+    StackPods,
+)
 from components.place import Place
 
 net, meta = k8s.networking.v1, k8s.meta.v1
@@ -97,6 +105,11 @@ def _peer(peer: Peer, identity: Identity) -> net.NetworkPolicyPeerArgs:
                 )
                 if namespace
                 else None,
+            )
+        case LabelledPods(labels):
+            return net.NetworkPolicyPeerArgs(
+                pod_selector=meta.LabelSelectorArgs(match_labels=labels),
+                namespace_selector=meta.LabelSelectorArgs(),
             )
         case Range(cidr):
             return net.NetworkPolicyPeerArgs(ip_block=net.IPBlockArgs(cidr=cidr))

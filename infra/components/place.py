@@ -39,19 +39,31 @@ class Place:
         return replace(self, after=(*self.after, *resources))
 
     def metadata(
-        self, name: str, *, component: str = "", annotations: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        component: str = "",
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> k8s.meta.v1.ObjectMetaArgs:
         """Return the metadata of an object; the stack's name is added to `name`."""
-        return self.named(self.identity.name(name), component=component, annotations=annotations)
+        return self.named(
+            self.identity.name(name), component=component, annotations=annotations, labels=labels
+        )
 
     def named(
-        self, name: str, *, component: str = "", annotations: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        component: str = "",
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> k8s.meta.v1.ObjectMetaArgs:
-        """Return the metadata of an object whose full name is `name`."""
+        """Return the metadata of an object whose full name is `name`. `labels` are added."""
         return k8s.meta.v1.ObjectMetaArgs(
             name=name,
             namespace=self.namespace,
-            labels=self.identity.labels(component),
+            labels={**(labels or {}), **self.identity.labels(component)},
             annotations={**DELETION, **(annotations or {})},
             owner_references=list(self.owners) or None,
         )

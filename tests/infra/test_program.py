@@ -287,7 +287,7 @@ def test_keys_are_secret_and_made_once(usual: Recording) -> None:
     assert made.secret_inputs == {"data"}
     assert made.ignored == ("data",)
     keys = {f"{service}.{half}" for service in Service for half in ("public", "secret")}
-    assert set(made.inputs["data"]) == keys | {"token"}
+    assert set(made.inputs["data"]) == keys | {"token", "metrics-token"}
 
 
 @pytest.mark.parametrize("layout", ["per-service", "compact"])
@@ -485,6 +485,68 @@ def test_results_on_an_ingress_name_their_url() -> None:
     assert [m["kind"] for m in made] == ["Ingress", "Service"]
     assert made[0]["spec"]["rules"][0]["host"] == "bench.example"
     assert recording.outputs["results"]["url"] == "https://bench.example"
+
+
+def _monitored(recording: Recording) -> tuple[Manifest, dict[str, Manifest]]:
+    """The template of the pod with the results, and the objects of the operator by kind."""
+    (template,) = (
+        each
+        for each in _pod_templates(recording)
+        if each["metadata"]["labels"][COMPONENT_LABEL] == "records-manager"
+    )
+    group = "monitoring.coreos.com/v1"
+    objects = {m["kind"]: m for m in recording.manifests if m["apiVersion"] == group}
+    return template, objects
+
+
+def _environment(template: Manifest) -> dict[str, Any]:
+    return {each["name"]: each for each in template["spec"]["containers"][0]["env"]}
+
+
+def test_without_monitoring_nothing_invites_a_prometheus(usual: Recording) -> None:
+    template, objects = _monitored(usual)
+    assert objects == {}
+    assert not [name for name in template["metadata"]["annotations"] if "prometheus" in name]
+    assert "AIPERF_METRICS_TOKEN" not in _environment(template)
+
+
+def test_annotations_are_on_the_one_pod_that_has_a_page() -> None:
+    recording = _record(monitoring="annotations")
+    annotated = [
+        template["metadata"]["labels"][COMPONENT_LABEL]
+        for template in _pod_templates(recording)
+        if "prometheus.io/scrape" in template["metadata"]["annotations"]
+    ]
+    assert annotated == ["records-manager"]
+    template, objects = _monitored(recording)
+    assert objects == {}
+    assert (
+        template["metadata"]["annotations"].items()
+        >= {
+            "prometheus.io/scrape": "true",
+            "prometheus.io/path": "/metrics",
+            "prometheus.io/port": "9090",
+        }.items()
+    )
+
+
+def test_the_operator_reads_the_page_with_a_token_that_opens_nothing_else() -> None:
+    labels = {"release": "prometheus"}
+    recording = _record(monitoring="prometheus-operator", monitoring_labels=labels)
+    template, objects = _monitored(recording)
+    assert sorted(objects) == ["PodMonitor", "PrometheusRule"]
+    for each in objects.values():
+        assert each["metadata"]["labels"].items() >= labels.items()
+    monitor = objects["PodMonitor"]["spec"]
+    pod_labels = template["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"].items() <= pod_labels.items()
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    (container,) = template["spec"]["containers"]
+    assert endpoint["port"] in {each["name"] for each in container["ports"]}
+    environment = _environment(template)
+    read = environment["AIPERF_METRICS_TOKEN"]["valueFrom"]["secretKeyRef"]
+    assert endpoint["authorization"] == {"type": "Bearer", "credentials": read}
+    assert read != environment["AIPERF_API_TOKEN"]["valueFrom"]["secretKeyRef"]
 
 
 def test_the_compact_layout_is_one_pod_with_one_name() -> None:

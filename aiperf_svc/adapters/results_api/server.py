@@ -13,14 +13,15 @@ POST /v1/start       {"at_wall_ns": ...}       start the load of a held run at t
 POST /v1/collected                             the results are fetched, nobody needs this any more;
                                                409 before they are final
 
-Everything below /v1 and /metrics needs the stack's token, as `Authorization: Bearer` or
-`X-Aiperf-Token` (proxies of a cluster take the first for themselves). Connections that have not
-shown it are few and short: `guarded_connections`.
+Everything below /v1 needs the stack's token, as `Authorization: Bearer` or
+`X-Aiperf-Token` (proxies of a cluster take the first for themselves). /metrics needs it too, or a
+token of its own that opens nothing else; with `deployment.monitoring: annotations` it needs none.
+Connections that have not shown a token are few and short: `guarded_connections`.
 """
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from time import time_ns
 from typing import Any
 
@@ -33,13 +34,14 @@ from aiperf_svc.adapters.results_api.guarded_connections import (
     GuardedConnection,
     GuardedConnections,
 )
-from aiperf_svc.adapters.results_api.prometheus_text import render_metrics
+from aiperf_svc.adapters.results_api.prometheus_text import CONTENT_TYPE, render_metrics
 from aiperf_svc.adapters.results_api.provider import ResultsProvider, refused_start
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.domain.foreign_text import one_line
 
 LONGEST_POLL_S = 60.0
-OPEN_PATHS = ("/healthz", "/readyz")
+METRICS = "/metrics"
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 BACKLOG = 1_024
 """Most connections that wait to be accepted."""
 LARGEST_BODY = 16 * 1024
@@ -72,11 +74,19 @@ async def serve(
     token: str,
     host: str,
     port: int,
+    metrics_token: str = "",
+    is_metrics_open: bool = False,
     limits: ConnectionLimits | None = None,
 ) -> ResultsServer:
-    """Start the API on `host:port`. Raises EnvironmentProblem if it cannot listen there."""
+    """Start the API on `host:port`. Whoever has `metrics_token` may read the page of metrics, and
+    everybody may if it is open. Raises EnvironmentProblem if it cannot listen there."""
+    check = _token_check(
+        token,
+        metrics_token=metrics_token,
+        open_paths=OPEN_PATHS | ({METRICS} if is_metrics_open else set()),
+    )
     runner = web.AppRunner(
-        make_app(provider, token=token), access_log=None, shutdown_timeout=1.0, handle_signals=False
+        _make_app(provider, check), access_log=None, shutdown_timeout=1.0, handle_signals=False
     )
     await runner.setup()
     assert runner.server is not None
@@ -90,13 +100,12 @@ async def serve(
     return ResultsServer(runner, listener)
 
 
-def make_app(provider: ResultsProvider, *, token: str) -> web.Application:
-    """Make the application, without a socket."""
+def _make_app(provider: ResultsProvider, check: Any) -> web.Application:
     routes = _Routes(provider)
-    app = web.Application(middlewares=[_token_check(token)], client_max_size=LARGEST_BODY)
+    app = web.Application(middlewares=[check], client_max_size=LARGEST_BODY)
     app.router.add_get("/healthz", routes.healthy)
     app.router.add_get("/readyz", routes.ready)
-    app.router.add_get("/metrics", routes.metrics)
+    app.router.add_get(METRICS, routes.metrics)
     app.router.add_get("/v1/status", routes.status)
     app.router.add_get("/v1/summary", routes.summary)
     app.router.add_get("/v1/results", routes.results)
@@ -108,20 +117,19 @@ def make_app(provider: ResultsProvider, *, token: str) -> web.Application:
     return app
 
 
-def _token_check(token: str) -> Any:
-    expected = token.encode()
+def _token_check(token: str, *, metrics_token: str, open_paths: Set[str]) -> Any:
+    expected, for_metrics = token.encode(), metrics_token.encode()
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in OPEN_PATHS:
+        if request.path not in open_paths:
             given = request.headers.get("X-Aiperf-Token", "")
             scheme, _, value = request.headers.get("Authorization", "").partition(" ")
             if not given and scheme.lower() == "bearer":
                 given = value.strip()
-            # An empty expected token would let everybody in.
-            if not expected or not hmac.compare_digest(
-                given.encode("utf-8", "surrogateescape"), expected
-            ):
+            said = given.encode("utf-8", "surrogateescape")
+            accepted = (expected, for_metrics) if request.path == METRICS else (expected,)
+            if not any(_is_same(said, each) for each in accepted):
                 raise web.HTTPUnauthorized(
                     text="token missing or wrong\n", headers={"WWW-Authenticate": "Bearer"}
                 )
@@ -130,6 +138,11 @@ def _token_check(token: str) -> Any:
         return await handler(request)
 
     return check
+
+
+def _is_same(given: bytes, token: bytes) -> bool:
+    """Compare in constant time. An empty token would let everybody in."""
+    return bool(token) and hmac.compare_digest(given, token)
 
 
 class _Routes:
@@ -145,7 +158,7 @@ class _Routes:
     async def metrics(self, _request: web.Request) -> web.Response:
         return web.Response(
             body=render_metrics(self._provider.status()).encode(),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+            headers={"Content-Type": CONTENT_TYPE},
         )
 
     async def status(self, request: web.Request) -> web.Response:

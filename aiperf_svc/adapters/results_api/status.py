@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from aiperf_svc.core.telemetry.client_series import ClientLoad
 from aiperf_svc.domain.exit_codes import ExitCode
 
 
@@ -110,6 +111,21 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that the server says it runs; None if it does not say."""
     server_waiting: float | None = None
     """Requests that wait in the server."""
+    server_kv_usage: float | None = None
+    """Share of the KV cache in use, of the fullest server."""
+    credits_granted: int = 0
+    """Permissions to run a conversation that workers have."""
+    requests_sent: int = 0
+    unsent: int = 0
+    """Requests that were due and never sent."""
+    retries: int = 0
+    """Requests that were sent again because the server had closed the connection."""
+    schedule_lag_p50_ms: float | None = None
+    """From the time at which a request was due to its start, of the latest requests."""
+    schedule_lag_p99_ms: float | None = None
+    latency_p99_ms: float | None = None
+    client: ClientLoad | None = None
+    """What the own services do; None before the first report."""
     steps: StepStatus | None = None
     """None where requests are measured."""
     experiment: ExperimentStatus | None = None

@@ -8,6 +8,8 @@ thousands of them.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import Page, Series
 from aiperf_svc.core.telemetry.series import Plotted
@@ -44,6 +46,17 @@ _CAUSES = {
 }
 
 
+class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What the busiest of the own services of each kind does now."""
+
+    cpu_cores: dict[str, float]
+    """Cores by kind of service."""
+    loop_lag_s: dict[str, float]
+    """Largest delay of an event loop by kind of service."""
+    cpu_lost: dict[str, float]
+    """Largest share of the time in which a node's CPU was with others, by cause."""
+
+
 class _Heard(NamedTuple):
     """The last that one service said of itself."""
 
@@ -71,12 +84,25 @@ class ClientSeries:
             shares = _shares(known.vitals, vitals, at_wall_ns - known.wall_ns)
             self._heard[sender] = _Heard(service, vitals, at_wall_ns, shares)
 
+    def load(self, wall_ns: int) -> ClientLoad | None:
+        """Return what is known now; None if no service has said anything lately."""
+        fresh = [each for each in self._heard.values() if wall_ns - each.wall_ns < SILENT_NS]
+        if not fresh:
+            return None
+        load = ClientLoad(cpu_cores={}, loop_lag_s={}, cpu_lost={})
+        for each in fresh:
+            _raise(load.cpu_cores, each.service.value, each.vitals.cpu_fraction)
+            _raise(load.loop_lag_s, each.service.value, each.vitals.loop_lag_ns / 1e9)
+            for cause, share in each.shares.items():
+                _raise(load.cpu_lost, cause, share)
+        return load
+
     def sample(self, wall_ns: int, *, in_flight: int, completed: int, errored: int) -> None:
         """Note what is known now, once a second."""
         if wall_ns - self._sampled_ns < INTERVAL_NS:
             return
-        fresh = [each for each in self._heard.values() if wall_ns - each.wall_ns < SILENT_NS]
-        if not fresh:
+        load = self.load(wall_ns)
+        if load is None:
             return
         self._sampled_ns = wall_ns
         values = {
@@ -84,12 +110,12 @@ class ClientSeries:
             Series(COMPLETED): float(completed),
             Series(ERRORED): float(errored),
         }
-        for each in fresh:
-            label = (("service", each.service.value),)
-            _raise(values, Series(CPU, label), each.vitals.cpu_fraction)
-            _raise(values, Series(LAG, label), each.vitals.loop_lag_ns / 1e9)
-            for cause, share in each.shares.items():
-                _raise(values, Series(SHARE, (("cause", cause),)), share)
+        for name, label, found in (
+            (CPU, "service", load.cpu_cores),
+            (LAG, "service", load.loop_lag_s),
+            (SHARE, "cause", load.cpu_lost),
+        ):
+            values |= {Series(name, ((label, which),)): value for which, value in found.items()}
         self.log.add(Page(values, _TYPES, None), wall_ns=wall_ns, latency_ns=0)
 
 
@@ -120,5 +146,5 @@ def _shares(before: Vitals, after: Vitals, elapsed_ns: int) -> dict[str, float]:
     return {cause: min(1.0, max(0, ns) / elapsed_ns) for cause, ns in grown.items()}
 
 
-def _raise(values: dict[Series, float], series: Series, value: float) -> None:
-    values[series] = max(values.get(series, 0.0), value)
+def _raise(values: dict[str, float], name: str, value: float) -> None:
+    values[name] = max(values.get(name, 0.0), value)

@@ -44,6 +44,16 @@ class ServerHistogram(msgspec.Struct, frozen=True):
         return self.sum / self.count
 
 
+class ServerLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What the servers say of themselves now; None where none says it."""
+
+    running: float | None = None
+    """Requests that they run."""
+    waiting: float | None = None
+    kv_usage: float | None = None
+    """Share of the KV cache in use, of the fullest one."""
+
+
 Member = tuple[SourceLog, int, Series]
 
 
@@ -93,11 +103,24 @@ def histogram(
     return ServerHistogram(count=totals["_count"], sum=totals["_sum"])
 
 
-def last_gauge(logs: Iterable[SourceLog], name: str) -> float | None:
-    """Return the newest value of a gauge, of all servers together."""
-    values = [log.last(number) for log, number, _ in members(logs, _named(name))]
+def server_load(logs: Iterable[SourceLog]) -> ServerLoad:
+    """Return what the newest pages say."""
+    known = list(logs)
+    return ServerLoad(
+        running=_last_gauge(known, "running"),
+        waiting=_last_gauge(known, "waiting"),
+        kv_usage=_last_gauge(known, "kv_usage"),
+    )
+
+
+def _last_gauge(logs: Iterable[SourceLog], name: str) -> float | None:
+    """Return the newest value of a gauge: of all servers together, or of the worst one."""
+    portable = _named(name)
+    values = [log.last(number) for log, number, _ in members(logs, portable)]
     known = [value for value in values if value == value]
-    return sum(known) if known else None
+    if not known:
+        return None
+    return portable.scale * (max(known) if portable.is_worst else sum(known))
 
 
 def gpus(log: SourceLog) -> dict[tuple[str, str], dict[str, tuple[GpuField, int]]]:

@@ -10,6 +10,7 @@ from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.runner import folders, signals
 from aiperf_svc.runner.common_start import CommonStart
 from aiperf_svc.runner.joint_outcome import JointRun, finish
+from aiperf_svc.runner.outlets import check_single
 from aiperf_svc.runner.stack import summary, terminal
 from aiperf_svc.runner.stack.changes import Comparison
 from aiperf_svc.runner.stack.launch import NOTHING_MADE
@@ -27,6 +28,7 @@ def run_members(
     """Run held stacks at once and print their joint result, which is kept in a new folder as
     `config` says. Raises ConfigError and EnvironmentProblem for what is wrong before anything is
     made."""
+    check_single(options.run)
     for member in members:
         member.request.check_secrets()
     with terminal.ignore_closed_stderr():

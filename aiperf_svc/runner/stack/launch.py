@@ -313,7 +313,7 @@ class Launch:
             self._plan,
             self._screen.display,
             self._give_start,
-            self._options.run.otlp,
+            self._options.run,
         )
         summary = await self._measuring.follow(
             interrupts=self._interrupts,

@@ -21,9 +21,9 @@ from aiperf_svc.runner import folders
 from aiperf_svc.runner.common_start import GiveStart, cancel, given
 from aiperf_svc.runner.display import Display
 from aiperf_svc.runner.following import Following
-from aiperf_svc.runner.options import OtlpTarget
-from aiperf_svc.runner.otlp import make_sender
+from aiperf_svc.runner.options import RunOptions
 from aiperf_svc.runner.outcome import failed_checks, own_part
+from aiperf_svc.runner.outlets import make_outlets
 from aiperf_svc.runner.signals import Interrupts
 
 STOPPING = "stopping: what was measured is collected, then the stack goes; once more to collect "
@@ -50,13 +50,13 @@ class Measuring:
         plan: StackPlan,
         make_display: Callable[[StackPlan], Display],
         give_start: GiveStart | None = None,
-        otlp: OtlpTarget | None = None,
+        options: RunOptions | None = None,
     ) -> None:
         """`give_start` is needed by a stack that is held."""
         self._cluster, self._outputs = cluster, outputs
         self._plan, self._make_display = plan, make_display
         self._give_start = give_start
-        self._otlp = otlp
+        self._options = options or RunOptions()
         self._open = contextlib.AsyncExitStack()
         self._client: ResultsClient | None = None
         self.status: Status | None = None
@@ -105,8 +105,8 @@ class Measuring:
             is_collected=False,
             unresponsive_s=UNRESPONSIVE_S,
             stopping=STOPPING,
-            sender=make_sender(
-                self._otlp,
+            outlets=make_outlets(
+                self._options,
                 run_id=self._plan.identity.run_id,
                 name=self._plan.config.name,
                 display=display,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from aiperf_svc.config.base import HOUR_NS
 from aiperf_svc.config.target import HOST
 from aiperf_svc.config.units import format_duration
-from aiperf_svc.plan.network import NamespacePods, Peer, Range, StackPods
+from aiperf_svc.plan.network import LabelledPods, NamespacePods, Peer, Range, StackPods
 from aiperf_svc.plan.pods import PodPlan
 from aiperf_svc.plan.stack import StackPlan
 from aiperf_svc.runner.numbers import gibibytes
@@ -113,6 +113,8 @@ def _peer(peer: Peer) -> str:
         case NamespacePods(namespace, labels):
             where = f"namespace {namespace}" if namespace else "the stack's namespace"
             return f"pods of {where}" + "".join(f" {k}={v}" for k, v in labels.items())
+        case LabelledPods(labels):
+            return "pods" + "".join(f" {k}={v}" for k, v in labels.items())
         case StackPods(components):
             return ", ".join(components)
 

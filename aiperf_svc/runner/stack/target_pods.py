@@ -34,8 +34,8 @@ async def with_target_pods(
         return request
     labels = ",".join(f"{key}={value}" for key, value in pods.labels.items())
     say(
-        f"note: {url} is a Service of the cluster: workers may reach its pods "
-        f"({labels} in namespace {pods.namespace}, port {pods.port}) and nothing else; "
+        f"note: {url} is a Service of the cluster: workers, and the reader of its metrics, may "
+        f"reach its pods ({labels} in namespace {pods.namespace}, port {pods.port}) and nothing else; "
         "deployment.target.pods says the same"
     )
     benchmark = copy.deepcopy(dict(request.benchmark))

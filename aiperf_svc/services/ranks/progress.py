@@ -5,6 +5,7 @@ from time import monotonic_ns, time_ns
 from typing import Any
 
 from aiperf_svc.adapters.results_api.status import Status, StepStatus
+from aiperf_svc.core.telemetry.client_series import ClientLoad
 from aiperf_svc.domain.exit_codes import ExitCode
 from aiperf_svc.plan.topology import Topology
 from aiperf_svc.protocol.messages import (
@@ -33,6 +34,7 @@ class StepsProgress:
         self._state: RunStatePublished | None = None
         self._roster: RosterPublished | None = None
         self._steps: StepProgress | None = None
+        self._client: ClientLoad | None = None
         self._verdict: str | None = None
         self._artifact_error = ""
         self._uploaded_to = ""
@@ -50,6 +52,10 @@ class StepsProgress:
         if steps != self._steps:
             self._steps = steps
             self._bump()
+
+    def set_client(self, load: ClientLoad | None) -> None:
+        """Take what the own services do."""
+        self._client = load
 
     def set_roster(self, roster: RosterPublished) -> None:
         """Take who takes part."""
@@ -122,6 +128,7 @@ class StepsProgress:
             is_settled=self._is_settled,
             exit_code=_exit_code(state),
             steps=_step_status(self._kind, steps or _NONE_YET),
+            client=self._client,
         )
 
     def _bump(self) -> None:

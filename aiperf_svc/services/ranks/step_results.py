@@ -16,6 +16,7 @@ from aiperf_svc.adapters.storage import uploads
 from aiperf_svc.adapters.storage.raw_output import RawOutput
 from aiperf_svc.adapters.storage.run_artifacts import write_run
 from aiperf_svc.core.results.run_result import RankFacts, RunResult
+from aiperf_svc.core.telemetry.client_series import ClientSeries
 from aiperf_svc.domain.errors import EnvironmentProblem
 from aiperf_svc.protocol.messages import (
     AnyMessage,
@@ -35,7 +36,7 @@ from aiperf_svc.services.results_service import ResultsService
 from aiperf_svc.workloads.registry import workload_of
 from aiperf_svc.workloads.results import FinishedSteps, summarise_steps
 
-CANCEL_S = 0.5
+PROGRESS_S = 0.5
 MISSING_S = 15.0
 """After this long while draining without another piece, what is missing is lost."""
 
@@ -53,6 +54,7 @@ class StepResults(ResultsService[StepsProgress]):
         self._last_arrival_mono_ns = mono_ns()
         self._started_wall_ns = 0
         self._ended_wall_ns = 0
+        self._client_series = ClientSeries()
         self.progress = StepsProgress(context.ranks, context.topology)
         self.work = {
             RunState.DRAINING: self._drain,
@@ -65,7 +67,7 @@ class StepResults(ResultsService[StepsProgress]):
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [
             receive_each(self._records, self._take_record),
-            every(CANCEL_S, self.repeat_requests),
+            every(PROGRESS_S, self._publish_progress),
         ]
 
     # --- what arrives ----------------------------------------------------------------------------
@@ -84,7 +86,12 @@ class StepResults(ResultsService[StepsProgress]):
         self._last_arrival_mono_ns = mono_ns()
         self._arrived.set()
 
+    async def _publish_progress(self) -> None:
+        self.progress.set_client(self._client_series.load(wall_ns()))
+        await self.repeat_requests()
+
     def on_heartbeat(self, beat: Heartbeat) -> None:
+        self._client_series.add(beat.sender, beat.service, beat.vitals, at_wall_ns=wall_ns())
         if beat.service is Service.TIMING_MANAGER and beat.steps is not None:
             self._progress = beat.steps
             self.progress.set_steps(beat.steps)

@@ -1,13 +1,17 @@
 """Who may ask the results API, and what it says of the run."""
 
 import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from played_run import TOKEN, Api, Provider, make_status
 
 from aiperf_svc.adapters.results_api.server import serve
+from aiperf_svc.core.telemetry.client_series import ClientLoad
 from aiperf_svc.domain.errors import EnvironmentProblem
 
 # --- who may ask -----------------------------------------------------------------------------
@@ -61,6 +65,35 @@ async def test_a_token_in_a_cancel_is_checked_too(api: Api) -> None:
     assert api.provider.cancelled == []
 
 
+@asynccontextmanager
+async def served(folder: Path, **options: Any) -> AsyncIterator[Callable[..., Awaitable[int]]]:
+    """The API with these options; yields what asks for a path, with a token, for its status."""
+    server = await serve(Provider(folder), token=TOKEN, host="127.0.0.1", port=0, **options)
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
+
+        async def status(path: str, token: str) -> int:
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            async with session.get(path, headers=headers) as response:
+                return response.status
+
+        yield status
+    await server.close()
+
+
+async def test_the_token_of_the_page_of_metrics_opens_nothing_else(tmp_path: Path) -> None:
+    async with served(tmp_path, metrics_token="for-prometheus") as status:
+        assert await status("/metrics", "for-prometheus") == 200
+        assert await status("/metrics", TOKEN) == 200
+        assert await status("/metrics", "") == 401
+        assert await status("/v1/status", "for-prometheus") == 401
+
+
+async def test_an_open_page_of_metrics_opens_nothing_else(tmp_path: Path) -> None:
+    async with served(tmp_path, is_metrics_open=True) as status:
+        assert await status("/metrics", "") == 200
+        assert await status("/v1/status", "") == 401
+
+
 # --- what the run is doing -------------------------------------------------------------------
 
 
@@ -76,6 +109,10 @@ async def test_metrics_are_in_prometheus_text_format(api: Api) -> None:
         ttft_p50_ms=20.0,
         ttft_p99_ms=None,
         finish_reasons={"stop": 11, "content_filter": 1},
+        client=ClientLoad(
+            cpu_cores={"worker": 0.5}, loop_lag_s={"worker": 0.01}, cpu_lost={"pressure": 0.25}
+        ),
+        schedule_lag_p99_ms=3.0,
     )
     response, body = await api.get("/metrics")
     lines = body.decode().splitlines()
@@ -85,6 +122,9 @@ async def test_metrics_are_in_prometheus_text_format(api: Api) -> None:
     assert 'aiperf_finish_reasons_total{reason="content_filter"} 1' in lines
     assert "# TYPE aiperf_finish_reasons_total counter" in lines
     assert any(line.startswith("aiperf_ttft_p50_seconds") for line in lines)
+    assert 'aiperf_schedule_lag_p99_seconds{phase="profiling"} 0.0030000000000000001' in lines
+    assert 'aiperf_service_cpu_ratio{service="worker"} 0.5' in lines
+    assert 'aiperf_node_cpu_lost_ratio{cause="pressure"} 0.25' in lines
     assert not any("ttft_p99" in line for line in lines)
 
 

@@ -67,6 +67,11 @@ def test_a_namespace_of_its_own_needs_the_second_role_on_top(
     assert documented["aiperf-stacks"] | documented["aiperf-namespaces"] == asked
 
 
+def test_a_prometheus_operator_needs_a_role_on_top(documented: dict[str, Allowed]) -> None:
+    usual, watched = _asked(make_plan()), _asked(make_plan(monitoring="prometheus-operator"))
+    assert documented["aiperf-monitoring"] == watched - usual
+
+
 def test_ranks_need_the_third_role_on_top(documented: dict[str, Allowed]) -> None:
     ranks = {"volume": {"kind": "shared-claim"}}
     data = {"workload": {"kind": "iperf"}, "deployment": {"ranks": ranks}}

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 from planning import make_config, plan_it
 
+from aiperf_svc.config.benchmark import BenchmarkConfig
+from aiperf_svc.domain.errors import ConfigError
 from aiperf_svc.plan.network import (
+    LabelledPods,
     NamespacePods,
     Policy,
     Range,
@@ -65,6 +68,7 @@ def test_in_one_pod_services_need_no_way_to_each_other() -> None:
         ("record-processor", "control"),
         ("worker", "control"),
         ("worker", "target"),
+        ("control", "target"),
         ("preflight", "target"),
     }
 
@@ -121,7 +125,7 @@ def test_the_way_to_the_target_is_as_narrow_as_it_can_be_known(
 ) -> None:
     plan = plan_it(make_config(url=url, target=target))
     way = policy(plan, "to-target")
-    assert way.components == ("worker", "preflight")
+    assert way.components == ("worker", "preflight", "records-manager")
     assert way.egress == (rule,)
     assert len(plan.notes) == (0 if note is None else 1)
     assert note is None or note in plan.notes[0]
@@ -137,21 +141,99 @@ def test_a_host_that_may_be_a_service_is_told_where_its_pods_are_named() -> None
 def test_the_stacks_own_target_is_reached_by_workers_on_its_pods_port() -> None:
     plan = plan_it(make_config(target={"kind": "mock", "port": 9000}))
     assert policy(plan, "to-target").egress == (Rule((StackPods(("target",)),), (9000,)),)
-    assert policy(plan, "target").ingress == (Rule((StackPods(("worker", "preflight")),), (9000,)),)
     assert policy(plan, "target").egress == ()
 
 
 @pytest.mark.parametrize("layout", ["per-service", "compact"])
-def test_the_pod_that_reads_a_page_of_metrics_reaches_the_target_if_one_is_named(
-    layout: str,
-) -> None:
+def test_the_pod_that_reads_the_targets_page_reaches_the_target(layout: str) -> None:
     reader = "control" if layout == "compact" else "records-manager"
-    config = make_config(target={"kind": "mock", "port": 9000}, layout=layout)
-    page = {"telemetry": {"server_metrics": ["http://target:9000"]}}
-    plan = plan_it(config.model_validate(config.model_dump(exclude_unset=True) | page))
+    plan = plan_it(make_config(target={"kind": "mock", "port": 9000}, layout=layout))
     assert policy(plan, "to-target").components == ("worker", "preflight", reader)
     pods = StackPods(("worker", "preflight", reader))
     assert policy(plan, "target").ingress == (Rule((pods,), (9000,)),)
+    # It reads nothing else.
+    assert "to-metrics" not in {each.name for each in plan.policies}
+
+
+def with_pages(config: BenchmarkConfig, **telemetry: Any) -> BenchmarkConfig:
+    given = config.model_dump(exclude_unset=True) | {"telemetry": telemetry}
+    return BenchmarkConfig.model_validate(given)
+
+
+def test_without_the_targets_page_only_workers_reach_the_target() -> None:
+    config = make_config(target={"kind": "mock", "port": 9000})
+    plan = plan_it(with_pages(config, target=False))
+    assert policy(plan, "to-target").components == ("worker", "preflight")
+    assert policy(plan, "target").ingress == (Rule((StackPods(("worker", "preflight")),), (9000,)),)
+
+
+def test_each_page_that_is_named_has_its_way_and_no_other() -> None:
+    config = make_config(
+        url="http://vllm.serving.svc:8000",
+        target={"pods": {"namespace": "serving", "labels": {"app": "vllm"}, "port": 8000}},
+    )
+    found = {
+        "namespace": "gpu-operator",
+        "labels": {"app": "nvidia-dcgm-exporter"},
+        "port": 9400,
+        "pages": ["http://10.0.0.7:9400/metrics"],
+        "users": ["vllm-"],
+    }
+    plan = plan_it(
+        with_pages(
+            config,
+            server_metrics=["http://vllm.serving.svc:8001", "http://router.web.svc"],
+            gpu_telemetry=["http://192.0.2.7:9400"],
+            exporters=[found, found | {"host_network": True}],
+        )
+    )
+    way = policy(plan, "to-metrics")
+    assert way.components == ("records-manager",)
+    assert way.egress == (
+        Rule((NamespacePods("serving", {"app": "vllm"}),)),
+        Rule((NamespacePods("web"),)),
+        Rule((Range("192.0.2.7/32"),), (9400,)),
+        Rule((NamespacePods("gpu-operator", {"app": "nvidia-dcgm-exporter"}),), (9400,)),
+        Rule((Range("10.0.0.7/32"),), (9400,)),
+    )
+    (note,) = plan.notes
+    assert note == (
+        "records-manager may reach every pod of namespace web, for router.web.svc; narrow it with "
+        "an address in telemetry.server_metrics"
+    )
+
+
+def test_another_port_of_the_stacks_own_target_is_open_to_the_reader_only() -> None:
+    config = make_config(target={"kind": "mock", "port": 9000})
+    plan = plan_it(with_pages(config, server_metrics=["http://target:9100", "http://target"]))
+    assert plan.inference.telemetry.server_metrics == (
+        "http://target-bench:9100/metrics",
+        "http://target-bench:9000/metrics",
+    )
+    pods = StackPods(("worker", "preflight", "records-manager"))
+    reader = StackPods(("records-manager",))
+    assert policy(plan, "target").ingress == (Rule((pods,), (9000,)), Rule((reader,), (9100,)))
+    to_target = StackPods(("target",))
+    assert policy(plan, "to-metrics").egress == (Rule((to_target,), (9100,)),)
+
+
+def test_a_page_of_a_target_that_is_not_there_is_an_error() -> None:
+    config = with_pages(make_config(url="http://a.example"), server_metrics=["http://target:1"])
+    with pytest.raises(ConfigError, match="`target` stands for a target in the stack, and there"):
+        plan_it(config)
+
+
+def test_prometheus_reaches_results_that_are_limited_only_if_it_is_asked_for() -> None:
+    limited = {"allow_cidrs": ["192.0.2.0/24"]}
+    prometheus = LabelledPods({"app.kubernetes.io/name": "prometheus"})
+    for monitoring, peers in (
+        ("none", (Range("192.0.2.0/24"),)),
+        ("annotations", (Range("192.0.2.0/24"), prometheus)),
+        ("prometheus-operator", (Range("192.0.2.0/24"), prometheus)),
+    ):
+        plan = plan_it(make_config(results=limited, monitoring=monitoring))
+        (rule,) = policy(plan, "results").ingress
+        assert rule.peers == peers
 
 
 def test_a_target_that_downloads_may_do_so() -> None:

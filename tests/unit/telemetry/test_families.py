@@ -16,7 +16,7 @@ from aiperf_svc.core.telemetry.families import (
 )
 from aiperf_svc.core.telemetry.log import SourceLog
 from aiperf_svc.core.telemetry.page import PageReader, Series
-from aiperf_svc.core.telemetry.series import last_gauge, members
+from aiperf_svc.core.telemetry.series import ServerLoad, members, server_load
 
 DATA = Path(__file__).parents[2] / "data/telemetry"
 
@@ -107,7 +107,17 @@ def test_ranks_of_data_parallel_attention_are_servers_of_their_own() -> None:
         for tp, dp in ((0, 0), (1, 0), (2, 1), (3, 1))
     )
     log.add(PageReader().read(text), wall_ns=at(0), latency_ns=1)
-    assert last_gauge([log], "running") == 6
+    assert server_load([log]).running == 6
+
+
+def test_servers_run_together_and_the_fullest_kv_cache_counts() -> None:
+    logs = []
+    for running, usage in ((2, 0.25), (3, 0.75)):
+        log = SourceLog(f"http://replica-{running}/metrics")
+        text = f"vllm:num_requests_running {running}\nvllm:kv_cache_usage_perc {usage}\n"
+        log.add(PageReader().read(text), wall_ns=at(0), latency_ns=1)
+        logs.append(log)
+    assert server_load(logs) == ServerLoad(running=5, kv_usage=0.75)
 
 
 def test_names_are_the_same_with_and_without_total() -> None:

@@ -13,6 +13,7 @@ from aiperf_svc.adapters.cluster.preflight.admission import try_admission
 from aiperf_svc.adapters.cluster.preflight.autoscaling import adds_nodes
 from aiperf_svc.adapters.cluster.preflight.capacity import judge_capacity, rooms
 from aiperf_svc.adapters.cluster.preflight.exporters import find_exporters
+from aiperf_svc.adapters.cluster.preflight.monitoring import check_monitoring
 from aiperf_svc.adapters.cluster.preflight.namespace_checks import (
     judge_image,
     judge_mesh,
@@ -61,6 +62,9 @@ class _Preflight:
         if tokenizer is not None:
             self._tell(tokenizer)
         await self._rights()
+        monitoring = await check_monitoring(self._cluster, self._plan)
+        if monitoring is not None:
+            self._tell(monitoring)
         if not await self._place():
             return
         await self._time_left()

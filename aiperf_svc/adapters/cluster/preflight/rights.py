@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from aiperf_svc.adapters.cluster.api.connection import Cluster
+from aiperf_svc.adapters.cluster.preflight.monitoring import GROUP, RESOURCES
 from aiperf_svc.core.cluster.check import Check
 from aiperf_svc.plan.identity import ANCHOR
 from aiperf_svc.plan.stack import StackPlan
@@ -63,6 +64,8 @@ def needed_rights(plan: StackPlan) -> tuple[Right, ...]:
     if expose == "LoadBalancer":
         # Pulumi waits until the Service has endpoints.
         add("", AWAIT, "endpoints")
+    if plan.config.deployment.monitoring == "prometheus-operator":
+        add(GROUP, MAKE, *RESOURCES)
     add("", AWAIT, "pods", "events")
     add("apps", AWAIT, "replicasets")
     if plan.ranks is not None:

@@ -25,12 +25,13 @@ OWNER_NAMES: Final = (
 objects."""
 
 OTHER_NAMES: Final = (
-    "default", "keys", "ranks", "services", "to-target", "volume", "workload",
+    "default", "downloads", "keys", "monitoring", "ranks", "services", "to-metrics", "to-target",
+    "upload", "volume", "workload",
 )  # fmt: skip
 """Name prefixes of our objects for which no controller makes others."""
 NAMED: Final = (
-    "Deployment", "Ingress", "NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding",
-    "Secret", "Service", "ServiceAccount", "StatefulSet",
+    "Deployment", "Ingress", "NetworkPolicy", "PersistentVolumeClaim", "PodMonitor",
+    "PrometheusRule", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount", "StatefulSet",
 )  # fmt: skip
 """Kinds of objects that a stack makes under fixed names."""
 _RANK_SET: Final = re.compile(rf"{RANK_POD}-\d+")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aiperf_svc.cli.otlp import otlp_target
+from aiperf_svc.cli.outlets import metrics_address, otlp_target
 from aiperf_svc.domain.errors import ConfigError
 
 ALL, METRICS = "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"
@@ -47,3 +47,24 @@ def test_wrong_headers_are_refused_without_their_values(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         otlp_target("http://c:4318", {METRICS: text})
     assert str(caught.value) == f"{METRICS}: expected NAME=VALUE, separated by commas"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (None, None),
+        ("9464", ("127.0.0.1", 9464)),
+        ("0.0.0.0:9464", ("0.0.0.0", 9464)),
+        ("[::1]:9464", ("::1", 9464)),
+    ],
+)
+def test_a_page_of_metrics_is_for_this_machine_unless_a_host_is_given(
+    text: str | None, address: tuple[str, int] | None
+) -> None:
+    assert metrics_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "metrics", "0", "65536", "host:", "²", "-1"])
+def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no address; expected a port such as 9464"):
+        metrics_address(text)

@@ -1,4 +1,5 @@
-"""`--otlp`: where a run's metrics go, with headers that no command line or file may have."""
+"""`--otlp` and `--serve-metrics`: where a run's metrics go while it is followed. Headers with keys
+come from the environment, which no command line or file shows."""
 
 import os
 import re
@@ -32,6 +33,18 @@ def otlp_target(url: str | None, environ: Mapping[str, str] = os.environ) -> Otl
     for variable in HEADER_VARIABLES:
         headers |= _headers(variable, environ.get(variable, ""))
     return OtlpTarget(url=whole, headers=headers)
+
+
+def metrics_address(text: str | None) -> tuple[str, int] | None:
+    """Return host and port of `[HOST:]PORT`; None without a text. Raises ConfigError."""
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ConfigError(
+            f"--serve-metrics: {text!r} is no address; expected a port such as 9464, or HOST:PORT"
+        )
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 def _headers(variable: str, text: str) -> dict[str, str]:

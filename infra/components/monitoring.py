@@ -1,0 +1,69 @@
+"""What a Prometheus operator reads of a stack: where its page of metrics is, and when to alert."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pulumi_kubernetes as k8s
+import yaml
+
+from aiperf_svc.plan.identity import RUN_LABEL, STACK_LABEL
+from aiperf_svc.plan.pods import METRICS_PATH, METRICS_TOKEN_KEY
+from aiperf_svc.protocol.ports import Port
+from components.place import Place
+from components.pods import MountedNames
+
+RULES = Path(__file__).parents[1] / "dashboards" / "rules.yaml"
+"""The same file that a Prometheus without the operator can load."""
+API = "monitoring.coreos.com/v1"
+INTERVAL = "5s"
+"""Between two reads. A run takes minutes, and Prometheus' usual 30 s or more would show little."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitoringArgs:
+    """The pod that has the page, and the Secret with the token that reads it."""
+
+    pod: str
+    mounted: MountedNames
+    labels: dict[str, str]
+    """Labels by which a Prometheus chooses these objects."""
+    place: Place
+
+
+class Monitoring(pulumi.ComponentResource):
+    """Creates a PodMonitor and a PrometheusRule."""
+
+    def __init__(
+        self, name: str, args: MonitoringArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("aiperf:stack:Monitoring", name, None, opts)
+        selector = args.place.identity.selector(args.pod)
+        endpoint = {
+            "port": Port.RESULTS_API.name.lower().replace("_", "-"),
+            "path": METRICS_PATH,
+            "interval": INTERVAL,
+            "authorization": {
+                "type": "Bearer",
+                "credentials": {"name": args.mounted.secret("keys"), "key": METRICS_TOKEN_KEY},
+            },
+        }
+        monitor = {
+            "selector": {"matchLabels": selector},
+            "podMetricsEndpoints": [endpoint],
+            "podTargetLabels": [STACK_LABEL, RUN_LABEL],
+        }
+        self._make("PodMonitor", monitor, args)
+        self._make("PrometheusRule", yaml.safe_load(RULES.read_text()), args)
+        self.register_outputs({})
+
+    def _make(self, kind: str, spec: dict[str, Any], args: MonitoringArgs) -> None:
+        k8s.apiextensions.CustomResource(
+            "monitoring",
+            api_version=API,
+            kind=kind,
+            metadata=args.place.metadata("monitoring", labels=args.labels),
+            spec=spec,
+            opts=args.place.options(self),
+        )

@@ -1,0 +1,131 @@
+"""A real Prometheus reads a local run, and has a response to every query of the dashboard."""
+
+import json
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from running_command import FINISHED, LOOK_S, WAIT_S, Command
+
+from aiperf_svc.mock_server.config import MockServerConfig
+from aiperf_svc.mock_server.running import running
+from aiperf_svc.runner.environment import free_ports
+
+DASHBOARDS = Path(__file__).parents[2] / "infra" / "dashboards"
+USERS = 4
+NOT_HERE = ("aiperf_steps_", "aiperf_trials_", "aiperf_server_kv_cache_ratio")
+"""Of other kinds of runs and servers."""
+Json = dict[str, Any]
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="prometheus is not installed"
+)
+
+
+class Prometheus:
+    """One that reads a page of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/api/v1"
+
+    def get(self, path: str, **params: str) -> Json:
+        url = f"{self._url}/{path}?{urllib.parse.urlencode(params)}"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            found: Json = json.load(response)["data"]
+        return found
+
+    def is_up(self) -> bool:
+        try:
+            return bool(self.get("targets"))
+        except urllib.error.URLError:
+            return False
+
+    def values(self, expression: str, since_s: float) -> list[float]:
+        """All values that an expression had since then, of all its series."""
+        span = {"start": str(since_s), "end": str(time.time()), "step": "0.25"}
+        result = self.get("query_range", query=expression, **span)["result"]
+        return [float(value) for series in result for _, value in series["values"]]
+
+
+@contextmanager
+def prometheus(folder: Path, port: int, page_port: int) -> Iterator[Prometheus]:
+    config = {
+        "global": {"scrape_interval": "250ms", "evaluation_interval": "500ms"},
+        "rule_files": [str(DASHBOARDS / "rules.yaml")],
+        "scrape_configs": [
+            {
+                "job_name": "benchmarks",
+                "scrape_timeout": "250ms",
+                "static_configs": [{"targets": [f"127.0.0.1:{page_port}"]}],
+            }
+        ],
+    }
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    command = [
+        "prometheus",
+        f"--config.file={folder / 'prometheus.yaml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        found = Prometheus(port)
+        wait_until(found.is_up)
+        yield found
+    finally:
+        process.terminate()
+        process.wait(WAIT_S)
+
+
+def wait_until(is_so: Any) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
+
+
+def queries() -> list[str]:
+    """Those of the dashboard, with its variables as Grafana fills them in."""
+    panels = json.loads((DASHBOARDS / "run.json").read_text())["panels"]
+    found = [target["expr"] for panel in panels for target in panel["targets"]]
+    filled = {"$__rate_interval": "2s", "$job": "benchmarks", "$instance": ".*"}
+    for name, value in filled.items():
+        found = [each.replace(name, value) for each in found]
+    return found
+
+
+def test_a_prometheus_reads_a_local_run_and_can_draw_the_dashboard(tmp_path: Path) -> None:
+    port, page_port, *_ = free_ports().values()
+    began_s = time.time()
+    settings = MockServerConfig(truth=True, ttft="100ms", itl="2ms", tokens=10)
+    flags = ("--concurrency", str(USERS), "--benchmark-duration", "4")
+    with prometheus(tmp_path, port, page_port) as found, running(settings) as mock:
+        command = Command(
+            tmp_path, mock.url, *flags, "--metrics-interval", "250ms",
+            "--serve-metrics", str(page_port),
+        )  # fmt: skip
+        command.finish()
+        assert command.code in FINISHED, command.errors
+        for expression in queries():
+            values = found.values(expression, began_s)
+            is_expected = not any(name in expression for name in NOT_HERE)
+            assert bool(values) is is_expected, expression
+        label = '{job="benchmarks"}'
+        completed = found.values(f"aiperf_requests_completed_total{label}", began_s)
+        assert 0 < max(completed) <= mock.truth()["completed"]
+        assert max(found.values(f"aiperf_requests_in_flight{label}", began_s)) == USERS
+        assert max(found.values(f"aiperf_server_requests_running{label}", began_s)) == USERS
+        # The alerts' rules can be evaluated too, and a run that is well sets none off.
+        rules = [rule for group in found.get("rules")["groups"] for rule in group["rules"]]
+        assert {rule["health"] for rule in rules} == {"ok"}
+        assert found.values('ALERTS{alertname=~"AiperfRunFailed|AiperfWorkersLost"}', began_s) == []

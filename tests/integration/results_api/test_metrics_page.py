@@ -1,0 +1,73 @@
+"""The page of metrics that the command serves while it follows a run."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from played_run import make_status
+
+from aiperf_svc.adapters.telemetry import metrics_page
+from aiperf_svc.adapters.telemetry.metrics_page import MetricsPage
+
+
+@asynccontextmanager
+async def page(notes: list[str]) -> AsyncIterator[tuple[MetricsPage, str]]:
+    async with MetricsPage("127.0.0.1", 0, note=notes.append) as served:
+        yield served, f"http://127.0.0.1:{served.port}"
+
+
+async def get(url: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return response.status, await response.text()
+
+
+async def test_the_newest_status_is_on_the_page() -> None:
+    async with page([]) as (served, url):
+        assert (await get(f"{url}/metrics"))[0] == 503
+        for completed in (1, 2):
+            served.show(make_status(completed=completed))
+        status, text = await get(f"{url}/metrics?name=x")
+        assert status == 200
+        assert 'aiperf_requests_completed_total{phase="profiling"} 2\n' in text
+        assert (await get(f"{url}/other"))[0] == 404
+
+
+async def test_who_does_not_speak_http_or_says_nothing_disturbs_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_page, "REQUEST_S", 0.1)
+    async with page([]) as (served, url):
+        served.show(make_status())
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        assert await reader.read() == b""  # The page has ended the connection.
+        writer.close()
+        await writer.wait_closed()
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"x" * 2**17)
+        with pytest.raises(OSError):  # noqa: PT011
+            await asyncio.wait_for(_until_refused(reader, writer), 10)
+        assert (await get(f"{url}/metrics"))[0] == 200
+
+
+async def _until_refused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while True:
+            writer.write(b"x" * 2**16)
+            await writer.drain()
+            await asyncio.sleep(0)
+    finally:
+        writer.close()
+
+
+async def test_a_port_in_use_is_said_and_the_run_goes_on() -> None:
+    notes: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with MetricsPage("127.0.0.1", port, note=notes.append) as served:
+            served.show(make_status())
+    assert served.port == 0
+    (note,) = notes
+    assert note.startswith(f"no page of metrics: cannot listen on 127.0.0.1:{port}: ")

@@ -1,0 +1,44 @@
+"""A stack for a Prometheus operator is refused where the cluster does not know its types."""
+
+from typing import Any
+
+import pytest
+from cluster_plans import make_plan
+from fake_cluster import FakeCluster
+
+from aiperf_svc.adapters.cluster.preflight.monitoring import check_monitoring
+
+TYPES = "/apis/monitoring.coreos.com/v1"
+WANTED = make_plan(monitoring="prometheus-operator")
+
+
+def knowing(*resources: str) -> dict[str, Any]:
+    return {TYPES: {"resources": [{"name": name} for name in resources]}}
+
+
+async def test_without_monitoring_nobody_looks() -> None:
+    assert await check_monitoring(FakeCluster().typed, make_plan()) is None
+
+
+@pytest.mark.parametrize(
+    ("objects", "missing"),
+    [
+        ({}, "podmonitors.monitoring.coreos.com and no prometheusrules.monitoring.coreos.com"),
+        (knowing("podmonitors"), "no type prometheusrules.monitoring.coreos.com"),
+    ],
+)
+async def test_a_type_that_the_cluster_does_not_know_is_named(
+    objects: dict[str, Any], missing: str
+) -> None:
+    check = await check_monitoring(FakeCluster(objects).typed, WANTED)
+    assert check is not None
+    assert check.state == "failed"
+    assert missing in check.detail
+    assert "set deployment.monitoring to annotations or none" in check.remedy
+
+
+async def test_a_cluster_with_the_operator_is_fit() -> None:
+    cluster = FakeCluster(knowing("podmonitors", "prometheusrules", "servicemonitors"))
+    check = await check_monitoring(cluster.typed, WANTED)
+    assert check is not None
+    assert check.state == "ok"
