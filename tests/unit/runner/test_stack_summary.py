@@ -153,7 +153,8 @@ def rows_of(**changes: Any) -> dict[str, str]:
     [
         ({}, "model", "m"),
         ({}, "tokens", "550 in"),
-        ({}, "egress", "deadline: every address; worker, preflight: 10.0.0.1/32 port 8000"),
+        ({}, "egress",
+         "deadline: every address; worker, preflight, records-manager: 10.0.0.1/32 port 8000"),
         ({}, "results by", "port-forward"),
         ({"load": {"ramp": "10s", "warmup": {"requests": 40}}}, "load",
          "4 concurrent, for 1m, ramp 10s, after a warmup of 40 requests"),
@@ -176,7 +177,7 @@ def rows_of(**changes: Any) -> dict[str, str]:
          "wait until the stack is gone, at most 2h: load or warmup has no duration"),
         ({"deployment": {"hold_drains": False}}, "node drains", "evict pods, and the run fails"),
         ({"deployment": {"api_server_cidrs": ["10.1.0.1/32"]}}, "egress",
-         "deadline: 10.1.0.1/32; worker, preflight: 10.0.0.1/32 port 8000"),
+         "deadline: 10.1.0.1/32; worker, preflight, records-manager: 10.0.0.1/32 port 8000"),
         ({"deployment": {"results": {"expose": "LoadBalancer", "allow_cidrs": ["10.0.0.0/8"]}}},
          "results by", "LoadBalancer without TLS from 10.0.0.0/8"),
     ],
