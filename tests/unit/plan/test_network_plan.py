@@ -302,6 +302,7 @@ def test_the_pod_that_calls_hooks_reaches_the_target_and_has_its_key(layout: str
     own = {"reset_kv_cache": True, "api_key_env": "KEY"}
     endpoint = config.endpoint.model_dump(exclude_unset=True) | own
     data = config.model_dump(exclude_unset=True) | {"endpoint": endpoint}
+    data["telemetry"] = {"target": False}
     plan = plan_it(config.model_validate(data))
     assert policy(plan, "to-target").components == ("worker", "preflight", caller)
     with_key = [pod.name for pod in plan.pods if TARGET_KEY_ENV in pod.secret_env]
