@@ -35,8 +35,8 @@ async def with_target_pods(
     labels = ",".join(f"{key}={value}" for key, value in pods.labels.items())
     say(
         f"note: {url} is a Service of the cluster: workers, and the reader of its metrics, may "
-        f"reach its pods ({labels} in namespace {pods.namespace}, port {pods.port}) and nothing else; "
-        "deployment.target.pods says the same"
+        f"reach its pods ({labels} in namespace {pods.namespace}, port {pods.port}) and nothing "
+        "else; deployment.target.pods says the same"
     )
     benchmark = copy.deepcopy(dict(request.benchmark))
     written = benchmark["deployment"] = {**(benchmark.get("deployment") or {})}
