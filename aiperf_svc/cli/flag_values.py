@@ -144,6 +144,19 @@ def goodput(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def goodput_tiers(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Sets of limits by name, of `NAME=metric:limit metric:limit` each."""
+    found: dict[str, dict[str, str]] = {}
+    for text in texts:
+        name, equals, limits = text.partition("=")
+        if not equals or not name or not limits.strip():
+            raise ValueError(f"{text!r}: expected a tier such as gold=time_to_first_token:200ms")
+        if name in found:
+            raise ValueError(f"{name!r}: given twice; name each tier once")
+        found[name] = goodput([limits])
+    return found
+
+
 def stages(texts: Sequence[str]) -> list[dict[str, str]]:
     """Stages of a load, of `RATE:TIME` each."""
     found = []

@@ -264,6 +264,9 @@ LIMITS = (
     Flag(("--goodput",), "slo.goodput",
         "what makes a request good: `time_to_first_token:500ms`; again for more", "LIMIT", "list",
         values.goodput),
+    Flag(("--goodput-tier",), "slo.goodput_tiers",
+        "another set of such limits with a goodput of its own, `NAME=metric:limit metric:limit`; "
+        "again for more", "TIER", "list", values.goodput_tiers),
     Flag(("--error-budget",), "slo.error_budget",
         "share of requests that may fail, be cut off or stay unsent before limits on latencies "
         "count as missed (default: 1%)", "SHARE"),

@@ -1,6 +1,6 @@
 """The objectives of a run, and the limits of a good request."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -23,12 +23,19 @@ class Objective(Model):
         return self
 
 
+TierName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
+
+
 class Slo(Model):
     """Objectives of the run (exit code 4 if one fails), and the limits of a good request."""
 
     objectives: tuple[Objective, ...] = ()
     goodput: dict[str, float | str] = Field(default_factory=dict)
     """Maps a metric tag to the highest value of a good request."""
+    goodput_tiers: dict[TierName, Annotated[dict[str, float | str], Field(min_length=1)]] = Field(
+        default_factory=dict
+    )
+    """Further sets of such limits by name; each has a goodput of its own."""
     error_budget: Share = 0.01
     """Share of the requests that may fail, be cut off or stay unsent. Above it every objective on a
     metric of successful requests fails."""

@@ -73,6 +73,7 @@ def _print_summary(summary: dict[str, Any], console: Console) -> None:
     if any("p50" in value for value in summary.values() if isinstance(value, dict)):
         console.print(_distributions(summary, console.width))
     console.print(_scalars(summary))
+    _print_tiers(own_part(summary).get("goodput_tiers", ()), console)
     _print_notes(summary, console)
     _print_groups(summary, console)
     if summary.get("error_summary"):
@@ -170,6 +171,28 @@ def _scalars(summary: dict[str, Any]) -> Table:
         right = cells[half + row] if half + row < len(cells) else ("", "", "")
         table.add_row(*cells[row], *right)
     return table
+
+
+def _print_tiers(tiers: Sequence[dict[str, Any]], console: Console) -> None:
+    """Print the goodput by each set of limits, if there are several."""
+    if not tiers:
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("tier", "limits"):
+        table.add_column(column, overflow="fold")
+    for column in ("good requests", "of those due", "goodput (requests/sec)"):
+        table.add_column(column, justify="right")
+    for tier in tiers:
+        limits = ", ".join(f"{metric} {limit}" for metric, limit in tier["limits"].items())
+        share = tier["attainment"]
+        table.add_row(
+            one_line(tier["name"]),
+            one_line(limits),
+            number(tier["good_request_count"]),
+            "–" if share is None else f"{share:.2%}",
+            number(tier["goodput"]),
+        )
+    console.print(table)
 
 
 def _print_notes(summary: dict[str, Any], console: Console) -> None:

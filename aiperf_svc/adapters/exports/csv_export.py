@@ -24,6 +24,11 @@ def render(summary: Summary) -> bytes:
     writer.writerow(("Metric", "Value"))
     for tag in sorted(summary.scalars):
         writer.writerow((csv_cell(CATALOG[tag].header), _number(summary.scalars[tag])))
+    for tier in summary.goodput_tiers:
+        values = (("Goodput", tier.goodput), ("Good Request Count", tier.good_request_count))
+        for what, value in values:
+            header = CATALOG[what.lower().replace(" ", "_")].header
+            writer.writerow((csv_cell(f"{header} [{tier.name}]"), _number(value)))
     return text.getvalue().encode()
 
 

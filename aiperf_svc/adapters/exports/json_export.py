@@ -55,6 +55,7 @@ def export(summary: Summary) -> dict[str, Any]:
             "cause": summary.verdict.cause,
             "reasons": summary.verdict.reasons,
             "slo": summary.objectives,
+            **({"goodput_tiers": summary.goodput_tiers} if summary.goodput_tiers else {}),
             "slo_batches": summary.objective_batches,
             **({"early_end": context.early_end.text} if context.early_end is not None else {}),
             "accounts": summary.accounts,

@@ -57,6 +57,7 @@ def _sections(summary: Summary) -> list[str]:
         "<h2>Metrics</h2>",
         tables.distributions(summary, shown),
         tables.scalars(summary, shown),
+        tables.goodput_tiers(summary),
         _groups(summary),
         tables.errors(errors) if errors else "",
         layout.details("All other metrics", _others(summary, rest)),

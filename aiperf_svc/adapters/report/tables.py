@@ -37,6 +37,20 @@ def large_numbers(summary: Summary, wanted: Iterable[tuple[str, str, str]]) -> s
     return layout.numbers(cells)
 
 
+def goodput_tiers(summary: Summary) -> str:
+    """Render the goodput by each set of limits; empty without any."""
+    if not summary.goodput_tiers:
+        return ""
+    rows = []
+    for tier in summary.goodput_tiers:
+        limits = ", ".join(f"{metric} {limit}" for metric, limit in tier.limits.items())
+        share = None if tier.attainment is None else 100 * tier.attainment
+        cells = "".join(map(cell, (tier.good_request_count, share, tier.goodput)))
+        rows.append(f"<tr><th>{escape(tier.name)}</th><td>{escape(limits)}</td>{cells}</tr>")
+    head = "<th>Tier</th><th>Limits</th><th>good requests</th><th>% of those due</th>"
+    return "<h2>Goodput</h2>" + table(f"{head}<th>requests/s</th>", rows)
+
+
 def distributions(summary: Summary, tags: set[str]) -> str:
     """Render the per-request and pooled metrics among `tags`, one row each."""
     rows, notes = [], set()

@@ -26,6 +26,19 @@ from aiperf_svc.domain.metric_catalog import (
 _NS_PER = {"ms": 1e6, "sec": 1e9}
 
 
+class TierResult(msgspec.Struct, frozen=True):
+    """Goodput by one set of limits."""
+
+    name: str
+    limits: dict[str, float | str]
+    good_request_count: int
+    attainment: float | None
+    """Share of the due requests that are good, failures and unsent ones included; None if none was
+    due."""
+    goodput: float | None
+    """Good requests per second of the load; None if it took no time."""
+
+
 class ObjectiveResult(msgspec.Struct, frozen=True):
     """Result of one limit."""
 
@@ -62,8 +75,17 @@ def check_slo(slo: Slo, *, is_streaming: bool = True) -> list[str]:
             problems.append(f"{where}.stat: 'p75': {metric.tag} has avg, p50, p90, p95, p99")
         for bound in ("max", "min"):
             problems += _bad_limit(f"{where}.{bound}", metric, getattr(objective, bound))
-    for tag, limit in slo.goodput.items():
-        where = f"slo.goodput.{tag}"
+    sets = {"slo.goodput": slo.goodput}
+    sets |= {f"slo.goodput_tiers.{name}": each for name, each in slo.goodput_tiers.items()}
+    for where, limits in sets.items():
+        problems += _bad_limits(where, limits, is_streaming=is_streaming)
+    return problems
+
+
+def _bad_limits(key: str, limits: Mapping[str, float | str], *, is_streaming: bool) -> list[str]:
+    problems: list[str] = []
+    for tag, limit in limits.items():
+        where = f"{key}.{tag}"
         metric = CATALOG.get(tag)
         if metric is None:
             problems.append(f"{where}: {unknown_metric(tag)}")
@@ -149,6 +171,19 @@ def count_good(rows: PhaseRows, limits: Mapping[str, float | str]) -> int:
     bad. A limit is the highest good value, or the lowest if higher is better."""
     chunks = rows.chunks(Population.COMPLETED)
     return sum(int(np.count_nonzero(is_good(chunk, limits))) for chunk in chunks)
+
+
+def judge_tiers(
+    limits: Slo, rows: PhaseRows, *, due: int, window_ns: int
+) -> tuple[TierResult, ...]:
+    """Return the goodput of each tier, in the order of the config."""
+    found = []
+    for name, tier in limits.goodput_tiers.items():
+        good = count_good(rows, tier)
+        share = good / due if due else None
+        rate = good / (window_ns / 1e9) if window_ns else None
+        found.append(TierResult(name, tier, good, share, rate))
+    return tuple(found)
 
 
 def is_good(chunk: Chunk, limits: Mapping[str, float | str]) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from aiperf_svc.config.benchmark import BenchmarkConfig
 from aiperf_svc.core.results.accounts import Accounts, WorkerAccount
 from aiperf_svc.core.results.objective_batches import ObjectiveBatches
-from aiperf_svc.core.results.slo import ObjectiveResult
+from aiperf_svc.core.results.slo import ObjectiveResult, TierResult
 from aiperf_svc.core.stats.histogram import Histogram
 from aiperf_svc.core.stats.load_window import PhaseTimes
 from aiperf_svc.core.stats.percentiles import Distribution
@@ -118,6 +118,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of `effective_concurrency`; empty if nothing was sent."""
     accounts: Accounts
     objectives: tuple[ObjectiveResult, ...]
+    goodput_tiers: tuple[TierResult, ...] = ()
     objective_batches: tuple[ObjectiveBatches, ...] = ()
     verdict: Verdict
     timeline: Timeline | None

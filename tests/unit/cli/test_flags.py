@@ -298,6 +298,16 @@ VALUES: dict[str, tuple[tuple[str, ...], Any]] = {
         ("--goodput", "time_to_first_token:500ms request_latency:2s"),
         {"time_to_first_token": "500ms", "request_latency": "2s"},
     ),
+    "--goodput-tier": (
+        (
+            *("--goodput-tier", "gold=time_to_first_token:200ms inter_token_latency:20"),
+            *("--goodput-tier", "silver=time_to_first_token:1s"),
+        ),
+        {
+            "gold": {"time_to_first_token": "200ms", "inter_token_latency": "20"},
+            "silver": {"time_to_first_token": "1s"},
+        },
+    ),
     "--error-budget": (("--error-budget", "2%"), 0.02),
     "--sweep": (
         ("--sweep", "dataset.entries=1,2", "endpoint.streaming=true,false"),

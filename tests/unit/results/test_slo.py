@@ -1,12 +1,17 @@
 """Limits are read in any unit, refused with the nearest name, and held exactly."""
 
+import json
+
 import fake_run
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from aiperf_svc.adapters.exports import csv_export, json_export
+from aiperf_svc.adapters.report import page
 from aiperf_svc.config.slo import Slo
-from aiperf_svc.core.results.slo import check_slo, count_good, judge, limit_of
+from aiperf_svc.core.results.slo import check_slo, count_good, judge, judge_tiers, limit_of
+from aiperf_svc.core.results.summarise import summarise
 from aiperf_svc.core.results.survivors import Failures
 from aiperf_svc.core.stats.columns import PhaseRows
 from aiperf_svc.core.stats.percentiles import Distribution, describe
@@ -203,3 +208,51 @@ def test_a_request_without_the_metric_is_bad() -> None:
     # Where higher is better, the limit is the lowest good value.
     assert count_good(phase, {"output_token_throughput_per_user": 200}) == 2
     assert count_good(phase, {"output_token_throughput_per_user": 201}) == 0
+
+
+def test_each_tier_has_a_goodput_of_its_own() -> None:
+    rows = np.concatenate([fake_run.request(ttft_ms=ms, gap_ms=5) for ms in (10, 30, 50, 700)])
+    phase = PhaseRows(fake_run.columns_of(rows), phase=Phase.PROFILING)
+    tiers = {
+        "gold": {"time_to_first_token": "30ms", "inter_token_latency": 6},
+        "silver": {"time_to_first_token": "60ms"},
+        "none": {"inter_token_latency": 1},
+    }
+    found = judge_tiers(slo(goodput_tiers=tiers), phase, due=8, window_ns=2 * 10**9)
+    assert [each.name for each in found] == ["gold", "silver", "none"]
+    assert [each.good_request_count for each in found] == [2, 3, 0]
+    assert [each.attainment for each in found] == [0.25, 0.375, 0.0], "failures are not good"
+    assert [each.goodput for each in found] == [1.0, 1.5, 0.0]
+    (nothing,) = judge_tiers(
+        slo(goodput_tiers={"a": {"schedule_lag": 1}}), phase, due=0, window_ns=0
+    )
+    assert (nothing.attainment, nothing.goodput) == (None, None)
+
+
+def test_a_tiers_metrics_are_checked_as_those_of_goodput() -> None:
+    (problem,) = check_slo(slo(goodput_tiers={"gold": {"time_to_frist_token": "1s"}}))
+    assert problem.startswith("slo.goodput_tiers.gold.time_to_frist_token: ")
+    (problem,) = check_slo(
+        slo(goodput_tiers={"gold": {"time_to_first_token": 1}}), is_streaming=False
+    )
+    assert "has no data without streaming" in problem
+    with pytest.raises(ValidationError):
+        slo(goodput_tiers={"gold": {}})
+    with pytest.raises(ValidationError):
+        slo(goodput_tiers={"a b": {"time_to_first_token": 1}})
+
+
+def test_tiers_are_in_every_export() -> None:
+    tiers = {"gold": {"time_to_first_token": "31ms"}}
+    rows = fake_run.closed_loop(requests=200)
+    config = fake_run.config(concurrency=20, requests=200, slo={"goodput_tiers": tiers})
+    summary = summarise(fake_run.columns_of(rows), None, fake_run.context(rows, config=config))
+    (tier,) = summary.goodput_tiers
+    assert 0 < tier.good_request_count < 200
+    assert "goodput" not in summary.scalars
+    exported = json.loads(json_export.render(summary))["aiperf_svc"]["goodput_tiers"]
+    assert exported[0]["good_request_count"] == tier.good_request_count
+    assert exported[0]["limits"] == tiers["gold"]
+    cells = dict(line.split(",") for line in csv_export.render(summary).decode().splitlines()[-2:])
+    assert cells["Good Request Count [gold]"] == f"{tier.good_request_count:.2f}"
+    assert "<th>gold</th><td>time_to_first_token 31ms</td>" in page.render(summary).decode()

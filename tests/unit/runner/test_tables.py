@@ -231,3 +231,11 @@ def test_what_each_of_several_addresses_got_is_said(summary: dict[str, Any]) -> 
         "down at the end" in text
     )
     assert "10.0.0.1" not in printed(changed(summary, target_addresses=[up]))
+
+
+def test_each_tier_of_goodput_is_a_row(summary: dict[str, Any]) -> None:
+    tier = {"name": "gold", "limits": {"time_to_first_token": "200ms"}, "good_request_count": 75}
+    tiers = [{**tier, "attainment": 0.75, "goodput": 12.5}]
+    shown = printed(changed(summary, goodput_tiers=tiers))
+    line = next(x for x in shown.splitlines() if "gold" in x)
+    assert line.split() == ["gold", "time_to_first_token", "200ms", "75", "75.00%", "12.50"]
